@@ -13,8 +13,8 @@ from math import lcm, prod
 from typing import Any
 
 from hfdsl.check.context import Context
-from hfdsl.graph.origins import RowColumn, signature_rows
 from hfdsl.graph.program import Derived, Filter, FunctionCall, Input, MiniBatch, Node, Pack, Repeat, RoleCall, Take
+from hfdsl.graph.reads import Reads, RowColumn, signature_rows
 from hfdsl.graph.row_steps import (
     FilterKey,
     GroupStep,
@@ -40,7 +40,7 @@ class Meeting:
     """Columns whose rows belong together: row i of one is row i of all others."""
 
     node: Node
-    columns: Sequence[RowColumn]
+    reads: Sequence[Reads]
 
 
 def meetings(context: Context) -> Iterator[Meeting]:
@@ -59,20 +59,20 @@ def meetings(context: Context) -> Iterator[Meeting]:
                 rows = program.origins.rows[node.id]
                 if not (rows != Origin((), node.id) if paired[signature] is None else paired[signature]):
                     continue
-                for columns in _by_row_dim(program.origins.columns[node.id]):
-                    if len(columns) > 1:
-                        yield Meeting(node, columns)
+                for reads in _by_row_dim(program.origins.reads[node.id]):
+                    if len(reads) > 1 or len(reads[0].columns) > 1:
+                        yield Meeting(node, reads)
             case Pack() | Filter():
-                yield Meeting(node, program.origins.columns[node.id])
+                yield Meeting(node, program.origins.reads[node.id])
 
 
-def _by_row_dim(columns: Sequence[RowColumn]) -> Iterable[Sequence[RowColumn]]:
-    """The columns of a call in groups with one row dim: nearly always all of them, with the very same one."""
-    if all(column.row is columns[0].row for column in columns):
-        return (columns,)
-    by_dim: dict[Size | None, list[RowColumn]] = {}
-    for column in columns:
-        by_dim.setdefault(column.row, []).append(column)
+def _by_row_dim(arguments: Sequence[Reads]) -> Iterable[Sequence[Reads]]:
+    """The arguments of a call in groups with one row dim: nearly always all of them, with the very same one."""
+    if arguments and all(reads.row is arguments[0].row for reads in arguments):
+        return (arguments,)
+    by_dim: dict[Size | None, list[Reads]] = {}
+    for reads in arguments:
+        by_dim.setdefault(reads.row, []).append(reads)
     return by_dim.values()
 
 
@@ -137,7 +137,7 @@ class Comparison:
         """The first two columns of a meeting with certainly different rows."""
         columns: list[RowColumn] = []
         origins: list[Origin] = []
-        for column in meeting.columns:
+        for column in self.origins.one_of_each_origin(meeting.node, meeting.reads):
             origin = self.origin(column)
             if origin is None or origin in origins:  # most are one object, which is found by identity
                 continue

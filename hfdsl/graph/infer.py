@@ -102,10 +102,15 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """The result: the value of each node (``values``), what its call bound (``bindings``), and what does not fit."""
+    """The result: the value of each node (``values``), what its call bound (``bindings``), and what does not fit.
+
+    ``alike`` has for each node the first one that does the same to equal values, with the same result and bindings:
+    a loop unrolls into many nodes that are alike. They may be mini-batches with other indices, or calls of other roles.
+    """
 
     values: tuple[Value, ...]
     bindings: tuple[Mapping[Any, Size], ...]
+    alike: tuple[int, ...]
     mismatches: tuple[Mismatch, ...]
     misfits: frozenset[tuple[int, str]]  # the nodes and ports of all mismatches
     misplaced: frozenset[tuple[int, str]]  # those where another value is meant: sizes may decide a number of rows
@@ -309,23 +314,27 @@ def infer(graph: Graph) -> Inference:
     """
     values: list[Value] = []
     bindings: list[Mapping[Any, Size]] = []
+    alike: list[int] = []
     mismatches: list[Mismatch] = []
     filters = _Filters(graph)
-    correct: dict[object, tuple[Value, Mapping[Any, Size]]] = {}
+    correct: dict[object, int] = {}
     for node in graph.nodes:
         work, known = _work(node, values), len(mismatches)
-        if work in correct:
-            value, bound = correct[work]
+        first = correct.get(work, node.id)
+        if first != node.id:
+            values.append(values[first])
+            bindings.append(bindings[first])
         else:
             call = _CallBindings(node, mismatches)
-            value, bound = _value(node, call, values, filters), call.bound
+            values.append(_value(node, call, values, filters))
+            bindings.append(call.bound)
             if len(mismatches) == known:
-                correct[work] = value, bound
-        values.append(value)
-        bindings.append(bound)
+                correct[work] = node.id
+        alike.append(first)
     return Inference(
         values=tuple(values),
         bindings=tuple(bindings),
+        alike=tuple(alike),
         mismatches=tuple(mismatches),
         misfits=frozenset((mismatch.node, mismatch.port) for mismatch in mismatches),
         misplaced=frozenset(

@@ -26,13 +26,13 @@ intervals meet, nothing is claimed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from hfdsl.graph.equal_values import equal_values
-from hfdsl.graph.infer import Inference, RecordValue
+from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import (
     Derived,
     ErrorValue,
@@ -50,6 +50,7 @@ from hfdsl.graph.program import (
     RoleCall,
     Take,
 )
+from hfdsl.graph.reads import DeclaredColumn, Reads, RowColumn, columns_read, inner_dims, reads_of, signature_rows
 from hfdsl.graph.row_steps import (
     FillStep,
     FilterKey,
@@ -62,7 +63,7 @@ from hfdsl.graph.row_steps import (
     SampleStep,
     TakeStep,
 )
-from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature
+from hfdsl.graph.signatures import VALUE, RecordType, Signature
 from hfdsl.protocols.state import effects_of
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, ObjSpec
@@ -73,124 +74,97 @@ from hfdsl.types.rows import Grouped, Whole
 ValueRows: TypeAlias = "Origin | Mapping[str, Origin | None] | None"
 """The origin of a value's rows; by column for a record of columns with different origins; None where it is unknown."""
 
-Tokens: TypeAlias = Mapping[str, Mapping[Any, int]]
-"""By column and inner dim the call that generated what the dim counts; only what is known."""
-
 TOKEN_DTYPES = (Int8, Int16, Int32, Int64, UInt8)
 
 
-class RowColumn(NamedTuple):  # a program has thousands of them, and a tuple is made fast
-    """A column that an operation reads: at which port, which value it is, and the row dim that it has there.
+class Tokens(NamedTuple):
+    """Which call generated the tokens that a dim of a value counts; only what is known.
 
-    ``spec`` is the column as it is declared, ``rows`` how many rows it has here, ``inner`` its dims beside them.
+    ``calls`` has it by dim, for all columns alike; ``columns`` by column and dim, for a record of other samples.
     """
 
-    port: str
-    node: int
-    name: str | None
-    row: Size | None
-    rows: Size | None
-    spec: ColumnSpec | ObjSpec
-    inner: tuple[Any, ...]
+    calls: Mapping[Any, int] = MappingProxyType({})
+    columns: Mapping[str, Mapping[Any, int]] | None = None
 
-    @property
-    def ref(self) -> Ref:
-        """The value."""
-        return Ref(self.node, self.name)
+    def of(self, name: str | None, inner: Sequence[Any]) -> Mapping[Any, int]:
+        """By inner dim of a column the call that generated it."""
+        if self.columns is not None:
+            return self.columns.get(name or VALUE, {})
+        return {dim: self.calls[dim] for dim in inner if dim in self.calls}
+
+    def read_by(self, reads: Reads) -> Iterable[tuple[Any, int | None]]:
+        """The inner dims that an argument reads, each with the call that generated it; None where it is not known."""
+        if self.columns is None:
+            return [(dim, self.calls.get(dim)) for dim in reads.inner]
+        samples = ((column, self.of(column.name, ())) for column in reads.columns)
+        return [(dim, calls.get(dim)) for column, calls in samples for dim in column.inner]
+
+    def in_column(self, name: str | None) -> Tokens:
+        """Those of a column, as a value of its own; of the value itself for None."""
+        return self if name is None or self.columns is None else Tokens(columns={VALUE: self.of(name, ())})
+
+
+NO_TOKENS = Tokens()
 
 
 @dataclass(frozen=True)
 class Origins:
     """The origins of all values of a graph; ``filters`` names equal filters by one of them.
 
-    ``columns`` has by node the columns with rows that a call, a filter or a record of columns reads.
+    ``reads`` has by node what a call, a filter or a record of columns reads.
     """
 
-    columns: tuple[Sequence[RowColumn], ...]
+    nodes: tuple[Node, ...]
+    reads: tuple[Sequence[Reads], ...]
     rows: tuple[ValueRows, ...]
     tokens: tuple[Tokens, ...]
     filters: Mapping[KeptGroups, FilterKey]
 
+    def columns(self, node: int, reads: Sequence[Reads] | None = None) -> list[RowColumn]:
+        """The columns with rows that a call, a filter or a record of columns reads, or those of some arguments."""
+        arguments: Any = self.nodes[node].arguments
+        return [
+            column.of_node(arguments[position][1].node)
+            for position, columns, _ in (self.reads[node] if reads is None else reads)
+            for column in columns
+        ]
+
+    def one_of_each_origin(self, node: Node, reads: Sequence[Reads]) -> Iterator[RowColumn]:
+        """The first column of each of these arguments, or all columns of one whose rows have several origins."""
+        arguments: Any = node.arguments
+        for position, columns, _ in reads:
+            source = arguments[position][1].node
+            for column in columns[:1] if isinstance(self.rows[source], Origin) else columns:
+                yield column.of_node(source)
+
+    def have_one_sample(self, node: Node, reads: Sequence[Reads]) -> bool:
+        """Whether the tokens that a dim counts are in all of these arguments of one sample and of the same rows."""
+        arguments: Any = node.arguments
+        samples: dict[Any, tuple[int, ValueRows]] = {}
+        for position, _, inner in reads:
+            source = arguments[position][1].node
+            tokens, rows = self.tokens[source], self.rows[source]
+            if tokens.columns is not None or not isinstance(rows, Origin):
+                return False
+            for dim in inner:
+                if dim in tokens.calls:
+                    call, other_rows = samples.setdefault(dim, (tokens.calls[dim], rows))
+                    if call != tokens.calls[dim] or other_rows is not rows:
+                        return False
+        return True
+
     def of(self, column: RowColumn) -> Origin | None:
         """The origin of a column's rows."""
-        rows = self.rows[column.node]
-        return rows if isinstance(rows, Origin) or rows is None else rows.get(column.name or VALUE)
+        return self.rows_of(column.node, column.name)
+
+    def rows_of(self, node: int, column: str | None) -> Origin | None:
+        """The origin of the rows of a value, or of a column of it."""
+        rows = self.rows[node]
+        return rows if isinstance(rows, Origin) or rows is None else rows.get(column or VALUE)
 
     def samples(self, column: RowColumn) -> Mapping[Any, int]:
         """By inner dim of a column the call that generated it."""
-        return self.tokens[column.node].get(column.name or VALUE, {})
-
-
-def signature_rows(kind: PortType) -> Size | None:
-    """The row dim of what a signature declares."""
-    if isinstance(kind, RecordType):
-        return schema(kind.record).row
-    if isinstance(kind, ObjSpec):
-        return kind.row
-    return kind.dims[0] if isinstance(kind, ColumnSpec) else None
-
-
-def row_columns(inference: Inference, node: Node) -> list[RowColumn]:
-    """The columns with rows that a call reads, or that a record is put together from."""
-    columns: list[RowColumn] = []
-    ports = _ports(node.op.signature) if isinstance(node.op, (RoleCall, FunctionCall)) else _fields(node.op)
-    for port, operand in node.arguments:
-        if not isinstance(operand, Ref) or (inference.misplaced and (node.id, port) in inference.misplaced):
-            continue
-        source, name, value = operand.node, operand.column, inference.values[operand.node]
-        formal, row = ports.get(port, (None, None))
-        if isinstance(value, RecordValue):
-            read = formal if isinstance(formal, RecordType) else value.type
-            declared = _columns(value.type, read) if name is None else _column(value.type, name)
-            columns += [
-                RowColumn(port=port, node=source, name=name, row=row, rows=value.rows, spec=spec, inner=inner)
-                for name, spec, inner in declared
-            ]
-        elif isinstance(value, (ColumnSpec, ObjSpec)) and name is None:
-            columns.append(
-                RowColumn(
-                    port=port, node=source, name=name, row=row, rows=value.dims[0], spec=value, inner=_inner(value)
-                )
-            )
-    return columns
-
-
-_Declared: TypeAlias = "tuple[str, ColumnSpec | ObjSpec, tuple[Any, ...]]"
-"""The name of a column with rows, as what it is declared, and its dims beside them."""
-
-
-@lru_cache(maxsize=1024)  # few kinds of records, read many times
-def _columns(have: RecordType, read: RecordType) -> tuple[_Declared, ...]:
-    """The columns with rows that a reader of one record gets of another."""
-    names = schema(have.record).fields.keys()
-    return tuple(column for name in schema(read.record).fields if name in names for column in _column(have, name))
-
-
-@lru_cache(maxsize=1024)
-def _column(kind: RecordType, name: str) -> tuple[_Declared, ...]:
-    """A column of a record, if it has rows."""
-    spec = schema(kind.record).fields[name]
-    return ((name, spec, _inner(spec)),) if isinstance(spec, (ColumnSpec, ObjSpec)) else ()
-
-
-def _inner(spec: ColumnSpec | ObjSpec) -> tuple[Any, ...]:
-    """The dims of a column beside its rows."""
-    return tuple(atom for size in spec.dims[1:] for atom in size.atoms if isinstance(atom, type))
-
-
-_Formals: TypeAlias = "Mapping[str, tuple[PortType, Size | None]]"
-"""By port what it takes, and the row dim of that."""
-
-
-@lru_cache(maxsize=1024)
-def _ports(signature: Signature) -> _Formals:
-    return {port.name: (port.type, signature_rows(port.type)) for port in signature.ports}
-
-
-@lru_cache(maxsize=1024)
-def _fields(op: Derived) -> _Formals:
-    fields = schema(op.record).fields if isinstance(op, Pack) else {}
-    return {name: (spec, signature_rows(spec)) for name, spec in fields.items()}
+        return self.tokens[column.node].of(column.name, column.inner)
 
 
 def stored_column(graph: Graph, operand: Operand) -> Operand:
@@ -204,27 +178,44 @@ def stored_column(graph: Graph, operand: Operand) -> Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
-    """What a signature says of its result: the row dim of a whole value, and the rows that it comes from.
+class _Effect:
+    """What a call does to rows and tokens: the same for all calls that are alike.
 
-    ``opaque`` is a body that says nothing of those: ``Whole``, or one without a protocol that the graph knows;
-    ``reads`` is a role's body that reads weights. ``columns`` are those of a record.
+    The result has the ``rows`` of the first of these columns with a known origin: each is an argument's position, the
+    column's name and the step to the result. It has the samples of what it ``inherits``, and ``new`` dims of tokens.
     """
 
-    row: Size | None
-    opaque: bool
-    reads: bool
-    columns: tuple[_Declared, ...]
+    rows: tuple[tuple[int, str | None, GroupStep | None], ...]
+    inherits: tuple[Reads, ...]
+    new: tuple[Any, ...]
 
     @classmethod
-    def of(cls, signature: Signature) -> _Result:
-        """Read from the signature of a function, or of a role's method."""
+    def of(cls, inference: Inference, node: Node, signature: Signature, reads: Sequence[Reads]) -> _Effect:
+        """The effect of a call with this signature on the arguments that it reads."""
         known = signature.registration is None or (signature.protocol is not None and not signature.per_rank)
-        row = signature_rows(signature.returns) if signature.gives == "whole" else None
-        reads = signature.registration is not None and any(e.kind == "reads" for e in effects_of(signature.body))
-        record = signature.result
-        columns = _columns(record, record) if isinstance(record, RecordType) else ()
-        return cls(row, not known or signature.rows == Whole, reads, columns)
+        opaque = not known or signature.rows == Whole  # a body that says nothing of its rows
+        outputs = _outputs(inference, node, signature)
+        inherits = () if opaque or not any(inner for *_, inner in outputs) else tuple(reads)
+        new = _generated_dims(node, signature, reads, outputs)
+        return cls(() if opaque else tuple(_sources_of_rows(signature, reads)), inherits, tuple(new))
+
+
+def _sources_of_rows(
+    signature: Signature, reads: Sequence[Reads]
+) -> Iterator[tuple[int, str | None, GroupStep | None]]:
+    """The columns whose rows, or groups of them, a result has: those of the arguments with its row dim."""
+    row = signature_rows(signature.returns) if signature.gives == "whole" else None
+    group = signature.rows.n if isinstance(signature.rows, Grouped) else 1
+    for position, columns, _ in reads if row is not None else ():
+        for column in columns:
+            if column.row is None or row is None:
+                continue
+            if column.row == row:
+                yield position, column.name, GroupStep(group, group) if group > 1 else None
+            elif group > 1 and len(column.row.terms) == 1:
+                result = (row / column.row).value
+                if result is not None and (result * group).denominator == 1 and result > 0:
+                    yield position, column.name, GroupStep(group, int(result * group))
 
 
 def origins(graph: Graph, inference: Inference) -> Origins:
@@ -238,37 +229,40 @@ class _Pass:
     inference: Inference
 
     def run(self) -> Origins:
-        self.columns: list[Sequence[RowColumn]] = []
+        self.reads: list[Sequence[Reads]] = []
         self.rows: list[ValueRows] = []
         self.tokens: list[Tokens] = []
         self.filters: dict[KeptGroups, FilterKey] = {}
-        self.results: dict[Signature, _Result] = {}
+        self.effects: dict[int, _Effect] = {}
         filters = sum(isinstance(node.op, Filter) for node in self.graph.nodes)
         self.equal = equal_values(self.graph) if filters > 1 else None
         self.keys: dict[tuple[Ref, Origin | None, int], FilterKey] = {}
-        for node in self.graph.nodes:
-            reads = isinstance(node.op, (RoleCall, FunctionCall, Filter, Pack))
-            self.columns.append(row_columns(self.inference, node) if reads else [])
+        for node, first in zip(self.graph.nodes, self.inference.alike, strict=True):
+            if not isinstance(node.op, (RoleCall, FunctionCall, Filter, Pack)):
+                self.reads.append(())
+            else:
+                self.reads.append(self.reads[first] if first < node.id else reads_of(self.inference, node))
             match node.op:
                 case Input(_, record):
                     self.rows.append(Origin((), node.id))
                     self.tokens.append(_input_tokens(node.id, record))
                 case RoleCall(_, signature) | FunctionCall(signature):
-                    self.call(node, signature)
+                    if first == node.id:
+                        self.effects[first] = _Effect.of(self.inference, node, signature, self.reads[first])
+                    self.call(node, self.effects[first])
                 case Derived():
                     self.rows.append(self.derived(node, node.op))
                     self.tokens.append(self.derived_tokens(node, node.op))
-        return Origins(tuple(self.columns), tuple(self.rows), tuple(self.tokens), self.filters)
+        reads, rows, tokens = tuple(self.reads), tuple(self.rows), tuple(self.tokens)
+        return Origins(self.graph.nodes, reads, rows, tokens, self.filters)
 
     # -- rows
 
-    def of(self, operand: Operand) -> ValueRows:
-        """The origin of an operand."""
-        return self.rows_of(operand.node, operand.column) if isinstance(operand, Ref) else None
-
-    def rows_of(self, node: int, column: str | None) -> ValueRows:
-        """The origin of a value or of its column."""
-        rows = self.rows[node]
+    def of(self, operand: Operand, column: str | None = None) -> ValueRows:
+        """The origin of an operand, or of a column of it."""
+        if not isinstance(operand, Ref):
+            return None
+        rows, column = self.rows[operand.node], operand.column or column
         return rows if isinstance(rows, Origin) or rows is None or column is None else rows.get(column)
 
     def derived(self, node: Node, op: Derived) -> ValueRows:
@@ -316,87 +310,63 @@ class _Pass:
         self.filters.setdefault(atom, name)
         return FilterStep(name, node.id)
 
-    def call(self, node: Node, signature: Signature) -> None:
+    def call(self, node: Node, effect: _Effect) -> None:
         """The origin of a call's result, and the samples of its columns."""
-        if signature not in self.results:
-            self.results[signature] = _Result.of(signature)
-        columns, result = self.columns[node.id], self.results[signature]
-        introduced = self.call_tokens(node, result, columns)
-        rows = None if result.opaque else self.result_rows(signature, result.row, columns)
+        rows = self.result_rows(node, effect)
         if rows is None:
             rows = Origin((), node.id)
-        elif introduced:
+        elif effect.new:
             rows = rows.after(SampleStep(node.id))
         self.rows.append(rows)
+        self.tokens.append(self.call_tokens(node, effect))
 
-    def result_rows(self, signature: Signature, row: Size | None, columns: Sequence[RowColumn]) -> Origin | None:
-        """The rows of a result: those of the arguments with its row dim, or groups of them."""
-        if row is None:
-            return None
-        group = signature.rows.n if isinstance(signature.rows, Grouped) else 1
-        for column in columns:
-            origin = self.rows_of(column.node, column.name)
-            if column.row is None or not isinstance(origin, Origin):
-                continue
-            if column.row == row:
-                return origin.after(GroupStep(group, group)) if group > 1 else origin
-            if group > 1 and len(column.row.terms) == 1:
-                result = (row / column.row).value
-                if result is not None and (result * group).denominator == 1 and result > 0:
-                    return origin.after(GroupStep(group, int(result * group)))
+    def result_rows(self, node: Node, effect: _Effect) -> Origin | None:
+        """The rows of a result: those of the first argument that has rows for it, or groups of them."""
+        for position, column, step in effect.rows:
+            origin = self.of(node.arguments[position][1], column)
+            if isinstance(origin, Origin):
+                return origin if step is None else origin.after(step)
         return None
 
     # -- tokens
 
-    def call_tokens(self, node: Node, result: _Result, columns: Sequence[RowColumn]) -> bool:
-        """Note the samples of a call's columns; whether it generates some."""
-        outputs = result.columns or _loose_column(self.inference, node)
-        if not any(inner for *_, inner in outputs):
-            self.tokens.append({})
-            return False
-        inherited: dict[Any, set[int | None]] = {}
-        for column in columns:
-            if column.inner:
-                samples = self.tokens[column.node].get(column.name or VALUE, {})
-                for dim in column.inner:
-                    inherited.setdefault(dim, set()).add(samples.get(dim))
-        new: set[Any] = set()
-        if _may_generate(node, result, columns):
-            new = {dim for _, spec, inner in outputs if is_token_column(spec) for dim in inner if dim not in inherited}
-            new = {dim for dim in new if _is_sampled(result, dim, [spec for _, spec, _ in outputs], inherited)}
-        known = {dim: next(iter(calls)) for dim, calls in inherited.items() if len(calls) == 1 and not result.opaque}
-        known |= dict.fromkeys(new, node.id)
-        self.tokens.append(
-            {name: {d: c for d in inner if (c := known.get(d)) is not None} for name, _, inner in outputs}
-        )
-        return bool(new)
+    def call_tokens(self, node: Node, effect: _Effect) -> Tokens:
+        """The samples of a call's columns: those that its arguments agree on, and its own."""
+        known: dict[Any, int | None] = {}
+        for reads in effect.inherits:
+            source: Any = node.arguments[reads.position][1]
+            for dim, call in self.tokens[source.node].read_by(reads):
+                if known.setdefault(dim, call) != call:
+                    known[dim] = None
+        known |= dict.fromkeys(effect.new, node.id)
+        calls = {dim: call for dim, call in known.items() if call is not None}
+        return Tokens(calls) if calls else NO_TOKENS
 
     def derived_tokens(self, node: Node, op: Derived) -> Tokens:
-        """The samples of a derived value: those of its source."""
-        if isinstance(op, Pack):
-            return {name: self._tokens(value) for name, value in node.arguments if isinstance(value, Ref)}
-        source = node.arguments[0][1] if node.arguments else None
-        if not isinstance(source, Ref):
-            return {}
-        return self.tokens[source.node] if source.column is None else {VALUE: self._tokens(source)}
-
-    def _tokens(self, ref: Ref) -> Mapping[Any, int]:
-        return self.tokens[ref.node].get(ref.column or VALUE, {})
-
-
-def _token_dims(record: type[Batch]) -> Mapping[str, frozenset[Any]]:
-    """By column of a rollout the dims that count its tokens: those of a column of tokens and of one of floats."""
-    columns = {
-        name: (spec, _inner(spec)) for name, spec in schema(record).fields.items() if isinstance(spec, ColumnSpec)
-    }
-    tokens = {dim for spec, inner in columns.values() if is_token_column(spec) for dim in inner}
-    floats = {dim for spec, inner in columns.values() if issubclass(spec.dtype, FLOATS) for dim in inner}
-    return {name: frozenset(d) for name, (_, inner) in columns.items() if (d := tokens & floats & set(inner))}
+        """The samples of a derived value: those of its source, or of its columns' sources."""
+        if not isinstance(op, Pack):
+            source = node.arguments[0][1] if node.arguments else None
+            return self.tokens[source.node].in_column(source.column) if isinstance(source, Ref) else NO_TOKENS
+        sources = [self.tokens[ref.node] for ref in node.refs]
+        whole = len(sources) == len(node.arguments) and not self.inference.mismatches
+        if whole and sources[0].columns is None and sources == sources[:1] * len(sources):
+            return sources[0]
+        columns: dict[str, Mapping[Any, int]] = {}
+        for position, [column], _ in self.reads[node.id]:
+            operand: Any = node.arguments[position][1]
+            columns[column.port] = self.tokens[operand.node].of(column.name, column.inner)
+        return Tokens(columns=columns)
 
 
 def _input_tokens(node: int, record: type[Batch]) -> Tokens:
-    """The samples of an input: a rollout of a data set or a buffer has tokens of its own."""
-    return {name: dict.fromkeys(dims, node) for name, dims in _token_dims(record).items()}
+    """The samples of an input: a rollout of a data set or a buffer has tokens of its own.
+
+    They are counted by the dims that a column of tokens and one of floats have.
+    """
+    columns = [spec for spec in schema(record).fields.values() if isinstance(spec, ColumnSpec)]
+    tokens = {dim for spec in columns if is_token_column(spec) for dim in inner_dims(spec)}
+    floats = {dim for spec in columns if issubclass(spec.dtype, FLOATS) for dim in inner_dims(spec)}
+    return Tokens(dict.fromkeys(tokens & floats, node)) if tokens & floats else NO_TOKENS
 
 
 def is_token_column(spec: FieldSpec) -> bool:
@@ -404,30 +374,40 @@ def is_token_column(spec: FieldSpec) -> bool:
     return isinstance(spec, ColumnSpec) and spec.dtype in TOKEN_DTYPES
 
 
-def _loose_column(inference: Inference, node: Node) -> Sequence[_Declared]:
+def _outputs(inference: Inference, node: Node, signature: Signature) -> Sequence[DeclaredColumn]:
+    """The columns with rows of what a call gives."""
+    if isinstance(signature.result, RecordType):
+        return columns_read(signature.result, signature.result)
     value = inference.values[node.id]
-    return [(VALUE, value, _inner(value))] if isinstance(value, (ColumnSpec, ObjSpec)) else []
+    return [(None, value, inner_dims(value))] if isinstance(value, (ColumnSpec, ObjSpec)) else []
 
 
-def _may_generate(node: Node, result: _Result, columns: Sequence[RowColumn]) -> bool:
-    """Whether the tokens that a call adds may be samples: a role's, from tokens or from weights.
+def _generated_dims(
+    node: Node, signature: Signature, reads: Sequence[Reads], outputs: Sequence[DeclaredColumn]
+) -> Iterable[Any]:
+    """The dims that count tokens which a call samples: a role's, from tokens or from weights.
 
     A function is stateless, and a role that makes tokens of text alone may be a tokenizer, whose results are equal.
     """
-    return isinstance(node.op, RoleCall) and (
-        result.reads or any(is_token_column(column.spec) and len(column.spec.dims) > 1 for column in columns)
-    )
+    columns = [column for argument in reads for column in argument.columns]
+    inherited = {dim for column in columns for dim in column.inner}
+    weights = signature.registration is not None and any(e.kind == "reads" for e in effects_of(signature.body))
+    tokens = any(is_token_column(column.spec) and len(column.spec.dims) > 1 for column in columns)
+    if not isinstance(node.op, RoleCall) or not (weights or tokens):
+        return ()
+    dims = dict.fromkeys(dim for _, spec, inner in outputs if is_token_column(spec) for dim in inner)
+    new = (dim for dim in dims if dim not in inherited)
+    return [dim for dim in new if weights or _is_sampled(dim, [spec for _, spec, _ in outputs], inherited)]
 
 
-def _is_sampled(result: _Result, dim: Any, columns: list[ColumnSpec | ObjSpec], inherited: Mapping[Any, Any]) -> bool:
+def _is_sampled(dim: Any, columns: list[ColumnSpec | ObjSpec], inherited: Set[Any]) -> bool:
     """Whether a new dim counts generated tokens, and not what a model finds in its input, such as steps.
 
-    It reads weights; or it appends tokens to those that it was given, as in ``i64[B, Add[P, R]]``; or it gives a float
-    for each of them, their log-probs.
+    The call appends tokens to those that it was given, as in ``i64[B, Add[P, R]]``; or it gives a float for each of
+    them, their log-probs.
     """
-    having = [spec for spec in columns if dim in _inner(spec)]
-    appended = any(is_token_column(spec) and any(other in inherited for other in _inner(spec)) for spec in having)
-    valued = any(
+    having = [spec for spec in columns if dim in inner_dims(spec)]
+    appended = any(is_token_column(spec) and any(other in inherited for other in inner_dims(spec)) for spec in having)
+    return appended or any(
         isinstance(spec, ColumnSpec) and not is_token_column(spec) and spec.dtype is not Bool for spec in having
     )
-    return result.reads or appended or valued

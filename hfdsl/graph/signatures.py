@@ -89,6 +89,7 @@ class PortNames:
     positional: tuple[str, ...]
     keyword_only: tuple[str, ...]
     required: tuple[str, ...]
+    bounded: tuple[Port, ...]  # the ports themselves, of numbers with bounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # one object a declaration, and many look things up by it
@@ -174,7 +175,17 @@ def _port_names(signature: Signature) -> PortNames:
         positional=tuple(port.name for port in ports if not port.keyword_only),
         keyword_only=tuple(port.name for port in ports if port.keyword_only),
         required=tuple(port.name for port in ports if port.required),
+        bounded=tuple(port for port in ports if port.bounds is not None),
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def wired_ports(signature: Signature, positional: int, named: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The ports of a call's arguments, so many by position and those by name; None where they do not fit."""
+    ports = signature.port_names
+    names = (*ports.positional[:positional], *named)
+    fits = positional <= len(ports.positional) and len(names) == len(set(names)) and set(names) <= set(ports.every)
+    return names if fits and set(ports.required) <= set(names) else None
 
 
 def function_signature(body: Callable[..., Any], rows: RowDependence | GroupedBy) -> Signature:

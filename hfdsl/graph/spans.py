@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from types import CodeType, FrameType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 _ROOMS = (
     "types",
@@ -142,28 +142,42 @@ def traceback_span(error: BaseException, runner: CodeType | None = None) -> Span
 
 
 _Positions: TypeAlias = "tuple[tuple[int | None, int | None, int | None, int | None], ...]"
-_tables: dict[int, tuple[CodeType, _Positions]] = {}
 
 
-def _positions(code: CodeType) -> _Positions:
-    """The position of every instruction.
+class _Places(NamedTuple):
+    """The positions of a function's instructions, and the spans of those that were asked for."""
 
-    Python decodes them from the first on, so decoding again for each call in a function is quadratic in its length.
+    code: CodeType  # held, so that its id is of nothing else
+    positions: _Positions
+    spans: dict[int, Span | None]
+
+
+_places: dict[int, _Places] = {}
+
+
+def _places_in(code: CodeType) -> _Places:
+    """The places in a function.
+
+    Python decodes positions from the first on, so decoding again for each call in a function is quadratic in its
+    length.
     """
-    entry = _tables.get(id(code))  # by identity, since the hash of code goes through all that it holds
-    if entry is None:
-        if len(_tables) == 64:
-            _tables.clear()
-        entry = _tables[id(code)] = (code, tuple(code.co_positions()))  # holds the code: its id is of nothing else
-    return entry[1]
+    places = _places.get(id(code))  # by identity, since the hash of code goes through all that it holds
+    if places is None:
+        if len(_places) == 64:
+            _places.clear()
+        places = _places[id(code)] = _Places(code, tuple(code.co_positions()), {})
+    return places
 
 
 def _position(code: CodeType, instruction: int) -> Span | None:
     """The place of an instruction; None if Python runs without column positions."""
-    start, end, column, end_column = _positions(code)[instruction // 2] if instruction >= 0 else (None,) * 4
-    if start is None or column is None:
-        return None
-    return Span(code.co_filename, start, column, end or start, end_column or 0)
+    _, positions, spans = _places_in(code)
+    if instruction not in spans:
+        start, end, column, end_column = positions[instruction // 2] if instruction >= 0 else (None,) * 4
+        spans[instruction] = None
+        if start is not None and column is not None:
+            spans[instruction] = Span(code.co_filename, start, column, end or start, end_column or 0)
+    return spans[instruction]
 
 
 def definition_span(subject: Callable[..., Any] | type) -> Span:

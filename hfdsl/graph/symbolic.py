@@ -71,20 +71,23 @@ class Symbolic(Pythonic):
 class SymbolicRole(PythonicRole):
     """A role parameter: its registered methods can be called."""
 
-    __slots__ = ("_declared", "_name", "_role", "_tracer")
+    __slots__ = ("_called", "_declared", "_name", "_role", "_tracer")
     _name: str
     _role: type
     _declared: type  # a base of its class, as an inner dataflow's parameter says: the methods that can be called
     _tracer: Tracing
+    _called: dict[str, Any]  # its methods that were called: an unrolled loop calls few of them many times
 
     def __init__(self, tracer: Tracing, name: str, role: type, declared: type | None = None) -> None:
-        values = (("_tracer", tracer), ("_name", name), ("_role", role), ("_declared", declared or role))
-        for attribute, value in values:
+        values = {"_tracer": tracer, "_name": name, "_role": role, "_declared": declared or role, "_called": {}}
+        for attribute, value in values.items():
             object.__setattr__(self, attribute, value)
 
     def __getattr__(self, method: str) -> Any:
         if method.startswith("__") and method.endswith("__"):
             raise AttributeError(method)
+        if method in self._called:
+            return self._called[method]
         signatures = self._tracer.signatures(self._declared)
         if method not in signatures:
             return self._tracer.misuse(MisuseKind.NO_METHOD, self._declared.__name__, method, tuple(signatures))
@@ -97,4 +100,5 @@ class SymbolicRole(PythonicRole):
             return self._tracer.call_role(self._name, signature, args, kwargs)
 
         call.__name__ = f"{self._name}.{method}"  # for the message if it is not called
+        self._called[method] = call
         return call

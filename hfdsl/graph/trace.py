@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from hfdsl.errors import DefinitionError
@@ -46,6 +47,7 @@ from hfdsl.graph.signatures import (
     is_option,
     role_signature,
     type_hints,
+    wired_ports,
 )
 from hfdsl.graph.spans import CallSite, Span, definition_span, traceback_span, traced_span
 from hfdsl.graph.symbolic import Symbolic, SymbolicRole
@@ -123,8 +125,8 @@ class Tracer:
         if len(self.nodes) >= MAX_STEPS:
             del self.nodes[MAX_STEPS // 100 :]  # the loop is reported; further iterations would add nothing
             raise DefinitionError("HF610", f"more than {MAX_STEPS} steps were traced: a loop here does not end")
-        operands = tuple((name, self.operand(value)) for name, value in arguments.items())
-        node = Node(len(self.nodes), op, operands, result, traced_span(_run.__code__))
+        operands = [(name, self.operand(value)) for name, value in arguments.items()]
+        node = Node(len(self.nodes), op, tuple(operands), result, traced_span(_run.__code__))
         self.nodes.append(node)
         if isinstance(result, StaticType) and result.annotation in (None, type(None)):
             return None
@@ -186,6 +188,19 @@ class Tracer:
 
     def bind(self, signature: Signature, label: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Match arguments to ports, noting every one that does not fit instead of raising on the first."""
+        names = wired_ports(signature, len(args), tuple(kwargs))
+        if names is not None:
+            bound = dict(zip(names, chain(args, kwargs.values()), strict=True))
+        else:
+            bound = self._bind_misfits(signature, label, args, kwargs)
+        if signature.port_names.bounded:
+            self._hold_bounds(signature, label, bound)
+        return bound
+
+    def _bind_misfits(
+        self, signature: Signature, label: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The arguments that fit a port; each of the others is noted."""
         ports = signature.port_names
         names, positional = ports.every, ports.positional
         bound = dict(zip(positional, args, strict=False))
@@ -209,14 +224,11 @@ class Tracer:
         missing = [name for name in ports.required if name not in bound]
         if missing and not stray:  # a misspelled port is the cause of the missing one
             self.misuse(MisuseKind.MISSING_PORT, label, ", ".join(missing), names, signature=signature)
-        self._hold_bounds(signature, label, bound)
         return bound
 
     def _hold_bounds(self, signature: Signature, label: str, bound: Mapping[str, Any]) -> None:
         """Note the numbers that are outside of what their ports declare, and defaults that are."""
-        for port in signature.ports:
-            if port.bounds is None:
-                continue
+        for port in signature.port_names.bounded:
             if port.name in bound:
                 facts = _out_of_bounds(port.bounds, bound[port.name])
             else:
@@ -270,15 +282,16 @@ class Tracer:
         """``hf.merge`` of symbolic records: each column of ``record`` from the one part that has it."""
         columns: dict[str, Any] = {}
         owners: dict[str, Any] = {}
+        fields, spare = schema(record).fields, schema(record).spare
         for part in parts:
             if not isinstance(part, Symbolic) or not isinstance(part._type, RecordType):
                 return self._not_rows(part, "merge")
             for name in schema(part._type.record).fields:
-                if name in columns and name in schema(record).fields:
+                if name in columns and name in fields:
                     self.misuse(MisuseKind.MERGE_TWICE, record.__name__, name, (owners[name]._shown, part._shown), part)
                 columns[name], owners[name] = getattr(part, name), part
-        for name in schema(record).fields:
-            if name not in columns and name not in schema(record).spare:
+        for name in fields:
+            if name not in columns and name not in spare:
                 self.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
         return self.pack(record, columns)
 

@@ -89,13 +89,13 @@ def _loss(update: Node) -> Any:
 def _sampling_calls(context: Context, update: Node) -> list[Node]:
     """The calls that generated the tokens that an update reads."""
     origins, nodes = context.program.origins, context.program.graph.nodes
-    tokens = (column for column in origins.columns[update.id] if is_token_column(column.spec))
+    tokens = (column for column in origins.columns(update.id) if is_token_column(column.spec))
     return [nodes[call] for call in sorted({call for column in tokens for call in origins.samples(column).values()})]
 
 
 def _divides_by(context: Context, update: Node, sampling: Node) -> bool:
     """Whether an update's log-probs are those that the sampling call itself returned."""
-    columns = (c for c in context.program.origins.columns[update.id] if c.name == "log_probs")
+    columns = (c for c in context.program.origins.columns(update.id) if c.name == "log_probs")
     stored = [stored_column(context.program.graph, column.ref) for column in columns]
     return any(isinstance(source, Ref) and source.node == sampling.id for source in stored)
 

@@ -14,8 +14,9 @@ from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.row_comparison import PROBES, Comparison, disjoint
 from hfdsl.check.rules.provenance import words
-from hfdsl.graph.origins import RowColumn, row_columns, signature_rows, stored_column
+from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Filter, Input, Node, Ref, Repeat, Take
+from hfdsl.graph.reads import RowColumn, row_columns, signature_rows
 from hfdsl.graph.row_steps import (
     FillStep,
     FilterKey,
@@ -82,7 +83,7 @@ def _groups_read(node: Node) -> Groups | None:
 
 def _grouped_columns(context: Context, node: Node) -> Sequence[RowColumn]:
     """The columns that a node reads in groups: of a filter the one that decides, unless the data says what it keeps."""
-    columns = context.program.origins.columns[node.id]
+    columns = context.program.origins.columns(node.id)
     if not isinstance(node.op, Filter):
         return columns
     deciding = [column for column in columns if column.port == "keep"]
@@ -156,7 +157,7 @@ def _groups_of_data(context: Context) -> dict[int, int]:
     for node in context.program.graph.nodes:
         signature = signature_of(node)
         group = node.op.group if isinstance(node.op, Filter) else 1 if signature is None else signature.group_size
-        for column in origins.columns[node.id] if group > 1 else ():
+        for column in origins.columns(node.id) if group > 1 else ():
             origin = origins.of(column)
             if origin is None or origin.repeated:
                 continue

@@ -12,8 +12,9 @@ from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.row_comparison import Comparison, Meeting, meetings
 from hfdsl.check.sources import argument_span
-from hfdsl.graph.origins import RowColumn, is_token_column, stored_column
+from hfdsl.graph.origins import is_token_column, stored_column
 from hfdsl.graph.program import Input, Node, Pack, Ref
+from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.row_steps import FilterStep, PartStep
 from hfdsl.graph.signatures import VALUE
 
@@ -26,7 +27,10 @@ def rows_that_meet_are_the_same(context: Context) -> Iterator[Finding]:
     Two samples may meet as a pair: then each comes with its own tokens, or both with the same columns. A column of one
     sample that has neither its tokens nor its counterpart beside it is taken for a column of the other one's tokens.
     """
-    compare, generated = Comparison(context), any(context.program.origins.tokens)
+    compare, generated = (
+        Comparison(context),
+        any(tokens.calls or tokens.columns for tokens in context.program.origins.tokens),
+    )
     for meeting in meetings(context):
         rows = compare.different_rows(meeting)
         if rows is not None:
@@ -102,16 +106,23 @@ def _different_tokens(
     context: Context, compare: Comparison, meeting: Meeting
 ) -> tuple[Any, RowColumn, RowColumn] | None:
     """A dim, and two columns in which it counts the tokens of different samples."""
-    origins, by_dim = context.program.origins, dict[Any, list[tuple[int, RowColumn]]]()
-    for column in meeting.columns:
-        for dim, call in ({} if compare.is_blamed(column) else origins.samples(column)).items():
-            by_dim.setdefault(dim, []).append((call, column))
-    for dim, columns in by_dim.items():
-        if len({(call, id(origins.of(column))) for call, column in columns}) == 1:
-            continue  # rows of one origin: there is nothing to compare
+    origins, by_dim = context.program.origins, dict[Any, dict[tuple[int, int], SampleColumns]]()
+    if origins.have_one_sample(meeting.node, meeting.reads):
+        return None
+    for column in origins.columns(meeting.node.id, meeting.reads):
+        if compare.is_blamed(column):
+            continue
+        rows = id(origins.of(column))  # most are one object
+        for dim, call in origins.samples(column).items():
+            of_rows = by_dim.setdefault(dim, {})
+            if (call, rows) in of_rows:
+                of_rows[call, rows].columns.append(column)
+            else:
+                of_rows[call, rows] = SampleColumns(call, [column])
+    for dim, of_rows in by_dim.items():
         samples: list[SampleColumns] = []
-        for call, column in columns:
-            _add(compare, samples, column, call)
+        for columns in of_rows.values():
+            _add(compare, samples, columns)
         pair = _adrift(context, samples)
         if pair is not None:
             compare.blamed.add(meeting.node.id)
@@ -119,8 +130,9 @@ def _different_tokens(
     return None
 
 
-def _add(compare: Comparison, samples: list[SampleColumns], column: RowColumn, call: int) -> None:
-    """Put a column to those of its sample: of the same call, and not certainly of other rows of it."""
+def _add(compare: Comparison, samples: list[SampleColumns], added: SampleColumns) -> None:
+    """Put columns of the same rows to those of their sample: of the same call, and not certainly of other rows of it."""
+    column, call = added.columns[0], added.call
     origin = compare.origin(column)
     for sample in samples:
         first = sample.columns[0]
@@ -128,9 +140,9 @@ def _add(compare: Comparison, samples: list[SampleColumns], column: RowColumn, c
         if sample.call == call and (
             origin is None or known is None or origin is known or not compare.differ(first, known, column, origin, call)
         ):
-            sample.columns.append(column)
+            sample.columns.extend(added.columns)
             return
-    samples.append(SampleColumns(call, [column]))
+    samples.append(added)
 
 
 def _adrift(context: Context, samples: list[SampleColumns]) -> tuple[RowColumn, RowColumn] | None:

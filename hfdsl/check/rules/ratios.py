@@ -29,8 +29,9 @@ from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.role_links import both_ways, linked_roles, role_links
 from hfdsl.check.sources import argument_span
-from hfdsl.graph.origins import RowColumn, is_token_column, stored_column
+from hfdsl.graph.origins import is_token_column, stored_column
 from hfdsl.graph.program import Constant, Node, Ref, RoleCall
+from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.row_steps import FilterStep, Origin, PartStep, TakeStep
 from hfdsl.graph.row_weights import named_columns
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
@@ -112,7 +113,7 @@ def _ratios(context: Context) -> Iterator[Ratio]:
             if len(named) != 1:
                 continue
             [(port, name, _)] = named
-            for column in context.program.origins.columns[node.id]:
+            for column in context.program.origins.columns(node.id):
                 if column.port == port.name and name in (VALUE, column.ref.column):
                     yield Ratio(node, node.op.role, effect.state, column)
 
@@ -157,7 +158,7 @@ class _Weights:
         names = (None, VALUE)
         handed_on = any(
             _is_float(read.spec) and (stored.column in names or read.ref.column in (stored.column, *names))
-            for read in program.origins.columns[node.id]
+            for read in program.origins.columns(node.id)
             if not set(read.inner).isdisjoint(column.inner)
         )
         return None if handed_on else node
@@ -186,7 +187,7 @@ class _Weights:
         """An update on the same rows before the column was made, of which nothing else is read that is older."""
         if _role(maker) != ratio.role:
             return None
-        columns = self.context.program.origins.columns[ratio.update.id]
+        columns = self.context.program.origins.columns(ratio.update.id)
         for node, effect in takewhile(lambda update: update[0].id < maker.id, self.updates):
             own = (_role(node), effect.state) == (ratio.role, ratio.state) and effect.ratio is not None
             if own and self.reads_rows_of(ratio.update, node):
@@ -280,7 +281,7 @@ def _name(column: RowColumn) -> str:
 def _token_columns(context: Context, node: Node) -> Iterator[RowColumn]:
     return (
         column
-        for column in context.program.origins.columns[node.id]
+        for column in context.program.origins.columns(node.id)
         if is_token_column(column.spec) and len(column.spec.dims) > 1
     )
 

@@ -151,7 +151,7 @@ def _untrained(
             continue
         if node.id not in _values_behind(context, writer):
             continue  # it does not learn from what is read here
-        if not any(_is_float(column.spec) for column in context.program.origins.columns[writer.id]):
+        if not any(_is_float(column.spec) for column in context.program.origins.columns(writer.id)):
             continue  # it imitates
         source, call = next(iter(exporters.items()))
         if role in linked_roles(role_links(context.program), source):
