@@ -22,7 +22,7 @@ from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.infer import LOST, Inference, RecordValue
 from hfdsl.graph.origins import Origins, origins
-from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Pack, Ref, RoleCall
+from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, MiniBatch, Node, Pack, Ref, RoleCall
 from hfdsl.graph.signatures import (
     ListType,
     PortType,
@@ -124,7 +124,10 @@ class Program:
     @cached_property
     def argument_rows(self) -> tuple[Mapping[str, Size], ...]:
         """For every node the rows of its arguments that have rows and fit their ports, by port."""
-        return tuple(_argument_rows(self.inference, node) for node in self.graph.nodes)
+        rows: list[Mapping[str, Size]] = []
+        for node, first in zip(self.graph.nodes, self.inference.alike, strict=True):
+            rows.append(rows[first] if first < node.id else _argument_rows(self.inference, node))
+        return tuple(rows)
 
     def call_rows(self, node: Node) -> Size | None:
         """The rows of a call: those of its first argument with rows."""
@@ -140,8 +143,13 @@ class Program:
         """
         groups: dict[object, list[Node]] = {}
         misfits = {node for node, _ in self.inference.misfits}
-        for node in self.graph.nodes:
-            groups.setdefault(node.id if node.id in misfits else self._kind(node), []).append(node)
+        kinds: dict[tuple[int, object], object] = {}  # what is alike is of one kind, if it is the same operation
+        for node, first in zip(self.graph.nodes, self.inference.alike, strict=True):
+            differs = node.op.role if isinstance(node.op, RoleCall) else None
+            key = first, node.op if isinstance(node.op, MiniBatch) else differs
+            if key not in kinds:
+                kinds[key] = node.id if node.id in misfits else self._kind(node)
+            groups.setdefault(kinds[key], []).append(node)
         return tuple(map(tuple, groups.values()))
 
     def _kind(self, node: Node) -> object:

@@ -27,18 +27,16 @@ def rows_that_meet_are_the_same(context: Context) -> Iterator[Finding]:
     Two samples may meet as a pair: then each comes with its own tokens, or both with the same columns. A column of one
     sample that has neither its tokens nor its counterpart beside it is taken for a column of the other one's tokens.
     """
-    compare, generated = (
-        Comparison(context),
-        any(tokens.calls or tokens.columns for tokens in context.program.origins.tokens),
-    )
+    compare, tokens = Comparison(context), context.program.origins.tokens
+    generated = any(value.calls or value.columns for value in tokens)
     for meeting in meetings(context):
         rows = compare.different_rows(meeting)
         if rows is not None:
             yield _different_rows(context, meeting.node, *rows)
         elif generated:
-            tokens = _different_tokens(context, compare, meeting)
-            if tokens is not None:
-                yield _different_samples(context, meeting.node, *tokens)
+            samples = _different_tokens(context, compare, meeting)
+            if samples is not None:
+                yield _different_samples(context, meeting.node, *samples)
 
 
 def _different_rows(context: Context, node: Node, left: RowColumn, right: RowColumn) -> Finding:
@@ -131,7 +129,7 @@ def _different_tokens(
 
 
 def _add(compare: Comparison, samples: list[SampleColumns], added: SampleColumns) -> None:
-    """Put columns of the same rows to those of their sample: of the same call, and not certainly of other rows of it."""
+    """Put columns of one origin to those of their sample: of the same call, and not certainly of other rows of it."""
     column, call = added.columns[0], added.call
     origin = compare.origin(column)
     for sample in samples:
