@@ -56,13 +56,13 @@ def meetings(context: Context) -> Iterator[Meeting]:
             case RoleCall(_, signature) | FunctionCall(signature):
                 if signature not in paired:
                     paired[signature] = _pairs_rows(signature)
-                rows = program.origins.rows[node.id]
-                if not (rows != Origin((), node.id) if paired[signature] is None else paired[signature]):
-                    continue
-                for reads in _by_row_dim(program.origins.reads[node.id]):
+                pairs_rows, rows = paired[signature], program.origins.rows[node.id]
+                if pairs_rows is None:
+                    pairs_rows = not (isinstance(rows, Origin) and rows.source == node.id)
+                for reads in _by_row_dim(program.origins.reads[node.id]) if pairs_rows else ():
                     if len(reads) > 1 or len(reads[0].columns) > 1:
                         yield Meeting(node, reads)
-            case Pack() | Filter():
+            case Pack() | Filter() if program.origins.reads[node.id]:
                 yield Meeting(node, program.origins.reads[node.id])
 
 
@@ -135,6 +135,8 @@ class Comparison:
 
     def different_rows(self, meeting: Meeting) -> tuple[RowColumn, RowColumn] | None:
         """The first two columns of a meeting with certainly different rows."""
+        if self.origins.have_same_rows(meeting.node, meeting.reads):
+            return None
         columns: list[RowColumn] = []
         origins: list[Origin] = []
         for column in self.origins.one_of_each_origin(meeting.node, meeting.reads):

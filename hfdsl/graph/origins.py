@@ -137,6 +137,15 @@ class Origins:
             for column in columns[:1] if isinstance(self.rows[source], Origin) else columns:
                 yield column.of_node(source)
 
+    def have_same_rows(self, node: Node, reads: Sequence[Reads]) -> bool:
+        """Whether the same steps lead from all of these arguments to one source: nothing is to be compared."""
+        arguments: Any = node.arguments
+        first, *others = (self.rows[arguments[position][1].node] for position, _, _ in reads)
+        return isinstance(first, Origin) and all(
+            isinstance(other, Origin) and other.source == first.source and other.changes == first.changes
+            for other in others
+        )
+
     def have_one_sample(self, node: Node, reads: Sequence[Reads]) -> bool:
         """Whether the tokens that a dim counts are in all of these arguments of one sample and of the same rows."""
         arguments: Any = node.arguments
@@ -348,7 +357,7 @@ class _Pass:
             source = node.arguments[0][1] if node.arguments else None
             return self.tokens[source.node].in_column(source.column) if isinstance(source, Ref) else NO_TOKENS
         sources = [self.tokens[ref.node] for ref in node.refs]
-        whole = len(sources) == len(node.arguments) and not self.inference.mismatches
+        whole = 0 < len(sources) == len(node.arguments) and not self.inference.mismatches
         if whole and sources[0].columns is None and sources == sources[:1] * len(sources):
             return sources[0]
         columns: dict[str, Mapping[Any, int]] = {}

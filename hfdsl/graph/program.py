@@ -374,10 +374,13 @@ class Graph:
     inner_calls: tuple[InnerCall, ...] = ()
     calls: tuple[Node, ...] = field(init=False, repr=False, compare=False)
     """The nodes that run a body, role methods and functions: most rules go through them."""
+    bodies: tuple[tuple[Node, Signature], ...] = field(init=False, repr=False, compare=False)
+    """The calls, each with the signature of the body that it runs."""
 
     def __post_init__(self) -> None:
-        calls = tuple(node for node in self.nodes if isinstance(node.op, (RoleCall, FunctionCall)))
-        object.__setattr__(self, "calls", calls)
+        bodies = [(node, node.op.signature) for node in self.nodes if isinstance(node.op, (RoleCall, FunctionCall))]
+        object.__setattr__(self, "bodies", tuple(bodies))
+        object.__setattr__(self, "calls", tuple(node for node, _ in bodies))
 
     @property
     def inputs(self) -> Iterator[Node]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import signature_of, sizes_of
+from hfdsl.check.program import sizes_of
 from hfdsl.graph.program import Input, Node
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
 from hfdsl.graph.spans import definition_span
@@ -18,10 +18,8 @@ from hfdsl.types.dims import Size
 def _called(context: Context) -> dict[Signature, Node]:
     """Every signature that the program calls, with its first call."""
     first_calls: dict[Signature, Node] = {}
-    for node in context.program.graph.nodes:
-        signature = signature_of(node)
-        if signature is not None:
-            first_calls.setdefault(signature, node)
+    for node, signature in context.program.graph.bodies:
+        first_calls.setdefault(signature, node)
     return first_calls
 
 

@@ -22,7 +22,6 @@ from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import signature_of
 from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.graph.origins import is_token_column, stored_column
 from hfdsl.graph.program import Constant, FunctionCall, Node, Ref, RoleCall
@@ -102,10 +101,9 @@ def _divides_by(context: Context, update: Node, sampling: Node) -> bool:
 
 def _user_may_correct(context: Context) -> bool:
     """Whether a function that is not hfdsl's reads the engine's log-probs."""
-    for node in context.program.graph.calls:
-        signature = signature_of(node)
-        if isinstance(node.op, FunctionCall) and signature is not None:
-            body = node.op.signature.body
+    for node, signature in context.program.graph.bodies:
+        if isinstance(node.op, FunctionCall):
+            body = signature.body
             records = [port.type.record for port in signature.ports if isinstance(port.type, RecordType)]
             if not body.__module__.startswith("hfdsl.") and any(ENGINE_COLUMN in schema(r).fields for r in records):
                 return True

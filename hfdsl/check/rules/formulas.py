@@ -20,7 +20,6 @@ from hfdsl.check.bodies import (
 from hfdsl.check.constructor_types import annotations_one_by_one
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import signature_of
 from hfdsl.check.sources import Function, argument_span, span_of
 from hfdsl.graph.program import Constant, Node
 from hfdsl.graph.signatures import Signature
@@ -39,12 +38,9 @@ class PassedOn(NamedTuple):
 
 def numbers_fit_formulas(context: Context) -> Iterator[Finding]:
     """A number that a body passes on to a formula is within the bounds that the formula declares."""
-    for node in context.program.graph.calls:
-        signature = signature_of(node)
-        numbers = dict(_numbers(node, signature)) if signature is not None else {}
-        if signature is None or not numbers:
-            continue
-        for name, passed in passed_on(signature.body).items():
+    for node, signature in context.program.graph.bodies:
+        numbers = dict(_numbers(node, signature))
+        for name, passed in passed_on(signature.body).items() if numbers else ():
             if name in numbers and passed.bounds.refuses(numbers[name]):
                 group = name == signature.group_parameter
                 yield Finding(
@@ -126,10 +122,9 @@ SAME_VALUES = ("flatten", "view", "reshape", "float", "double", "to", "squeeze",
 
 def groups_have_a_spread(context: Context) -> Iterator[Finding]:
     """A body does not compare the rows of a group with each other where every group has one row."""
-    for node in context.program.graph.calls:
-        signature = signature_of(node)
-        definition = None if signature is None or signature.rows != Grouped(1) else definition_of(signature.body)
-        if signature is None or definition is None or _expects_nan(definition):
+    for node, signature in context.program.graph.bodies:
+        definition = definition_of(signature.body) if signature.rows == Grouped(1) else None
+        if definition is None or _expects_nan(definition):
             continue
         for expression, what in _GroupsOfOne(signature, definition).comparisons():
             yield Finding(

@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.row_comparison import PROBES, Comparison, disjoint
 from hfdsl.check.rules.provenance import words
@@ -154,9 +153,10 @@ def _groups_of_data(context: Context) -> dict[int, int]:
     """By input how many consecutive rows of it belong together: a call or a filter takes them so before any repeat."""
     sizes: dict[int, int] = {}
     origins = context.program.origins
-    for node in context.program.graph.nodes:
-        signature = signature_of(node)
-        group = node.op.group if isinstance(node.op, Filter) else 1 if signature is None else signature.group_size
+    graph = context.program.graph
+    filters = [(node, node.op.group) for node in graph.nodes if isinstance(node.op, Filter)]
+    calls = [(node, signature.group_size) for node, signature in graph.bodies]
+    for node, group in [*filters, *calls]:
         for column in origins.columns(node.id) if group > 1 else ():
             origin = origins.of(column)
             if origin is None or origin.repeated:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import override_of, signature_of
+from hfdsl.check.program import override_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_span, port_span
 from hfdsl.deploy.deployment import Placement
@@ -73,13 +73,9 @@ PROTOCOL = "protocol of the method"
 
 def numbers_fit_overrides(context: Context) -> Iterator[Finding]:
     """The numbers of a call are within the bounds that the method of the placed class declares."""
-    for node in context.program.graph.calls:
-        override, called, placement = (
-            context.program.override(node),
-            signature_of(node),
-            context.program.placement(node),
-        )
-        if override is None or called is None or placement is None:
+    for node, called in context.program.graph.bodies:
+        override, placement = context.program.override(node), context.program.placement(node)
+        if override is None or placement is None:
             continue
         for name, operand in node.arguments:
             own, port = override.port(name), called.port(name)

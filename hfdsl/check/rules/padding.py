@@ -8,7 +8,6 @@ from hfdsl.check.constraints import Constraint
 from hfdsl.check.context import Context
 from hfdsl.check.demands import filtered
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import signature_of
 from hfdsl.check.repair.sizes import in_words, resized, suggested_sizes
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.graph.program import Node
@@ -24,10 +23,9 @@ BLIND = ("max", "min", "first")
 def pad_rows_count_for_nothing(context: Context) -> Iterator[Finding]:
     """A method that pads rows returns only rows, from which pad rows are cut off again."""
     program = context.program
-    for node in program.graph.nodes:
-        signature = signature_of(node)
-        registration = signature.registration if signature else None
-        if not (signature and registration and registration.pad):
+    for node, signature in program.graph.bodies:
+        registration = signature.registration
+        if registration is None or not registration.pad:
             continue
         chunks, rows, counted = program.chunk_count(node), program.call_rows(node), counted_pad_rows(signature.returns)
         if chunks is None or rows is None or not counted:

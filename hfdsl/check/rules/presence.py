@@ -74,14 +74,10 @@ def _provided(context: Context, node: Node, signature: Signature, column: str, w
 def provided(context: Context) -> dict[int, dict[str, bool]]:
     """For each call, which optional columns of its result are present or absent, as far as that is known."""
     known: dict[int, dict[str, bool]] = {}
-    for node in context.program.graph.nodes:
-        signature = signature_of(node)
-        if signature is not None:
-            columns = optional_columns(signature.returns)
-            answers = {name: _provided(context, node, signature, name, "").answer for name in columns}
-            known[node.id] = {
-                n: answer is Answer.PROVED for n, answer in answers.items() if answer is not Answer.UNKNOWN
-            }
+    for node, signature in context.program.graph.bodies:
+        columns = optional_columns(signature.returns)
+        answers = {name: _provided(context, node, signature, name, "").answer for name in columns}
+        known[node.id] = {n: answer is Answer.PROVED for n, answer in answers.items() if answer is not Answer.UNKNOWN}
     return known
 
 
@@ -122,12 +118,10 @@ def absent(context: Context, m: Mismatch, wired: str, primary: Any) -> tuple[str
 
 def provisions_are_right(context: Context) -> Iterator[Finding]:
     """``hf.provides`` names optional columns of the result, and fields of the role's config."""
-    for node in context.program.graph.nodes:
-        signature = signature_of(node)
-        if signature is not None:
-            for said in provisions_of(signature.body):
-                yield from _wrong_columns(node, signature, said)
-                yield from _wrong_names(context, node, signature, said)
+    for node, signature in context.program.graph.bodies:
+        for said in provisions_of(signature.body):
+            yield from _wrong_columns(node, signature, said)
+            yield from _wrong_names(context, node, signature, said)
 
 
 def _wrong_columns(node: Node, signature: Signature, said: Provision) -> Iterator[Finding]:

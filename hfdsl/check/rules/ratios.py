@@ -54,10 +54,9 @@ class Ratio:
 def ratios_name_columns(context: Context) -> Iterator[Finding]:
     """HF336: ``ratio=`` names one column of one argument, and that column has floats."""
     declared: dict[tuple[Signature, str], Node] = {}
-    for node in context.program.graph.calls:
+    for node, signature in context.program.graph.bodies:
         for effect in _effects(node, "writes"):
-            signature = signature_of(node)
-            if signature is not None and effect.ratio is not None:
+            if effect.ratio is not None:
                 declared.setdefault((signature, effect.ratio), node)
     for (signature, name), node in declared.items():
         columns = list(named_columns(signature, name))
@@ -104,9 +103,8 @@ def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
 
 def _ratios(context: Context) -> Iterator[Ratio]:
     """The updates that form a ratio, with its column."""
-    for node in context.program.graph.calls:
-        signature = signature_of(node)
-        if signature is None or not isinstance(node.op, RoleCall) or _forms_none(node):
+    for node, signature in context.program.graph.bodies:
+        if not isinstance(node.op, RoleCall) or _forms_none(node):
             continue
         for effect in _effects(node, "writes"):
             named = list(named_columns(signature, effect.ratio)) if effect.ratio is not None else []

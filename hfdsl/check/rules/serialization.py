@@ -19,7 +19,6 @@ from typing import Any
 from hfdsl.check.constructor_types import parameters
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import signature_of
 from hfdsl.check.sources import argument_span
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.graph.program import Constant, Graph
@@ -189,9 +188,8 @@ def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]
                     Label(placement.span),
                     notes=(LOCAL, f"pass what it is built from, and build it in {placement.role.__name__}.__init__"),
                 )
-    for node in graph.nodes:
-        signature = signature_of(node)
-        for name, operand in node.arguments if signature else ():
+    for node, signature in graph.bodies:
+        for name, operand in node.arguments:
             if isinstance(operand, Constant) and (fault := unsendable(operand.value, name)):
                 path, kind = fault
                 yield Finding(
@@ -224,5 +222,5 @@ def _arguments(placement: Placement[Any]) -> dict[str, Any]:
 def _code(graph: Graph, deployment: Deployment) -> dict[str, Any]:
     """The role classes and function bodies that processes run, by name."""
     roles = {placement.role.__name__: placement.role for placement in deployment.placements.values()}
-    signatures = [s for node in graph.calls if (s := signature_of(node)) is not None and s.registration is None]
-    return {**roles, **{signature.name: signature.body for signature in signatures}}
+    functions = {signature.name: signature.body for _, signature in graph.bodies if signature.registration is None}
+    return {**roles, **functions}
