@@ -140,11 +140,13 @@ class Origins:
     def have_same_rows(self, node: Node, reads: Sequence[Reads]) -> bool:
         """Whether the same steps lead from all of these arguments to one source: nothing is to be compared."""
         arguments: Any = node.arguments
-        first, *others = (self.rows[arguments[position][1].node] for position, _, _ in reads)
-        return isinstance(first, Origin) and all(
-            isinstance(other, Origin) and other.source == first.source and other.changes == first.changes
-            for other in others
-        )
+        paths: list[tuple[int, tuple[RowStep, ...] | None]] = []
+        for position, _, _ in reads:
+            rows = self.rows[arguments[position][1].node]
+            if not isinstance(rows, Origin):
+                return False
+            paths.append((rows.source, rows.path()))
+        return paths == paths[:1] * len(paths)
 
     def have_one_sample(self, node: Node, reads: Sequence[Reads]) -> bool:
         """Whether the tokens that a dim counts are in all of these arguments of one sample and of the same rows."""

@@ -180,18 +180,12 @@ RowStep: TypeAlias = "RepeatStep | PartStep | TakeStep | FillStep | FilterStep |
 class Origin:
     """Where rows come from: the steps from a row back to its source, the nearest first, and the source's node.
 
-    ``repeated`` once is no step: the rows are the same ones, in groups of one. ``changes`` are the steps that change
-    which rows there are.
+    ``repeated`` once is no step: the rows are the same ones, in groups of one.
     """
 
     steps: tuple[RowStep, ...]
     source: int
     repeated: bool = field(default=False, compare=False)
-    changes: tuple[RowStep, ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        changes = [step for step in self.steps if not isinstance(step, SampleStep)]
-        object.__setattr__(self, "changes", tuple(changes))
 
     def after(self, step: RowStep) -> Origin:
         """The origin of what a further operation makes of these rows."""
@@ -204,12 +198,13 @@ class Origin:
 
         None where the rows do not come from that call.
         """
-        if sample is None or sample == self.source:
-            return self.changes
-        for position, step in enumerate(self.steps):
-            if isinstance(step, SampleStep) and step.node == sample:
-                return tuple(step for step in self.steps[:position] if not isinstance(step, SampleStep))
-        return None
+        steps: list[RowStep] = []
+        for step in self.steps:
+            if not isinstance(step, SampleStep):
+                steps.append(step)
+            elif step.node == sample:
+                return tuple(steps)
+        return tuple(steps) if sample is None or sample == self.source else None
 
     def row(self, row: int, case: SizeCase) -> RowInterval | None:
         """The rows of the source that a row may come from; None where the case cannot happen."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.program import Node
 from hfdsl.graph.row_weights import balancing, weighs
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
 from hfdsl.types.batches import closest, schema
@@ -20,10 +20,10 @@ ROW_WEIGHTS = (
 def balance_columns_weigh_rows(context: Context) -> Iterator[Finding]:
     """``balance=`` names one column of one argument, and that column has a weight for each row."""
     first: dict[int, tuple[Node, Signature, str]] = {}
-    for node in context.program.graph.nodes:
-        registration = node.op.signature.registration if isinstance(node.op, RoleCall) else None
-        if isinstance(node.op, RoleCall) and registration is not None and registration.balance is not None:
-            first.setdefault(id(node.op.signature), (node, node.op.signature, registration.balance))
+    for node, signature in context.program.graph.bodies:
+        registration = signature.registration
+        if registration is not None and registration.balance is not None:
+            first.setdefault(id(signature), (node, signature, registration.balance))
     for node, signature, name in first.values():
         if (wrong := _wrong(signature, name)) is not None:
             message, notes = wrong

@@ -91,12 +91,12 @@ NOTHING = (StaticType(None), StaticType(type(None)))
 def values_are_kept(context: Context) -> Iterator[Finding]:
     """A collect takes all of what the bodies of the ranks left of a value, once, and in order."""
     for node, method in context.program.placed_calls:
+        if isinstance(method.misfit, ProtocolError) or not method.collect_faults:
+            continue  # the rule on protocols and meshes reports the former
         value = context.program.inference.values[node.id]
         value = value.inner if isinstance(value, ListValue) else value
         rows = isinstance(value, (ColumnSpec, ObjSpec)) or (isinstance(value, RecordValue) and value.rows is not None)
-        if not rows or isinstance(method.misfit, ProtocolError):  # the rule on protocols and meshes reports that
-            continue
-        for axis, code in method.collect_faults.items():
+        for axis, code in method.collect_faults.items() if rows else ():
             yield _lost(context, node, method, axis, code)
 
 

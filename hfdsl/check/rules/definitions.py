@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import sizes_of
+from hfdsl.check.program import signature_of, sizes_of
 from hfdsl.graph.program import Input, Node
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
 from hfdsl.graph.spans import definition_span
@@ -18,8 +18,9 @@ from hfdsl.types.dims import Size
 def _called(context: Context) -> dict[Signature, Node]:
     """Every signature that the program calls, with its first call."""
     first_calls: dict[Signature, Node] = {}
-    for node, signature in context.program.graph.bodies:
-        first_calls.setdefault(signature, node)
+    for node, *_ in context.program.kinds:
+        if signature := signature_of(node):
+            first_calls.setdefault(signature, node)
     return first_calls
 
 
@@ -60,7 +61,7 @@ def results_are_bound(context: Context) -> Iterator[Finding]:
 def records_name_dims(context: Context) -> Iterator[Finding]:
     """The dims of a record are dims of the program: no call binds a type variable in one."""
     kinds = [_entry(port.type) for signature in _called(context) for port in signature.ports]
-    kinds += [_entry(node.result) for node in context.program.graph.nodes]
+    kinds += [_entry(node.result) for node, *_ in context.program.kinds]
     inputs = {node.op.record for node in context.program.graph.nodes if isinstance(node.op, Input)}
     for record in dict.fromkeys(kind.record for kind in kinds if isinstance(kind, RecordType)):
         for column, spec in schema(record).fields.items():

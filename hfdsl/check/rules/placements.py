@@ -148,10 +148,10 @@ def _without_body(context: Context, name: str, role: type) -> str | None:
     """A method that the dataflow calls and the class only declares."""
     called = (
         node.op.signature.name
-        for node in context.program.graph.nodes
+        for node, *_ in context.program.kinds
         if isinstance(node.op, RoleCall) and node.op.role == name
     )
-    return next((one for one in called if getattr(getattr(role, one, None), "__isabstractmethod__", False)), None)
+    return next((m for m in called if getattr(getattr(role, m, None), "__isabstractmethod__", False)), None)
 
 
 def protocols_fit_meshes(context: Context) -> Iterator[Finding]:
