@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.row_comparison import PROBES, Comparison, disjoint
 from hfdsl.check.rules.provenance import words
@@ -153,16 +154,16 @@ def _groups_of_data(context: Context) -> dict[int, int]:
     """By input how many consecutive rows of it belong together: a call or a filter takes them so before any repeat."""
     sizes: dict[int, int] = {}
     origins = context.program.origins
-    graph = context.program.graph
-    filters = [(node, node.op.group) for node in graph.nodes if isinstance(node.op, Filter)]
-    calls = [(node, signature.group_size) for node, signature in graph.bodies]
-    for node, group in [*filters, *calls]:
-        for column in origins.columns(node.id) if group > 1 else ():
+    for node in context.program.graph.nodes:
+        groups = _groups_read(node)
+        if groups is None:
+            continue
+        for column in origins.columns(node.id):
             origin = origins.of(column)
             if origin is None or origin.repeated:
                 continue
             if all(isinstance(step, (SampleStep, GroupStep, FilterStep)) for step in origin.steps):
-                sizes[origin.source] = lcm(sizes.get(origin.source, 1), group)
+                sizes[origin.source] = lcm(sizes.get(origin.source, 1), groups.size)
     return sizes
 
 
