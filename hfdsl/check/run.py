@@ -52,6 +52,7 @@ from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import infer
+from hfdsl.graph.parameters import with_placed_roles
 from hfdsl.graph.spans import Span, caller_span, definition_span
 from hfdsl.graph.trace import trace
 from hfdsl.types.dims import Dim, Sizes
@@ -175,6 +176,7 @@ def build_context(
     Raises:
         DefinitionError: HF109 where an annotation of the dataflow cannot be evaluated.
     """
+    body = with_placed_roles(body, deployment.placements if deployment else ())
     graph = trace(body)
     requested: Mapping[Any, Any] = dims if isinstance(dims, Mapping) else {EVERYTHING: dims}
     sizes = {dim: numbers for dim, size in requested.items() if (numbers := _sizes_of(dim, size))}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hints
 
 from hfdsl.errors import DefinitionError, ResourceError, WiringError
 from hfdsl.graph.active import active_tracer
 from hfdsl.graph.eager import active_run, eager_arguments, eager_run, inner_result
 from hfdsl.graph.fits import fits_static
+from hfdsl.graph.parameters import optional_roles, with_defaults
 from hfdsl.graph.program import Constant
 from hfdsl.graph.signatures import deferred, is_option, type_hints
 from hfdsl.types.batches import closest
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hfdsl.graph.spans import Span
     from hfdsl.plan.compiled import CompiledPlan
     from hfdsl.plan.optimize import Optimize
+    from hfdsl.protocols.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,11 +80,24 @@ class Dataflow(Generic[P, R]):
         >>> ask.options, ask.given(times=3).options
         ({'times': 2}, {'times': 3})
         """
-        parameters = inspect.signature(self.body).parameters.values()
-        return {parameter.name: parameter.default for parameter in parameters if is_option(parameter)}
+        parameters, roles = inspect.signature(self.body).parameters.values(), self.optional_roles
+        return {p.name: p.default for p in parameters if is_option(p) and p.name not in roles}
+
+    @property
+    def optional_roles(self) -> dict[str, type[Worker]]:
+        """The roles that it can do without: those with the default None.
+
+        >>> import hfdsl as hf
+        >>> from hfdsl.rl.dataflows.grpo import grpo
+        >>> grpo.optional_roles
+        {'sampler': <class 'hfdsl.rl.workers.sampler.Sampler'>}
+        """
+        return optional_roles(self.body)
 
     def given(self, **options: Any) -> Dataflow[P, R]:
-        """The dataflow with other options.
+        """The dataflow with other options, or with an optional role: ``given(sampler=Sampler)``.
+
+        Where it is checked or compiled with a deployment, it has the optional roles that the deployment places.
 
         Raises:
             WiringError: HF202 for an option that it does not have, HF206 for a value of another type, or out of the
@@ -100,6 +114,12 @@ class Dataflow(Generic[P, R]):
         ['why?', 'why?', 'why?']
         """
         known, hints = self.options, type_hints(self.body, f"'{self.body.__name__}'")
+        roles = {name: role for name, role in options.items() if name in self.optional_roles}
+        for name, role in roles.items():
+            if role is not None and not (isinstance(role, type) and issubclass(role, self.optional_roles[name])):
+                kind = self.optional_roles[name].__name__
+                raise WiringError("HF206", f"role '{name}' of '{self.body.__name__}' is {kind} or None, got {role!r}")
+        options = {name: value for name, value in options.items() if name not in roles}
         for name, value in options.items():
             if name not in known:
                 raise WiringError(
@@ -112,7 +132,7 @@ class Dataflow(Generic[P, R]):
         for name, value in options.items():
             if bounds_of(bounded.get(name)) is not None and (problem := misfit(bounded[name], value)):
                 raise WiringError("HF206", f"option '{name}' of '{self.body.__name__}' {problem}")
-        return Dataflow(_with_defaults(self.body, {**known, **options}))
+        return Dataflow(with_defaults(self.body, {**known, **options, **roles}))
 
     def __repr__(self) -> str:
         return f"<dataflow {self.body.__qualname__}>"
@@ -185,17 +205,6 @@ def require_batches(flow: Dataflow[..., Any], loader: Callable[[], Any], place: 
     from hfdsl.check.rules.loaders import require_fit
 
     require_fit(flow.trace(), loader, place)
-
-
-def _with_defaults(body: Callable[P, R], defaults: dict[str, Any]) -> Callable[P, R]:
-    """The same function with other defaults of its keyword-only parameters."""
-    if not isinstance(body, FunctionType):
-        return functools.wraps(body)(functools.partial(body, **defaults))
-    new = FunctionType(body.__code__, body.__globals__, body.__name__, body.__defaults__, body.__closure__)
-    functools.update_wrapper(new, body)
-    del new.__wrapped__  # type: ignore[attr-defined]  # it stands for itself
-    new.__kwdefaults__ = defaults
-    return new
 
 
 def _sizes(dims: Mapping[Any, Sizes] | None) -> Mapping[type[Dim], Sizes]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.graph.body_checks import check_result, check_widths, inputs_unchanged
+from hfdsl.graph.parameters import optional_role
 from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, Signature, role_signatures, type_hints
 from hfdsl.protocols.call import Call, in_call, running_call, seeded
 from hfdsl.protocols.dispatch import Execute, Functions
@@ -254,6 +255,7 @@ def eager_arguments(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 def _argument(what: str, name: str, kind: Any, value: Any) -> Any:
     worker = value._worker if isinstance(value, EagerRole) else value
+    kind = kind if value is None else optional_role(kind) or kind
     if isinstance(kind, type) and issubclass(kind, Worker) and not isinstance(worker, kind):
         got = f"the class {value.__name__}: call it" if isinstance(value, type) else type(worker).__name__
         raise WiringError("HF206", f"role {what} takes an instance of {kind.__name__}, got {got}")

@@ -12,6 +12,7 @@ from hfdsl.errors import DefinitionError
 from hfdsl.graph.active import Traced, tracing
 from hfdsl.graph.inner import call_inner
 from hfdsl.graph.outsiders import refused
+from hfdsl.graph.parameters import is_present_role, optional_role
 from hfdsl.graph.program import (
     Constant,
     ErrorValue,
@@ -383,6 +384,11 @@ def trace(body: Callable[..., Any]) -> Graph:
         elif isinstance(kind, type) and issubclass(kind, Worker):
             roles[name] = kind
             arguments[name] = SymbolicRole(tracer, name, kind)
+        elif parameter.default is None and optional_role(kind) is not None:
+            arguments[name] = None
+        elif is_present_role(parameter, kind):
+            roles[name] = parameter.default
+            arguments[name] = SymbolicRole(tracer, name, parameter.default)
         elif isinstance(kind, type) and issubclass(kind, Batch):
             try:
                 schema(kind)
@@ -398,6 +404,8 @@ def trace(body: Callable[..., Any]) -> Graph:
         else:
             shown = f"is annotated '{getattr(kind, '__name__', kind)}'" if name in hints else "has no annotation"
             help_ = "annotate it with a class derived from hf.Batch or hf.Worker"
+            if optional_role(kind):
+                help_ = "give an optional role the default None"
             facts = shown, f"{help_}; a constant can be a variable of the module"
             tracer.misuses.append(Misuse(MisuseKind.PARAMETER, span, body.__name__, name, facts))
             arguments[name] = Symbolic(tracer, ErrorValue(), None, name)

@@ -14,7 +14,8 @@ import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
 from hfdsl.rl.functions import group_advantages, informative, length_penalized_scores, mixed, outcome
 from hfdsl.rl.losses import Clip
-from hfdsl.rl.workers import Actor, Reward
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Reward, Sampler
 
 
 @hf.dataflow
@@ -22,6 +23,7 @@ def dapo(
     prompts: Prompts,
     actor: Actor,
     reward: Reward,
+    sampler: Sampler | None = None,
     *,
     group: int = 16,
     rows: int = 8192,
@@ -32,7 +34,7 @@ def dapo(
 ) -> tuple[ActorMetrics, Outcome]:
     """One step of DAPO."""
     questions = hf.repeat(prompts, group)
-    rollout = actor.generate(questions)
+    rollout = sample(questions, actor, synced(actor, sampler))
     scores = reward.score(questions, rollout)
     shaped = length_penalized_scores(rollout, scores, longest=longest, buffer=buffer)
     advantages = group_advantages(rollout, shaped, group=group)
@@ -45,11 +47,18 @@ def dapo(
 
 @hf.dataflow
 def dapo_round(
-    prompts: Prompts, actor: Actor, reward: Reward, *, group: int = 16, longest: int = 20480, buffer: int = 4096
+    prompts: Prompts,
+    actor: Actor,
+    reward: Reward,
+    sampler: Sampler | None = None,
+    *,
+    group: int = 16,
+    longest: int = 20480,
+    buffer: int = 4096,
 ) -> tuple[Experience, Outcome]:
     """One round of dynamic sampling: the groups whose scores differ, which may be none."""
     questions = hf.repeat(prompts, group)
-    rollout = actor.generate(questions)
+    rollout = sample(questions, actor, synced(actor, sampler))
     scores = reward.score(questions, rollout)
     shaped = length_penalized_scores(rollout, scores, longest=longest, buffer=buffer)
     advantages = group_advantages(rollout, shaped, group=group)

@@ -12,15 +12,22 @@ import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Distance, Experience, Prompts
 from hfdsl.rl.functions import distance, teacher_advantages
 from hfdsl.rl.losses import Clip
-from hfdsl.rl.workers import Actor, Reference
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Reference, Sampler
 
 
 @hf.dataflow
 def distillation(
-    prompts: Prompts, actor: Actor, teacher: Reference, *, updates: int = 1, loss: Clip = Clip(0.2)
+    prompts: Prompts,
+    actor: Actor,
+    teacher: Reference,
+    sampler: Sampler | None = None,
+    *,
+    updates: int = 1,
+    loss: Clip = Clip(0.2),
 ) -> tuple[ActorMetrics, Distance]:
     """One step of on-policy distillation."""
-    rollout = actor.generate(prompts)
+    rollout = sample(prompts, actor, synced(actor, sampler))
     graded = teacher.log_probs(rollout)
     parts = hf.minibatches(hf.merge(Experience, rollout, teacher_advantages(rollout, graded)), updates)
     policy = [actor.update(part, loss=loss) for part in parts]

@@ -10,7 +10,8 @@ import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
 from hfdsl.rl.functions import centered_advantages, outcome
 from hfdsl.rl.losses import Clip
-from hfdsl.rl.workers import Actor, Reward
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Reward, Sampler
 
 
 @hf.dataflow
@@ -18,6 +19,7 @@ def dr_grpo(
     prompts: Prompts,
     actor: Actor,
     reward: Reward,
+    sampler: Sampler | None = None,
     *,
     group: int = 8,
     updates: int = 2,
@@ -25,7 +27,7 @@ def dr_grpo(
 ) -> tuple[ActorMetrics, Outcome]:
     """One step of Dr. GRPO."""
     questions = hf.repeat(prompts, group)
-    rollout = actor.generate(questions)
+    rollout = sample(questions, actor, synced(actor, sampler))
     scores = reward.score(questions, rollout)
     advantages = centered_advantages(rollout, scores, group=group)
     parts = hf.minibatches(hf.merge(Experience, rollout, advantages), updates)

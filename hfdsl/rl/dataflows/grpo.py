@@ -9,7 +9,8 @@ import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
 from hfdsl.rl.functions import group_advantages, outcome
 from hfdsl.rl.losses import Clip
-from hfdsl.rl.workers import Actor, Reference, Reward
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Reference, Reward, Sampler
 
 
 @hf.dataflow
@@ -18,6 +19,7 @@ def grpo(
     actor: Actor,
     reference: Reference,
     reward: Reward,
+    sampler: Sampler | None = None,
     *,
     group: int = 8,
     updates: int = 2,
@@ -25,7 +27,7 @@ def grpo(
 ) -> tuple[ActorMetrics, Outcome]:
     """One step of GRPO."""
     questions = hf.repeat(prompts, group)
-    rollout = actor.generate(questions)
+    rollout = sample(questions, actor, synced(actor, sampler))
     ref = reference.log_probs(rollout)
     scores = reward.score(questions, rollout)
     advantages = group_advantages(rollout, scores, group=group)

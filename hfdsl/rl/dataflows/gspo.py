@@ -9,7 +9,8 @@ import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
 from hfdsl.rl.functions import group_advantages, outcome
 from hfdsl.rl.losses import SequenceClip
-from hfdsl.rl.workers import Actor, Reward
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Reward, Sampler
 
 
 @hf.dataflow
@@ -17,6 +18,7 @@ def gspo(
     prompts: Prompts,
     actor: Actor,
     reward: Reward,
+    sampler: Sampler | None = None,
     *,
     group: int = 8,
     updates: int = 4,
@@ -24,7 +26,7 @@ def gspo(
 ) -> tuple[ActorMetrics, Outcome]:
     """One step of GSPO."""
     questions = hf.repeat(prompts, group)
-    rollout = actor.generate(questions)
+    rollout = sample(questions, actor, synced(actor, sampler))
     scores = reward.score(questions, rollout)
     advantages = group_advantages(rollout, scores, group=group)
     parts = hf.minibatches(hf.merge(Experience, rollout, advantages), updates)

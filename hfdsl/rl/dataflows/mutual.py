@@ -10,7 +10,8 @@ import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
 from hfdsl.rl.functions import group_advantages, outcome
 from hfdsl.rl.losses import Clip
-from hfdsl.rl.workers import Actor, Reward
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Reward, Sampler
 
 
 @hf.dataflow
@@ -19,14 +20,16 @@ def mutual(
     left: Actor,
     right: Actor,
     reward: Reward,
+    left_sampler: Sampler | None = None,
+    right_sampler: Sampler | None = None,
     *,
     group: int = 8,
     loss: Clip = Clip(0.2, kl=0.04, aggregation="sequence-mean-token-mean"),
 ) -> tuple[ActorMetrics, ActorMetrics, Outcome, Outcome]:
     """One step of both policies."""
     questions = hf.repeat(prompts, group)
-    lefts = left.generate(questions)
-    rights = right.generate(questions)
+    lefts = sample(questions, left, synced(left, left_sampler))
+    rights = sample(questions, right, synced(right, right_sampler))
     left_scores = reward.score(questions, lefts)
     right_scores = reward.score(questions, rights)
     left_advantages = group_advantages(lefts, left_scores, group=group)

@@ -10,16 +10,24 @@ import hfdsl as hf
 from hfdsl.rl.batches import Outcome, PreferenceMetrics, Preferences, Prompts
 from hfdsl.rl.functions import better_of_two, outcome
 from hfdsl.rl.losses import DPO
-from hfdsl.rl.workers import Actor, Reference, Reward
+from hfdsl.rl.sampling import synced
+from hfdsl.rl.workers import Actor, Reference, Reward, Sampler
 
 
 @hf.dataflow
 def online_dpo(
-    prompts: Prompts, actor: Actor, reference: Reference, reward: Reward, *, updates: int = 1, loss: DPO = DPO(0.1)
+    prompts: Prompts,
+    actor: Actor,
+    reference: Reference,
+    reward: Reward,
+    sampler: Sampler | None = None,
+    *,
+    updates: int = 1,
+    loss: DPO = DPO(0.1),
 ) -> tuple[PreferenceMetrics, Outcome]:
     """One step of online DPO."""
     questions = hf.repeat(prompts, 2)
-    rollout = actor.generate(questions)
+    rollout = synced(actor, sampler).generate(questions)
     ref = reference.log_probs(rollout)
     scores = reward.score(questions, rollout)
     parts = hf.minibatches(hf.merge(Preferences, rollout, ref, better_of_two(scores)), updates)

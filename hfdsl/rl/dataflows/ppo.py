@@ -11,7 +11,8 @@ from hfdsl.rl.batches import ActorCriticExperience, ActorMetrics, CriticMetrics,
 from hfdsl.rl.fields import NonNegative, Share
 from hfdsl.rl.functions import kl_penalized_rewards, outcome, whitened_advantages
 from hfdsl.rl.losses import Clip, ClippedValue
-from hfdsl.rl.workers import Actor, Critic, Reference, Reward
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Critic, Reference, Reward, Sampler
 
 
 @hf.dataflow
@@ -21,6 +22,7 @@ def ppo(
     critic: Critic,
     reference: Reference,
     reward: Reward,
+    sampler: Sampler | None = None,
     *,
     epochs: int = 2,
     mini_batches: int = 2,
@@ -31,7 +33,7 @@ def ppo(
     value_loss: ClippedValue = ClippedValue(0.2),
 ) -> tuple[ActorMetrics, CriticMetrics, Outcome]:
     """One step of PPO."""
-    rollout = actor.generate(prompts)
+    rollout = sample(prompts, actor, synced(actor, sampler))
     values = critic.values(rollout)
     ref = reference.log_probs(rollout)
     scores = reward.score(prompts, rollout)

@@ -10,7 +10,8 @@ from hfdsl.rl.batches import ActorCriticExperience, ActorMetrics, CriticMetrics,
 from hfdsl.rl.fields import Share
 from hfdsl.rl.functions import outcome, whitened_advantages
 from hfdsl.rl.losses import Clip, ClippedValue
-from hfdsl.rl.workers import Actor, Critic, KLPenalty, Reference, Reward
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Critic, KLPenalty, Reference, Reward, Sampler
 
 
 @hf.dataflow
@@ -21,6 +22,7 @@ def ppo_adaptive_kl(
     reference: Reference,
     reward: Reward,
     penalty: KLPenalty,
+    sampler: Sampler | None = None,
     *,
     epochs: int = 2,
     mini_batches: int = 2,
@@ -30,7 +32,7 @@ def ppo_adaptive_kl(
     value_loss: ClippedValue = ClippedValue(0.2),
 ) -> tuple[ActorMetrics, CriticMetrics, Outcome]:
     """One step of PPO; unlike in ``ppo``, the penalty is a role."""
-    rollout = actor.generate(prompts)
+    rollout = sample(prompts, actor, synced(actor, sampler))
     values = critic.values(rollout)
     ref = reference.log_probs(rollout)
     scores = reward.score(prompts, rollout)

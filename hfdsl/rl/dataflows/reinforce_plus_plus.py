@@ -10,7 +10,8 @@ from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
 from hfdsl.rl.fields import NonNegative
 from hfdsl.rl.functions import kl_penalized_rewards, normalized_returns, outcome
 from hfdsl.rl.losses import Clip
-from hfdsl.rl.workers import Actor, Reference, Reward
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Reference, Reward, Sampler
 
 
 @hf.dataflow
@@ -19,13 +20,14 @@ def reinforce_plus_plus(
     actor: Actor,
     reference: Reference,
     reward: Reward,
+    sampler: Sampler | None = None,
     *,
     updates: int = 2,
     kl: NonNegative = 0.01,
     loss: Clip = Clip(0.2),
 ) -> tuple[ActorMetrics, Outcome]:
     """One step of REINFORCE++."""
-    rollout = actor.generate(prompts)
+    rollout = sample(prompts, actor, synced(actor, sampler))
     ref = reference.log_probs(rollout)
     scores = reward.score(prompts, rollout)
     advantages = normalized_returns(rollout, kl_penalized_rewards(rollout, ref, scores, kl=kl))

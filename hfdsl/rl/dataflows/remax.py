@@ -11,7 +11,8 @@ from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
 from hfdsl.rl.fields import NonNegative
 from hfdsl.rl.functions import advantages_over, kl_penalized_rewards, outcome
 from hfdsl.rl.losses import Reinforce
-from hfdsl.rl.workers import Actor, Reference, Reward
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Reference, Reward, Sampler
 
 
 @hf.dataflow
@@ -20,15 +21,17 @@ def remax(
     actor: Actor,
     reference: Reference,
     reward: Reward,
+    sampler: Sampler | None = None,
     *,
     kl: NonNegative = 0.1,
     loss: Reinforce = Reinforce(aggregation="sequence-mean-token-sum"),
 ) -> tuple[ActorMetrics, Outcome]:
     """One step of ReMax."""
-    rollout = actor.generate(prompts)
+    source = synced(actor, sampler)
+    rollout = sample(prompts, actor, source)
     ref = reference.log_probs(rollout)
     scores = reward.score(prompts, rollout)
-    baseline = reward.score(prompts, actor.generate(prompts, greedy=True))
+    baseline = reward.score(prompts, source.generate(prompts, greedy=True))
     advantages = advantages_over(rollout, kl_penalized_rewards(rollout, ref, scores, kl=kl), baseline)
     policy = actor.update(hf.merge(Experience, rollout, advantages), loss=loss)
     return policy, outcome(rollout, scores)

@@ -10,7 +10,8 @@ from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
 from hfdsl.rl.fields import NonNegative
 from hfdsl.rl.functions import kl_penalized_rewards, leave_one_out_advantages, outcome
 from hfdsl.rl.losses import Reinforce
-from hfdsl.rl.workers import Actor, Reference, Reward
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Reference, Reward, Sampler
 
 
 @hf.dataflow
@@ -19,6 +20,7 @@ def rloo(
     actor: Actor,
     reference: Reference,
     reward: Reward,
+    sampler: Sampler | None = None,
     *,
     group: int = 4,
     kl: NonNegative = 0.03,
@@ -26,7 +28,7 @@ def rloo(
 ) -> tuple[ActorMetrics, Outcome]:
     """One step of RLOO."""
     questions = hf.repeat(prompts, group)
-    rollout = actor.generate(questions)
+    rollout = sample(questions, actor, synced(actor, sampler))
     ref = reference.log_probs(rollout)
     scores = reward.score(questions, rollout)
     advantages = leave_one_out_advantages(rollout, kl_penalized_rewards(rollout, ref, scores, kl=kl), group=group)

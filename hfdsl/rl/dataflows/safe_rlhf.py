@@ -26,7 +26,8 @@ from hfdsl.rl.functions import (
     safe_advantages,
 )
 from hfdsl.rl.losses import Clip, ClippedValue
-from hfdsl.rl.workers import Actor, Critic, LagrangeMultiplier, Reference, Reward, RewardModel
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Critic, LagrangeMultiplier, Reference, Reward, RewardModel, Sampler
 
 
 @hf.dataflow
@@ -40,6 +41,7 @@ def safe_rlhf(
     reward: Reward,
     cost: RewardModel,
     multiplier: LagrangeMultiplier,
+    sampler: Sampler | None = None,
     *,
     epochs: int = 1,
     mini_batches: int = 2,
@@ -50,7 +52,7 @@ def safe_rlhf(
     value_loss: ClippedValue = ClippedValue(0.2),
 ) -> tuple[ActorMetrics, CriticMetrics, CriticMetrics, ImitationMetrics, Outcome]:
     """One step of Safe RLHF."""
-    rollout = actor.generate(prompts)
+    rollout = sample(prompts, actor, synced(actor, sampler))
     values = critic.values(rollout)
     cost_values = cost_critic.values(rollout)
     ref = reference.log_probs(rollout)

@@ -22,6 +22,7 @@ from hfdsl.rl.workers.config import (
     JudgeConfig,
     ReferenceConfig,
     RewardConfig,
+    SamplerConfig,
     VerifierConfig,
 )
 from hfdsl.rl.workers.kl_penalty import KLPenalty
@@ -41,7 +42,15 @@ class ActorRun(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardRun(ActorRun):
+class SampledRun(ActorRun):
+    """A run of a policy that learns from its own responses."""
+
+    sampler: SamplerConfig | None = None
+    """What samples in the place of the actor, with a copy of its weights; left out, the actor does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardRun(SampledRun):
     """A run whose responses are scored."""
 
     reward: AnyReward
@@ -341,7 +350,7 @@ class OnlineDPO(ReferenceRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distillation(ActorRun):
+class Distillation(SampledRun):
     """On-policy distillation: a teacher grades every token of a student's responses."""
 
     algorithm: str = "hfdsl.rl.dataflows.distillation:distillation"
@@ -360,6 +369,10 @@ class Mutual(RunConfig):
     """One policy."""
     right: ActorConfig
     """The other policy."""
+    left_sampler: SamplerConfig | None = None
+    """What samples in the place of ``left``, with a copy of its weights; left out, ``left`` does."""
+    right_sampler: SamplerConfig | None = None
+    """The same for ``right``."""
     reward: AnyReward
     """What scores responses; ``roles.reward`` names its class."""
 

@@ -16,7 +16,7 @@ has a class of the user's own, it is made here, from annotations.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from importlib import import_module
@@ -69,11 +69,23 @@ class Loaded:
         return table
 
     def deployment(self) -> hf.Deployment:
-        """The deployment of all roles; errors as for ``DeploymentConfig.deployment``."""
+        """The deployment of all roles.
+
+        Raises:
+            ConfigError: HF901 for the place of an optional role without a table; others as
+                ``DeploymentConfig.deployment``.
+        """
         with self.located():
+            self._refuse_places_of_absent_roles()
             return self.config.deployment.deployment(
                 {name: self._constructor(name) for name in self.roles}, self.places
             )
+
+    def _refuse_places_of_absent_roles(self) -> None:
+        for name in self.config.deployment.roles:
+            if name in self.algorithm.optional_roles and name not in self.roles:
+                problem = f"role '{name}' has a place, but no table [{name}], with which the run has the role"
+                raise ConfigError("HF901", problem, f"deployment.roles.{name}")
 
     def located(self) -> AbstractContextManager[None]:
         """Within this context, errors about fields name their file, line and key."""
@@ -163,6 +175,7 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
     evaluation = config.evaluation and _found(find, config.evaluation.algorithm, "evaluation.algorithm")
     if evaluation is not None and not isinstance(evaluation, Dataflow):
         raise ConfigError("HF901", f"evaluation.algorithm: {evaluation!r} is no dataflow", "evaluation.algorithm")
+    evaluation = evaluation and _with_roles(evaluation, parts.roles)
     return Loaded(config, parts.algorithm, evaluation, parts.update, parts.roles)
 
 
@@ -230,10 +243,12 @@ def read_names(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> 
     table = tables.with_changes(table, ready or _configuration(named, update, {}), to_options)
     options = named.build_options(table.get("options"))
     flow = named.dataflow(options)
+    written = {change.partition("=")[0].strip().partition(".")[0] for change in changes}
+    flow = _with_roles(flow, [name for name in flow.optional_roles if name in written or _is_written(table, name)])
     update_flow = update_options = None
     if update is not None and table.get("update") not in (None, NONE):
         update_options = update.build_options(_entry(table["update"], "options"))
-        update_flow = update.dataflow(update_options)
+        update_flow = _with_roles(update.dataflow(update_options), flow.trace().roles)
     roles = _role_classes(flow, table.get("roles", {}), find)
     role_configs = {name: kind for name, role in roles.items() if (kind := _configured_by(name, role)) is not None}
     parts = NamedParts(
@@ -339,6 +354,17 @@ class _Named:
         return flow
 
 
+def _is_written(table: Mapping[str, Any], role: str) -> bool:
+    """Whether a table has that of an optional role, or names its class."""
+    classes = table.get("roles")
+    return table.get(role) not in (None, NONE) or (isinstance(classes, Mapping) and role in classes)
+
+
+def _with_roles(flow: Dataflow[..., Any], names: Collection[str]) -> Dataflow[..., Any]:
+    """The dataflow with those of its optional roles that are named."""
+    return flow.given(**{name: role for name, role in flow.optional_roles.items() if name in names})
+
+
 def _role_classes(flow: Dataflow[..., Any], others: Any, find: Find) -> dict[str, type[Worker]]:
     """The class of every role: that of the dataflow's parameter, or another that is named."""
     classes = dict(flow.trace().roles)
@@ -372,8 +398,11 @@ def _narrowed(ready: type[RunConfig], roles: Mapping[str, type]) -> type[RunConf
     The field of a role that may be of several classes, such as a reward, takes that of the class that was named, so
     that its table need not tell its ``kind``.
     """
-    ready_roles = {field.name for field in fields(ready)} - {field.name for field in fields(RunConfig)}
-    if ready_roles != roles.keys() or any(kind not in _classes_in(ready, name) for name, kind in roles.items()):
+    ready_roles = {field.name: field for field in fields(ready) if field.name not in RunConfig.__dataclass_fields__}
+    needed = {name for name, field in ready_roles.items() if required(field)}
+    if not needed <= roles.keys() <= ready_roles.keys():
+        return None
+    if any(kind not in _classes_in(ready, name) for name, kind in roles.items()):
         return None
     narrower = {name: kind for name, kind in roles.items() if hints(ready)[name] is not kind}
     return _subclass(ready, ready.__name__, narrower) if narrower else ready

@@ -17,17 +17,19 @@ from hfdsl.rl.data.prompts import Prompt
 from hfdsl.rl.data.sources import JsonLines
 from hfdsl.rl.data.tokenizers import Characters
 from hfdsl.rl.training.algorithms import GRPO, READY, READY_OPTIONS, DAPORounds, DAPOUpdate, GRPOOptions
-from hfdsl.rl.training.config import by_name, from_config, read_names
+from hfdsl.rl.training.config import by_name, from_config, from_table, read_names
 from hfdsl.rl.training.json_schema import field_docs
 from hfdsl.rl.training.placement import DeploymentConfig, PlacementConfig, PoolConfig
 from hfdsl.rl.training.run_config import DataConfig, RunConfig
 from hfdsl.rl.training.typed import hints
 from hfdsl.rl.workers import (
+    Actor,
     ActorConfig,
     GenerationConfig,
     ModelConfig,
     OptimizerConfig,
     ReferenceConfig,
+    SamplerConfig,
     TrainingConfig,
     VerifierConfig,
 )
@@ -61,10 +63,20 @@ def test_options_are_those_of_the_dataflow(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", sorted(READY))
+def test_every_policy_that_generates_can_have_a_sampler(text: str) -> None:
+    flow = by_name(text)
+    policies = [name for name, role in flow.trace().roles.items() if issubclass(role, Actor)]
+    samplers = {"actor": "sampler", "left": "left_sampler", "right": "right_sampler"}
+    supervised = text.endswith(":supervised")
+    assert list(flow.optional_roles) == ([] if supervised else [samplers[name] for name in policies])
+
+
+@pytest.mark.parametrize("text", sorted(READY))
 def test_roles_are_those_of_the_dataflow(text: str) -> None:
     flow = by_name(text)
     roles = {field.name for field in fields(READY[text])} - {field.name for field in fields(RunConfig)}
-    assert roles == set(flow.trace().roles)
+    assert roles == {*flow.trace().roles, *flow.optional_roles}
+    assert set(flow.given(**flow.optional_roles).trace().roles) == roles
     named = VERIFIER if "reward" in roles else {}
     parts, _ = read_names({"algorithm": text, "roles": named}, (), by_name)
     assert issubclass(parts.kind, READY[text])
@@ -96,6 +108,19 @@ def test_a_run_is_written_in_python() -> None:
     assert loaded.algorithm.options["group"] == 4
     assert loaded.experiment().check().codes == ()
     assert loaded.table() == from_config(loaded.config).table()
+
+
+def test_a_sampler_has_a_table_and_a_pool() -> None:
+    actor = grpo().actor
+    pools = {"all": PoolConfig((2,), gpu=False), "engines": PoolConfig((4,), gpu=False)}
+    places = DeploymentConfig(pools, {"sampler": PlacementConfig("engines")}, default=PlacementConfig("all"))
+    loaded = from_config(grpo(sampler=SamplerConfig(actor.model, actor.generation), deployment=places))
+    assert isinstance(loaded.config, GRPO)
+    assert loaded.deployment()["sampler"].mesh.dp == 4
+    assert {"sampler.load", "sampler.generate"} <= {step.label for step in loaded.experiment().compile().steps}
+    assert from_table(loaded.table()).table() == loaded.table()
+    with pytest.raises(ConfigError, match=r"role 'sampler' has a place, but no table \[sampler\]"):
+        from_config(grpo(deployment=places)).deployment()
 
 
 def test_a_role_that_does_not_go_with_its_class_is_refused() -> None:

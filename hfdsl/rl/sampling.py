@@ -1,0 +1,48 @@
+"""Who samples: the actor itself, or a sampler with a copy of its weights. Parts of a dataflow, as plain functions.
+
+A line of GRPO, and what it stands for without a sampler and with one::
+
+    rollout = sample(questions, actor, synced(actor, sampler))
+
+    rollout = actor.generate(questions)          hf.sync(actor, sampler)
+                                                 sampled = sampler.generate(questions)
+                                                 policy = actor.log_probs(sampled)
+                                                 rollout = Rollout(ids=sampled.ids, ..., log_probs=policy.ref_log_probs,
+                                                                   engine_log_probs=sampled.log_probs)
+
+The sync stands before the first tokens of a step. So they come from the weights that the last update left, those of the
+first step from the actor's initial ones, and those of a run that goes on from its checkpoint's.
+"""
+
+from __future__ import annotations
+
+import hfdsl as hf
+from hfdsl.rl.batches import Prompts, Rollout
+from hfdsl.rl.workers.actor import Actor
+from hfdsl.rl.workers.sampler import Sampler
+
+
+def synced(actor: Actor, sampler: Sampler | None) -> Actor | Sampler:
+    """The role that samples, with the actor's weights: the sampler after ``hf.sync``, or without one the actor."""
+    if sampler is None:
+        return actor
+    hf.sync(actor, sampler)
+    return sampler
+
+
+def sample(prompts: Prompts, actor: Actor, source: Actor | Sampler) -> Rollout:
+    """Responses of ``source`` with the actor's log-probs; a sampler's own become ``engine_log_probs``.
+
+    Losses correct for the gap between the two.
+    """
+    sampled = source.generate(prompts)
+    if source is actor:
+        return sampled
+    # A record of columns, and no function: what reads the tokens alone does not wait for the actor's pass.
+    return Rollout(
+        ids=sampled.ids,
+        mask=sampled.mask,
+        response_mask=sampled.response_mask,
+        log_probs=actor.log_probs(sampled).ref_log_probs,
+        engine_log_probs=sampled.log_probs,
+    )
