@@ -35,8 +35,9 @@ class Loud(Writer):
 @hf.dataflow
 def edit(words: Words, writer: Writer, editor: Writer | None = None, *, times: int = 1) -> Words:
     written = writer.write(words)
-    for _ in range(times if editor is not None else 0):
-        written = editor.write(written)
+    if editor is not None:
+        for _ in range(times):
+            written = editor.write(written)
     return written
 
 
@@ -48,7 +49,7 @@ def twice(words: Words, writer: Writer, *, editor: Writer | None = None) -> Word
 WORDS = Words(text=["a", "b"])
 
 
-def deployment(**roles: Writer | tuple[Any, ...]) -> hf.Deployment:
+def deployment(**roles: str) -> hf.Deployment:
     pool = hf.ResourcePool([1], use_gpu=False)
     return hf.Deployment(**{name: hf.place(Writer, ending, pool=pool) for name, ending in roles.items()})
 
@@ -90,7 +91,7 @@ def test_a_role_that_is_asked_for_needs_a_place_and_a_worker() -> None:
     with pytest.raises(hf.WiringError, match="HF206: role 'editor' of 'edit' takes an instance of Writer"):
         present(WORDS, Writer())
     with pytest.raises(hf.WiringError, match="HF206: role 'editor' of 'edit' takes an instance of Writer, got str"):
-        edit(WORDS, Writer(), "?")
+        edit(WORDS, Writer(), "?")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # what is refused
 
     @hf.dataflow
     def outer(words: Words, writer: Writer) -> Words:

@@ -291,3 +291,20 @@ def test_a_line_of_a_configuration_makes_a_run_learn_by_vllm(table: dict[str, An
     train(loaded, show=records.append)
     scores = [record.values["outcome/score"] for record in records if "outcome/score" in record.values]
     assert sum(scores[-2:]) / 2 > scores[0] + 0.1, scores
+
+
+def test_a_run_samples_on_a_pool_of_its_own(table: dict[str, Any]) -> None:
+    """The sampler begins with other weights, and follows the actor from the first step on."""
+    pools = {"trained": {"processes": [1], "gpu": False}, "engines": {"processes": [1], "gpu": False}}
+    model = table["actor"]["model"]
+    changed = {
+        **table,
+        "deployment": {"pools": pools, "roles": {"sampler": {"pool": "engines"}}, "default": {"pool": "trained"}},
+        "sampler": {"model": {**model, "seed": 9}, "generation": {**table["actor"]["generation"], "engine": "vllm"}},
+    }
+    records: list[Any] = []
+    train(from_table(changed), show=records.append)
+    gaps = [record.values["actor/engine_gap_max"] for record in records if "actor/engine_gap_max" in record.values]
+    scores = [record.values["outcome/score"] for record in records if "outcome/score" in record.values]
+    assert max(gaps) < TOLERANCE
+    assert sum(scores[-2:]) / 2 > scores[0] + 0.1, scores
