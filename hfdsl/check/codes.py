@@ -188,6 +188,7 @@ CODES: dict[str, Code] = {
     "HF954": Code("an engine that died or failed"),
     "HF955": Code("an engine that does not answer in time"),
     "HF956": Code("weights of another model than the engine's"),
+    "HF957": Code("an engine on ranks over which it cannot be divided"),
     # HF96x adapters
     "HF962": Code("a LoRA adapter that the model cannot have"),
 }

@@ -15,24 +15,25 @@ next call starts another one, and the weights follow by the same rule.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from pathlib import Path
 from typing import Any, Final, TypeAlias
-from weakref import finalize
 
 import torch
 
-from hfdsl.errors import ResourceError, WiringError
+from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.protocols.call import current_call
-from hfdsl.rl.engines.interface import EngineStart
+from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.rl.engines.experts import unknown_experts
+from hfdsl.rl.engines.interface import Completion, EngineStart
 from hfdsl.rl.engines.process import EngineProcess
+from hfdsl.rl.engines.ranks import EngineRanks
 from hfdsl.rl.engines.versions import check_version, installed_version
 from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.workers.config import FloatDType, GenerationConfig
+from hfdsl.rl.workers.slicing import parts_problem
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """The weights of a policy: their names and shapes."""
@@ -56,11 +57,23 @@ class Sampled:
     log_probs: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The prompts that an engine gets in a call, their seeds, and which of them are this rank's own."""
+
+    prompts: list[list[int]]
+    seeds: list[int] | None
+    rows: slice
+
+
 class EngineHandle:
     """The engine of a role, for a model with a configuration of transformers and these weights.
 
+    ``ranks`` share the engine, and ``weight_peers`` gather its weights together.
+
     Raises:
-        ResourceError: HF951 where no engine is installed, or it refuses the model; HF952 where its cache does not fit.
+        ResourceError: HF951 where no engine is installed, or it refuses the model; HF952 where its cache does not fit;
+            HF957 where the model cannot be cut into as many parts as there are ranks.
     """
 
     def __init__(
@@ -71,12 +84,10 @@ class EngineHandle:
         dtype: FloatDType,
         end_tokens: Sequence[int],
         pad_token: int,
-        tp: int,
+        ranks: EngineRanks,
+        weight_peers: AxisGroup,
     ) -> None:
-        if tp > 1:
-            raise ResourceError(
-                "HF812", f'engine="{generation.engine}" has the whole model on every rank, and the mesh has tp={tp}'
-            )
+        self.ranks, self.weight_peers, parts = ranks, weight_peers, ranks.size
         version = installed_version()
         if version is None:
             problem = 'engine="vllm" needs vLLM, which is not installed'
@@ -85,19 +96,22 @@ class EngineHandle:
         self.shapes, self.pad_token, self.deadline = shapes, pad_token, generation.engine_deadline
         text = model_config.get_text_config()
         self.vocabulary: int = text.vocab_size
-        folder = tempfile.mkdtemp(prefix="hfdsl-engine-")
-        file = Path(folder) / "config.json"
-        finalize(self, _remove, file)
-        file.write_text(json.dumps(_untied(model_config.to_dict())), "utf-8")
+        fused = unknown_experts(text.model_type, shapes)
+        if fused is not None:
+            problem = f"the engine's names of the experts in '{fused}' are not known for a {text.model_type!r} model"
+            raise ResourceError("HF951", f"{problem}; generate with another engine")
+        refusal = parts_problem(text.to_dict(), parts)
+        if refusal is not None:
+            raise ResourceError("HF957", refusal)
         limit = getattr(text, "max_position_embeddings", None) or generation.cache_tokens
         self.start = EngineStart(
             engine=generation.engine,
             adapter=ADAPTERS[generation.engine],
-            folder=folder,
+            config=json.dumps(_untied(model_config.to_dict())),
             dtype=dtype,
             max_length=min(limit, generation.cache_tokens),
-            cache_bytes=(generation.cache_tokens + 2 * BLOCK) * token_bytes(text, dtype),
-            weight_bytes=sum(map(prod, shapes.values())) * getattr(torch, dtype).itemsize,
+            cache_bytes=(generation.cache_tokens + 2 * BLOCK) * token_bytes(text, dtype, parts),
+            weight_bytes=sum(map(prod, shapes.values())) * getattr(torch, dtype).itemsize // parts,
             temperature=generation.temperature,
             top_p=generation.top_p,
             top_k=generation.top_k,
@@ -119,12 +133,14 @@ class EngineHandle:
             ResourceError: HF954 where the engine died; HF956 for weights of another model.
             DeadlineError: HF955 where it hangs.
         """
-        prompts = [row[real].tolist() for row, real in zip(ids.cpu(), mask.cpu(), strict=True)]
-        self._check_prompts(prompts)
-        self.load(version, weights)
-        seeds = None if greedy else current_call().row_seeds()
-        completions = self.process.generate(prompts, seeds) if prompts else []
-        rows, length = len(prompts), self.start.max_tokens
+        requests = self._requests(ids, mask, greedy=greedy)
+        try:
+            completions = self.ranks.together(lambda: self._completions(requests, version, weights), _tokens)
+        except HfError:
+            self.process.close()  # on every rank, whichever it failed on
+            raise
+        completions = completions[requests.rows]
+        rows, length = len(completions), self.start.max_tokens
         response = torch.full((rows, length), self.pad_token)
         response_mask, log_probs = torch.zeros(rows, length, dtype=torch.bool), torch.zeros(rows, length)
         for row, completion in enumerate(completions):
@@ -140,27 +156,40 @@ class EngineHandle:
             self.process.sleep()
             self.asleep = True
 
-    def load(self, version: int, weights: Callable[[], Weights]) -> None:
-        """Have an engine that is awake and has this version of the weights, which are sent where it has another.
+    def _completions(self, requests: Requests, version: int, weights: Callable[[], Weights]) -> list[Completion]:
+        """Completions of all requests, by the weights of this version."""
+        self._load(version, weights)
+        return self.process.generate(requests.prompts, requests.seeds) if requests.prompts else []
 
-        Raises:
-            WiringError: HF956 for weights of another model.
-            ResourceError: HF954 where the engine dies.
-            DeadlineError: HF955 where it hangs.
+    def _load(self, version: int, weights: Callable[[], Weights]) -> None:
+        """Have an engine that is awake and has this version of the weights.
+
+        Weights that are sharded are gathered by all ranks that hold a part. So where one rank needs them all take part,
+        also one whose engine failed meanwhile: the others would wait for it.
         """
-        if not self.process.alive:
-            self.process, self.asleep = self._started(), False
-        if self.asleep:
-            self.process.wake("weights")
-        if self.process.version != version:
-            self.process.load(self._checked(weights()), version)
-        if self.asleep:
-            self.process.wake("cache")
-            self.asleep = False
+        alive = all(self.ranks.gather(self.process.alive))
+        is_stale = self.weight_peers.all_reduce(int(not alive or self.process.version != version), "max")
+        stream = iter(weights() if is_stale else ())
+        try:
+            if not alive:
+                self.process.close()
+                self.process, self.asleep = self._started(), False
+            if self.asleep:
+                self.process.wake("weights")
+            if self.process.version != version:
+                self.process.load(self._checked(stream), version)
+            if self.asleep:
+                self.process.wake("cache")
+                self.asleep = False
+        finally:
+            for _ in stream:
+                pass
 
     def _started(self) -> EngineProcess:
+        link = self.ranks.link()
+        start = self.start if link is None else replace(self.start, rendezvous=link.rendezvous)
         try:
-            return EngineProcess(self.start, self.deadline)
+            return EngineProcess(start, self.deadline, link)
         except ResourceError as error:
             if error.code == "HF952":
                 error = ResourceError("HF952", f"{error.message}; set a smaller generation.cache_tokens")
@@ -189,11 +218,35 @@ class EngineHandle:
         if missing:
             raise WiringError("HF956", f"the engine was not given the weight '{next(iter(missing))}' of its model")
 
-    def _check_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
+    def _requests(self, ids: torch.Tensor, mask: torch.Tensor, *, greedy: bool) -> Requests:
+        """What the engine is to do: rows of this rank, and of the others that share it.
+
+        Raises:
+            HfError: HF953 for a row that it cannot take, on all ranks.
+        """
+        prompts = [row[real].tolist() for row, real in zip(ids.cpu(), mask.cpu(), strict=True)]
+        problem = self._prompt_problem(prompts)
+        seeds = None if greedy else current_call().row_seeds()
+        if not self.ranks.has_other_rows:
+            if problem is not None:
+                raise problem
+            return Requests(prompts, seeds, slice(0, len(prompts)))
+        problems = [problem, *self.ranks.peers.all_gather(problem)]
+        for first in filter(None, problems):
+            raise first
+        parts = self.ranks.gather((prompts, seeds))
+        before = sum(len(part) for part, _ in parts[: self.ranks.rank])
+        return Requests(
+            [prompt for part, _ in parts for prompt in part],
+            None if seeds is None else [seed for _, part in parts for seed in part or ()],
+            slice(before, before + len(prompts)),
+        )
+
+    def _prompt_problem(self, prompts: Sequence[Sequence[int]]) -> HfError | None:
         room = self.start.max_length - self.start.max_tokens
         for row, prompt in enumerate(prompts):
             if not 0 < len(prompt) <= room:
-                raise bad_row(
+                return bad_row(
                     row,
                     f"its prompt has {len(prompt)} tokens, and the engine takes 1 to {room}: {self.start.max_length} "
                     f"less {self.start.max_tokens} of a response",
@@ -201,12 +254,13 @@ class EngineHandle:
                 )
             if min(prompt) < 0 or max(prompt) >= self.vocabulary:
                 token = max(prompt) if max(prompt) >= self.vocabulary else min(prompt)
-                raise bad_row(
+                return bad_row(
                     row,
                     f"its prompt has the token {token}, and the engine's model {self.vocabulary} tokens: is the "
                     "tokenizer that of the model?",
                     "HF953",
                 )
+        return None
 
 
 def engine_config(model: Any) -> Any:
@@ -216,14 +270,17 @@ def engine_config(model: Any) -> Any:
     return config
 
 
-def token_bytes(config: Any, dtype: FloatDType) -> int:
-    """The bytes of the keys and values of a token, of a model with attention in every layer.
+def token_bytes(config: Any, dtype: FloatDType, parts: int = 1) -> int:
+    """The bytes of the keys and values of a token in each of an engine's parts, for attention in every layer.
+
+    A part has a whole head at least.
 
     >>> from transformers import LlamaConfig
-    >>> token_bytes(LlamaConfig(num_hidden_layers=2, num_attention_heads=4, hidden_size=64), "bfloat16")
-    512
+    >>> config = LlamaConfig(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=64)
+    >>> [token_bytes(config, "bfloat16", parts) for parts in (1, 2, 4)]
+    [256, 128, 128]
     """
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    heads = max((getattr(config, "num_key_value_heads", None) or config.num_attention_heads) // parts, 1)
     head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     itemsize: int = getattr(torch, dtype).itemsize
     return int(2 * config.num_hidden_layers * heads * head_width * itemsize)
@@ -240,6 +297,5 @@ def _untied(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "tie_word_embeddings": False, **inner}
 
 
-def _remove(file: Path) -> None:
-    file.unlink(missing_ok=True)
-    file.parent.rmdir()
+def _tokens(completions: list[Completion]) -> list[list[int]]:
+    return [completion.tokens for completion in completions]

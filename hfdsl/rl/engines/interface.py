@@ -16,6 +16,19 @@ WakePart: TypeAlias = Literal["weights", "cache"]
 
 
 @dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the processes of one engine meet: this one's number, how many there are, and the address of their store.
+
+    The store is a ``torch.distributed.TCPStore`` that is there before they are.
+    """
+
+    rank: int
+    size: int
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStart:
     """What an engine starts with; its weights follow by ``load``."""
 
@@ -25,8 +38,8 @@ class EngineStart:
     adapter: str
     """The class that speaks to it, a ``GenerationEngine``, as ``module:name``; its process alone imports it."""
 
-    folder: str
-    """A folder with the model's ``config.json``, and without weights."""
+    config: str
+    """The model's ``config.json``."""
 
     dtype: FloatDType
     """The dtype of its parameters, of what it computes, and of its cache."""
@@ -35,10 +48,10 @@ class EngineStart:
     """The most tokens of a prompt with its response."""
 
     cache_bytes: int
-    """The memory of its cache of keys and values."""
+    """The memory of a process's cache of keys and values."""
 
     weight_bytes: int
-    """The memory of its weights."""
+    """The memory of a process's weights."""
 
     temperature: float
     """Logits are divided by it, for sampling, for greedy rows and for log-probs."""
@@ -55,6 +68,9 @@ class EngineStart:
     end_tokens: tuple[int, ...]
     """The tokens that end a response, which is then its last; an engine has no other."""
 
+    rendezvous: Rendezvous | None = None
+    """Where the processes of an engine in parts meet; None for one that is whole."""
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -65,7 +81,11 @@ class Completion:
 
 
 class GenerationEngine(Protocol):
-    """A generation engine. It runs one call at a time, so weights change between decode steps only."""
+    """A generation engine. It runs one call at a time, so weights change between decode steps only.
+
+    Its class takes an ``EngineStart`` and a folder with the model's ``config.json``, without weights, which is there
+    while the engine starts. Every process of an engine in parts gets the same calls, and gives the same answers.
+    """
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
         """A completion of every prompt, a list of tokens, in order.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 from weakref import finalize
 
 import torch
@@ -24,6 +25,7 @@ import torch
 from hfdsl.errors import DeadlineError, HfError, ResourceError
 from hfdsl.rl.engines.interface import Completion, EngineStart, WakePart
 from hfdsl.rl.engines.parts import MAX_PART, parts
+from hfdsl.rl.engines.ranks import EngineLink
 from hfdsl.rl.engines.server import MORE, Failure, Reply
 
 OF_A_TRAINER: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -35,6 +37,11 @@ MAIN: Final = "from hfdsl.rl.engines.server import main; main()"
 SHOWN = 2000
 """The last characters of an engine's output that an error shows."""
 
+LOOK: Final = 0.5
+"""Seconds after which a rank that waits looks whether the engine's other ranks are well."""
+
+E = TypeVar("E", bound=HfError)
+
 
 class EngineProcess:
     """An engine that answers calls from another process. A call that fails ends it.
@@ -44,15 +51,16 @@ class EngineProcess:
         DeadlineError: HF955 where it has not answered within ``deadline`` seconds.
     """
 
-    def __init__(self, start: EngineStart, deadline: float) -> None:
-        self.start, self.deadline, self.version = start, deadline, 0
+    def __init__(self, start: EngineStart, deadline: float, link: EngineLink | None = None) -> None:
+        self.start, self.deadline, self.link, self.version = start, deadline, link, 0
+        folder = tempfile.mkdtemp(prefix="hfdsl-engine-")
         ours, theirs = socket.socketpair()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
         environment = {name: value for name, value in os.environ.items() if name not in OF_A_TRAINER}
         environment["PYTHONPATH"] = os.pathsep.join(path or "." for path in sys.path)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", MAIN, str(theirs.fileno())],
+                [sys.executable, "-c", MAIN, str(theirs.fileno()), folder],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
@@ -60,15 +68,14 @@ class EngineProcess:
                 env=environment,
             )
         self._connection: Connection[Any, Any] = Connection(ours.detach())
-        self.close = finalize(self, _end, self._process, self._connection, self._output)
+        self.close = finalize(self, _end, self._process, self._connection, self._output, folder)
         """End the process; nothing happens if it has ended."""
         self._begin()
         self._send_bytes(bytes(multiprocessing.current_process().authkey))
         self._send(start)
         failure = self._receive("start")
         if isinstance(failure, Failure):
-            self.close()
-            raise ResourceError(failure.code or "HF951", _refusal(start, failure))
+            raise self._ended(ResourceError(failure.code or "HF951", _refusal(start, failure)))
 
     @property
     def pid(self) -> int:
@@ -98,8 +105,9 @@ class EngineProcess:
                     break
                 self._send(part)
                 answer = self._receive("load")
-        except BaseException:
-            self.close()  # it has a part of the new weights
+        except BaseException as error:
+            # It has a part of the new weights. What the iterator raises, the other ranks raise too or hear of.
+            self._ended(error if isinstance(error, HfError) else ResourceError("HF954", f"weights ended: {error!r}"))
             raise
         if answer == MORE:
             self._send(None)
@@ -123,9 +131,9 @@ class EngineProcess:
     def _value(self, method: str, answer: Any) -> Any:
         if isinstance(answer, Reply):
             return answer.value
-        self.close()
         problem = answer.text.strip() or answer.problem
-        raise ResourceError("HF954", f"engine {self.start.engine!r} failed in '{method}' and was ended: {problem}")
+        message = f"engine {self.start.engine!r} failed in '{method}' and was ended: {problem}"
+        raise self._ended(ResourceError("HF954", message))
 
     def _begin(self) -> None:
         """A call begins: its deadline is that much later."""
@@ -145,19 +153,35 @@ class EngineProcess:
 
     def _receive(self, method: str) -> Any:
         try:
-            if not self._connection.poll(max(self._until - time.monotonic(), 0)):
-                shown = self._tail()
-                self.close()
-                raise DeadlineError(
-                    "HF955",
-                    f"engine {self.start.engine!r} did not answer '{method}' within {self.deadline:g} s, and was "
-                    f"ended{shown}",
-                )
+            self._wait(method)
             return self._connection.recv()
         except (EOFError, OSError) as error:
             if isinstance(error, HfError):  # a deadline's error is an OSError too
                 raise
             raise self._death(method) from None
+
+    def _wait(self, method: str) -> None:
+        """Wait for an answer, and where other ranks have a process of the engine, for word that it is ended."""
+        if self.link is not None:
+            self.link.meet()
+        while not self._connection.poll(min(self._left(), LOOK if self.link else self.deadline)):
+            ended = self.link.ended() if self.link else None
+            if ended is not None:
+                self.close()
+                raise ended
+            if not self._left():
+                message = f"engine {self.start.engine!r} did not answer '{method}' within {self.deadline:g} s"
+                raise self._ended(DeadlineError("HF955", f"{message}, and was ended{self._tail()}"))
+
+    def _left(self) -> float:
+        return max(self._until - time.monotonic(), 0)
+
+    def _ended(self, error: E) -> E:
+        """End the process for an error, which the other ranks get as well."""
+        self.close()
+        if self.link is not None:
+            self.link.end(error)
+        return error
 
     def _death(self, method: str) -> ResourceError:
         if not self.close.alive:
@@ -167,9 +191,8 @@ class EngineProcess:
         except subprocess.TimeoutExpired:
             status = 0
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
-        shown = self._tail()
-        self.close()
-        return ResourceError("HF954", f"engine {self.start.engine!r} died in '{method}', {how}{shown}")
+        message = f"engine {self.start.engine!r} died in '{method}', {how}{self._tail()}"
+        return self._ended(ResourceError("HF954", message))
 
     def _tail(self) -> str:
         """The end of what the process has printed."""
@@ -178,11 +201,12 @@ class EngineProcess:
         return f"; the last that it printed:\n{text}" if text else ""
 
 
-def _end(process: subprocess.Popen[bytes], connection: Connection[Any, Any], output: IO[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], connection: Connection[Any, Any], output: IO[bytes], folder: str) -> None:
     process.kill()
     process.wait()
     connection.close()
     output.close()
+    shutil.rmtree(folder, ignore_errors=True)  # the process removes it when it has started
 
 
 def _refusal(start: EngineStart, failure: Failure) -> str:

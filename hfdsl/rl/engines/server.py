@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import sys
 import threading
 import time
@@ -54,24 +55,27 @@ class Failure:
 
 
 def main() -> None:
-    """Serve until the caller goes; the socket to it is the number in the command's last argument."""
+    """Serve until the caller goes; the command's arguments are the number of the socket to it, and a folder."""
+    folder = Path(sys.argv[2])
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
     # Shared memory is handed over by a socket of multiprocessing's, which asks for the key.
     multiprocessing.current_process().authkey = connection.recv_bytes()
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(os.getppid(), folder), daemon=True).start()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        serve(connection)
+        serve(connection, folder)
     os._exit(0)  # not sys.exit: threads of an engine may wait for ever
 
 
-def serve(connection: Connection[Any, Any]) -> None:
-    """Start the engine that is asked for, and answer calls."""
+def serve(connection: Connection[Any, Any], folder: Path) -> None:
+    """Start the engine that is asked for, from a folder that is removed then, and answer calls."""
     start = connection.recv()
     shortage = memory_shortage(start)
     if shortage is not None:
         connection.send(Failure(shortage, code="HF952"))
         return
-    answer, engine = _tried(lambda: _adapter(start))
+    (folder / "config.json").write_text(start.config, "utf-8")
+    answer, engine = _tried(lambda: _adapter(start, folder))
+    shutil.rmtree(folder, ignore_errors=True)
     connection.send(answer)
     if engine is None:
         return
@@ -108,9 +112,9 @@ def _free_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
 
 
-def _adapter(start: EngineStart) -> GenerationEngine:
+def _adapter(start: EngineStart, folder: Path) -> GenerationEngine:
     module, _, name = start.adapter.partition(":")
-    engine: GenerationEngine = getattr(import_module(module), name)(start)
+    engine: GenerationEngine = getattr(import_module(module), name)(start, folder)
     return engine
 
 
@@ -133,7 +137,8 @@ def _tried(call: Callable[[], Any]) -> tuple[Reply | Failure, Any]:
         return Failure(f"{type(error).__name__}: {last[0] if last else ''}", traceback.format_exc()), None
 
 
-def _end_with(parent: int) -> None:
+def _end_with(parent: int, folder: Path) -> None:
     while os.getppid() == parent:
         time.sleep(1)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)

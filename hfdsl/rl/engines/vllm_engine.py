@@ -5,20 +5,24 @@ What vLLM leaves to its callers, and what goes wrong without a word:
 - The prefix cache holds keys and values of the old weights, so it is reset with them.
 - ``reload_weights`` accepts a state that lacks weights: where one of q, k and v is missing, or a layer, the old values
   stay. The names are held against the model's before anything is sent (``hfdsl.rl.engines.handle``).
+- It ignores names that it does not know, among them those of fused experts (``hfdsl.rl.engines.experts``).
 - It leaves a tied output layer with its old values, so the model that it is given has none (same module).
 - Greedy rows ignore the temperature, also in their log-probs; a logits processor divides by it instead.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from hfdsl.rl.engines.interface import Completion, EngineStart, WakePart
+from hfdsl.rl.engines.experts import with_saved_names
+from hfdsl.rl.engines.interface import Completion, EngineStart, Rendezvous, WakePart
 
 ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",  # a model is a folder
@@ -36,10 +40,11 @@ ON_CPU: Final = {
 class VllmEngine:
     """An engine in this process."""
 
-    def __init__(self, start: EngineStart) -> None:
+    def __init__(self, start: EngineStart, folder: Path) -> None:
         on_gpu = torch.cuda.is_available()
         for name, value in {**ENVIRONMENT, **({} if on_gpu else ON_CPU)}.items():
             os.environ.setdefault(name, value)
+        os.environ.update(_of_a_part(start.rendezvous))
         from vllm import LLM  # pyright: ignore[reportMissingImports]  # optional
 
         options: dict[str, Any] = {"enforce_eager": True}
@@ -48,12 +53,18 @@ class VllmEngine:
             share = (start.cache_bytes + start.weight_bytes) / total
             # The share only has to be free at the start: kv_cache_memory_bytes is what sizes the cache.
             options = {"enable_sleep_mode": True, "gpu_memory_utilization": min(share, 0.95)}
+        if start.rendezvous is not None:
+            options |= {
+                "tensor_parallel_size": start.rendezvous.size,
+                "distributed_executor_backend": "external_launcher",
+                "disable_custom_all_reduce": True,  # it looks at the GPUs of the others, and a process has one
+            }
         if start.temperature != 1:
             options["logits_processors"] = [_divide_by(start.temperature)]
         self.start = start
         self.sleeps = on_gpu
         self.llm = LLM(
-            model=start.folder,
+            model=str(folder),
             runner="generate",
             skip_tokenizer_init=True,
             generation_config="vllm",  # not the sampling of the model's own generation_config.json
@@ -91,7 +102,8 @@ class VllmEngine:
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace all weights, and forget the keys and values of the old ones."""
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+        saved = with_saved_names(json.loads(self.start.config)["model_type"], weights)
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": saved})
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not reset its prefix cache")
 
@@ -107,6 +119,22 @@ class VllmEngine:
 
     def close(self) -> None:
         """End; the process ends with it."""
+
+
+def _of_a_part(rendezvous: Rendezvous | None) -> dict[str, str]:
+    """The variables by which a process that has a part of an engine finds the others."""
+    if rendezvous is None:
+        return {}
+    return {
+        "RANK": str(rendezvous.rank),
+        "LOCAL_RANK": "0",  # a process has one device
+        "WORLD_SIZE": str(rendezvous.size),
+        "MASTER_ADDR": rendezvous.address,
+        "MASTER_PORT": str(rendezvous.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there already
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",  # as for the custom all-reduce
+    }
 
 
 def _completion(output: Any) -> Completion:

@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import torch
 
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
+from hfdsl.protocols.worker import Worker
 from hfdsl.rl.batches import Prompts
 from hfdsl.rl.engines.handle import EngineHandle, engine_config
+from hfdsl.rl.engines.ranks import EngineRanks, engine_ranks
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.loading import end_tokens, load, pad_token
@@ -48,9 +50,12 @@ class PolicyCopy(Protocol):
         ...
 
 
-def copy_of_policy(config: SamplerConfig, tp: AxisGroup) -> PolicyCopy:
-    """The copy that a configuration asks for."""
-    return EngineCopy(config, tp) if config.generation.engine == "vllm" else ModelCopy(config, tp)
+def copy_of_policy(config: SamplerConfig, worker: Worker) -> PolicyCopy:
+    """The copy that a configuration asks for, on a rank of a role."""
+    generation = config.generation
+    if generation.engine == "vllm":
+        return EngineCopy(config, engine_ranks(worker, generation.engine_tp))
+    return ModelCopy(config, worker.axis("tp"))
 
 
 class ModelCopy:
@@ -108,12 +113,14 @@ def _first_weights(config: ModelConfig) -> _FirstWeights:
 class EngineCopy:
     """An engine, with its weights in host memory beside it: for checkpoints, and for an engine that starts again."""
 
-    def __init__(self, config: SamplerConfig, tp: AxisGroup) -> None:
+    def __init__(self, config: SamplerConfig, ranks: EngineRanks) -> None:
         dtype = computes(config)
         first = _first_weights(replace(config.model, dtype=dtype, compile=False))
         self.weights, self.version = first.weights, 1
         shapes = {name: tuple(weight.shape) for name, weight in self.weights.items()}
-        self.engine = EngineHandle(first.config, shapes, config.generation, dtype, first.ends, first.pad, tp.size)
+        self.engine = EngineHandle(
+            first.config, shapes, config.generation, dtype, first.ends, first.pad, ranks, SoleRank()
+        )
 
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
         """The columns of a ``Rollout``, whose log-probs are the engine's."""

@@ -9,9 +9,11 @@ import torch
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.call import current_call
-from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.protocols.collectives import AxisGroup, SoleRank
+from hfdsl.protocols.worker import Worker
 from hfdsl.rl.batches import Prompts
 from hfdsl.rl.engines.handle import EngineHandle, Sampled, engine_config
+from hfdsl.rl.engines.ranks import EngineRanks, engine_ranks
 from hfdsl.rl.models.adapters import add_adapters
 from hfdsl.rl.models.captured_generation import CapturedGenerator, capture_obstacle
 from hfdsl.rl.models.continuous_generation import generate_continuously
@@ -87,14 +89,22 @@ def sampling(
     generation: GenerationConfig,
     batching: BatchingConfig,
     dtype: FloatDType | None,
+    worker: Worker | None = None,
 ) -> Sampling:
-    """How a policy samples under these configurations.
+    """How a policy samples under these configurations; an engine is shared with peers of the ``worker``.
 
     Raises:
         ResourceError: HF812 for a model without a pad token, or whose steps cannot be captured.
     """
     ends, pad = end_tokens(model, policy.model), pad_token(model, policy.model)
     captured = CapturedGenerator(policy, generation, ends, pad, dtype) if _captures(policy, generation) else None
+    external = None
+    if generation.engine == "vllm":
+        config, shapes, computes = engine_config(policy.model), full_shapes(policy), dtype or model.dtype
+        ranks = engine_ranks(worker, generation.engine_tp) if worker is not None else EngineRanks()
+        weight_peers = worker.axis("world") if worker is not None else SoleRank()
+        external = EngineHandle(config, shapes, generation, computes, ends, pad, ranks, weight_peers)
+        external.sleep()  # until it is needed
     return Sampling(
         generation=generation,
         batching=batching,
@@ -103,20 +113,8 @@ def sampling(
         pad_token=pad,
         limit=max_sequence_length(policy.model),
         captured=captured,
-        external=_external(policy, generation, dtype or model.dtype, ends, pad),
+        external=external,
     )
-
-
-def _external(
-    policy: Policy, generation: GenerationConfig, dtype: FloatDType, ends: tuple[int, ...], pad: int
-) -> EngineHandle | None:
-    if generation.engine != "vllm":
-        return None
-    engine = EngineHandle(
-        engine_config(policy.model), full_shapes(policy), generation, dtype, ends, pad, policy.tp.size
-    )
-    engine.sleep()  # until it is needed
-    return engine
 
 
 def _captures(policy: Policy, generation: GenerationConfig) -> bool:

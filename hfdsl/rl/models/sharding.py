@@ -94,9 +94,15 @@ def _whole(value: torch.Tensor) -> torch.Tensor:
 
 
 def full_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of ``full_weights``, of a module that is not in slices."""
-    state = module.state_dict()
-    return {base_name: tuple(state[name].shape) for name, base_name in base_names(module).items()}
+    """The names and shapes of ``full_weights``."""
+    state, dims = module.state_dict(), slice_dims(module)
+    shapes = {}
+    for name, base_name in base_names(module).items():
+        sizes = list(state[name].shape)
+        if name in dims:
+            sizes[dims[name]] *= module.tp.size
+        shapes[base_name] = tuple(sizes)
+    return shapes
 
 
 def load_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:

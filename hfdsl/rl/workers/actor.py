@@ -44,7 +44,7 @@ class Actor(hf.Worker):
         self.policy = policy(config.model, config.generation.temperature, tp, config.lora, packing=packing)
         self.learner = Learner(self.policy, self.policy.model, config.training, self.axis("dp"))
         self.sampling = sampling(
-            self.policy, config.model, config.generation, config.batching, config.training.autocast
+            self.policy, config.model, config.generation, config.batching, config.training.autocast, self
         )
 
     @register(Dispatch.THREE_D_PROTO)

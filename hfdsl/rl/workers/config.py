@@ -141,6 +141,11 @@ class GenerationConfig:
     """For ``"vllm"``: the most seconds that the engine may take to start, and for a call. One that takes longer is
     ended."""
 
+    engine_tp: Count | None = None
+    """For ``"vllm"``: the ranks that share an engine, each with a part of its weights and cache. None takes those along
+    the mesh's ``tp``; a role without ``tp``, such as one that FSDP shards, may have engines on 2 or more ranks of
+    ``dp``."""
+
     def __post_init__(self) -> None:
         check_fields(self)
 

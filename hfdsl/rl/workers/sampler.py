@@ -22,7 +22,7 @@ class Sampler(hf.Worker):
     def __init__(self, config: SamplerConfig) -> None:
         from hfdsl.rl.models.copies import copy_of_policy
 
-        self.copy = copy_of_policy(config, self.axis("tp"))
+        self.copy = copy_of_policy(config, self)
 
     @register(Dispatch.THREE_D_PROTO)
     @hf.reads("policy")

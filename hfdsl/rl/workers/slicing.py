@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.rl.workers.config import ModelConfig, SamplerConfig
+from hfdsl.types.numbers import is_count
 
 BY_HEADS: Final = frozenset(
     (
@@ -48,4 +51,52 @@ def sliced(config: WithModel) -> dict[str, int]:
     """
     values = model_config(config.model)
     names = (*HEADS, *WIDTHS) if values.get("model_type") in BY_HEADS else WIDTHS
+    if isinstance(config, SamplerConfig) and config.generation.engine == "vllm":
+        names = tuple(name for name in names if name != HEADS[1])  # see ``parts_problem``
     return {name: values[name] for name in names if isinstance(values.get(name), int)}
+
+
+def parts_problem(values: Mapping[str, Any], parts: int) -> str | None:
+    """What to say where vLLM cannot cut a model of this configuration into so many parts, or None.
+
+    A part has the same number of attention heads as the others. It has some of the key-value heads, or where there are
+    fewer than parts, one that others have too.
+
+    >>> sizes = {"model_type": "llama", "num_attention_heads": 12, "num_key_value_heads": 3, "intermediate_size": 32}
+    >>> [parts_problem({**sizes, "num_key_value_heads": heads}, 4) for heads in (1, 2, 4, 12)]
+    [None, None, None, None]
+    >>> parts_problem(sizes, 4)
+    'an engine on 4 ranks needs num_key_value_heads that 4 divides or that divide 4, and the model has 3'
+    """
+    by_heads = values.get("model_type") in BY_HEADS
+    for name in (*HEADS, *WIDTHS) if by_heads else HEADS[:1]:
+        size, shared = values.get(name), name == HEADS[1]
+        if is_count(size, least=1) and size % parts and not (shared and parts % size == 0):
+            divides = f"that {parts} divides" + (f" or that divide {parts}" if shared else "")
+            return f"an engine on {parts} ranks needs {name} {divides}, and the model has {size}"
+    return None
+
+
+def group_problem(mesh: Mesh, engine_tp: int | None) -> str | None:
+    """What to say where the ranks of a mesh cannot share engines of this width, or None.
+
+    >>> group_problem(Mesh(dp=4), 2), group_problem(Mesh(tp=4, gen_tp=2), 2)
+    (None, None)
+    >>> group_problem(Mesh(dp=3), 2)
+    'engine_tp = 2 does not divide the 3 ranks of dp'
+    >>> group_problem(Mesh(tp=4), 2)
+    'engine_tp = 2, and the mesh has engines of 4 ranks, by its tp = 4; leave out engine_tp, or set gen_tp = 2'
+    """
+    if engine_tp is None or engine_tp == mesh.gen_tp_size:
+        return None
+    if mesh.tp > 1:
+        advice = f", or set gen_tp = {engine_tp}" if mesh.tp % engine_tp == 0 else ""
+        folded = f" and gen_tp = {mesh.gen_tp}" if mesh.gen_tp is not None else ""
+        width = f"{mesh.gen_tp_size} rank{'s' * (mesh.gen_tp_size > 1)}"
+        return (
+            f"engine_tp = {engine_tp}, and the mesh has engines of {width}, by its tp = {mesh.tp}{folded}; "
+            f"leave out engine_tp{advice}"
+        )
+    if mesh.dp % engine_tp:
+        return f"engine_tp = {engine_tp} does not divide the {mesh.dp} rank{'s' * (mesh.dp > 1)} of dp"
+    return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +17,8 @@ from tests.rl.engines import fake
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EngineHandle]:
-    engine = fake.handle()
+    with fake.installed():
+        engine = fake.handle()
     yield engine
     engine.process.close()
 
@@ -130,19 +130,16 @@ def test_a_prompt_that_cannot_be_sampled_is_named(
 
 
 def test_nothing_is_left_of_a_handle() -> None:
-    engine = fake.handle()
-    folder, process = Path(engine.start.folder), engine.process.pid
-    assert (folder / "config.json").is_file()
+    with fake.installed():
+        engine = fake.handle()
+    process = engine.process.pid
     del engine
-    assert not folder.exists()
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
 
 
-def test_versions_and_meshes_that_were_not_tried() -> None:
-    with pytest.warns(HfWarning, match=r"HF950: vLLM 0.99.0 was not tried"):
-        fake.handle(version="0.99.0").process.close()
-    with pytest.raises(ResourceError, match=r"HF950: vLLM 0.9.0 was not tried"):
-        fake.handle(version="0.9.0")
-    with pytest.raises(ResourceError, match=r"HF812.*tp=2"):
-        fake.handle(tp=2)
+def test_versions_that_were_not_tried() -> None:
+    with fake.installed("0.99.0"), pytest.warns(HfWarning, match=r"HF950: vLLM 0.99.0 was not tried"):
+        fake.handle().process.close()
+    with fake.installed("0.9.0"), pytest.raises(ResourceError, match=r"HF950: vLLM 0.9.0 was not tried"):
+        fake.handle()

@@ -28,6 +28,7 @@ from hfdsl.rl.training.preflight.rewards import alphabets_agree, rules_are_there
 from hfdsl.rl.training.preflight.schedules import schedules_fit_the_run, small_steps_count
 from hfdsl.rl.training.preflight.sharding import (
     compiled_models_are_whole,
+    engines_fit_their_ranks,
     engines_have_whole_models,
     shards_have_processes,
 )
@@ -46,6 +47,7 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     shards_have_processes,
     compiled_models_are_whole,
     engines_have_whole_models,
+    engines_fit_their_ranks,
     adapters_have_whole_models,
     adapters_fit_models,
     schedules_fit_the_run,

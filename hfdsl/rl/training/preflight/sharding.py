@@ -8,11 +8,12 @@ from hfdsl.check.findings import Finding
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.numbers import generating
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.workers.config import GenerationConfig, ModelConfig, TrainingConfig
+from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ModelConfig, SamplerConfig, TrainingConfig
+from hfdsl.rl.workers.slicing import group_problem, model_config, parts_problem, sliced
+from hfdsl.types.numbers import divisors
 
-WHOLE_MODEL_ENGINES = ("continuous", "captured", "vllm")
-"""The engines that sample from the whole model alone. The first one fails when it is used, the others at once; the last
-one has a copy of its own, for which shards are gathered and slices are not."""
+WHOLE_MODEL_ENGINES = ("continuous", "captured")
+"""The engines that sample from the whole model alone. The first one fails when it is used, the other at once."""
 
 
 def shards_have_processes(subject: Subject) -> Iterator[Finding]:
@@ -61,7 +62,7 @@ def engines_have_whole_models(subject: Subject) -> Iterator[Finding]:
         if role is None or engine not in WHOLE_MODEL_ENGINES or (engine == "continuous" and role not in used):
             continue
         tp = subject.mesh(role).tp
-        if tp > 1 or (engine != "vllm" and _is_sharded(subject, role)):
+        if tp > 1 or _is_sharded(subject, role):
             cut = f"tp = {tp}" if tp > 1 else 'sharding = "fsdp"'
             yield subject.finding(
                 "HF715",
@@ -71,6 +72,31 @@ def engines_have_whole_models(subject: Subject) -> Iterator[Finding]:
                 related={_cause(subject, role): cut},
                 changes=(SetField(f"{field}.engine", "plain"),),
                 advice=f'set {field}.engine to "plain"',
+            )
+
+
+def engines_fit_their_ranks(subject: Subject) -> Iterator[Finding]:
+    """The ranks that share an engine are a part of the mesh, and the model can be cut into as many parts."""
+    for field, generation in subject.parts(GenerationConfig):
+        role = subject.role_of(field)
+        config = getattr(subject.config, role or "", None)
+        if role is None or generation.engine != "vllm" or not isinstance(config, (ActorConfig, SamplerConfig)):
+            continue
+        mesh, asked = subject.mesh(role), generation.engine_tp
+        parts = asked or mesh.gen_tp_size
+        if mesh.tp > 1 and any(size % mesh.tp for size in sliced(config).values()):
+            continue  # HF813
+        problem = group_problem(mesh, asked) or parts_problem(model_config(config.model), parts)
+        if problem is not None:
+            others = [size for size in divisors(mesh.dp) if parts_problem(model_config(config.model), size) is None]
+            smaller = [size for size in others if mesh.tp == 1 and asked is not None and size < asked]
+            yield subject.finding(
+                "HF957",
+                f"'{role}': {problem}",
+                f"{field}.{'engine' if asked is None else 'engine_tp'}",
+                related={f"deployment.roles.{role}.mesh": f"tp = {mesh.tp}"} if mesh.tp > 1 else {},
+                changes=tuple(SetField(f"{field}.engine_tp", size) for size in smaller[-1:]),
+                advice=f"set {field}.engine_tp to {smaller[-1]}" if smaller else "",
             )
 
 

@@ -1,0 +1,83 @@
+"""An engine of a few lines: token i of a response is the prompt's last token, plus the weight, plus i.
+
+Its process imports this module and little else, so that it starts soon.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is documented there
+
+from hfdsl.rl.engines.interface import Completion, EngineStart, WakePart
+
+VOCABULARY, HANG, DIE, RAISE, DIFFER = 100, 90, 91, 92, 93
+"""What a prompt may begin with to make the engine misbehave; of one in parts, the process with the last part."""
+
+
+class FakeEngine:
+    def __init__(self, start: EngineStart, folder: Path) -> None:
+        self.start, self.weight = start, 0
+        json.loads((folder / "config.json").read_text("utf-8"))
+        self.calls, self.parts = 0, start.rendezvous
+        self.is_last = self.parts is None or self.parts.rank == self.parts.size - 1
+        if self.parts is not None:
+            self.store = TCPStore(self.parts.address, self.parts.port, is_master=False)
+        self.meet()
+
+    def meet(self) -> None:
+        """Wait for the processes with the other parts, for ever where one is gone, as a collective does."""
+        if self.parts is not None:
+            self.calls += 1
+            self.store.add(f"call {self.calls}", 1)
+            while self.store.add(f"call {self.calls}", 0) < self.parts.size:
+                time.sleep(0.02)
+        self.states: list[str] = []
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
+        for first in (prompt[0] for prompt in prompts if self.is_last):
+            if first == HANG:
+                time.sleep(600)
+            if first == DIE:
+                print("something went wrong below", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            if first == RAISE:
+                raise LookupError("no such token")
+            if first == DIFFER:
+                seeds = [3] * len(prompts)
+        self.meet()
+        if self.states:
+            raise RuntimeError(f"called after {self.states}")
+        return [self._completion(prompt, 0 if seeds is None else seeds[i] % 7) for i, prompt in enumerate(prompts)]
+
+    def _completion(self, prompt: Sequence[int], shift: int) -> Completion:
+        tokens: list[int] = []
+        while len(tokens) < self.start.max_tokens and (not tokens or tokens[-1] not in self.start.end_tokens):
+            tokens.append((prompt[-1] + self.weight + shift + len(tokens)) % VOCABULARY)
+        return Completion(tokens, [-float(token) for token in tokens])
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            if weight.isnan().any():
+                raise ValueError(f"{name} is no weight")
+            self.weight = int(weight.sum())
+
+    def sleep(self) -> None:
+        self.states = ["asleep"]
+
+    def wake(self, part: WakePart) -> None:
+        self.states = [] if part == "cache" else ["awake without a cache"]
+
+    def close(self) -> None:
+        pass
+
+
+class Refusing(FakeEngine):
+    def __init__(self, start: EngineStart, folder: Path) -> None:
+        raise ValueError("a head width of 24 is not supported")
