@@ -50,7 +50,7 @@ def sliced(config: WithModel) -> dict[str, int]:
     {'num_attention_heads': 14}
     """
     values = model_config(config.model)
-    names = (*HEADS, *WIDTHS) if values.get("model_type") in BY_HEADS else WIDTHS
+    names: tuple[str, ...] = (*HEADS, *WIDTHS) if values.get("model_type") in BY_HEADS else WIDTHS
     if isinstance(config, SamplerConfig) and config.generation.engine == "vllm":
         names = tuple(name for name in names if name != HEADS[1])  # see ``parts_problem``
     return {name: values[name] for name in names if isinstance(values.get(name), int)}

@@ -38,6 +38,8 @@ LENGTHS = (1, 3, 130, 199, 200, 200)
 LLAMA = {**tiny.LLAMA, "hidden_size": 128, "max_position_embeddings": 512}
 """vLLM's attention on a CPU takes heads of a width of 32, and not of 8."""
 
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+
 TOLERANCE = 0.05 if torch.cuda.is_available() else 1e-4
 """Of log-probs in nats: on a GPU, vLLM's attention does not multiply float32 in full precision."""
 
@@ -196,8 +198,10 @@ def test_an_engine_that_was_killed_starts_again(engine: w.Actor) -> None:
         {"model_type": "qwen2", "tie_word_embeddings": True},
         {"model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": False},
         {"model_type": "mistral", "sliding_window": None, "head_dim": 32},
+        {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+        {"model_type": "qwen2_moe", **EXPERTS, "shared_expert_intermediate_size": 64, "mlp_only_layers": [0]},
     ],
-    ids=["qwen2-tied", "qwen3", "mistral"],
+    ids=["qwen2-tied", "qwen3", "mistral", "mixtral", "qwen2-moe"],
 )
 def test_other_models_sample_as_the_policy_does(change: dict[str, Any]) -> None:
     model = replace(MODEL, config={**LLAMA, **change})
@@ -219,11 +223,11 @@ def test_a_model_that_vllm_refuses_is_an_error_with_its_reason() -> None:
 SIZES: dict[type[hf.Dim], int] = {B: 8, P: tiny.PROMPT, R: RESPONSE}
 
 
-def roles(engine: Any, dp: int = 1, sharding: Any = "none") -> hf.Deployment:
-    training = replace(tiny.TRAINING, sharding=sharding)
+def roles(engine: Any, dp: int = 1, sharding: Any = "none", engine_tp: int | None = None) -> hf.Deployment:
+    training, shared = replace(tiny.TRAINING, sharding=sharding), generation(engine, engine_tp=engine_tp)
     configs: dict[str, Any] = {
-        "actor": w.ActorConfig(MODEL, generation(engine if sharding == "fsdp" else "plain"), training, tiny.FIXED),
-        "sampler": w.SamplerConfig(replace(MODEL, seed=5), generation(engine), batching=tiny.FIXED),
+        "actor": w.ActorConfig(MODEL, shared if sharding == "fsdp" else generation("plain"), training, tiny.FIXED),
+        "sampler": w.SamplerConfig(replace(MODEL, seed=5), shared, batching=tiny.FIXED),
         "reward": tiny.VERIFIER,
     }
     return tiny.deployment(dp, **configs)
@@ -251,11 +255,39 @@ def test_a_sampler_follows_the_actor_by_sync(tmp_path: Path) -> None:
     assert torch.equal(likeliest.ids.tensor, own.ids.tensor)
 
 
-def test_shards_on_ray_sample_as_one_whole_policy(ray_cluster: Any) -> None:
-    """Two ranks with a shard each gather what their engines need."""
-    for _, likeliest, own, _ in apart_steps(roles("vllm", 2, "fsdp"), "ray"):
+@pytest.mark.parametrize("engine_tp", [None, 2])
+def test_shards_on_ray_sample_as_one_whole_policy(ray_cluster: Any, engine_tp: int | None) -> None:
+    """Two ranks with a shard each gather what their engines need, or the one that they share."""
+    for _, likeliest, own, _ in apart_steps(roles("vllm", 2, "fsdp", engine_tp), "ray"):
         assert torch.equal(likeliest.ids.tensor, own.ids.tensor)
         assert (likeliest.log_probs.tensor - own.log_probs.tensor).abs().max() < TOLERANCE
+
+
+@hf.dataflow
+def sampled(prompts: Prompts, sampler: w.Sampler) -> tuple[Rollout, Rollout]:
+    return sampler.generate(prompts), sampler.generate(prompts, greedy=True)
+
+
+def test_an_engine_in_two_parts_samples_as_a_whole_one() -> None:
+    """Only where a sum is split into two does rounding differ."""
+    whole, parts = [
+        sampled.compile(
+            hf.Deployment(
+                sampler=hf.place(
+                    w.Sampler,
+                    w.SamplerConfig(MODEL, generation("vllm")),
+                    pool=hf.ResourcePool([mesh.world_size], use_gpu=False),
+                    mesh=mesh,
+                )
+            ),
+            SIZES,
+        )
+        for mesh in (hf.Mesh(), hf.Mesh(tp=2))
+    ]
+    with whole.launch("local") as one, parts.launch("local") as two:
+        for ours, theirs in zip(two.step(tiny.prompts(8)), one.step(tiny.prompts(8)), strict=True):
+            assert torch.equal(ours.ids.tensor, theirs.ids.tensor)
+            assert (ours.log_probs.tensor - theirs.log_probs.tensor).abs().max() < TOLERANCE
 
 
 @pytest.fixture
