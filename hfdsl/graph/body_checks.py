@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from hfdsl.errors import WiringError
 from hfdsl.graph.signatures import PortType, RecordType, Signature
@@ -84,30 +84,43 @@ def check_result(label: str, returns: PortType, result: Any, where: str) -> None
         raise WiringError("HF805", f"'{label}' declares {returns} and returned {got} {where}{hint}")
 
 
-def check_widths(label: str, signature: Signature, arguments: Mapping[str, Any], result: Any, where: str) -> None:
-    """Hold the widths of a result against those of the arguments, by the dims that both declare.
+def check_widths(
+    label: str,
+    signature: Signature,
+    arguments: Mapping[str, Any],
+    result: Any,
+    where: str,
+    planned: Mapping[Any, Size] | None = None,
+) -> None:
+    """Hold the widths of a result against those of the arguments, and against those that a plan has for dims.
 
-    A body that takes ``f32[B, R]`` with rows of 6 and returns ``f32[B, R]`` has rows of 6 there. A dim that the
-    arguments do not have, or of which they have two widths, is not compared; nor are rows, which others count.
+    A body that takes ``f32[B, R]`` with rows of 6 and returns ``f32[B, R]`` has rows of 6 there, and so has one of a
+    plan for R = 6 that takes no R. A ragged row may be shorter. A dim that neither has, or of which the arguments have
+    two widths, is not compared; nor are rows, which others count.
 
     Raises:
-        WiringError: HF805 naming the body, the column and the dim.
+        WiringError: HF805 naming the body, the column, the dim and both numbers.
     """
-    expected = list(_widths(signature.returns, result))
+    expected = [*_widths(signature.returns, result), *(_longest_rows(signature.returns, result) if planned else ())]
     if not expected:
         return
-    known = _known_widths(signature, arguments)
-    for column, dim, length in expected:
+    argument_widths = _known_widths(signature, arguments)
+    known = {**(planned or {}), **argument_widths}
+    for column, dim, length, at_most in sorted(expected, key=lambda width: len(width[1].atoms)):
         wanted = dim.substitute(known).value
-        if wanted is not None and wanted != length and dim.value is None:
-            got = f"column '{column}' of width {length}" if column else f"a width of {length}"
-            raise WiringError("HF805", f"'{label}' returned {got} {where}, where its arguments have {dim} = {wanted}")
+        if wanted is None or dim.value is not None or length == wanted or (at_most and length < wanted):
+            continue
+        got = f"column '{column}' of width {length}" if column else f"a width of {length}"
+        if at_most:
+            got = f"column '{column}' with a row of {length}" if column else f"a row of {length}"
+        who = "its arguments have" if argument_widths.keys() >= set(dim.atoms) else "the plan has"
+        raise WiringError("HF805", f"'{label}' returned {got} {where}, where {who} {dim} = {wanted}")
 
 
 def _known_widths(signature: Signature, arguments: Mapping[str, Any]) -> dict[Any, Size]:
     """The width of each dim that the arguments determine, from single dims to sums and products of them."""
     measured = [
-        (dim, length) for port in signature.ports for _, dim, length in _widths(port.type, arguments.get(port.name))
+        (dim, length) for port in signature.ports for _, dim, length, _ in _widths(port.type, arguments.get(port.name))
     ]
     known: dict[Any, Size] = {}
     ambiguous = set[Any]()
@@ -118,23 +131,36 @@ def _known_widths(signature: Signature, arguments: Mapping[str, Any]) -> dict[An
     return {atom: size for atom, size in known.items() if atom not in ambiguous}
 
 
-def _widths(kind: PortType, value: Any) -> Iterator[tuple[str, Size, int]]:
-    """The widths of a value: its columns, their inner dims that are not those of rows, and how long they are."""
+_Width: TypeAlias = "tuple[str, Size, int, bool]"
+"""A column, one of its inner dims, how long that is, and whether the dim bounds it."""
+
+
+def _widths(kind: PortType, value: Any) -> Iterator[_Width]:
+    """The widths of a value: its dense columns, their inner dims that are not those of rows, and how long they are."""
     for name, spec in _column_specs(kind):
         raw = _columns(value).get(name)
-        if raw is not None and len(raw.shape) == len(spec.dims):
+        if raw is not None and not spec.ragged and len(raw.shape) == len(spec.dims):
             rows = set(spec.dims[0].atoms)
             for dim, length in zip(spec.dims[1:], raw.shape[1:], strict=True):
                 if rows.isdisjoint(dim.atoms):
-                    yield name, dim, int(length)
+                    yield name, dim, int(length), False
+
+
+def _longest_rows(kind: PortType, value: Any) -> Iterator[_Width]:
+    """The longest row of each ragged column of a value, which its dim bounds."""
+    for name, spec in _column_specs(kind):
+        raw = _columns(value).get(name)
+        if isinstance(raw, Jagged) and spec.ragged and _bounds_no_rows(spec):
+            yield name, spec.dims[1], int(raw.shape[1]), True
+
+
+def _bounds_no_rows(spec: ColumnSpec) -> bool:
+    """Whether the first inner dim of a ragged column is another than that of its rows."""
+    return set(spec.dims[0].atoms).isdisjoint(spec.dims[1].atoms)
 
 
 @lru_cache(maxsize=1024)
 def _column_specs(kind: PortType) -> tuple[tuple[str, ColumnSpec], ...]:
-    """The dense columns of a type that have other dims than rows."""
+    """The columns of a type that have other dims than rows."""
     fields = schema(kind.record).fields if isinstance(kind, RecordType) else {"": kind}
-    return tuple(
-        (name, spec)
-        for name, spec in fields.items()
-        if isinstance(spec, ColumnSpec) and not spec.ragged and len(spec.dims) > 1
-    )
+    return tuple((name, spec) for name, spec in fields.items() if isinstance(spec, ColumnSpec) and len(spec.dims) > 1)

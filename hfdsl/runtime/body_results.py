@@ -14,7 +14,8 @@ from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.conditions import provisions_of
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.types.batches import Batch, schema, upcast
-from hfdsl.types.columns import MetricSpec
+from hfdsl.types.columns import ColumnSpec, MetricSpec
+from hfdsl.types.dims import Size, atom_size, constant
 from hfdsl.types.joining import all_present
 from hfdsl.types.ragged import Jagged
 
@@ -26,10 +27,12 @@ def result_columns(
     presence: Mapping[str, bool],
     arguments: Mapping[str, Any],
     result: Any,
+    planned: Mapping[Any, Size],
 ) -> dict[str, Any]:
     """The columns of what the rank ``step.ranks[index]`` returned for these arguments, without pad rows.
 
-    ``presence`` says of the optional columns which of them the step is declared to return.
+    ``presence`` says of the optional columns which of them the step is declared to return, ``planned`` how wide its
+    columns are by dim.
 
     Raises:
         WiringError: HF805 where it returned something else than it declares.
@@ -40,7 +43,7 @@ def result_columns(
     if step.custom is not None or collected or step.layout.group != step.group:
         check_result(step.label, step.signature.returns, result, f"on rank {rank}")
     if step.custom is None and collected:
-        check_widths(step.label, step.signature, arguments, result, f"on rank {rank}")
+        check_widths(step.label, step.signature, arguments, result, f"on rank {rank}", planned)
     if isinstance(result, Batch) and isinstance(step.signature.returns, RecordType):
         result = upcast(result, step.signature.returns.record)
     columns = detached(to_columns(result))
@@ -50,6 +53,16 @@ def result_columns(
         if collected and (columns[name] is not None) is not present:
             raise WiringError("HF805", f"{_wrong_presence(step, name, present)} on rank {rank}")
     return _real_rows(step, index, table, columns) if collected else columns
+
+
+def planned_widths(plan: Plan, step: Step) -> Mapping[Any, Size]:
+    """The sizes that a plan has for the dims in a step's result, as its call binds them."""
+    kind, bound = step.signature.returns, plan.inference.bindings[step.node]
+    specs = schema(kind.record).fields.values() if isinstance(kind, RecordType) else (kind,)
+    dims = {atom for spec in specs if isinstance(spec, ColumnSpec) for dim in spec.dims[1:] for atom in dim.atoms}
+    sizes = {dim: constant(size) for dim, size in plan.dims.items()}
+    known = {dim: bound.get(dim, atom_size(dim)).substitute(sizes) for dim in dims}
+    return {dim: size for dim, size in known.items() if size.value is not None}
 
 
 def _wrong_presence(step: Step, name: str, present: bool) -> str:

@@ -50,13 +50,14 @@ from hfdsl.protocols.call import Call, in_call, seed_streams, seeded
 from hfdsl.protocols.collectives import Collectives, without_peers
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.worker import RankContext, current_rank
-from hfdsl.runtime.body_results import detached, result_columns
+from hfdsl.runtime.body_results import detached, planned_widths, result_columns
 from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.offloader import Offloader
 from hfdsl.runtime.recording import Recorder
 from hfdsl.runtime.role_errors import role_error
 from hfdsl.runtime.state_files import StateWriter, load_worker, worker_state
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
+from hfdsl.types.dims import Size
 
 REMEMBERED_SAVES = 16
 """How many folders before the newest a process remembers, with the files that it wrote there."""
@@ -95,6 +96,7 @@ class Executor:
         self._group, self._rank, self._seed, self._collectives = group, context.rank, seed, collectives
         self._deployment = plan.deployment
         self._plans: dict[str, Plan] = {}
+        self._widths: dict[tuple[str, int], Mapping[Any, Size]] = {}  # by step, of its result's dims
         self._steps: dict[tuple[str, int], Step] = {}
         self._offloader = Offloader(context.rank)
         self.add(plan)
@@ -113,6 +115,7 @@ class Executor:
         self._plans[plan.name] = plan
         self._offloader.add(plan)
         self._steps |= {(plan.name, step.node): step for step in plan.steps}
+        self._widths |= {(plan.name, step.node): planned_widths(plan, step) for step in plan.steps}
 
     def _build(self, name: str, context: RankContext, collectives: Collectives | None) -> Any:
         placement = self._deployment[name]
@@ -291,7 +294,7 @@ class Executor:
             except Exception as error:  # noqa: BLE001  # the user's code may raise anything
                 raise role_error(step.label, self._rank, call.step, error) from None
         presence = self._plans[call.plan].presence.get(step.node, {})
-        return result_columns(step, index, table, presence, arguments, result)
+        return result_columns(step, index, table, presence, arguments, result, self._widths[call.plan, step.node])
 
 
 def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
