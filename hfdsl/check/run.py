@@ -46,6 +46,7 @@ from hfdsl.check.rules import (
     swapped,
     tensor_groups,
     transports,
+    unread,
     wiring,
 )
 from hfdsl.deploy.cluster import Cluster
@@ -67,7 +68,7 @@ RULES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     balances.balance_columns_weigh_rows,
     misuses.misuses,
     wiring.mismatches,
-    wiring.unused,
+    unread.unused,
     formulas.numbers_fit_formulas,
     formulas.groups_have_a_spread,
     results.results,

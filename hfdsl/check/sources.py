@@ -19,22 +19,23 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 class _Places:
     """The calls of a file by line, column and end column, its functions by line; the outermost of several.
 
-    ``tests`` are the expressions that are compared with None, with ``is`` or ``is not``.
+    ``tests`` are the expressions that are compared with None, with ``is`` or ``is not``; ``tree`` is the whole file.
     """
 
     calls: dict[tuple[int, int, int | None], ast.Call] = field(default_factory=dict)
     functions: dict[int, Function] = field(default_factory=dict)
     tests: dict[tuple[int, int, int | None], str] = field(default_factory=dict)
+    tree: ast.Module | None = None
 
 
 @functools.lru_cache(maxsize=64)
 def _places(file: str) -> _Places:
     """One walk through a file serves all its findings."""
-    places = _Places()
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
-        return places
+        return _Places()
+    places = _Places(tree=tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             places.calls.setdefault((node.lineno, node.col_offset, node.end_col_offset), node)
@@ -117,6 +118,64 @@ def keyword_span(call: Span, name: str) -> Span:
     written = call_at(call)
     named = [span_of(call.file, keyword) for keyword in written.keywords if keyword.arg == name] if written else []
     return replace(named[0], calls=call.calls) if named else call
+
+
+def index_in_loop(made: Span) -> tuple[str, Span] | None:
+    """The name of what is made at ``made``, and where a loop over it reads one fixed entry of it, ``parts[0]``.
+
+    None where the name is assigned twice, or where no such loop can be found.
+    """
+    tree = _places(made.file).tree
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)] if tree is not None else []
+    pairs = [pair for node in assigned for target in node.targets for pair in _assigned(target, node.value)]
+    names = [target.id for target, value in pairs if isinstance(target, ast.Name) and _is_at(value, made)]
+    if len(names) != 1 or tree is None:
+        return None
+    [name] = names
+    for function in (node for node in ast.walk(tree) if isinstance(node, Function)):
+        if function.lineno <= made.line <= (function.end_lineno or 0):
+            stores = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name and _is_stored(n)]
+            entries = [entry for loop in ast.walk(function) for entry in _fixed_entries(loop, name)]
+            if len(stores) == 1 and entries:
+                return name, span_of(made.file, entries[0])
+    return None
+
+
+def _assigned(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """What is assigned to what: ``a, b = x, y`` are two assignments."""
+    match target, value:
+        case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+            return list(zip(targets, values, strict=True))
+    return [(target, value)]
+
+
+def _is_at(expression: ast.expr, place: Span) -> bool:
+    where = (place.line, place.column, place.end_column)
+    return (expression.lineno, expression.col_offset, expression.end_col_offset) == where
+
+
+def _is_stored(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
+
+
+def _fixed_entries(loop: ast.AST, name: str) -> list[ast.Subscript]:
+    """Where a loop over the entries of a name reads one of them by a number."""
+    match loop:
+        case ast.For(iter=iterated, body=body):
+            parts: list[ast.AST] = [*body]
+        case ast.ListComp(elt=element, generators=[ast.comprehension(iter=iterated)]):
+            parts = [element]
+        case _:
+            return []
+    if not any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(iterated)):
+        return []
+    subscripts = [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Subscript)]
+    return [s for s in subscripts if isinstance(s.value, ast.Name) and s.value.id == name and _is_number(s.slice)]
+
+
+def _is_number(index: ast.expr) -> bool:
+    number = index.operand if isinstance(index, ast.UnaryOp) else index
+    return isinstance(number, ast.Constant) and isinstance(number.value, int)
 
 
 def return_span(function: Span) -> Span:

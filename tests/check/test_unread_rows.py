@@ -79,3 +79,47 @@ def test_rows_that_only_other_unread_rows_are_made_of_are_reported_once() -> Non
 
     [finding] = program.check(None, {B: 8}).findings
     assert "hf.fill" in finding.message
+
+
+def test_a_loop_over_mini_batches_reads_the_one_of_its_turn() -> None:
+    @hf.dataflow
+    def program(rows: Rows, actor: Actor) -> list[Loss]:
+        parts = hf.minibatches(rows, 4)
+        return [actor.update(parts[0]) for _ in range(len(parts))]
+
+    @hf.dataflow
+    def two(rows: Rows, actor: Actor) -> list[Loss]:
+        parts, again = hf.minibatches(rows, 4), hf.minibatches(rows, 2)
+        losses = [actor.update(part) for part in again]
+        for _part in parts:
+            loss = actor.update(parts[-1])
+            losses.append(loss)
+        return losses
+
+    for mistaken in (program, two):
+        [finding] = mistaken.check(None, {B: 8}).findings
+        assert finding.message == (
+            "nothing reads 3 of the 4 mini-batches in 'parts': the loop over them reads the same one in every turn"
+        )
+
+
+def test_a_part_may_be_read_again_and_the_others_left_out() -> None:
+    @hf.dataflow
+    def epochs(rows: Rows, actor: Actor) -> list[Loss]:
+        parts = hf.minibatches(rows, 2)
+        return [actor.update(parts[0]) for _ in range(2)]
+
+    @hf.dataflow
+    def all_beside_the_first(rows: Rows, actor: Actor) -> list[Loss]:
+        parts = hf.minibatches(rows, 2)
+        return [loss for part in parts for loss in (actor.update(part), actor.update(parts[0]))]
+
+    @hf.dataflow
+    def other_of_that_name(rows: Rows, actor: Actor) -> list[Loss]:
+        parts = hf.minibatches(rows, 2)
+        first = parts[0]
+        parts = hf.minibatches(first, 2)
+        return [actor.update(first) for _ in parts] + [actor.update(part) for part in parts]
+
+    for valid in (epochs, all_beside_the_first, other_of_that_name):
+        assert valid.check(None, {B: 8}).codes == ()

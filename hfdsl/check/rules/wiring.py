@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
 from hfdsl.check.context import Context
@@ -17,7 +16,7 @@ from hfdsl.check.sources import argument_span, port_span
 from hfdsl.graph.fits import annotation_text, field_misfit, value_text
 from hfdsl.graph.infer import Mismatch, RecordValue
 from hfdsl.graph.infer import MismatchKind as Kind
-from hfdsl.graph.program import Constant, Filter, MiniBatch, Node, Pack, Repeat, Take
+from hfdsl.graph.program import Constant, Pack
 from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.graph.spans import NOWHERE, Span
@@ -205,43 +204,3 @@ def _producers(context: Context, m: Mismatch) -> tuple[str, ...]:
     if uncertain:
         return (f"records are nominal: build {wanted.__name__}({', '.join([*uncertain, '...'])}) from its columns",)
     return (f"records are nominal: convert with hf.merge({wanted.__name__}, ...)",)
-
-
-def unused(context: Context) -> Iterator[Finding]:
-    """A record that a role makes is read, or GPU time is wasted; rows that are selected are read, or all are used."""
-    read = {ref.node for node in context.program.graph.nodes for ref in node.refs}
-    read |= {ref.node for ref in context.program.graph.output.refs()}
-    if context.program.graph.misuses:
-        return
-    yield from _unused_selections(context, read)
-    for node in context.program.graph.calls:
-        value = context.program.inference.values[node.id]
-        if node.id not in read and isinstance(value, RecordValue) and value.rows is not None:
-            yield Finding(
-                "HF602",
-                f"'{node.label}' makes {value}, which nothing reads",
-                Label(node.span),
-                notes=("return it or remove the call",),
-            )
-
-
-def _unused_selections(context: Context, read: AbstractSet[int]) -> Iterator[Finding]:
-    """Lines that repeat or select rows and whose result is never read, as if the argument had changed.
-
-    The last round of a loop may leave one over, so a line counts as read if any of its nodes is; so does one that asks
-    whether a column is present, which is another mistake.
-    """
-    lines: dict[tuple[Span, str], list[Node]] = {}
-    tested = {(span.file, span.line) for span, *_ in context.program.graph.optional_reads}
-    for node in context.program.graph.nodes:
-        if isinstance(node.op, (Repeat, MiniBatch, Filter, Take)):
-            function = "minibatches" if isinstance(node.op, MiniBatch) else node.op.label
-            lines.setdefault((node.span, function), []).append(node)
-    for (span, function), nodes in lines.items():
-        if (span.file, span.line) not in tested and read.isdisjoint(node.id for node in nodes):
-            yield Finding(
-                "HF602",
-                f"nothing reads what 'hf.{function}' returns, and its argument keeps its rows",
-                Label(span),
-                notes=("pass the result on or remove the call: rows are never changed in place",),
-            )

@@ -1,0 +1,78 @@
+"""Unread results: records that nothing reads, rows that are selected in vain, mini-batches that a loop passes over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.sources import index_in_loop
+from hfdsl.graph.infer import RecordValue
+from hfdsl.graph.program import Filter, MiniBatch, Node, Repeat, Take
+from hfdsl.graph.spans import Span
+
+
+def unused(context: Context) -> Iterator[Finding]:
+    """A record that a role makes is read, or GPU time is wasted; rows that are selected are read, or all are used."""
+    read = {ref.node for node in context.program.graph.nodes for ref in node.refs}
+    read |= {ref.node for ref in context.program.graph.output.refs()}
+    if context.program.graph.misuses:
+        return
+    yield from _unused_selections(context, read)
+    yield from _passed_over(context, read)
+    for node in context.program.graph.calls:
+        value = context.program.inference.values[node.id]
+        if node.id not in read and isinstance(value, RecordValue) and value.rows is not None:
+            yield Finding(
+                "HF602",
+                f"'{node.label}' makes {value}, which nothing reads",
+                Label(node.span),
+                notes=("return it or remove the call",),
+            )
+
+
+def _unused_selections(context: Context, read: AbstractSet[int]) -> Iterator[Finding]:
+    """Lines that repeat or select rows and whose result is never read, as if the argument had changed.
+
+    The last round of a loop may leave one over, so a line counts as read if any of its nodes is; so does one that asks
+    whether a column is present, which is another mistake.
+    """
+    lines: dict[tuple[Span, str], list[Node]] = {}
+    tested = {(span.file, span.line) for span, *_ in context.program.graph.optional_reads}
+    for node in context.program.graph.nodes:
+        if isinstance(node.op, (Repeat, MiniBatch, Filter, Take)):
+            function = "minibatches" if isinstance(node.op, MiniBatch) else node.op.label
+            lines.setdefault((node.span, function), []).append(node)
+    for (span, function), nodes in lines.items():
+        if (span.file, span.line) not in tested and read.isdisjoint(node.id for node in nodes):
+            yield Finding(
+                "HF602",
+                f"nothing reads what 'hf.{function}' returns, and its argument keeps its rows",
+                Label(span),
+                notes=("pass the result on or remove the call: rows are never changed in place",),
+            )
+
+
+def _passed_over(context: Context, read: AbstractSet[int]) -> Iterator[Finding]:
+    """Mini-batches of which a loop over all of them reads the same one in every turn, and nothing any other."""
+    batches: dict[tuple[int | None, Span], list[Node]] = {}
+    for node in context.program.graph.nodes:
+        if isinstance(node.op, MiniBatch) and node.op.count > 1:
+            batches.setdefault((node.batch.node if node.batch else None, node.span), []).append(node)
+    for (_, span), nodes in batches.items():
+        kept = [node for node in nodes if node.id in read]
+        if len(kept) != 1 or len(nodes) == 1:
+            continue
+        readers = [n.span for n in context.program.graph.nodes if any(ref.node == kept[0].id for ref in n.refs)]
+        found = index_in_loop(span) if len(readers) > len(set(readers)) else None
+        if found is not None:
+            name, place = found
+            yield Finding(
+                "HF602",
+                f"nothing reads {len(nodes) - 1} of the {len(nodes)} mini-batches in '{name}': the loop over them "
+                "reads the same one in every turn",
+                Label(place, "read in every turn"),
+                (Label(span, f"makes {len(nodes)} mini-batches"),),
+                notes=(f"read the mini-batch of the turn: for part in {name}",),
+            )
