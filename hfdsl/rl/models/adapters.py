@@ -54,19 +54,16 @@ def add_adapters(model: Any, lora: Lora, seed: int, tp: AxisGroup) -> None:
     )
 
     layers = targeted_layers(model, lora)
+    arguments: dict[str, Any] = {
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": lora.dropout,
+        "target_modules": list(layers),
+        "fan_in_fan_out": any(isinstance(layer, Conv1D) for layer in layers.values()),
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        inject_adapter_in_model(
-            LoraConfig(
-                r=lora.rank,
-                lora_alpha=lora.alpha,
-                lora_dropout=lora.dropout,
-                target_modules=list(layers),
-                fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in layers.values()),
-            ),
-            model,
-            ADAPTER,
-        )
+        inject_adapter_in_model(LoraConfig(**arguments), model, ADAPTER)
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()  # peft has it in the dtype of the layer
