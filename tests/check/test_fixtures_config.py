@@ -60,7 +60,6 @@ def test_the_mended_configuration_has_no_finding(name: str, tmp_path: Path) -> N
         ("hf715", "backend=ray"),
         ("hf715", "deployment.pools.all.processes=[1]"),
         ("hf715", "deployment.default.mesh={ tp = 2 }"),
-        ("hf715_compile", "actor.training.sharding=none"),
         ("hf715_sliced", "deployment.roles.actor.mesh={ dp = 2 }"),
         ("hf715_lora", "deployment.roles.actor.mesh={ dp = 2 }"),
         ("hf715_lora", "actor.lora=none"),

@@ -49,6 +49,7 @@ class Policy(nn.Module):
         self.model, self.temperature, self.tp, self.packing = model, temperature, tp, packing
         self.slices = tp.size if isinstance(model.get_output_embeddings(), Sliced) else 1
         self.writes = 0
+        self.export_dtype: torch.dtype | None = None  # of weights for other roles, where it is not that of this module
 
     @property
     def version(self) -> int:
@@ -145,6 +146,7 @@ class Scorer(nn.Module):
         if packing:
             allow_packing(model)
         self.base_model, self.tp, self.packing, self.writes = model.base_model, tp, packing, 0
+        self.export_dtype: torch.dtype | None = None
         weight = next(self.base_model.parameters())
         width = model.config.get_text_config().hidden_size
         self.score = nn.Linear(width, 1, bias=False, device=weight.device, dtype=weight.dtype)

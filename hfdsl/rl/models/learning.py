@@ -43,6 +43,7 @@ from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy, Scorer
+from hfdsl.rl.models.master_weights import MasterWeights
 from hfdsl.rl.models.micro_batches import MicroBatch
 from hfdsl.rl.models.offloading import model_to_device, model_to_host, optimizer_to_device, optimizer_to_host
 from hfdsl.rl.models.sharding import is_sharded, local_part, shard, sharded_like
@@ -70,12 +71,13 @@ class Learner:
             enable = getattr(model, "activation_checkpointing_enable", None)  # newer versions
             (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
         if config.sharding == "fsdp":
-            if model.base_model._compiled_call_impl is not None:
-                raise ResourceError("HF812", 'compile=true and sharding="fsdp" do not go together; leave one out')
-            shard(module, tuple(model._no_split_modules or ()), config.autocast, peers)  # as accelerate does
+            blocks = tuple(model._no_split_modules or ())  # as accelerate does
+            shard(module, blocks, config.autocast, peers, master_weights=config.master_weights)
         self.module, self.config = module, config
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.sliced = sliced_parameters(module)
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        self.masters = MasterWeights(parameters if config.master_weights else ())
+        self.parameters = self.masters(parameters)
+        self.sliced = frozenset(self.masters(sliced_parameters(module)))
         self.optimizer = torch.optim.AdamW(
             self.parameters,
             lr=config.optimizer.learning_rate,
@@ -115,6 +117,7 @@ class Learner:
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = learning_rate
         self.optimizer.step()
+        self.masters.write()
         self.module.writes += 1
         self.steps += 1
         return OptimizerStep(norm, learning_rate)
@@ -127,7 +130,7 @@ class Learner:
     def _clip_slices(self, peers: AxisGroup) -> float:
         """The same where the ranks of ``tp`` hold slices: see the example above."""
         tp, clip = self.module.tp, self.config.optimizer.clip_norm
-        for parameter in parameters_with_partial_gradients(self.module):
+        for parameter in self.masters(parameters_with_partial_gradients(self.module)):
             if parameter.grad is not None:
                 gradient = local_part(parameter.grad)
                 gradient.copy_(tp.all_reduce(gradient.contiguous()))
@@ -152,6 +155,7 @@ class Learner:
         if part == "weights":
             model_to_host(self.module)
         else:
+            self.masters.offload()
             optimizer_to_host(self.optimizer)
 
     def onload(self, part: Part) -> None:
@@ -159,6 +163,7 @@ class Learner:
         if part == "weights":
             model_to_device(self.module)
         else:
+            self.masters.onload()
             optimizer_to_device(self.optimizer)
 
     def state(self) -> dict[str, Any]:
@@ -170,6 +175,7 @@ class Learner:
         frozen = {name for name, parameter in parameters if not parameter.requires_grad}
         return {
             "weights": {name: value for name, value in self.module.state_dict().items() if name not in frozen},
+            "masters": self.masters.state(),
             "optimizer": self.optimizer.state_dict()["state"],
             "steps": self.steps,
         }
@@ -179,6 +185,7 @@ class Learner:
         weights = self.module.state_dict()
         for name, value in state["weights"].items():
             local_part(weights[name]).copy_(local_part(value))
+        self.masters.load_state(state.get("masters", ()))
         self.module.writes += 1
         # A state holds local tensors; under FSDP each becomes this rank's shard of the parameter's layout again.
         moments_of = {

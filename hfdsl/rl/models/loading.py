@@ -15,6 +15,7 @@ from transformers.utils import logging
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
+from hfdsl.rl.models.compilation import compile_blocks
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.tensor_parallel import parallelize, tensor_parallel_plan
 from hfdsl.rl.workers.config import ModelConfig
@@ -54,7 +55,7 @@ def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
             model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32, **options)
     placed: Any = _placed(parallelize(model, tp, name), getattr(torch, config.dtype))
     if config.compile:
-        placed.base_model.compile(dynamic=True)  # micro-batches have many shapes
+        compile_blocks(placed)
     return placed.eval()
 
 

@@ -24,6 +24,7 @@ positions count real tokens in both; and results of padding are thrown away.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -189,30 +190,32 @@ def _sequence_by_sequence(
     sliding_window: int | None,
 ) -> torch.Tensor:
     """The same where there is no kernel for it, as on a CPU or in float32: [n, heads, width]."""
+    options = {"dropout_p": dropout, "scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
+    whole = [states.transpose(0, 1)[None] for states in (query, key, value)]
+    if torch.compiler.is_compiling():  # lengths would have to be known
+        return _attended(whole, _mask(starts, query.shape[0], sliding_window), options)
     lengths = starts.diff().tolist()
-    columns = (states.transpose(0, 1)[None].split(lengths, 2) for states in (query, key, value))
-    attended = [
-        scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=_window(queries.shape[2], sliding_window, query.device),
-            dropout_p=dropout,
-            is_causal=sliding_window is None,
-            scale=scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )[0]
-        for queries, keys, values in zip(*columns, strict=True)
-    ]
-    return torch.cat(attended, 1).transpose(0, 1)
+    sequences = zip(*(states.split(lengths, 2) for states in whole), strict=True)
+    return torch.cat(
+        [
+            _attended(sequence, _mask(starts[:1], length, sliding_window), options)
+            for sequence, length in zip(sequences, lengths, strict=True)
+        ]
+    )
 
 
-def _window(length: int, size: int | None, device: torch.device) -> torch.Tensor | None:
-    if size is None:
-        return None
-    here = torch.arange(length, device=device)
-    behind = here[:, None] - here
-    return (behind >= 0) & (behind < size)
+def _attended(states: Sequence[torch.Tensor], mask: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+    query, key, value = states
+    return scaled_dot_product_attention(query, key, value, mask, **options)[0].transpose(0, 1)
+
+
+def _mask(starts: torch.Tensor, length: int, window: int | None) -> torch.Tensor:
+    """Which token attends to which: to those before it in its sequence, and in its window; bool[length, length]."""
+    token = torch.arange(length, device=starts.device)
+    sequence = torch.searchsorted(starts, token, right=True, out_int32=True)
+    behind = token[:, None] - token
+    mask = (behind >= 0) & (sequence[:, None] == sequence)
+    return mask if window is None else mask & (behind < window)
 
 
 def _packed_mask(*arguments: Any, **options: Any) -> torch.Tensor | None:

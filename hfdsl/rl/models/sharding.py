@@ -21,14 +21,23 @@ from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.models.adapters import adapters, base_names
 from hfdsl.rl.models.device import device
-from hfdsl.rl.models.forward import Policy
+from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.parallel_layers import gathered_slices, local_slice
 from hfdsl.rl.models.tensor_parallel import slice_dims
 from hfdsl.rl.workers.config import FloatDType
 
 
-def shard(module: nn.Module, blocks: tuple[str, ...], autocast: FloatDType | None, peers: AxisGroup) -> None:
+def shard(
+    module: Policy | Scorer,
+    blocks: tuple[str, ...],
+    autocast: FloatDType | None,
+    peers: AxisGroup,
+    *,
+    master_weights: bool = False,
+) -> None:
     """Shard the parameters over all peers; FSDP gathers each module whose class ``blocks`` names as a unit.
+
+    With ``master_weights`` shards are in float32, and are gathered, and exported, in the dtype that parameters had.
 
     Raises:
         ResourceError: HF812 where ranks share a process.
@@ -41,9 +50,12 @@ def shard(module: nn.Module, blocks: tuple[str, ...], autocast: FloatDType | Non
             'sharding="fsdp" needs a process for every rank, as on the Ray backend; use sharding="none" elsewhere',
         )
     mesh = DeviceMesh.from_group(peers.process_group, device().type, mesh_dim_names=("dp",))
-    policy = MixedPrecisionPolicy(
-        param_dtype=getattr(torch, autocast) if autocast else None, reduce_dtype=torch.float32
-    )
+    computes = getattr(torch, autocast) if autocast else None
+    if master_weights:
+        computes = module.export_dtype = next(module.parameters()).dtype
+        for parameter in module.parameters():
+            parameter.data = parameter.data.float()
+    policy = MixedPrecisionPolicy(param_dtype=computes, reduce_dtype=torch.float32)
     for inner in [inner for inner in module.modules() if type(inner).__name__ in blocks]:
         fully_shard(inner, mesh=mesh, mp_policy=policy)
     fully_shard(module, mesh=mesh, mp_policy=policy)
@@ -85,6 +97,7 @@ def full_weights(module: Policy) -> Iterator[tuple[str, torch.Tensor]]:
         if name in adapters_by_weight:
             adapter = adapters_by_weight[name]
             weight = adapter.merged(weight, _whole(state[adapter.a]), _whole(state[adapter.b]))
+        weight = weight if module.export_dtype is None else weight.to(module.export_dtype)
         yield base_name, gathered_slices(weight, module.tp, dims[name]) if name in dims else weight
 
 

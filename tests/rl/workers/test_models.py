@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 import hfdsl as hf
@@ -26,6 +26,7 @@ from tests.rl.workers.programs import SIZES, tensors
 SMALL = {"vocab_size": 16, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1}
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "llama": tiny.LLAMA,
     "qwen3": {**tiny.LLAMA, "head_dim": 8},
     "gemma2": {**tiny.LLAMA, "head_dim": 8, "final_logit_softcapping": 2.0, "query_pre_attn_scalar": 8},
     "granite": {**tiny.LLAMA, "logits_scaling": 4.0},
@@ -62,34 +63,36 @@ def test_every_family_learns_and_generates(name: str) -> None:
     assert losses[-1] < losses[0]
 
 
-def test_compiled_passes_are_those_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("packing", "checkpointing"), [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_compiled_passes_are_those_of_the_model(
+    name: str, packing: bool, checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Traced as on a GPU, but run as it stands: making kernels takes a minute."""
-    compiled = list[nn.Module]()
+    traced = list[Any]()
 
-    def traced(module: nn.Module, **options: Any) -> None:
-        compiled.append(module)
-        module._compiled_call_impl = torch.compile(module._call_impl, backend="eager", **options)
+    def backend(graph: Any, inputs: list[Any]) -> Any:
+        traced.append(graph)
+        return graph.forward
 
     def ran(model: w.ModelConfig) -> tuple[list[float], Rollout]:
-        roles = tiny.deployment(1, actor=replace(tiny.ACTOR, model=model, batching=w.BatchingConfig(tokens=32)))
+        batching = w.BatchingConfig(tokens=32, packing=packing)
+        training = replace(tiny.TRAINING, checkpointing=checkpointing)
+        roles = tiny.deployment(1, actor=replace(tiny.ACTOR, model=model, batching=batching, training=training))
         with supervised.compile(roles, SIZES).launch("local") as running:
             losses = [running.step(tiny.demonstrations(8, seed)).loss.value for seed in range(3)]
             sampled: Rollout = running.also(sampling.compile(roles, SIZES)).step(tiny.prompts(8))
         return losses, sampled
 
-    monkeypatch.setattr(nn.Module, "compile", traced)
-    plain, fast = ran(tiny.MODEL), ran(replace(tiny.MODEL, compile=True))
-    assert [type(module).__name__ for module in compiled] == ["LlamaModel"]
+    torch._dynamo.reset()  # else it runs what an earlier test has traced
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    plain = ran(family(name))
+    assert not traced
+    fast = ran(replace(family(name), compile=True))
+    assert traced
     assert fast[0] == pytest.approx(plain[0], rel=1e-5)
     assert torch.equal(fast[1].ids.tensor, plain[1].ids.tensor)
     torch.testing.assert_close(fast[1].log_probs.tensor, plain[1].log_probs.tensor)
-
-
-def test_compiled_passes_are_not_sharded() -> None:
-    sharded = replace(tiny.ACTOR, model=replace(tiny.MODEL, compile=True), training=w.TrainingConfig(sharding="fsdp"))
-    with pytest.raises(ResourceError) as error:
-        w.Actor(sharded)
-    assert str(error.value) == 'HF812: compile=true and sharding="fsdp" do not go together; leave one out'
 
 
 def test_logits_in_parts_are_logits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

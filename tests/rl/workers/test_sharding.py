@@ -12,6 +12,7 @@ import torch
 import hfdsl as hf
 from hfdsl.errors import RoleError
 from hfdsl.rl import workers as w
+from hfdsl.rl.dataflows.supervised import supervised
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, Weighed, apart, everything, numbers, policy, tensors, weighed
 
@@ -88,6 +89,26 @@ def test_parts_are_parts_and_are_kept_as_such(ray_cluster: Any, tmp_path: Path) 
     assert [numbers(metrics) for metrics, _ in again] == [numbers(metrics) for metrics, _ in rest]
     for (metrics, _), (others, _) in zip(whole, [first, *rest], strict=True):
         assert numbers(others) == pytest.approx(numbers(metrics), rel=1e-3)
+
+
+@pytest.mark.nightly
+def test_parts_in_float32_of_parameters_in_16_bits(ray_cluster: Any) -> None:
+    """They learn as copies in float32 do, and other roles get 16 bits of them."""
+    model, batches = replace(tiny.MODEL, dtype="bfloat16"), [tiny.demonstrations(ROWS, seed) for seed in range(3)]
+
+    def learned(sharding: Any, backend: Any) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+        training = replace(tiny.TRAINING, sharding=sharding, master_weights=True)
+        deployment = tiny.deployment(2, actor=replace(tiny.ACTOR, model=model, training=training))
+        with supervised.compile(deployment, SIZES).launch(backend, worker_env=NO_GPU) as running:
+            metrics = [numbers(running.step(batch)) for batch in batches]
+            return metrics, running.also(policy.compile(deployment)).step()
+
+    (whole, weights), (parts, others) = learned("none", "local"), learned("fsdp", "ray")
+    for metrics, expected in zip(parts, whole, strict=True):
+        assert metrics == pytest.approx(expected, rel=0.02)
+    for name, weight in weights.items():
+        assert others[name].dtype == weight.dtype == torch.bfloat16
+        torch.testing.assert_close(others[name], weight, rtol=0.02, atol=0.02, msg=name)
 
 
 @pytest.mark.nightly

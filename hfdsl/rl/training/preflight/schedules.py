@@ -60,7 +60,9 @@ def small_steps_count(subject: Subject) -> Iterator[Finding]:
         config = field.rpartition(".")[0]
         place = f"{config}.model"
         model = None if f"{config}.lora" in adapters else models.get(place)  # an adapter learns in float32
-        if role is None or model is None or model.dtype == "float32" or not 0 < rate < LOST_BELOW:
+        if role is None or model is None or training.master_weights:
+            continue
+        if model.dtype == "float32" or not 0 < rate < LOST_BELOW:
             continue
         yield subject.finding(
             "HF719",

@@ -34,21 +34,18 @@ def shards_have_processes(subject: Subject) -> Iterator[Finding]:
 
 
 def compiled_models_are_whole(subject: Subject) -> Iterator[Finding]:
-    """A model is either compiled, or sharded or sliced."""
-    trainings = dict(_trainings(subject))
+    """A model is either compiled or sliced."""
     for field, model in subject.parts(ModelConfig):
         role = subject.role_of(field)
         if role is None or not model.compile:
             continue
-        tp, training = subject.mesh(role).tp, trainings.get(role)
-        sharded = training is not None and training.sharding == "fsdp"  # of one rank, too
-        if tp > 1 or sharded:
-            cut = f"tp = {tp}" if tp > 1 else 'sharding = "fsdp"'
+        tp = subject.mesh(role).tp
+        if tp > 1:
             yield subject.finding(
                 "HF715",
-                f"'{role}' compiles its model, and {cut} divides it: the two do not go together",
+                f"'{role}' compiles its model, and tp = {tp} slices it: the two do not go together",
                 f"{field}.compile",
-                related={_cause(subject, role): cut},
+                related={_cause(subject, role): f"tp = {tp}"},
                 changes=(SetField(f"{field}.compile", value=False),),
                 advice=f"set {field}.compile to false",
             )
