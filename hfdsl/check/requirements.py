@@ -20,6 +20,7 @@ from hfdsl.errors import DefinitionError
 from hfdsl.protocols.mesh import AXIS_SIZE, Mesh
 from hfdsl.types.batches import closest
 from hfdsl.types.dims import Answer, Size
+from hfdsl.types.numbers import in_digits
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -46,6 +47,9 @@ MESH_SIZES: Mapping[str, Callable[[Mesh], int]] = {
 """What a requirement may name of a role's mesh."""
 
 
+MAX_NUMBER = 10**4000
+"""Python refuses to write numbers of more than 4,300 digits, and messages write the sums of a requirement."""
+
 MAX_NESTING = 8
 """How deep configs within configs are read: one may hold itself."""
 
@@ -66,11 +70,14 @@ class Scope:
         """The number behind a name, None where it is a dim without a known size.
 
         Raises:
-            DefinitionError: HF323 for a name that is neither.
+            DefinitionError: HF323 for a name that is neither, or a number of a config above ``MAX_NUMBER``.
         """
         if name in self.sizes:
             return self.sizes[name].value
         if (number := _number(self.fields.get(name))) is not None:
+            if abs(number) > MAX_NUMBER:
+                above = "a requirement is over numbers of at most 4,000 digits"
+                raise DefinitionError("HF323", f"'{name}' of the role's config is {in_digits(number)}: {above}")
             return number
         if self.placement and name in MESH_SIZES:
             return Fraction(MESH_SIZES[name](self.placement.mesh))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hfdsl.errors import ResourceError
 from hfdsl.graph.spans import NOWHERE, Span, caller_span
 from hfdsl.types.batches import closest
-from hfdsl.types.numbers import is_count, is_number
+from hfdsl.types.numbers import MAX_COUNT, brief, count_range, is_count, is_number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,12 +40,13 @@ class Nodes:
         for name, least in (("count", 1), ("gpus", 0), ("domain", 1)):
             value = getattr(self, name)
             if not is_count(value, least):
-                raise _refused(f"{name} is a whole number of at least {least}, got {value!r}")
+                raise _refused(f"{name} is {count_range(value, least=least)}, got {brief(value)}")
         for name in ("gpu_memory_gib", "cpus", "memory_gib"):
             value = getattr(self, name)
             required = value is not None or name == "cpus"
-            if required and not (is_number(value) and 0 < value < math.inf):
-                raise _refused(f"{name} is a number above 0, got {value!r}")
+            if required and not (is_number(value) and 0 < value <= MAX_COUNT):
+                bound = "up to 2**63 - 1" if is_number(value) and MAX_COUNT < value < math.inf else "above 0"
+                raise _refused(f"{name} is a number {bound}, got {brief(value)}")
         if self.gpus and self.gpu_memory_gib is None:
             raise _refused(f"nodes with gpus = {self.gpus} need gpu_memory_gib, the memory of one GPU")
         if not self.gpus and self.gpu_memory_gib is not None:
@@ -97,7 +98,7 @@ class Cluster:
                 text = file.read()
             tables = _tables(tomllib.loads(text))
             kinds = [_kind(table, f"table {i} of [[nodes]]: ") for i, table in enumerate(tables, 1)]
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError) as error:  # also of a number of more digits than Python reads
             raise _refused(f"{path}: {getattr(error, 'strerror', None) or error}") from None
         except ResourceError as error:
             raise _refused(f"{path}: {error.message}") from None

@@ -13,7 +13,7 @@ from hfdsl.graph.dataflow import Dataflow, check_experiment, require_batches
 from hfdsl.graph.spans import NOWHERE, Span, caller_span
 from hfdsl.types.arguments import constructor_takes
 from hfdsl.types.dims import Dim, Sizes
-from hfdsl.types.numbers import is_count
+from hfdsl.types.numbers import brief, count_range, is_count
 
 if TYPE_CHECKING:
     from hfdsl.check.report import Report
@@ -71,7 +71,9 @@ class Experiment:
             text = "batches= of an experiment is a function without parameters that gives the batches"
             raise ResourceError("HF542", f"{text}, got {type(self.batches).__name__}: write lambda: ...")
         if not is_count(self.seed, least=0):
-            raise ResourceError("HF507", f"seed= of an experiment is a whole number, got {self.seed!r}")
+            raise ResourceError(
+                "HF507", f"seed= of an experiment is {count_range(self.seed, least=0)}, got {brief(self.seed)}"
+            )
 
     def check(self) -> Report:
         """Everything that can be known to be wrong before launch; see ``Dataflow.check``."""

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.offloading import PARTS
-from hfdsl.types.numbers import is_number
+from hfdsl.types.numbers import MAX_COUNT, brief, is_count
 
 
 def total(amounts: Iterable[Fraction]) -> Fraction:
@@ -74,14 +74,16 @@ class GpuMemory:
     def _amount(cls, text: object, owner: str) -> GpuMemory:
         match = _AMOUNT.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
-            example = f'"{text}GiB"' if isinstance(text, int) and is_number(text) else '"40GiB"'
+            example = f'"{text}GiB"' if is_count(text) else '"40GiB"'
             raise ResourceError(
                 "HF504",
-                f'{owner}: gpu_memory= is text with a unit, such as {example} or "60%" of the device, got {text!r}',
+                f'{owner}: gpu_memory= is text with a unit, such as {example} or "60%" of the device, '
+                f"got {brief(text)}",
             )
-        number, unit = Fraction(match[1]), match[2]
-        if number == 0 or (unit == "%" and number > 100):
-            raise ResourceError("HF504", f"{owner}: gpu_memory={text!r} is no part of a GPU's memory")
+        most = 100 if match[2] == "%" else MAX_COUNT
+        number, unit = Fraction(match[1] if len(match[1]) <= 400 else most + 1), match[2]
+        if not 0 < number <= most:
+            raise ResourceError("HF504", f"{owner}: gpu_memory={brief(text)} is no part of a GPU's memory")
         if unit == "%":
             return cls(f"{match[1]}%", fraction=number / 100)
         return cls(f"{match[1]}{unit}", gib=number if unit == "GiB" else number / 1024)

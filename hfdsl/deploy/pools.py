@@ -9,7 +9,7 @@ from itertools import accumulate, count
 
 from hfdsl.errors import ResourceError
 from hfdsl.types.arguments import constructor_takes, takes
-from hfdsl.types.numbers import is_count
+from hfdsl.types.numbers import brief, count_range, is_count
 
 _names = count(1)
 
@@ -44,9 +44,10 @@ class ResourcePool:
     ) -> None:
         listed = isinstance(processes, Sequence) and processes
         if not listed or not all(is_count(n) for n in processes):
+            wanted = count_range(*(processes if listed else ())).removeprefix("a whole number of ")
             raise ResourceError(
                 "HF514",
-                f"a pool takes a list with the number of processes on each node, each at least 1, got {processes!r}",
+                f"a pool takes a list with the number of processes on each node, each {wanted}, got {brief(processes)}",
             )
         if not isinstance(use_gpu, bool):
             raise ResourceError("HF514", f"use_gpu= of a pool is True or False, got {use_gpu!r}")
@@ -95,7 +96,7 @@ class ResourcePool:
             ResourceError: HF514 where the sizes do not add up to the pool.
         """
         if not isinstance(sizes, Sequence) or not all(is_count(size, least=0) for size in sizes):
-            text = f"split of '{self.name}' takes a list with the number of slots of each part, got {sizes!r}"
+            text = f"split of '{self.name}' takes a list with the number of slots of each part, got {brief(sizes)}"
             raise ResourceError("HF514", text)
         if sum(sizes) != self.world_size or 0 in sizes:
             raise ResourceError(

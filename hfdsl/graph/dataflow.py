@@ -17,6 +17,7 @@ from hfdsl.graph.signatures import deferred, is_option, type_hints
 from hfdsl.types.batches import closest
 from hfdsl.types.bounds import bounds_of, misfit
 from hfdsl.types.dims import Dim, Sizes
+from hfdsl.types.numbers import brief
 
 if TYPE_CHECKING:
     from hfdsl.check.report import Report
@@ -127,7 +128,9 @@ class Dataflow(Generic[P, R]):
                 )
             if name in hints and not fits_static(Constant(value), hints[name]):
                 shown = getattr(hints[name], "__name__", hints[name])
-                raise WiringError("HF206", f"option '{name}' of '{self.body.__name__}' takes {shown}, got {value!r}")
+                raise WiringError(
+                    "HF206", f"option '{name}' of '{self.body.__name__}' takes {shown}, got {brief(value)}"
+                )
         bounded = get_type_hints(self.body, include_extras=True)
         for name, value in options.items():
             if bounds_of(bounded.get(name)) is not None and (problem := misfit(bounded[name], value)):

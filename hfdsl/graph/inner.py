@@ -35,6 +35,7 @@ from hfdsl.graph.symbolic import Symbolic, SymbolicRole
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.numbers import brief
 from hfdsl.types.rows import Independent
 
 
@@ -219,4 +220,4 @@ def _shown(value: Any) -> str:
         return str(value._type)
     if isinstance(value, (tuple, list, dict)):
         return f"a {type(value).__name__} of {len(value)}"
-    return uncalled(value) or (f"the {type(value).__name__} {value!r}" if value is not None else "None")
+    return uncalled(value) or (f"the {type(value).__name__} {brief(value)}" if value is not None else "None")

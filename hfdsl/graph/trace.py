@@ -58,7 +58,7 @@ from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.bounds import Within
 from hfdsl.types.columns import ColumnSpec, ObjSpec
-from hfdsl.types.numbers import is_count
+from hfdsl.types.numbers import brief, count_range, is_count
 from hfdsl.types.rows import GroupedBy
 
 MAX_STEPS = 100_000
@@ -167,7 +167,7 @@ class Tracer:
             parameter = signature.rows.parameter
             group = arguments.get(parameter, inspect.signature(signature.body).parameters[parameter].default)
             if group is not inspect.Parameter.empty and not is_count(group):
-                return self.misuse(MisuseKind.BAD_COUNT, f"'{parameter}' of '{signature.name}'", _in_words(group))
+                return self._bad_count(f"'{parameter}' of '{signature.name}'", group)
             signature = in_groups(signature, group if is_count(group) else 1)
         self.calls += 1
         return self.emit(FunctionCall(signature, self.calls - 1), arguments, signature.result)
@@ -245,7 +245,7 @@ class Tracer:
         if not is_count(times):
             if isinstance(times, Symbolic) and isinstance(times._operand, ErrorValue):
                 return times
-            return self.misuse(MisuseKind.BAD_COUNT, "repeat", _in_words(times))
+            return self._bad_count("repeat", times)
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return self._not_rows(batch, "repeat")
         return self.emit(Repeat(times), {"batch": batch}, batch._type)
@@ -254,7 +254,7 @@ class Tracer:
         """``hf.minibatches`` on a symbolic record."""
         if not is_count(count):
             if not (isinstance(count, Symbolic) and isinstance(count._operand, ErrorValue)):
-                self.misuse(MisuseKind.BAD_COUNT, "minibatches", _in_words(count))
+                self._bad_count("minibatches", count)
             return (Symbolic(self, ErrorValue(), None, "<broken>"),)
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return (self._not_rows(batch, "minibatches"),)
@@ -265,7 +265,7 @@ class Tracer:
     def filter(self, batch: Any, keep: Any, group: Any) -> Any:
         """``hf.filter`` on a symbolic record."""
         if not is_count(group):
-            return self.misuse(MisuseKind.BAD_COUNT, "filter", _in_words(group))
+            return self._bad_count("filter", group)
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return self._not_rows(batch, "filter")
         return self.emit(Filter(group), {"batch": batch, "keep": keep}, batch._type)
@@ -274,7 +274,7 @@ class Tracer:
         """``hf.take`` and ``hf.fill`` on a symbolic record."""
         name = "fill" if fill else "take"
         if not is_count(rows):
-            return self.misuse(MisuseKind.BAD_COUNT, name, _in_words(rows))
+            return self._bad_count(name, rows)
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return self._not_rows(batch, name)
         return self.emit(Take(rows, fill), {"batch": batch}, batch._type)
@@ -326,6 +326,9 @@ class Tracer:
         self.misuse(MisuseKind.NO_SYNC, f"sync({source._name}, {target._name})", no_sync(source._role, target._role))
         return False
 
+    def _bad_count(self, subject: str, value: object) -> Any:
+        return self.misuse(MisuseKind.BAD_COUNT, subject, _in_words(value), (count_range(value),))
+
     def _not_rows(self, value: Any, operation: str) -> Any:
         if isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue):
             return value
@@ -346,7 +349,7 @@ def _out_of_bounds(bounds: Within | None, value: Any, what: str = "is") -> tuple
     """The bounds, the number that is outside of them, and what to do about it; None where it is none."""
     if bounds is None or not bounds.refuses(value):
         return None
-    return str(bounds), f"{what} {value!r}", bounds.help
+    return str(bounds), f"{what} {brief(value)}", bounds.help
 
 
 def _is_group(signature: Signature, port: Port) -> bool:
@@ -365,7 +368,7 @@ def _identity(misuse: Misuse) -> tuple[object, ...]:
 
 
 def _in_words(value: object) -> str:
-    return f"'{value._shown}'" if isinstance(value, Symbolic) else repr(value)
+    return f"'{value._shown}'" if isinstance(value, Symbolic) else brief(value)
 
 
 def trace(body: Callable[..., Any]) -> Graph:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from hfdsl.errors import ProtocolError, ResourceError
 from hfdsl.types.arguments import constructor_takes
-from hfdsl.types.numbers import divisors, is_count
+from hfdsl.types.numbers import brief, count_range, divisors, is_count
 
 AXES = ("pp", "dp", "tp")
 """The training axes, in the default numbering order: pipeline stages outermost, tensor ranks innermost."""
@@ -57,7 +57,7 @@ class Mesh:
             if size is None and axis.startswith("gen_"):
                 continue
             if not is_count(size):
-                raise ResourceError("HF501", f"mesh axis {axis!r} needs a whole number of at least 1, got {size!r}")
+                raise ResourceError("HF501", f"mesh axis {axis!r} needs {count_range(size)}, got {brief(size)}")
         listed = isinstance(self.order, (tuple, list))
         if not listed or set(map(repr, self.order)) != set(map(repr, AXES)) or len(self.order) != len(AXES):
             raise ProtocolError("HF409", f"a mesh's order names each of {AXES} once, got {self.order!r}")

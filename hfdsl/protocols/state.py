@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from hfdsl.errors import DefinitionError
 from hfdsl.protocols.register import registered_methods
-from hfdsl.types.numbers import is_count
+from hfdsl.types.numbers import brief, is_count
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,7 +49,7 @@ def reads(state: str, *, staleness: int = 0) -> Callable[[F], F]:
     """
     if not is_count(staleness, least=0):
         raise DefinitionError(
-            "HF120", f"reads({state!r}): staleness= takes a number of steps, 0 or more, got {staleness!r}"
+            "HF120", f"reads({state!r}): staleness= takes a number of steps, 0 or more, got {brief(staleness)}"
         )
     return _effect("reads", state, staleness)
 

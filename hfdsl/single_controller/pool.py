@@ -18,7 +18,7 @@ from hfdsl.errors import ResourceError
 from hfdsl.protocols.worker import CPU_PER_PROCESS, PROCESSES_PER_SLOT
 from hfdsl.single_controller.cluster import cannot_hold, check_cluster
 from hfdsl.single_controller.ray_versions import check_version
-from hfdsl.types.numbers import is_count
+from hfdsl.types.numbers import brief, count_range, is_count
 
 PLACEMENT_SECONDS = 60.0
 """Seconds that a pool may wait for a cluster that is large enough but busy."""
@@ -77,10 +77,14 @@ class RayResourcePool:
         sizes = list(process_on_nodes) if isinstance(process_on_nodes, (list, tuple)) else []
         if not sizes or not all(is_count(size) for size in sizes):
             raise ResourceError(
-                "HF501", f"a pool lists the processes on each node, such as [4] or [4, 4]; got {process_on_nodes!r}"
+                "HF501",
+                f"a pool lists the processes on each node, such as [4] or [4, 4]; got {brief(process_on_nodes)}",
             )
         if not is_count(max_colocate_count):
-            raise ResourceError("HF501", f"max_colocate_count is a whole number from 1, got {max_colocate_count!r}")
+            raise ResourceError(
+                "HF501",
+                f"max_colocate_count is {count_range(max_colocate_count)}, got {brief(max_colocate_count)}",
+            )
         self.use_gpu = use_gpu
         self.max_colocate_count = max_colocate_count
         self.detached = detached
@@ -220,7 +224,7 @@ def split_resource_pool(resource_pool: RayResourcePool, split_size: int | Sequen
     if not sizes or not all(is_count(size) for size in sizes) or sum(sizes) != slots:
         raise ResourceError(
             "HF501",
-            f"pool {resource_pool} of {slots} slots cannot be split by {split_size!r}: "
+            f"pool {resource_pool} of {slots} slots cannot be split by {brief(split_size)}: "
             f"give a size that divides {slots}, or sizes that add up to it",
         )
     starts = [sum(sizes[:index]) for index in range(len(sizes))]

@@ -141,7 +141,7 @@ def _configures_run(file: Path) -> bool:
     text = file.read_text("utf-8", errors="replace")
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # no TOML, or a number of too many digits
         return bool(re.search(r"^algorithm\s*=\s*[\"'][\w./\\]+:\w+", text.partition("\n[")[0], re.MULTILINE))
     algorithm = table.get("algorithm")
     return isinstance(algorithm, str) and ":" in algorithm and not table.keys().isdisjoint(OF_RUNS)

@@ -17,7 +17,7 @@ from numbers import Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hfdsl.types.numbers import is_number
+from hfdsl.types.numbers import brief, is_number
 
 PLAIN = (bool, int, float, str, list, tuple, dict, NoneType)
 """The types that a table of TOML or JSON gives. Whether a value of another type fits is not known here."""
@@ -107,12 +107,12 @@ def _misfit_item(annotation: Any, values: list[Any] | tuple[Any, ...]) -> str | 
 def _out_of_bounds(bounds: Within | None, value: Any) -> str | None:
     if bounds is None or not isinstance(value, Real) or bounds.hold(value):
         return None
-    return f"is {bounds}, got {value!r}" + (f"; {bounds.help}" if bounds.help else "")
+    return f"is {bounds}, got {brief(value)}" + (f"; {bounds.help}" if bounds.help else "")
 
 
 def _wrong_type(annotation: Any, value: Any) -> str:
     near = difflib.get_close_matches(value, _texts(annotation), n=1) if isinstance(value, str) else []
-    return f"takes {shown(annotation)}, got {value!r}" + (f"; did you mean '{near[0]}'?" if near else "")
+    return f"takes {shown(annotation)}, got {brief(value)}" + (f"; did you mean '{near[0]}'?" if near else "")
 
 
 def _texts(annotation: Any) -> list[str]:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args, get_origin
 
 from hfdsl.errors import DefinitionError
+from hfdsl.types.numbers import brief, is_count
 
 X = TypeVar("X", covariant=True)
 Y = TypeVar("Y", covariant=True)
@@ -235,12 +236,13 @@ def size(expression: object) -> Size:
     if origin in _OPERATIONS and len(arguments) == 2:
         left, right = arguments
         return _OPERATIONS[origin](size(left), size(right))
-    if origin is Literal and len(arguments) == 1 and type(arguments[0]) is int and arguments[0] >= 1:
+    if origin is Literal and len(arguments) == 1 and is_count(arguments[0]):
         return constant(arguments[0])
-    hint = f"; write Literal[{expression}]" if isinstance(expression, int) else ""
+    hint = f"; write Literal[{expression}]" if is_count(expression) else ""
+    shown = f"typing.Literal[{', '.join(map(brief, arguments))}]" if origin is Literal else brief(expression)
     raise DefinitionError(
         "HF101",
-        f"{expression!r} is not a dim: use a class derived from hf.Dim, Add, Mul, Div or Literal[4]{hint}",
+        f"{shown} is not a dim: use a class derived from hf.Dim, Add, Mul, Div or Literal[4]{hint}",
     )
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
-from math import isqrt
+from math import isqrt, log10
+from reprlib import Repr
 from typing import TypeGuard
 
 UNITS = ("KiB", "MiB", "GiB", "TiB")
@@ -16,13 +17,58 @@ MAX_DIVISOR = 2**16
 """Divisors up to this one are looked for, each with the number that it makes up the whole with."""
 
 
-def is_count(value: object, least: int = 1) -> TypeGuard[int]:
-    """Whether this is a whole number of at least ``least``.
+MAX_COUNT = 2**63 - 1
+"""The largest count: what an array can have of anything."""
 
-    >>> is_count(2), is_count(0), is_count(0, least=0), is_count(True), is_count(2.0)
-    (True, False, True, False, False)
+
+def is_count(value: object, least: int = 1) -> TypeGuard[int]:
+    """Whether this is a whole number from ``least`` to ``MAX_COUNT``.
+
+    >>> is_count(2), is_count(0), is_count(0, least=0), is_count(True), is_count(2.0), is_count(2**63)
+    (True, False, True, False, False, False)
     """
-    return is_number(value) and isinstance(value, int) and value >= least
+    return is_number(value) and isinstance(value, int) and least <= value <= MAX_COUNT
+
+
+def count_range(*values: object, least: int = 1) -> str:
+    """What a count must be, for a message about values of which one is none.
+
+    >>> count_range(0), count_range(10**400, least=0)
+    ('a whole number of at least 1', 'a whole number of at most 2**63 - 1')
+    """
+    above = any(isinstance(value, int) and value > MAX_COUNT for value in values)
+    return "a whole number of at most 2**63 - 1" if above else f"a whole number of at least {least}"
+
+
+def in_digits(number: Fraction | int) -> str:
+    """A number for a message: in digits, or by its size where it has very many.
+
+    Python itself refuses to write numbers of more than 4,300 digits.
+
+    >>> in_digits(Fraction(8)), in_digits(Fraction(1, 2)), in_digits(-(10**5000))
+    ('8', '1/2', 'about -1e5000')
+    """
+    if max(abs(number.numerator), number.denominator) < 10**300:
+        return str(number)
+    power = round(log10(abs(number.numerator)) - log10(number.denominator))
+    return f"about {'-' if number < 0 else ''}1e{power}"
+
+
+class _BoundedRepr(Repr):
+    """``repr`` of bounded length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 400
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 40
+
+    def repr_int(self, x: int, level: int) -> str:
+        """A number of many digits by its size."""
+        return in_digits(x)
+
+
+brief = _BoundedRepr().repr
+"""A value for a message: as ``repr`` shows it, without most of what is long."""
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hfdsl.errors import DefinitionError
-from hfdsl.types.numbers import is_count
+from hfdsl.types.numbers import brief, count_range, is_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Grouped:
 
     def __post_init__(self) -> None:
         if not is_count(self.n):
-            raise DefinitionError("HF113", f"Grouped(n) takes a whole number of at least 1, got {self.n!r}")
+            raise DefinitionError("HF113", f"Grouped(n) takes {count_range(self.n)}, got {brief(self.n)}")
 
     def __str__(self) -> str:
         return f"Grouped({self.n})"

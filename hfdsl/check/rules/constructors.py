@@ -17,6 +17,7 @@ from hfdsl.deploy.deployment import Placement
 from hfdsl.graph.fits import annotation_text, value_text
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import closest
+from hfdsl.types.numbers import brief
 
 
 def _constructor(role: Any) -> Label:
@@ -87,7 +88,7 @@ def constructors_take_numbers(context: Context) -> Iterator[Finding]:
         for path, bounds, value in numbers_out_of_bounds(placement):
             yield Finding(
                 "HF940",
-                f"role '{name}': '{path}' of {placement.role.__name__} must be {bounds}, and is {value!r}",
+                f"role '{name}': '{path}' of {placement.role.__name__} must be {bounds}, and is {brief(value)}",
                 Label(_value_span(placement, path)),
                 (_constructor(placement.role),),
                 notes=(bounds.help,) if bounds.help else (),

@@ -14,6 +14,7 @@ from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.protocols.conditions import requirements_of
 from hfdsl.types.dims import Dim, Size, atom_size, solve
+from hfdsl.types.numbers import brief, count_range
 
 
 def determined_dims(sized: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
@@ -83,11 +84,12 @@ def whole_sizes(context: Context) -> Iterator[Finding]:
     """A size is a whole number of at least 1, given for a dim."""
     for dim, number in context.invalid.items():
         if dim == EVERYTHING:
-            message = f"dims= takes a dict of dim classes with their sizes, got {number!r}"
+            message = f"dims= takes a dict of dim classes with their sizes, got {brief(number)}"
         elif isinstance(dim, type) and issubclass(dim, Dim):
-            message = f"size {dim} = {number!r} is not a whole number of at least 1"
+            sizes = number if isinstance(number, (list, tuple)) else (number,)
+            message = f"size {dim} = {brief(number)} is not {count_range(*sizes)}"
         else:
-            message = f"dims= takes dim classes with their sizes, got {dim!r}: {number!r}"
+            message = f"dims= takes dim classes with their sizes, got {brief(dim)}: {brief(number)}"
         yield Finding("HF302", message, Label(context.call_site))
 
 

@@ -25,6 +25,7 @@ from hfdsl.graph.program import Constant, Node
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import definition_span
 from hfdsl.types.bounds import Within, bounds_of
+from hfdsl.types.numbers import brief
 from hfdsl.types.rows import Grouped
 
 
@@ -45,7 +46,7 @@ def numbers_fit_formulas(context: Context) -> Iterator[Finding]:
                 group = name == signature.group_parameter
                 yield Finding(
                     "HF314" if group else "HF940",
-                    f"'{name}' of '{node.label}' must be {passed.bounds}, and is {numbers[name]!r}",
+                    f"'{name}' of '{node.label}' must be {passed.bounds}, and is {brief(numbers[name])}",
                     Label(argument_span(node.span, signature, name)),
                     (
                         Label(

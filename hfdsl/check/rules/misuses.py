@@ -52,7 +52,7 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "'{m.subject}' belongs to another trace: it was kept from an earlier check or another dataflow",
         "take it as a parameter of this dataflow, and keep no values outside of it",
     ),
-    MisuseKind.BAD_COUNT: ("HF304", "{m.subject} takes a whole number of at least 1, got {m.name}", ""),
+    MisuseKind.BAD_COUNT: ("HF304", "{m.subject} takes {m.candidates[0]}, got {m.name}", ""),
     MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is built without its column '{m.name}'", "{producers}"),
     MisuseKind.MERGE_TWICE: ("HF205", "column '{m.name}' of '{m.subject}' comes from {both}", "pass only one of them"),
     MisuseKind.DEFINITION: ("{m.name}", "{m.subject}", ""),

@@ -21,6 +21,7 @@ from hfdsl.graph.program import Constant, Node, RoleCall
 from hfdsl.graph.signatures import Signature, StaticType
 from hfdsl.graph.spans import Span
 from hfdsl.protocols.register import Registration
+from hfdsl.types.numbers import brief
 from hfdsl.types.rows import Grouped, IndependentRows, RowDependence, WholeRows
 
 
@@ -86,7 +87,7 @@ def numbers_fit_overrides(context: Context) -> Iterator[Finding]:
                 placed = placement.role.__name__
                 yield Finding(
                     "HF940",
-                    f"'{name}' of '{node.label}' must be {own.bounds} in {placed}, and is {operand.value!r}",
+                    f"'{name}' of '{node.label}' must be {own.bounds} in {placed}, and is {brief(operand.value)}",
                     Label(argument_span(node.span, called, name)),
                     (Label(port_span(override, name), "declared here"),),
                     notes=(own.bounds.help,) if own.bounds.help else (),

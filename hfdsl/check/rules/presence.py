@@ -19,6 +19,7 @@ from hfdsl.protocols.conditions import Provision, provisions_of
 from hfdsl.types.batches import closest, schema
 from hfdsl.types.columns import Column, ColumnSpec, Obj, ObjSpec
 from hfdsl.types.dims import Answer
+from hfdsl.types.numbers import brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def _provided(context: Context, node: Node, signature: Signature, column: str, w
     except DefinitionError:
         return Presence(Answer.UNKNOWN)  # reported by the rule on what methods provide
     placement, fields = context.program.placement(node), context.program.config(node) or {}
-    settings = ", ".join(f"{name} = {fields[name]!r}" for name in names(said.when) if name in fields)
+    settings = ", ".join(f"{name} = {brief(fields[name])}" for name in names(said.when) if name in fields)
     if placement is not None and settings:
         places.append(Label(placement.span, f"placed with {settings}"))
     because = f"it is present when {said.when}" + (f", and {settings}" if settings else "")

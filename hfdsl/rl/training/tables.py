@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -13,12 +14,13 @@ from hfdsl.errors import ConfigError
 from hfdsl.graph.spans import Span
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.toml_files import text_of
-from hfdsl.rl.training.toml_spans import error_span
+from hfdsl.rl.training.toml_spans import error_span, spans_of
 from hfdsl.rl.training.toml_syntax import syntax_problem
 from hfdsl.rl.training.toml_values import REFERENCE, FieldReference, key_text, value_text
 from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, value_of
 from hfdsl.types.batches import closest, nearest
 from hfdsl.types.bounds import is_union
+from hfdsl.types.numbers import MAX_COUNT, brief
 
 Table: TypeAlias = dict[str, Any]
 
@@ -39,12 +41,35 @@ def read_toml(path: str | Path) -> Table:
         unreadable.span = Span(str(path), line)
         raise unreadable from None
     try:
-        return tomllib.loads(text)
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         span = error_span(str(path), text, error)
         located = ConfigError("HF901", f"{path}: {syntax_problem(text, span, error)}")
         located.span = span
         raise located from None
+    except ValueError:  # Python reads no number of so many digits
+        line = next((n for n, line in enumerate(text.split("\n"), 1) if MANY_DIGITS.search(line)), 1)
+        raise _too_large(f"{path}: line {line}", Span(str(path), line)) from None
+    for name, value in flattened(table):
+        if not _is_whole_number_of_toml(value):
+            raise _too_large(f"{path}: {name} = {brief(value)}", spans_of(str(path), text).at(name))
+    return table
+
+
+MANY_DIGITS = re.compile(r"(?:\d_?){4301,}")
+
+
+def _is_whole_number_of_toml(value: object) -> bool:
+    """Whether this has at most the 64 bits of TOML's integers; lists go by their items."""
+    if isinstance(value, list):
+        return all(map(_is_whole_number_of_toml, value))
+    return not isinstance(value, int) or -MAX_COUNT <= value <= MAX_COUNT
+
+
+def _too_large(what: str, span: Span | None = None) -> ConfigError:
+    error = ConfigError("HF901", f"{what}: a whole number in TOML is at most 2**63 - 1")
+    error.span = span
+    return error
 
 
 # -- changes
@@ -112,6 +137,10 @@ def parse_value(text: str, annotation: Any, name: str) -> Any:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = None if text == NONE else text
+    except ValueError:  # Python reads no number of so many digits
+        raise _too_large(name) from None
+    if not _is_whole_number_of_toml(value):
+        raise _too_large(f"{name} = {brief(value)}")
     if isinstance(value, str) and REFERENCE.fullmatch(value):
         return value
     try:

@@ -227,7 +227,7 @@ def _readings(annotation: Any, value: Any, path: str) -> tuple[SetField, ...]:
     meant: list[Any] = [] if isinstance(value, (Mapping, list)) else [[value]]
     match value:
         case str():
-            with suppress(tomllib.TOMLDecodeError):
+            with suppress(ValueError):  # no TOML, or a number of too many digits
                 meant.append(tomllib.loads(f"value = {value.strip().lower()}")["value"])
             options = [text for option in (annotation, *get_args(annotation)) for text in _texts(option)]
             meant += difflib.get_close_matches(value, options, n=1)
