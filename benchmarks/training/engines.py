@@ -81,17 +81,18 @@ def sampler(
 
 
 def weights_and_sleep(learner: Policy, external: EngineHandle) -> dict[str, str]:
-    """How long sleep, waking and fresh weights take."""
+    """How long sleep, and calls without prompts after it and after an update, take."""
+    prompts = torch.empty(0, 1, dtype=torch.int64, device=device())
 
-    def weights() -> Any:
-        return full_weights(learner)
+    def call() -> Any:
+        return external.sample(prompts, prompts.bool(), learner.version, lambda: full_weights(learner), greedy=True)
 
     asleep, _ = timed(external.sleep)
-    awake, _ = timed(lambda: external.load(learner.version, weights))
+    awake, _ = timed(call)
     with torch.no_grad():
         for weight in learner.parameters():
             weight.mul_(1)  # a new version
-    fresh, _ = timed(lambda: external.load(learner.version, weights))
+    fresh, _ = timed(call)
     seconds = {"sleep, ms": asleep, "wake, ms": awake, "weights, ms": fresh}
     return {name: f"{1e3 * value:.0f}" for name, value in seconds.items()}
 
@@ -99,7 +100,7 @@ def weights_and_sleep(learner: Policy, external: EngineHandle) -> dict[str, str]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("plain", "captured", "vllm"), required=True)
-    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--rows", type=int, nargs="+", default=[32])
     parser.add_argument("--prompt", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--hidden", type=int, default=256)
@@ -108,12 +109,24 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--times", type=int, default=3)
     args = parser.parse_args()
-    model, cache_tokens = llama(args), args.rows * (args.prompt + args.tokens)
+    model, cache_tokens = llama(args), max(args.rows) * (args.prompt + args.tokens)
     generation = GenerationConfig(args.tokens, engine=args.engine, cache_tokens=cache_tokens)
     learner = policy(model, 1.0, SoleRank())
     start, engine = timed(lambda: sampling(learner, model, generation, BatchingConfig(tokens=32_768), None))
+    size = sum(weight.numel() for weight in learner.parameters()) / 1e6
+    print(f"{size:,.1f}M parameters, {args.dtype}, {args.prompt} + {args.tokens} tokens, {device()}")
+    for rows in args.rows:
+        cells = {"rows": str(rows)} | measured(learner, engine, rows, args)
+        if engine.external is not None and rows == args.rows[-1]:
+            cells |= {"start, s": f"{start:.1f}"} | weights_and_sleep(learner, engine.external)
+        print("| engine | " + " | ".join(cells) + " |\n|---|" + "---:|" * len(cells))
+        print(f"| {args.engine} | " + " | ".join(cells.values()) + " |", flush=True)
+
+
+def measured(learner: Policy, engine: Sampling, rows: int, args: argparse.Namespace) -> dict[str, str]:
+    """Tokens per second, and how far the log-probs of an engine are off."""
     draw = torch.Generator().manual_seed(0)
-    ids = torch.randint(2, args.vocabulary, (args.rows, args.prompt), generator=draw).to(device())
+    ids = torch.randint(2, args.vocabulary, (rows, args.prompt), generator=draw).to(device())
     sample = sampler(learner, engine, ids, args.tokens)
     sample(0)  # what the first call captures or compiles is not counted
     rates = list[float]()
@@ -121,21 +134,14 @@ def main() -> None:
         seconds, (_, response_mask, _) = timed(lambda step=step: sample(step))  # type: ignore[misc]
         rates.append(float(response_mask.sum()) / seconds)
     cells = {"tokens/s": f"{statistics.median(rates):,.0f}", "best": f"{max(rates):,.0f}"}
-    if engine.external is not None:
-        cells |= {"start, s": f"{start:.1f}"} | weights_and_sleep(learner, engine.external)
-        response, response_mask, log_probs = sample(args.times + 1)
-        assert log_probs is not None
+    response, response_mask, log_probs = sample(args.times + 1)
+    if log_probs is not None:
         sequences = torch.cat([ids, response], 1)
         mask = torch.cat([torch.ones_like(ids).bool(), response_mask], 1)
         trainers = response_log_probs(learner, sequences, mask, response_mask, engine.batching, None)
         gap = (log_probs - trainers)[response_mask].abs()
         cells["log-probs apart, mean / most"] = f"{float(gap.mean()):.4f} / {float(gap.max()):.3f}"
-    size = sum(weight.numel() for weight in learner.parameters()) / 1e6
-    print(
-        f"{size:,.1f}M parameters, {args.dtype}, {args.rows} rows of {args.prompt} + {args.tokens} tokens, {device()}"
-    )
-    print("| engine | " + " | ".join(cells) + " |\n|---|" + "---:|" * len(cells))
-    print(f"| {args.engine} | " + " | ".join(cells.values()) + " |", flush=True)
+    return cells
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from torch.func import functional_call
 from transformers.cache_utils import StaticCache, StaticLayer
 
 from hfdsl.rl.models.forward import Policy
+from hfdsl.rl.models.grouped_attention import grouped_attention
 
 MAX_GRAPHS = 64
 """The most graphs that are kept; those used last stay."""
@@ -36,16 +37,17 @@ class SharedState:
     def __init__(self, policy: Policy, dtype: torch.dtype | None) -> None:
         self.dtype, self.memory, self.graphs = dtype, CacheMemory(), GraphCache()
         self.layers = len(StaticCache(policy.model.config.get_text_config(), max_cache_len=1).layers)
-        self._next_logits = _NextLogits(policy)
+        self._next_logits, self._config = _NextLogits(policy), policy.model.config
         self._weights: dict[str, torch.Tensor] = {}
 
     def next_logits(
         self, ids: torch.Tensor, mask: torch.Tensor, token_positions: torch.Tensor, cache: Any
     ) -> tuple[torch.Tensor, Any]:
         """``Policy.next_logits`` with the copies of the weights that ``refresh`` made."""
-        result: tuple[torch.Tensor, Any] = functional_call(
-            self._next_logits, self._weights, (ids, mask, token_positions, cache), tie_weights=False
-        )
+        with grouped_attention(self._config):
+            result: tuple[torch.Tensor, Any] = functional_call(
+                self._next_logits, self._weights, (ids, mask, token_positions, cache), tie_weights=False
+            )
         return result
 
     def refresh(self) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import hfdsl as hf
 from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, Prompts, R, Rollout
-from hfdsl.rl.models import captured_generation, generation
+from hfdsl.rl.models import captured_generation, generation, grouped_attention
 from hfdsl.rl.models.captured_generation import CapturedGenerator
 from hfdsl.rl.models.forward import Policy, positions
 from hfdsl.rl.models.generation import generate, sample
@@ -219,3 +223,20 @@ def test_models_are_loaded_without_progress_bars(tmp_path: Any, capfd: pytest.Ca
     assert "Loading weights" not in capfd.readouterr().err
     AutoModelForCausalLM.from_pretrained(tmp_path)  # of others they are shown as before
     assert "Loading weights" in capfd.readouterr().err
+
+
+# -- attention by groups
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(1, 9), st.integers(0, 99))
+def test_heads_of_a_group_attend_to_one_of_the_cache(rows: int, kept: int, group: int, slots: int, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    query = torch.randn(rows, kept * group, 1, 4, generator=draw)
+    key, value = (torch.randn(rows, kept, slots, 4, generator=draw) for _ in range(2))
+    mask = (torch.rand(rows, 1, 1, slots, generator=draw) < 0.5).index_fill(3, torch.tensor([slots - 1]), value=True)
+    attention = ALL_ATTENTION_FUNCTIONS[grouped_attention.GROUPED]
+    attended, _ = attention(torch.nn.Module(), query, key, value, mask, scaling=0.3)
+    for row, head in itertools.product(range(rows), range(kept * group)):
+        shared = head // group
+        scores = (key[row, shared] @ query[row, head, 0] * 0.3).masked_fill(~mask[row, 0, 0], -torch.inf)
+        torch.testing.assert_close(attended[row, 0, head], scores.softmax(0) @ value[row, shared])
