@@ -116,11 +116,15 @@ def main() -> None:
     size = sum(weight.numel() for weight in learner.parameters()) / 1e6
     print(f"{size:,.1f}M parameters, {args.dtype}, {args.prompt} + {args.tokens} tokens, {device()}")
     for rows in args.rows:
-        cells = {"rows": str(rows)} | measured(learner, engine, rows, args)
-        if engine.external is not None and rows == args.rows[-1]:
-            cells |= {"start, s": f"{start:.1f}"} | weights_and_sleep(learner, engine.external)
-        print("| engine | " + " | ".join(cells) + " |\n|---|" + "---:|" * len(cells))
-        print(f"| {args.engine} | " + " | ".join(cells.values()) + " |", flush=True)
+        print_row(args.engine, {"rows": str(rows)} | measured(learner, engine, rows, args))
+    if engine.external is not None:
+        print_row(args.engine, {"start, s": f"{start:.1f}"} | weights_and_sleep(learner, engine.external))
+
+
+def print_row(engine: str, cells: dict[str, str]) -> None:
+    """A table of one row."""
+    print("| engine | " + " | ".join(cells) + " |\n|---|" + "---:|" * len(cells))
+    print(f"| {engine} | " + " | ".join(cells.values()) + " |", flush=True)
 
 
 def measured(learner: Policy, engine: Sampling, rows: int, args: argparse.Namespace) -> dict[str, str]:
