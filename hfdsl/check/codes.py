@@ -74,6 +74,7 @@ CODES: dict[str, Code] = {
     "HF334": Code("columns of tokens that are not of the same samples"),
     "HF335": Code("a ratio of log-probs that are not of one policy before and after its update"),
     "HF336": Code("a ratio of a column that the method does not take"),
+    "HF337": Code("groups whose rows are copies of one", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
