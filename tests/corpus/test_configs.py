@@ -24,6 +24,7 @@ CODES = {
     "temperatures": "HF712",
     "coefficients": "HF713",
     "dtypes": "HF714",
+    "engines": "HF957",
     "shards": "HF715",
     "corrections": "HF943",
 }

@@ -249,7 +249,7 @@ class EngineHandle:
                 return bad_row(
                     row,
                     f"its prompt has {len(prompt)} tokens, and the engine takes 1 to {room}: {self.start.max_length} "
-                    f"less {self.start.max_tokens} of a response",
+                    f"(the positions of the model, or cache_tokens) less {self.start.max_tokens} of a response",
                     "HF953",
                 )
             if min(prompt) < 0 or max(prompt) >= self.vocabulary:

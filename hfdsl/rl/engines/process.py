@@ -170,8 +170,8 @@ class EngineProcess:
                 self.close()
                 raise ended
             if not self._left():
-                message = f"engine {self.start.engine!r} did not answer '{method}' within {self.deadline:g} s"
-                raise self._ended(DeadlineError("HF955", f"{message}, and was ended{self._tail()}"))
+                late = f"did not answer '{method}' within {self.deadline:g} s, its engine_deadline, and was ended"
+                raise self._ended(DeadlineError("HF955", f"engine {self.start.engine!r} {late}{self._tail()}"))
 
     def _left(self) -> float:
         return max(self._until - time.monotonic(), 0)

@@ -16,7 +16,19 @@ from hfdsl.rl.engines.ranks import EngineRanks
 from hfdsl.rl.workers.config import GenerationConfig
 from tests.rl.engines.fake_engine import DIE, DIFFER, HANG, RAISE, VOCABULARY, FakeEngine, Refusing
 
-__all__ = ["DIE", "DIFFER", "HANG", "RAISE", "VOCABULARY", "Refusing", "handle", "installed", "start"]
+__all__ = [
+    "DIE",
+    "DIFFER",
+    "HANG",
+    "RAISE",
+    "VOCABULARY",
+    "FakeEngine",
+    "Refusing",
+    "handle",
+    "handle_of_installed",
+    "installed",
+    "start",
+]
 
 
 def start(adapter: type = FakeEngine, cache_bytes: int = 0) -> EngineStart:
@@ -48,7 +60,13 @@ def installed(version: str = "0.32.0") -> Iterator[None]:
         yield
 
 
-def handle(ranks: EngineRanks | None = None, weight_peers: AxisGroup | None = None) -> EngineHandle:
+def handle(version: str = "0.32.0") -> EngineHandle:
+    """A role's handle of the fake engine."""
+    with installed(version):
+        return handle_of_installed()
+
+
+def handle_of_installed(ranks: EngineRanks | None = None, weight_peers: AxisGroup | None = None) -> EngineHandle:
     """A role's handle of the engine that is installed."""
     ranks, weight_peers = ranks or EngineRanks(), weight_peers or SoleRank()
     config = LlamaConfig(vocab_size=VOCABULARY, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)

@@ -17,8 +17,7 @@ from tests.rl.engines import fake
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EngineHandle]:
-    with fake.installed():
-        engine = fake.handle()
+    engine = fake.handle()
     yield engine
     engine.process.close()
 
@@ -115,7 +114,7 @@ def test_weights_of_another_model_are_refused(
 @pytest.mark.parametrize(
     ("prompt", "says"),
     [
-        (list(range(1, 15)), "its prompt has 14 tokens, and the engine takes 1 to 13: 16 less 3"),
+        (list(range(1, 15)), "its prompt has 14 tokens, and the engine takes 1 to 13: 16 .*less 3"),
         ([], "its prompt has 0 tokens"),
         ([3, fake.VOCABULARY], "the token 100, and the engine's model 100 tokens"),
         ([-1, 3], "the token -1"),
@@ -130,8 +129,7 @@ def test_a_prompt_that_cannot_be_sampled_is_named(
 
 
 def test_nothing_is_left_of_a_handle() -> None:
-    with fake.installed():
-        engine = fake.handle()
+    engine = fake.handle()
     process = engine.process.pid
     del engine
     with pytest.raises(ProcessLookupError):
@@ -139,7 +137,7 @@ def test_nothing_is_left_of_a_handle() -> None:
 
 
 def test_versions_that_were_not_tried() -> None:
-    with fake.installed("0.99.0"), pytest.warns(HfWarning, match=r"HF950: vLLM 0.99.0 was not tried"):
-        fake.handle().process.close()
-    with fake.installed("0.9.0"), pytest.raises(ResourceError, match=r"HF950: vLLM 0.9.0 was not tried"):
-        fake.handle()
+    with pytest.warns(HfWarning, match=r"HF950: vLLM 0.99.0 was not tried"):
+        fake.handle("0.99.0").process.close()
+    with pytest.raises(ResourceError, match=r"HF950: vLLM 0.9.0 was not tried"):
+        fake.handle("0.9.0")

@@ -46,7 +46,7 @@ class Rank:
 
     def __init__(self, peers: AxisGroup, *, has_other_rows: bool) -> None:
         ranks = EngineRanks(peers, tuple(range(peers.size)), has_other_rows)
-        self.engine, self.asked, self.version = fake.handle(ranks=ranks, weight_peers=peers), 0, 1
+        self.engine, self.asked, self.version = fake.handle_of_installed(ranks, peers), 0, 1
 
     def weights(self) -> list[tuple[str, torch.Tensor]]:
         self.asked += 1

@@ -73,7 +73,7 @@ def strengthened(policy: w.Actor, version: int) -> None:
     draw = torch.Generator().manual_seed(version)
     with torch.no_grad():
         for parameter in policy.policy.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=draw) * 0.2 + parameter.ndim % 2)
+            parameter.copy_(torch.randn(parameter.shape, generator=draw) * 0.2 + (parameter.ndim == 1))
 
 
 def differences(result: Rollout) -> torch.Tensor:
