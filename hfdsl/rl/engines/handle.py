@@ -26,7 +26,6 @@ import torch
 from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.protocols.call import current_call
 from hfdsl.protocols.collectives import AxisGroup
-from hfdsl.rl.engines.experts import unknown_experts
 from hfdsl.rl.engines.interface import Completion, EngineStart
 from hfdsl.rl.engines.process import EngineProcess
 from hfdsl.rl.engines.ranks import EngineRanks
@@ -96,10 +95,13 @@ class EngineHandle:
         self.shapes, self.pad_token, self.deadline = shapes, pad_token, generation.engine_deadline
         text = model_config.get_text_config()
         self.vocabulary: int = text.vocab_size
-        fused = unknown_experts(text.model_type, shapes)
-        if fused is not None:
-            problem = f"the engine's names of the experts in '{fused}' are not known for a {text.model_type!r} model"
-            raise ResourceError("HF951", f"{problem}; generate with another engine")
+        experts = next((name for name, shape in shapes.items() if ".experts." in name and len(shape) > 2), None)
+        if experts is not None:
+            raise ResourceError(
+                "HF951",
+                f"engine={generation.engine!r} may give experts wrong weights in an update, and the model has "
+                f"'{experts.removeprefix('model.')}'; generate with another engine",
+            )
         refusal = parts_problem(text.to_dict(), parts)
         if refusal is not None:
             raise ResourceError("HF957", refusal)
@@ -208,15 +210,18 @@ class EngineHandle:
         """
         missing = dict(self.shapes)
         for name, weight in weights:
-            shape = missing.pop(name, None)
+            shape, saved = missing.pop(name, None), name.removeprefix("model.")  # ``Policy`` holds the model as "model"
             if shape is None:
-                raise WiringError("HF956", f"the engine's model has no weight '{name}', or was given it twice")
+                twice = name in self.shapes
+                problem = f"was given the weight '{saved}' twice" if twice else f"has no weight '{saved}' in its model"
+                raise WiringError("HF956", f"the engine {problem}")
             if shape != tuple(weight.shape):
-                problem = f"the engine's model has '{name}' of shape {shape}, and got one of {tuple(weight.shape)}"
+                problem = f"the engine's model has '{saved}' of shape {shape}, and got one of {tuple(weight.shape)}"
                 raise WiringError("HF956", problem)
-            yield name.removeprefix("model."), weight  # as a saved model has it; ``Policy`` holds the model as "model"
+            yield saved, weight
         if missing:
-            raise WiringError("HF956", f"the engine was not given the weight '{next(iter(missing))}' of its model")
+            saved = next(iter(missing)).removeprefix("model.")
+            raise WiringError("HF956", f"the engine was not given the weight '{saved}' of its model")
 
     def _requests(self, ids: torch.Tensor, mask: torch.Tensor, *, greedy: bool) -> Requests:
         """What the engine is to do: rows of this rank, and of the others that share it.

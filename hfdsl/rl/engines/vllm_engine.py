@@ -5,14 +5,14 @@ What vLLM leaves to its callers, and what goes wrong without a word:
 - The prefix cache holds keys and values of the old weights, so it is reset with them.
 - ``reload_weights`` accepts a state that lacks weights: where one of q, k and v is missing, or a layer, the old values
   stay. The names are held against the model's before anything is sent (``hfdsl.rl.engines.handle``).
-- It ignores names that it does not know, among them those of fused experts (``hfdsl.rl.engines.experts``).
+- It gives a mixture of experts other weights than it gets, on a CPU even the same ones again (log-probs differ by 5
+  nats), so these models are refused (same module).
 - It leaves a tied output layer with its old values, so the model that it is given has none (same module).
 - Greedy rows ignore the temperature, also in their log-probs; a logits processor divides by it instead.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import torch
 
-from hfdsl.rl.engines.experts import with_saved_names
 from hfdsl.rl.engines.interface import Completion, EngineStart, Rendezvous, WakePart
 
 ENVIRONMENT: Final = {
@@ -102,8 +101,7 @@ class VllmEngine:
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace all weights, and forget the keys and values of the old ones."""
-        saved = with_saved_names(json.loads(self.start.config)["model_type"], weights)
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": saved})
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not reset its prefix cache")
 

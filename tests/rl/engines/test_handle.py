@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, MixtralConfig, Qwen2MoeConfig
 
 from hfdsl.errors import HfWarning, ResourceError, WiringError
 from hfdsl.protocols.call import Call, in_call
+from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl.engines.handle import EngineHandle, Sampled
+from hfdsl.rl.engines.ranks import EngineRanks
+from hfdsl.rl.workers.config import GenerationConfig
 from tests.rl.engines import fake
 
 
@@ -95,9 +100,9 @@ def test_a_dead_engine_is_started_again_with_the_weights(engine: EngineHandle, p
 @pytest.mark.parametrize(
     ("weights", "says"),
     [
-        ([], "was not given the weight 'model.weight'"),
+        ([], "was not given the weight 'weight'"),
         ([("model.weight", torch.ones(2))], r"of shape \(1,\), and got one of \(2,\)"),
-        ([("model.weight", torch.ones(1)), ("model.other", torch.ones(1))], "has no weight 'model.other'"),
+        ([("model.weight", torch.ones(1)), ("model.other", torch.ones(1))], "has no weight 'other' in its model"),
     ],
 )
 def test_weights_of_another_model_are_refused(
@@ -141,3 +146,14 @@ def test_versions_that_were_not_tried() -> None:
         fake.handle("0.99.0").process.close()
     with pytest.raises(ResourceError, match=r"HF950: vLLM 0.9.0 was not tried"):
         fake.handle("0.9.0")
+
+
+@pytest.mark.parametrize("kind", [MixtralConfig, Qwen2MoeConfig])
+def test_a_mixture_of_experts_is_refused(kind: type[Any]) -> None:
+    """vLLM may give experts wrong weights when they are replaced, which would show in log-probs alone."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(kind(num_hidden_layers=1))
+    shapes = {f"model.{name}": tuple(weight.shape) for name, weight in model.state_dict().items()}
+    generation = GenerationConfig(3, engine="vllm")
+    with fake.installed(), pytest.raises(ResourceError, match=r"HF951.*'model.layers.0.mlp.experts"):
+        EngineHandle(model.config, shapes, generation, "float32", (50,), 0, EngineRanks(), SoleRank())
