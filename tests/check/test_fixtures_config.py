@@ -66,6 +66,7 @@ def test_the_mended_configuration_has_no_finding(name: str, tmp_path: Path) -> N
         ("hf962_target", "actor.model.config.model_type=gemma2"),
         ("hf962_rank", 'actor.lora.targets=["q_proj"]'),
         ("hf719", "actor.lora={ rank = 4 }"),
+        ("hf719", "actor.training.master_weights=true"),
         ("hf715_engine", "actor.generation.engine=auto"),
         ("hf715_engine", "deployment.roles.actor.mesh={ dp = 2 }"),
     ],
