@@ -68,6 +68,14 @@ def argument_name(call: Span, signature: Signature | None, port: str) -> str | N
     return None
 
 
+def argument_record(call: Span, signature: Signature | None, port: str) -> str | None:
+    """What the record is called whose column is wired to ``port``: ``chosen`` in ``chosen.ids``."""
+    match _argument(call, signature, port):
+        case ast.Attribute(value=ast.Name(name) | ast.Attribute(attr=name)):
+            return name
+    return None
+
+
 def _argument(call: Span, signature: Signature | None, port: str) -> ast.expr | None:
     written = call_at(call)
     if written is None:

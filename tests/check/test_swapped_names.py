@@ -98,6 +98,16 @@ def swapped_numbers_of_an_inner_dataflow(both: Any, trainer: Any) -> object:
     return inner(trainer, both.new, both.old, low=high, high=low)
 
 
+def swapped_records(both: Any, trainer: Any) -> object:
+    new, old = trainer.ratio(both.new, both.other), trainer.ratio(both.other, both.old)
+    return Targets(new=old.other, old=new.other), trainer.ratio(old.other, new.other)
+
+
+def records_of_other_names(both: Any, trainer: Any) -> object:
+    new, mean = trainer.ratio(both.new, both.other), trainer.ratio(both.other, both.old)
+    return Targets(new=mean.other, old=new.other), Targets(new=new.other, old=mean.other)
+
+
 def swapped_loose_columns(both: Any, trainer: Any) -> object:
     class Pair:
         new, old = both.old, both.new
@@ -112,6 +122,7 @@ CROSSED = [
     (lambda both, trainer: inner(trainer, old=both.new, new=both.old), 1),
     (swapped_numbers_of_an_inner_dataflow, 1),
     (swapped_loose_columns, 1),
+    (swapped_records, 2),
     (lambda both, trainer: trainer.ratio(both.old, both.new), 1),
     (lambda both, trainer: trainer.ratio(new=both.old, old=both.new), 1),
     (lambda both, trainer: trainer.ratio(new=both.old, old=both.new), 1),
@@ -164,6 +175,7 @@ def one_role_twice(both: Any, trainer: Any) -> object:
 
 
 STRAIGHT: list[Callable[[Any, Any], object]] = [
+    records_of_other_names,
     exchanged_targets,
     both_sides,
     one_role_twice,

@@ -12,7 +12,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
-from hfdsl.check.sources import argument_name, argument_span, port_span
+from hfdsl.check.sources import argument_name, argument_record, argument_span, port_span
 from hfdsl.graph.infer import Mismatch, MismatchKind, RecordValue
 from hfdsl.graph.program import Arguments, Operand, Pack, Ref
 from hfdsl.graph.signatures import RecordType, Signature, StaticType
@@ -89,9 +89,15 @@ class Wiring:
         column = operand.column if isinstance(operand, Ref) else None
         return column or argument_name(self.span, self.signature, port)
 
+    def record(self, port: str) -> str | None:
+        """The name in the source of the record whose column is at a port."""
+        return argument_record(self.span, self.signature, port)
+
 
 def names_are_not_crossed(context: Context) -> Iterator[Finding]:
     """Two values of a call or a record are not each named like the port or column of the other.
+
+    Columns of one name are known by their records: ``Pair(chosen=rejected.ids, rejected=chosen.ids)``.
 
     A line that a loop or a helper also runs with other names is meant for both orders, and so are two values that
     another call takes the other way round, as a judge compares a pair twice. A record of the columns of one record of
@@ -149,7 +155,12 @@ def _crossed(wiring: Wiring) -> list[tuple[str, str]]:
     # Types first: they are at hand, while names are read from the user's text.
     pairs = [(first, second) for first, second in combinations(operands, 2) if types[first] == types[second]]
     names = {port: wiring.name(port) for port in chain.from_iterable(pairs)}
-    return [(first, second) for first, second in pairs if (names[first], names[second]) == (second, first)]
+    return [
+        (first, second)
+        for first, second in pairs
+        if (names[first], names[second]) == (second, first)
+        or (names[first] == names[second] and (wiring.record(first), wiring.record(second)) == (second, first))
+    ]
 
 
 def _types(owner: Owner) -> Mapping[str, object]:
