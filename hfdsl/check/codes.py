@@ -190,6 +190,8 @@ CODES: dict[str, Code] = {
     "HF955": Code("an engine that does not answer in time"),
     "HF956": Code("weights of another model than the engine's"),
     "HF957": Code("an engine on ranks over which it cannot be divided"),
+    "HF959": Code("an engine that a GPU has no room for"),
+    "HF960": Code("a sampler with another model than the actor's"),
     # HF96x adapters
     "HF962": Code("a LoRA adapter that the model cannot have"),
 }

@@ -8,6 +8,7 @@ from itertools import islice
 from hfdsl.graph.columns import stored_spec
 from hfdsl.graph.program import Input
 from hfdsl.plan.edges import sizes_known
+from hfdsl.plan.gpu_memory import gpu_peaks
 from hfdsl.plan.memory import MAX_PRINTED_PROCESSES, ProcessMemory, peaks, process_memory
 from hfdsl.plan.offloading import offload_lines
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
@@ -110,6 +111,7 @@ def _sums(plan: Plan) -> Iterator[str]:
         order = tuple(phases(plan, plan.dims))
         yield "fused    " + ("; ".join(map(_together, _fused(order))) or "none")
         yield from _memory(plan, process_memory(plan, plan.dims, order).values())
+    yield from (f"{'gpu' if not i else '':8} {peak}" for i, peak in enumerate(gpu_peaks(plan)))
 
 
 def _fused(order: Iterable[Phase]) -> Iterator[list[str]]:

@@ -4,6 +4,7 @@ A role states a fact with a plain static method, which takes what the constructo
 
 | method | returns |
 |---|---|
+| ``gpu_bytes`` | bytes on a rank's GPU: parts by method, under ``""`` those between calls; it takes the mesh first |
 | ``computes`` | the dtype of its matrix products, such as ``"bfloat16"`` |
 | ``samples_with`` | the engine that samples, such as ``"vllm"``, where its log-probs are not the trainer's; else None |
 | ``sliced`` | the sizes of its model that the mesh's ``tp`` divides, by name |
@@ -15,9 +16,13 @@ A role without the method, and arguments that do not fit, state nothing: the che
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
+from hfdsl.protocols.mesh import Mesh
 from hfdsl.types.numbers import is_count
+
+GpuBytes: TypeAlias = dict[str, dict[str, int]]
+"""By method, and under ``""`` between calls, the bytes of each part."""
 
 
 def computing_dtype(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -70,6 +75,21 @@ def declared_state_bytes(role: type, args: tuple[Any, ...], kwargs: Mapping[str,
     ({'policy': 14}, {}, {})
     """
     return _counts(_stated(role, "state_bytes", args, kwargs), least=0)
+
+
+def declared_gpu_bytes(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GpuBytes:
+    """The parts on the GPU of a rank by method; none where the role states none.
+
+    >>> class Model:
+    ...     @staticmethod
+    ...     def gpu_bytes(mesh: Mesh, parameters: int) -> dict[str, dict[str, int]]:
+    ...         return {"": {"weights": 2 * parameters // mesh.tp}}
+    >>> declared_gpu_bytes(Model, Mesh(tp=2), (7,), {}), declared_gpu_bytes(object, Mesh(), (), {})
+    ({'': {'weights': 7}}, {})
+    """
+    fact = _stated(role, "gpu_bytes", (mesh, *args), kwargs)
+    phases = fact.items() if isinstance(fact, Mapping) else ()
+    return {method: _counts(parts, least=0) for method, parts in phases}
 
 
 def _stated(role: type, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:

@@ -106,7 +106,7 @@ class ConfigCheck:
                 ]
                 report = replace(report, findings=tuple(findings))
             reports.append(report)
-        at_keys = preflight(loaded, elsewhere=self.elsewhere, trials=trials)
+        at_keys = preflight(loaded, elsewhere=self.elsewhere, trials=trials, cluster=self.cluster)
         repeated = {AT_A_KEY[finding.code] for finding in at_keys if finding.code in AT_A_KEY}
         others = [finding for finding in reports[0].findings if finding.code not in repeated]
         first, *beside = reports

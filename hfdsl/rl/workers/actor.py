@@ -20,6 +20,7 @@ from hfdsl.rl.batches import (
 )
 from hfdsl.rl.losses import DPO, PolicyLoss
 from hfdsl.rl.workers.config import ActorConfig, computes, samples_with
+from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.slicing import sliced
 from hfdsl.rl.workers.state_bytes import state_bytes
 
@@ -30,6 +31,7 @@ FROM_FIRST = hf.Protocol("FROM_FIRST", collect={"dp": "first", "pp": "last", "tp
 class Actor(hf.Worker):
     """The policy: it generates, learns by any loss of ``hfdsl.rl.losses``, and exports its weights to other roles."""
 
+    gpu_bytes = staticmethod(gpu_bytes)
     sliced = staticmethod(sliced)
     state_bytes = staticmethod(state_bytes)
     computes = staticmethod(computes)

@@ -10,12 +10,14 @@ from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import CriticMetrics, Sequences, ValueExperience, Values
 from hfdsl.rl.losses import ClippedValue
 from hfdsl.rl.workers.config import CriticConfig
+from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.slicing import sliced
 
 
 class Critic(hf.Worker):
     """A model with a linear head on its hidden states; the head of a new critic is zero."""
 
+    gpu_bytes = staticmethod(gpu_bytes)
     sliced = staticmethod(sliced)
 
     def __init__(self, config: CriticConfig) -> None:

@@ -8,10 +8,13 @@ import hfdsl as hf
 from hfdsl import Dispatch, Execute, register
 from hfdsl.rl.batches import Costs
 from hfdsl.rl.lagrangian import Multiplier
+from hfdsl.rl.workers.gpu_memory import no_gpu_bytes
 
 
 class LagrangeMultiplier(hf.Worker):
     """The price of a unit of cost in units of reward; its first rank holds it."""
+
+    gpu_bytes = staticmethod(no_gpu_bytes)
 
     def __init__(self, multiplier: Multiplier) -> None:
         self.multiplier = multiplier

@@ -7,12 +7,14 @@ from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import ReferenceLogProbs, Sequences
 from hfdsl.rl.workers.config import ReferenceConfig
+from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.slicing import sliced
 
 
 class Reference(hf.Worker):
     """A policy that does not learn: the actor's before training, or another one."""
 
+    gpu_bytes = staticmethod(gpu_bytes)
     sliced = staticmethod(sliced)
 
     def __init__(self, config: ReferenceConfig) -> None:

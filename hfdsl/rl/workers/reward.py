@@ -9,6 +9,7 @@ from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Costs, Prompts, Scores, Sequences
 from hfdsl.rl.workers.config import RewardConfig
+from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.slicing import sliced
 
 
@@ -25,6 +26,7 @@ class Reward(hf.Worker):
 class RewardModel(Reward):
     """A transformer with a linear head, whose number at the last token of a response is its score."""
 
+    gpu_bytes = staticmethod(gpu_bytes)
     sliced = staticmethod(sliced)
 
     def __init__(self, config: RewardConfig) -> None:

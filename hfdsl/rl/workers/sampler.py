@@ -9,12 +9,14 @@ from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Prompts, Rollout
 from hfdsl.rl.workers.config import SamplerConfig, computes, samples_with
+from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.slicing import sliced
 
 
 class Sampler(hf.Worker):
     """Generates as the actor does, from a copy of its weights."""
 
+    gpu_bytes = staticmethod(gpu_bytes)
     sliced = staticmethod(sliced)
     computes = staticmethod(computes)
     samples_with = staticmethod(samples_with)

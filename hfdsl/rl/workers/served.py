@@ -6,6 +6,7 @@ import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.rl.batches import Prompts, Rollout, Scores, Sequences
 from hfdsl.rl.workers.config import JudgeConfig, ServedConfig
+from hfdsl.rl.workers.gpu_memory import no_gpu_bytes
 from hfdsl.rl.workers.reward import Reward
 
 
@@ -27,6 +28,8 @@ class ServedPolicy(hf.Worker):
 
 class Judge(Reward):
     """Scores a response by the number in a judge's answer, from a server's ``/chat/completions``."""
+
+    gpu_bytes = staticmethod(no_gpu_bytes)
 
     def __init__(self, config: JudgeConfig) -> None:
         from hfdsl.rl.models.http_client import Client

@@ -5,11 +5,14 @@ from __future__ import annotations
 from hfdsl import Dispatch, register
 from hfdsl.rl.batches import Prompts, Scores, Sequences
 from hfdsl.rl.workers.config import VerifierConfig
+from hfdsl.rl.workers.gpu_memory import no_gpu_bytes
 from hfdsl.rl.workers.reward import Reward
 
 
 class Verifier(Reward):
     """Scores a response by the scorer of a reasoning-gym data set, or by a function."""
+
+    gpu_bytes = staticmethod(no_gpu_bytes)
 
     def __init__(self, config: VerifierConfig) -> None:
         from hfdsl.rl.models.rule_rewards import RuleReward

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hfdsl.check.findings import Finding, order
+from hfdsl.deploy.cluster import Cluster
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.preflight.adapters import adapters_fit_models, adapters_have_whole_models
 from hfdsl.rl.training.preflight.architecture import model_keys_are_read
+from hfdsl.rl.training.preflight.engines import engines_fit_gpus, samplers_have_the_model
 from hfdsl.rl.training.preflight.folders import models_are_there, prompts_have_a_template, tokenizers_are_there
 from hfdsl.rl.training.preflight.models import models_fit_tokens
 from hfdsl.rl.training.preflight.numbers import (
@@ -55,6 +57,8 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     penalties_can_act,
     evaluations_have_rows,
     caches_hold_a_row,
+    samplers_have_the_model,
+    engines_fit_gpus,
 )
 """What the configuration says by itself, on any machine."""
 
@@ -70,12 +74,14 @@ HERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
 """What depends on the files and packages of this machine."""
 
 
-def preflight(loaded: Loaded, *, elsewhere: bool = False, trials: ConfigTrials | None = None) -> tuple[Finding, ...]:
+def preflight(
+    loaded: Loaded, *, elsewhere: bool = False, trials: ConfigTrials | None = None, cluster: Cluster | None = None
+) -> tuple[Finding, ...]:
     """All findings; with ``elsewhere`` the run starts on another machine, and files and packages are left out.
 
     Changes of the file are tried by ``trials``; without it, findings have no help.
     """
-    subject = Subject.of(loaded, trials)
+    subject = Subject.of(loaded, trials, cluster)
     checks = ANYWHERE if elsewhere else (*HERE, *ANYWHERE)
     findings: dict[tuple[object, ...], Finding] = {}
     for finding in (finding for check in checks for finding in check(subject)):

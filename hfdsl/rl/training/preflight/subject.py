@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from hfdsl.check.findings import Finding, Label
+from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.program import Graph
@@ -33,16 +34,18 @@ class Subject:
     """The dataflows of the run, by the table that names them: ``""``, ``"update"``, ``"evaluation"``."""
     trials: ConfigTrials | None = None
     """What tries changes of the file; None where none are to be tried."""
+    cluster: Cluster | None = None
+    """Where it runs, as far as that is described."""
 
     @classmethod
-    def of(cls, loaded: Loaded, trials: ConfigTrials | None = None) -> Subject:
+    def of(cls, loaded: Loaded, trials: ConfigTrials | None = None, cluster: Cluster | None = None) -> Subject:
         """The subject of a configuration."""
         flows: dict[str, Dataflow[..., Any] | None] = {
             "": loaded.algorithm,
             "update": loaded.update,
             "evaluation": loaded.evaluation,
         }
-        return cls(loaded, {table: flow.trace() for table, flow in flows.items() if flow is not None}, trials)
+        return cls(loaded, {table: flow.trace() for table, flow in flows.items() if flow is not None}, trials, cluster)
 
     @property
     def config(self) -> RunConfig:

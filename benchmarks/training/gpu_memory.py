@@ -1,0 +1,137 @@
+"""The GPU memory of an actor with a colocated engine, by phase: as predicted before launch, and as measured.
+
+python -m benchmarks.training.gpu_memory            # a Llama of 1.26 billion parameters, on a GPU
+python -m benchmarks.training.gpu_memory --tiny     # on a CPU: it only runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hfdsl import Mesh
+from hfdsl.protocols.call import Call, in_call
+from hfdsl.rl import workers as w
+from hfdsl.rl.batches import Experience, Prompts, Rollout
+from hfdsl.rl.losses import Clip
+from hfdsl.rl.workers.gpu_memory import gpu_bytes
+
+GIB = 2**30
+
+
+def config(args: argparse.Namespace) -> w.ActorConfig:
+    """A Llama with two heads to each head of keys and values, and its engine."""
+    model = {
+        "model_type": "llama",
+        "vocab_size": args.vocabulary,
+        "hidden_size": args.hidden,
+        "intermediate_size": args.hidden * 11 // 4,
+        "num_hidden_layers": args.layers,
+        "num_attention_heads": args.heads,
+        "num_key_value_heads": args.heads // 2,
+        "max_position_embeddings": 2048,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": 1,
+    }
+    return w.ActorConfig(
+        model=w.ModelConfig(config=model),
+        generation=w.GenerationConfig(args.responses, engine=args.engine, cache_tokens=args.cache),
+        training=w.TrainingConfig(w.OptimizerConfig(), autocast="bfloat16", checkpointing=True),
+        batching=w.BatchingConfig(tokens=args.micro_batch),
+    )
+
+
+class Meter:
+    """The most memory in use while something runs: of the process, as torch allocates it, and of the device."""
+
+    def __init__(self) -> None:
+        self.on_gpu = torch.cuda.is_available()
+
+    def used(self) -> int:
+        free, total = torch.cuda.mem_get_info() if self.on_gpu else (0, 0)
+        return total - free
+
+    def __call__(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
+        """What a call returns, and GiB of the process and of the device."""
+        most, stop = [self.used()], threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(0.005):
+                most.append(self.used())
+
+        if self.on_gpu:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            result = call()
+            if self.on_gpu:
+                torch.cuda.synchronize()
+        finally:
+            stop.set()
+            watcher.join()
+        allocated = torch.cuda.max_memory_allocated() if self.on_gpu else 0
+        return result, allocated / GIB, max(most) / GIB
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, value in {"vocabulary": 32_000, "hidden": 2048, "layers": 24, "heads": 16, "rows": 128}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    for name, value in {"prompts": 64, "responses": 448, "cache": 131_072, "micro-batch": 16_384}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--engine", default="vllm")
+    parser.add_argument("--tiny", action="store_true")
+    args = parser.parse_args()
+    if args.tiny:
+        small = {"vocabulary": 64, "hidden": 64, "layers": 2, "heads": 4, "rows": 8, "prompts": 8, "responses": 8}
+        vars(args).update(small, cache=1024, engine="plain", micro_batch=64)
+    actor_config, meter = config(args), Meter()
+    predicted = gpu_bytes(Mesh(), actor_config)
+    print("| phase | predicted, GiB | of the process, GiB | of the device, GiB | parts of the prediction |")
+    print("|---|---:|---:|---:|---|")
+
+    def row(phase: str, method: str, allocated: float, device: float) -> None:
+        parts = predicted.get(method, {})
+        listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
+        total = sum(parts.values()) / GIB
+        print(f"| {phase} | {total:.2f} | {allocated:.2f} | {device:.2f} | {listed} |", flush=True)
+
+    actor, *most = meter(lambda: w.Actor(actor_config))
+    row("construct", "generate", *most)
+    row("idle, at first", "", torch.cuda.memory_allocated() / GIB if meter.on_gpu else 0, meter.used() / GIB)
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(2, args.vocabulary, (args.rows, args.prompts), generator=draw)
+    prompts = Prompts(ids=ids, mask=torch.ones_like(ids, dtype=torch.bool), task=[{}] * args.rows)
+
+    def called(node: int, body: Callable[[], Any]) -> tuple[Any, float, float]:
+        with in_call(Call(seed=0, step=0, node=node, rank=0, first_row=0, row_count=args.rows)):
+            return meter(body)
+
+    rollout: Rollout
+    rollout, *most = called(0, lambda: actor.generate(prompts))
+    row("generate", "generate", *most)
+    _, *most = called(1, lambda: actor.log_probs(rollout))
+    row("log_probs", "log_probs", *most)
+    columns = {name: getattr(rollout, name).tensor for name in ("ids", "mask", "response_mask", "log_probs")}
+    advantage = torch.randn(columns["log_probs"].shape, generator=draw).to(columns["log_probs"].device)
+    experience = Experience(**columns, advantage=advantage)
+    for update in range(2):
+        _, *most = called(2 + update, lambda: actor.update(experience, loss=Clip()))
+        row(f"update {update + 1}", "update", *most)
+    _, *most = called(4, lambda: actor.generate(prompts))
+    row("generate again", "generate", *most)
+    row("idle", "", torch.cuda.memory_allocated() / GIB if meter.on_gpu else 0, meter.used() / GIB)
+    if meter.on_gpu:
+        torch.cuda.empty_cache()
+        row("idle, cache of torch emptied", "", torch.cuda.memory_allocated() / GIB, meter.used() / GIB)
+
+
+if __name__ == "__main__":
+    main()

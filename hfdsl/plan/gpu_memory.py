@@ -1,0 +1,104 @@
+"""Predicted GPU memory: what the roles of a pool hold on each of its GPUs, and the most in a step.
+
+Roles on the same pool share its GPUs. While one of them runs, the others hold what they hold between calls, less what
+is offloaded then::
+
+                      between calls    while it runs
+    actor.generate        19.8             35.7        peak: 35.7 + 4.7 = 40.4 GiB at actor.generate
+    reference              4.7              8.8
+
+So the engine of ``actor`` and the passes of ``reference`` do not add up: they are never awake at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from hfdsl.deploy.pools import ResourcePool
+from hfdsl.plan.plan import Plan
+from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes
+from hfdsl.types.numbers import byte_amount
+
+CONTEXT: Final = 2**29
+"""The CUDA context of a process, with the kernels that it has loaded; roles that share a process share it."""
+
+Parts: TypeAlias = Mapping[str, int]
+"""Bytes by what they hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPeak:
+    """The most that roles hold on each GPU of a pool, and at which step; ``roles`` are the parts of each.
+
+    ``processes`` is how many processes have a context on the GPU.
+    """
+
+    pool: ResourcePool
+    step: str
+    roles: Mapping[str, Parts]
+    unknown: tuple[str, ...]
+    """The roles on the pool that state nothing."""
+    processes: int
+
+    @property
+    def bytes(self) -> int:
+        """The sum over roles and parts."""
+        return self.processes * CONTEXT + sum(sum(parts.values()) for parts in self.roles.values())
+
+    def __str__(self) -> str:
+        held = "; ".join(f"{role} {_listed(parts)}" for role, parts in self.roles.items() if parts)
+        held += f"; {byte_amount(CONTEXT)} of CUDA for each process"
+        besides = f"; besides, {', '.join(self.unknown)}" if self.unknown else ""
+        return f"{self.pool.name} {byte_amount(self.bytes)} of each GPU at {self.step}: {held}{besides}"
+
+
+def gpu_peaks(plan: Plan) -> Iterator[GpuPeak]:
+    """The peak of every pool with GPUs on which a role states its memory, as ``role_facts`` has it."""
+    places = plan.deployment.placements
+    stated = {
+        name: declared_gpu_bytes(place.role, place.mesh, place.args, place.kwargs)
+        for name, place in places.items()
+        if place.pool.use_gpu
+    }
+    for pool in dict.fromkeys(places[name].pool for name in stated):
+        sharing = [name for name in stated if places[name].pool == pool]
+        phases = {name: stated[name] for name in sharing if stated[name]}
+        unknown = tuple(name for name in sharing if not stated[name])
+        processes = sum(not set(sharing).isdisjoint(group.roles) for group in plan.groups)
+        peaks = [
+            GpuPeak(
+                pool=pool,
+                step=step.label,
+                roles=_held(plan, phases, step.node, step.role, step.signature.name),
+                unknown=unknown,
+                processes=processes,
+            )
+            for step in plan.steps
+            if step.role in phases
+        ]
+        if peaks:
+            yield max(peaks, key=lambda peak: peak.bytes)
+
+
+def _held(plan: Plan, phases: Mapping[str, GpuBytes], node: int, running: str | None, method: str) -> dict[str, Parts]:
+    away = {(period.role, period.part) for period in plan.offloads if _covers(period.after, period.before, node)}
+    held: dict[str, Parts] = {}
+    for role, by_method in phases.items():
+        parts = by_method.get(method, by_method.get("", {})) if role == running else by_method.get("", {})
+        gone = {"weights"} if (role, "weights") in away else set()
+        gone |= {"moments"} if (role, "optimizer") in away else set()
+        held[role] = {name: size for name, size in parts.items() if name not in gone or role == running}
+    return held
+
+
+def _covers(after: int | None, before: int | None, node: int) -> bool:
+    """Whether an idle period from the end of one call to the start of another has a node in it."""
+    if after is None or before is None:
+        return True
+    return after < node < before if after < before else node > after or node < before
+
+
+def _listed(parts: Parts) -> str:
+    return ", ".join(f"{name} {byte_amount(size)}" for name, size in parts.items())

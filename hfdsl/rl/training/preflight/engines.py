@@ -1,0 +1,166 @@
+"""Engines and samplers: do they have the actor's model, and room on their GPUs?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+from hfdsl.check.findings import Finding
+from hfdsl.check.gpu_sizes import gpu_sizes
+from hfdsl.deploy.deployment import Placement
+from hfdsl.deploy.pools import slot_ranges
+from hfdsl.graph.program import Graph, Node, RoleCall
+from hfdsl.protocols.role_facts import declared_gpu_bytes
+from hfdsl.protocols.state import effects_of
+from hfdsl.rl.training.changes import SetField
+from hfdsl.rl.training.preflight.numbers import generating
+from hfdsl.rl.training.preflight.subject import Subject, is_ready
+from hfdsl.rl.training.toml_values import FieldReference
+from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
+from hfdsl.rl.workers.gpu_memory import BLOCK_TOKENS, engine_bytes
+from hfdsl.rl.workers.slicing import model_config
+
+GIB: Final = 2**30
+
+SAME: Final = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "rope_theta",
+    "tie_word_embeddings",
+    "eos_token_id",
+)
+"""What of a model's configuration a copy has to have, since weights alone do not carry it."""
+
+HELD: Final = ("weights", "moments")
+"""The parts that a role certainly keeps while an engine samples; gradients may be freed between updates."""
+
+NO_ROOM: Final = "no cache fits: offload the other roles, use more GPUs, or give the engine a pool of its own"
+
+
+def samplers_have_the_model(subject: Subject) -> Iterator[Finding]:
+    """A copy of an actor's weights has the actor's architecture, its end tokens, and its temperature."""
+    actors = [role for role in subject.loaded.roles if isinstance(getattr(subject.config, role, None), ActorConfig)]
+    for actor, sampler in dict.fromkeys(pair for graph in subject.graphs.values() for pair in _copies(graph)):
+        ours, theirs = getattr(subject.config, actor, None), getattr(subject.config, sampler, None)
+        if not (isinstance(ours, ActorConfig) and isinstance(theirs, SamplerConfig)):
+            continue
+        if not all(is_ready(subject.loaded.roles[role]) for role in (actor, sampler)):
+            continue
+        explicit_ends = ours.model.end_tokens is not None or theirs.model.end_tokens is not None
+        names = [name for name in SAME if not (name == "eos_token_id" and explicit_ends)]
+        yield from _other_model(subject, actor, sampler, names)
+        mine, other = ours.generation.temperature, theirs.generation.temperature
+        if len(actors) > 1 and mine != other:  # of a single one, temperatures_agree says so
+            yield subject.finding(
+                "HF712",
+                f"'{sampler}' has temperature = {other:g}, and '{actor}' has {mine:g}: their log-probs are of "
+                "different distributions",
+                f"{sampler}.generation.temperature",
+                related={f"{actor}.generation.temperature": f"{mine:g} here"},
+                changes=(SetField(f"{sampler}.generation.temperature", mine),),
+                advice=f"set {sampler}.generation.temperature to {mine:g}",
+            )
+
+
+def _copies(graph: Graph) -> Iterator[tuple[str, str]]:
+    """The roles that send weights by ``hf.sync``, each with one that loads them."""
+    exporting = {node.id: role for node, role in _calls_with(graph, "exports")}
+    for node, role in _calls_with(graph, "loads"):
+        yield from ((exporting[ref.node], role) for ref in node.refs if ref.node in exporting)
+
+
+def _calls_with(graph: Graph, kind: str) -> Iterator[tuple[Node, str]]:
+    """The calls with an effect of this kind, and their roles."""
+    for node in graph.calls:
+        if isinstance(node.op, RoleCall) and any(e.kind == kind for e in effects_of(node.op.signature.body)):
+            yield node, node.op.role
+
+
+def _other_model(subject: Subject, actor: str, sampler: str, names: list[str]) -> Iterator[Finding]:
+    ours, theirs = (model_config(getattr(subject.config, role).model) for role in (actor, sampler))
+    unlike = [name for name in names if _differ(ours.get(name), theirs.get(name))]
+    if unlike:
+        listed = ", ".join(f"{name} = {theirs[name]!r} ({ours[name]!r} in '{actor}')" for name in unlike[:3])
+        more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
+        yield subject.finding(
+            "HF960",
+            f"'{sampler}' samples with the weights of '{actor}', and its model is another one: {listed}{more}",
+            f"{sampler}.model",
+            related={f"{actor}.model": "the model that learns"},
+            changes=(SetField(f"{sampler}.model", FieldReference(f"${actor}.model")),),
+            advice=f'set {sampler}.model to "${actor}.model"',
+        )
+
+
+def _differ(ours: Any, theirs: Any) -> bool:
+    """Whether two values of a configuration certainly differ; ``[2]`` is 2, and a missing one may be anything."""
+    if ours is None or theirs is None:
+        return False
+    first, second = (sorted(value) if isinstance(value, list) else [value] for value in (ours, theirs))
+    return first != second
+
+
+def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
+    """The GPUs of an engine have room for its weights and its cache, beside what the roles there keep.
+
+    Only parts count whose bytes are exact; so a cache that passes may still be too large.
+    """
+    places = subject.deployment.placements
+    used = {role for graph in subject.graphs.values() for role in generating(graph)}
+    for role in sorted(used & places.keys()):
+        config, place = getattr(subject.config, role, None), places[role]
+        if not isinstance(config, (ActorConfig, SamplerConfig)) or config.generation.engine != "vllm":
+            continue
+        size, engine = _gpu_size(subject, place), engine_bytes(config)
+        if size is None or not engine or not is_ready(subject.loaded.roles[role]):
+            continue
+        sharing = [name for name, other in places.items() if other.pool == place.pool]
+        kept = {name: _kept(places[name], samples=name == role) for name in sharing}
+        weights, cache = engine["engine's weights"], engine["engine's cache"]
+        room = size - weights - sum(kept.values())
+        if cache <= room:
+            continue
+        tokens = config.generation.cache_tokens + BLOCK_TOKENS
+        smaller = (int(room * tokens // cache) - BLOCK_TOKENS) // 1024 * 1024
+        fits = smaller >= subject.config.dims.get("P", 0) + config.generation.max_tokens
+        listed = ", ".join(f"{_gib(amount)} of '{name}'" for name, amount in kept.items() if amount)
+        beside = f", beside weights and optimizer states ({listed})" if listed else ""
+        field = f"{role}.generation.cache_tokens"
+        yield subject.finding(
+            "HF959",
+            f"the engine of '{role}' needs {_gib(weights)} for its weights and {_gib(cache)} for its cache{beside}, "
+            f"and a GPU of pool '{place.pool.name}' has {_gib(size)}",
+            field,
+            changes=(SetField(field, smaller),) if fits else (),
+            advice=f"at most {smaller:,} tokens fit" if fits else NO_ROOM,
+        )
+
+
+def _gpu_size(subject: Subject, place: Placement[Any]) -> Fraction | None:
+    """The bytes of the largest GPU that every rank of a role may get; None where no cluster is described."""
+    if not place.pool.use_gpu:
+        return None
+    sizes = [gpu_sizes(subject.cluster, root, slots)[1] for root, slots in slot_ranges(place.pool)]
+    known = [size * GIB for size in sizes if size is not None]
+    return max(known, default=None)
+
+
+def _kept(place: Placement[Any], *, samples: bool) -> int:
+    """What a role certainly keeps while an engine samples. Weights that go to the role's own engine are there."""
+    parts: Mapping[str, int] = declared_gpu_bytes(place.role, place.mesh, place.args, place.kwargs).get("", {})
+    offloaded = place.offload or (place.offload is None and place.gpu_memory is not None)
+    names = HELD if not offloaded else HELD[:1] if samples else ()
+    return sum(parts.get(name, 0) for name in names)
+
+
+def _gib(size: int | Fraction) -> str:
+    return f"{float(size) / GIB:.1f} GiB"

@@ -1,0 +1,176 @@
+"""The GPU memory of a ready role, predicted from its configuration before anything is loaded.
+
+A role holds some parts all the time, and more while one of its methods runs. An engine beside a trainer is awake only
+while the role generates, so the peak is the largest phase and not the sum. An actor of 1.26 billion float32 parameters
+with AdamW, autocast to bfloat16, recomputed activations, and vLLM with a cache of 131,072 tokens, in GiB::
+
+    between calls   weights 4.7, gradients 4.7, moments 9.4, engine's process 0.5
+    generate                                               + engine's weights 2.3, cache 12.0, working memory 1.5
+    update                                                 + activations 6.4
+
+Weights, gradients, moments and the engine's weights and cache are exact where the sizes of the model are known: they
+are what HF959 counts. The rest are estimates: ``PROCESS`` and ``ENGINE_WORKING`` as measured on an H200, activations
+from what a layer of a Llama keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.rl.workers.config import (
+    ActorConfig,
+    BatchingConfig,
+    CriticConfig,
+    GenerationConfig,
+    ModelConfig,
+    ReferenceConfig,
+    RewardConfig,
+    SamplerConfig,
+    TrainingConfig,
+    computes,
+)
+from hfdsl.rl.workers.linear_layers import adapter_parameters
+from hfdsl.rl.workers.slicing import model_config
+from hfdsl.rl.workers.state_bytes import ITEM_BYTES, weight_count
+
+Parts: TypeAlias = dict[str, int]
+"""Bytes by what they hold."""
+
+WithModel: TypeAlias = ActorConfig | SamplerConfig | CriticConfig | ReferenceConfig | RewardConfig
+
+PROCESS: Final = 2**29
+"""The CUDA context of an engine's process, with the kernels that it has loaded."""
+
+ENGINE_WORKING: Final = 3 * 2**29
+"""What vLLM needs beside weights and cache: the activations of a batch of prompts, logits, and buffers."""
+
+BLOCK_TOKENS: Final = 512
+"""The tokens that an engine's cache has beyond ``cache_tokens``."""
+
+CHUNK_BYTES: Final = 4 * 2**28
+"""What a part of the logits needs at a time: the logits, and what is computed from them."""
+
+ESTIMATES: Final = frozenset({"engine's process", "engine's working memory", "activations"})
+"""The parts that are not exact."""
+
+
+def gpu_bytes(mesh: Mesh, config: WithModel) -> dict[str, Parts]:
+    """The parts on the GPU of a rank by method, and under ``""`` between calls; none where the model is not known.
+
+    >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
+    >>> sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    >>> model = ModelConfig(config={"model_type": "llama", **sizes})
+    >>> gpu_bytes(Mesh(), ReferenceConfig(model))[""]
+    {'weights': 784}
+    """
+    count = parameter_count(config.model)
+    if count is None:
+        return {}
+    training = config.training if isinstance(config, (ActorConfig, CriticConfig)) else None
+    generation = config.generation if isinstance(config, (ActorConfig, SamplerConfig)) else None
+    shards = mesh.tp * (mesh.dp if training is not None and training.sharding == "fsdp" else 1)
+    held: Parts = {}
+    engine = _engine(config, generation) if generation is not None and generation.engine == "vllm" else {}
+    if not (isinstance(config, SamplerConfig) and engine):  # that one has its weights in the engine alone
+        held["weights"] = -(-count * ITEM_BYTES[config.model.dtype] // shards)
+    if training is not None:
+        learned = _learned_bytes(config, count)
+        if learned is None:
+            return {}
+        held |= {"gradients": -(-learned // shards), "moments": -(-2 * learned // shards)}
+    if engine:
+        held["engine's process"] = PROCESS
+    phases: dict[str, Parts] = {"": held}
+    scoring = _activations(config, count, None)
+    if scoring is not None and not (isinstance(config, SamplerConfig) and engine):
+        phases |= {name: {**held, "activations": scoring} for name in ("log_probs", "values", "score", "cost")}
+    if engine:
+        phases["generate"] = {**held, **engine}
+        phases[""] = {**held, **engine} if isinstance(config, SamplerConfig) else held
+    learning = None if training is None else _activations(config, count, training)
+    if learning is not None:
+        phases |= {name: {**held, "activations": learning} for name in ("update", "prefer", "imitate")}
+    return phases
+
+
+def no_gpu_bytes(mesh: Mesh, *args: object, **kwargs: object) -> dict[str, Parts]:
+    """Those of a role without a model."""
+    return {"": {}}
+
+
+def parameter_count(model: ModelConfig) -> int | None:
+    """How many parameters a model has, a tied one once; None where that is not known."""
+    count, values = weight_count(model), model_config(model)
+    vocabulary, width = values.get("vocab_size"), values.get("hidden_size")
+    if count is None or not values.get("tie_word_embeddings"):
+        return count
+    return count - vocabulary * width if isinstance(vocabulary, int) and isinstance(width, int) else None
+
+
+def engine_bytes(config: ActorConfig | SamplerConfig) -> Parts:
+    """The weights and the cache of a role's engine, which are exact; none where the model's sizes are not known."""
+    parts = _engine(config, config.generation)
+    return {name: size for name, size in parts.items() if name not in ESTIMATES}
+
+
+def _engine(config: Any, generation: GenerationConfig) -> Parts:
+    weights, token = weight_count(config.model), _token_bytes(config.model, ITEM_BYTES[computes(config)])
+    if weights is None or token is None:
+        return {}
+    return {
+        "engine's weights": weights * ITEM_BYTES[computes(config)],
+        "engine's cache": (generation.cache_tokens + BLOCK_TOKENS) * token,
+        "engine's working memory": ENGINE_WORKING,
+    }
+
+
+def _token_bytes(model: ModelConfig, item: int) -> int | None:
+    """The bytes of the keys and values of a token."""
+    values = model_config(model)
+    layers, heads, width = (values.get(name) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(width, int) and heads):
+        return None
+    key_heads, head_width = values.get("num_key_value_heads") or heads, values.get("head_dim") or width // heads
+    return int(2 * layers * key_heads * head_width * item)
+
+
+def _learned_bytes(config: Any, count: int) -> int | None:
+    """The bytes of the parameters that learn: all, or those of the adapter, which are float32."""
+    if config.lora is None:
+        return count * ITEM_BYTES[config.model.dtype]
+    adapter = adapter_parameters(config.model, config.lora)
+    return None if adapter is None else 4 * adapter
+
+
+def _activations(config: Any, count: int, training: TrainingConfig | None) -> int | None:
+    """What a pass over a micro-batch needs at its peak; without ``training`` it has no gradient.
+
+    With autocast, residuals are float32, the inputs and outputs of linear layers 2 bytes, and the weights are there
+    once more in 2 bytes until the pass ends.
+    """
+    values, batching = model_config(config.model), config.batching
+    sizes = [values.get(name) for name in ("hidden_size", "intermediate_size", "num_hidden_layers")]
+    if not isinstance(batching, BatchingConfig) or batching.rows or not all(isinstance(size, int) for size in sizes):
+        return None
+    width, inner, layers = (int(size or 0) for size in sizes)
+    dtype = ITEM_BYTES[config.model.dtype]
+    narrow = ITEM_BYTES[_autocast(config) or config.model.dtype]
+    casts = count * narrow if narrow != dtype else 0
+    layer = width * (16 + 10 * narrow) + inner * 4 * narrow
+    if training is None:
+        return casts + batching.tokens * (8 * width + 3 * inner * narrow) + CHUNK_BYTES
+    kept = layers * batching.tokens * (width * dtype if training.checkpointing else layer)
+    working = batching.tokens * (layer * training.checkpointing + 2 * inner * narrow)
+    return kept + max(casts, working) + CHUNK_BYTES
+
+
+def _autocast(config: Any) -> str | None:
+    training: TrainingConfig | None = getattr(config, "training", None)
+    return training.autocast if training is not None else getattr(config, "autocast", None)
+
+
+def total(parts: Mapping[str, int]) -> int:
+    """The bytes of all parts."""
+    return sum(parts.values())
