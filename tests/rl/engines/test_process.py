@@ -17,6 +17,15 @@ from tests.rl.engines.fake import DIE, HANG, RAISE, Refusing, start
 
 @pytest.fixture
 def engine() -> Iterator[EngineProcess]:
+    """An engine that a test may end."""
+    engine = EngineProcess(start(), deadline=60)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[EngineProcess]:
+    """One for all tests that do not end it."""
     engine = EngineProcess(start(), deadline=60)
     yield engine
     engine.close()
@@ -31,12 +40,12 @@ def tokens(engine: EngineProcess, *prompt: int) -> list[int]:
     return completion.tokens
 
 
-def test_an_engine_answers_by_the_weights_of_its_version(engine: EngineProcess) -> None:
-    loaded(engine, 10, version=1)
-    assert tokens(engine, 1) == [11, 12, 13]
-    loaded(engine, 48, version=2)
-    assert (engine.version, tokens(engine, 1)) == (2, [49, 50])
-    [completion] = engine.generate([[1]], [8])
+def test_an_engine_answers_by_the_weights_of_its_version(lasting: EngineProcess) -> None:
+    loaded(lasting, 10, version=1)
+    assert tokens(lasting, 1) == [11, 12, 13]
+    loaded(lasting, 48, version=2)
+    assert (lasting.version, tokens(lasting, 1)) == (2, [49, 50])
+    [completion] = lasting.generate([[1]], [8])
     assert (completion.tokens, completion.log_probs) == ([50], [-50.0])
 
 
@@ -47,10 +56,10 @@ def test_a_call_for_another_version_is_refused(engine: EngineProcess) -> None:
         tokens(engine, 1)
 
 
-def test_weights_in_many_parts_arrive(engine: EngineProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_in_many_parts_arrive(lasting: EngineProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hfdsl.rl.engines.process.MAX_PART", 4)
-    engine.load(((f"w{i}", torch.tensor([float(i)])) for i in range(20)), 1)
-    assert tokens(engine, 1) == [20, 21, 22]
+    lasting.load(((f"w{i}", torch.tensor([float(i)])) for i in range(20)), 1)
+    assert tokens(lasting, 1) == [20, 21, 22]
 
 
 @pytest.mark.parametrize(
@@ -142,8 +151,8 @@ def ended(process: int) -> bool:
     return False
 
 
-def test_an_engine_may_be_called_from_another_thread(engine: EngineProcess) -> None:
-    thread = threading.Thread(target=loaded, args=(engine, 5, 1))
+def test_an_engine_may_be_called_from_another_thread(lasting: EngineProcess) -> None:
+    thread = threading.Thread(target=loaded, args=(lasting, 5, 1))
     thread.start()
     thread.join()
-    assert tokens(engine, 1) == [6, 7, 8]
+    assert tokens(lasting, 1) == [6, 7, 8]
