@@ -17,6 +17,7 @@ from benchmarks.dataplane.columns import CHAINS, MAKES, NARROW, WIDE, Body, comp
 from benchmarks.dataplane.measure import Summary
 
 ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.timeout(1200)  # whichever test comes first waits for all commands: minutes on two quiet cores
 VERL = ["verl, TensorDict", "verl, DataProto", "verl, tuned by hand"] if find_spec("verl") else []
 
 

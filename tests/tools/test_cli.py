@@ -252,10 +252,13 @@ def test_ctrl_c_ends_a_run(program: str) -> None:
         file.write(" batches=lambda: itertools.cycle(batches()))\n")
     command = [sys.executable, "-m", "hfdsl", "run", "shouting.py:endless"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("step 0")
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("step 0")
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == output.INTERRUPTED
     assert err.startswith("interrupted after ")
     assert "Traceback" not in err
