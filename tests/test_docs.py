@@ -60,6 +60,7 @@ def test_the_quick_start_prints_what_it_shows(program: Path) -> None:
     assert rest == shown
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("program", ["quickstart.md"], indirect=True)
 def test_the_quick_start_is_the_same_on_ray(program: Path, ray_cluster: Any) -> None:
     text = program.read_text().replace(":.2f", "")  # all digits

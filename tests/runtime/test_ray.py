@@ -11,7 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +307,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.nightly
 def test_work_between_steps_has_a_deadline(ray_cluster: Any, tmp_path: Path) -> None:
     plan = p.fails.compile(faulty("none"), {p.B: 4, p.P: 2, p.R: 3})
     evaluation = renamed(p.fails, "evaluation").compile(plan.deployment, {p.B: 4, p.P: 2, p.R: 3})
@@ -337,13 +338,17 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
         env=environment,
     )
     workers: list[int] = []
-    deadline = time.monotonic() + 60
-    while len(workers) < 2 and program.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
-        workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
-    assert program.poll() is None, program.communicate()[0]
-    os.killpg(program.pid, signal.SIGINT)
-    printed, _ = program.communicate(timeout=60)
+    try:
+        deadline = time.monotonic() + 60
+        while len(workers) < 2 and program.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+            workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
+        assert program.poll() is None, program.communicate()[0]
+        os.killpg(program.pid, signal.SIGINT)
+        printed, _ = program.communicate(timeout=60)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
     assert len(workers) == 2, printed
     assert program.returncode != 0, printed
     deadline = time.monotonic() + 20

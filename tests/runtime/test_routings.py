@@ -76,6 +76,7 @@ def remembered(running: Running) -> list[int]:
     return [len(running._routings), *(len(process._specs) for process in processes)]
 
 
+@pytest.mark.nightly
 def test_a_thousand_sizes_are_not_all_remembered(running: Running, routed: list[int]) -> None:
     for rows in range(2, 2002, 2):
         step(running, rows)

@@ -13,7 +13,7 @@ from hfdsl.runtime.backend import Submission
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.testing import run_suite
-from hfdsl.testing.conformance import DEPLOYMENTS
+from hfdsl.testing.conformance import DEPLOYMENTS, PROGRAMS
 
 
 def test_the_local_backend_conforms() -> None:
@@ -27,8 +27,15 @@ def test_the_local_backend_conforms() -> None:
     [name if name == "one pool" else pytest.param(name, marks=pytest.mark.nightly) for name in DEPLOYMENTS],
 )
 def test_the_ray_backend_conforms(ray_cluster: Any, deployment: str) -> None:
-    report = run_suite("ray", deployments=deployment, faults=deployment == "one pool")
+    report = run_suite("ray", deployments=deployment, faults=False)
     assert report.ok, report
+
+
+@pytest.mark.nightly  # launches for every fault; tests/runtime/test_ray.py has one in every run
+def test_the_ray_backend_reports_faults(ray_cluster: Any) -> None:
+    report = run_suite("ray", PROGRAMS[:1], deployments="one pool")
+    assert report.ok, report
+    assert [outcome.deployment for outcome in report.outcomes].count("faults") == 3
 
 
 class Reversing(LocalBackend):

@@ -167,6 +167,7 @@ def test_ppo_runs_at_the_shapes_of_a_real_run() -> None:
     assert 1 <= outcome.length.value <= 1024
 
 
+@pytest.mark.nightly
 def test_fakes_run_on_ray(ray_cluster: Any) -> None:
     where = faked(deployment(hf.Mesh(dp=2)), SIZES, seconds={"engine.answer": 0.01})
     plan, outputs = f.whole.compile(where, SIZES), []

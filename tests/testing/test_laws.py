@@ -20,6 +20,7 @@ from hfdsl.protocols.split import join, rows_of, split
 from hfdsl.testing import LAWS, BrokenLaws, check_laws, lawful
 from hfdsl.testing.laws.check import applying, meshes_up_to
 from hfdsl.testing.laws.subject import subject_of
+from tests.nightly import examples
 
 Cut = Callable[[Any, Any], list[Any]]
 
@@ -190,11 +191,12 @@ def test_every_law_has_a_protocol_that_breaks_it_alone() -> None:
     assert [law.id for law in LAWS] == list(MUTANTS)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("law", MUTANTS)
 def test_a_protocol_that_breaks_one_law_is_found_by_that_law_alone(law: str) -> None:
     protocol, options = MUTANTS[law]
     with pytest.raises(BrokenLaws) as raised:
-        check_laws(protocol, **options)
+        check_laws(protocol, **options, max_examples=examples(200))
     assert [broken.law.id for broken in raised.value.broken] == [law], str(raised.value)
 
 

@@ -33,7 +33,7 @@ def run(folder: Path, tests: str, *options: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_failure_tells_its_seed_and_what_needs_more_gpus_is_skipped(tmp_path: Path) -> None:
+def test_a_failure_tells_its_seed(tmp_path: Path) -> None:
     tests = """
         import pytest
 
@@ -43,17 +43,25 @@ def test_a_failure_tells_its_seed_and_what_needs_more_gpus_is_skipped(tmp_path: 
 
         def test_b(hf_seed):
             assert hf_seed >= 0
+        """
+    printed = run(tmp_path, tests)
+    seeds = re.search(r"hf_seed was (\d+); the same again: pytest --hf-seed (\d+) 'test_it.py::test_a'", printed)
+    assert seeds is not None
+    assert f"drawn {seeds[1]}" in printed
+    assert f"hf_seed was {seeds[1]}" in run(tmp_path, tests, "--hf-seed", seeds[2], "-k", "test_a")
+    assert "1 failed, 1 passed" in printed
+
+
+def test_a_test_that_needs_more_gpus_is_skipped(tmp_path: Path) -> None:
+    tests = """
+        import pytest
 
         @pytest.mark.gpu(count=99)
         def test_many(): ...
         """
     printed = run(tmp_path, tests, "-rs")
-    seeds = re.search(r"hf_seed was (\d+); the same again: pytest --hf-seed (\d+) 'test_it.py::test_a'", printed)
-    assert seeds is not None
-    assert f"drawn {seeds[1]}" in printed
-    assert f"hf_seed was {seeds[1]}" in run(tmp_path, tests, "--hf-seed", seeds[2], "-k", "test_a")
     assert re.search(r"SKIPPED .*(no CUDA device|of 99 CUDA devices)", printed)
-    assert "1 failed, 1 passed, 1 skipped" in printed
+    assert "1 skipped" in printed
 
 
 def test_a_failure_shows_the_lines_of_the_test_and_none_of_hfdsl(tmp_path: Path) -> None:

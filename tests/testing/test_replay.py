@@ -69,6 +69,7 @@ def test_a_recording_names_what_its_files_hold(tmp_path: Path) -> None:
     assert {file.name for file in failed.iterdir()} == files
 
 
+@pytest.mark.nightly_cases("ray")
 def test_every_call_gives_what_it_gave(launched: Running, tmp_path: Path) -> None:
     recording = one_of_three(tmp_path, launched)
     for node in ("actor.generate", "halved", "actor.update#1", "actor.update#2"):
@@ -81,6 +82,7 @@ def test_every_call_gives_what_it_gave(launched: Running, tmp_path: Path) -> Non
     assert json.loads((recording / "recording.json").read_text())["step"] == 1
 
 
+@pytest.mark.nightly_cases("ray")
 def test_collectives_in_another_thread_are_recorded(launched: Running, tmp_path: Path) -> None:
     flow = renamed(p.program, "in_threads", actor="threaded")
     folder = one_of_three(tmp_path, launched.also(flow.compile(launched.plan.deployment, {p.B: 8})))

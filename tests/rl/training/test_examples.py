@@ -55,22 +55,49 @@ def test_the_model_is_loaded_again(model: Path) -> None:
         export(model.parent / "run", "critic", model)
 
 
-def test_grpo_is_the_same_wherever_it_runs_and_however_often_it_is_stopped(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory, model: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """A run that nothing stops, and its metrics."""
+    folder = tmp_path_factory.mktemp("colocated")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        records = ran(folder, model)
+    assert [record["step"] for record in records] == [0, 1, 2]
+    assert records[1]["actor/grad_norm"] + records[2]["actor/grad_norm"] > 0
+    return folder, records
+
+
+@pytest.mark.nightly_besides("split")
+@pytest.mark.parametrize("place", ["split", "merged", "offloaded"])
+def test_grpo_is_the_same_wherever_it_runs(
+    tmp_path: Path,
+    model: Path,
+    straight: tuple[Path, list[dict[str, Any]]],
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(ROOT)
-    straight = ran(tmp_path / "colocated", model)
-    assert [record["step"] for record in straight] == [0, 1, 2]
-    assert straight[1]["actor/grad_norm"] + straight[2]["actor/grad_norm"] > 0
-    for place in ("split", "merged", "offloaded"):
-        deployment = f"deployment=examples/deployments/{place}.toml"
-        assert ran(tmp_path / place, model, deployment) == straight
-    ran(tmp_path / "stopped", model, "steps=1")
-    assert ran(tmp_path / "stopped", model, resume=True) == straight
-    sliced = ran(tmp_path / "sliced", model, "deployment=examples/deployments/tensor_parallel.toml")
-    for record, sliced_record in zip(straight, sliced, strict=True):
+    assert ran(tmp_path, model, f"deployment=examples/deployments/{place}.toml") == straight[1]
+
+
+def test_grpo_is_the_same_however_often_it_is_stopped(
+    tmp_path: Path, model: Path, straight: tuple[Path, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    ran(tmp_path, model, "steps=1")
+    assert ran(tmp_path, model, resume=True) == straight[1]
+
+
+@pytest.mark.nightly  # other tests hold slices of the ready models against the whole
+def test_grpo_on_slices_is_nearly_the_same(
+    tmp_path: Path, model: Path, straight: tuple[Path, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    folder, records = straight
+    sliced = ran(tmp_path, model, "deployment=examples/deployments/tensor_parallel.toml")
+    for record, sliced_record in zip(records, sliced, strict=True):
         assert sliced_record == pytest.approx(record, rel=1e-3, abs=1e-4)
-    weights, joined = (exported(tmp_path / run) for run in ("colocated", "sliced"))
+    weights, joined = (exported(run) for run in (folder, tmp_path))
     assert weights.keys() == joined.keys()
     for name, weight in weights.items():
         torch.testing.assert_close(joined[name], weight, rtol=1e-3, atol=1e-4, msg=name)

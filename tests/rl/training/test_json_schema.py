@@ -82,6 +82,7 @@ def refusal(kind: type, table: dict[str, Any]) -> str:
     return "algorithm is missing" if kind is not DeploymentConfig and "algorithm" not in table else ""
 
 
+@pytest.mark.nightly_besides("grpo.toml", "split.toml")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_mutated_file_is_refused_by_both(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ def test_a_run_that_was_killed_after_its_checkpoint_is_the_same(tmp_path: Path, 
     assert weights(other) == weights(straight)
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_is_the_same_on_ray_and_other_pools(tmp_path: Path, straight: Path, ray_cluster: Any) -> None:
     other = both(tmp_path, "stopped", ["steps=3"])
     apart = {**SEVERAL, "default": {"pool": "left"}, "roles": {"policy": {"pool": "both", "colocate": False}}}
@@ -240,10 +242,16 @@ print(ended, flush=True)
 """
 
 
-def started(folder: Path, before: str, *changes: str) -> subprocess.Popen[str]:
+@contextmanager
+def started(folder: Path, before: str, *changes: str) -> Iterator[subprocess.Popen[str]]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-c", SCRIPT.format(before=before), str(folder), f"output={folder}/run", *changes]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
+    environment = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # leaving a process waits for it, and after a failure it would go on
 
 
 def until(process: subprocess.Popen[str], line: str) -> None:

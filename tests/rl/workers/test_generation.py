@@ -78,6 +78,7 @@ def test_captured_steps_sample_what_the_plain_engine_does(
     assert len({tuple(expected.ids.tensor.flatten().tolist()) for expected in plain}) == len(plain)
 
 
+@pytest.mark.nightly_cases("continuous")  # the engine takes seconds to start
 @pytest.mark.parametrize("engine", ["plain", "captured", "continuous"])
 def test_samples_follow_the_seed(engine: str) -> None:
     first, again, other = (generated(seed, engine=engine)[0].ids.tensor for seed in (0, 0, 1))
@@ -86,7 +87,12 @@ def test_samples_follow_the_seed(engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}, {"top_k": 1, "engine": "continuous"}], ids=str
+    "how",
+    [
+        *({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}),
+        pytest.param({"top_k": 1, "engine": "continuous"}, marks=pytest.mark.nightly),
+    ],
+    ids=str,
 )
 def test_a_distribution_of_one_token_is_greedy(how: dict[str, Any]) -> None:
     sampled, greedy = generated(**how)

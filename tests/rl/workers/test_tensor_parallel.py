@@ -88,7 +88,7 @@ def alike(one: tuple[Any, dict[str, torch.Tensor]], other: tuple[Any, dict[str, 
         torch.testing.assert_close(others[name], weight, rtol=1e-3, atol=1e-4, msg=name)
 
 
-@pytest.mark.nightly_besides("llama", "qwen3")
+@pytest.mark.nightly_besides("qwen3")
 @pytest.mark.parametrize("name", MODELS)
 def test_slices_give_what_the_whole_gives(name: str) -> None:
     alike(ran(ONE, name, tiny.FIXED), ran(TWO, name, tiny.FIXED))
