@@ -12,6 +12,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 CODE := $(wildcard hfdsl examples tests benchmarks)
 TYPED := $(wildcard hfdsl examples tests benchmarks)
 
+# Tests start hundreds of processes that import hfdsl: without bytecode each would compile it.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Lint and types first, pytest last: the closing line of a run is pytest's. Its tests run in JOBS processes, those that
 # need Ray all in one of them.
 .NOTPARALLEL:

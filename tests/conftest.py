@@ -14,8 +14,12 @@ from hypothesis import settings
 from tests.nightly import NIGHTLY, examples
 
 # Programs that are read or run as scripts, many of them wrong on purpose: never imported. Neither is a module that
-# registers a dispatch mode, which messages would list from then on.
-collect_ignore_glob = ["typing/cases/*", "check/fixtures_run/*", "single_controller/lambda_mode.py"]
+# registers a dispatch mode, which messages would list from then on. Other programs have no doctests, and the tests that
+# check them import them: to search their 500 modules would take every process of a run seconds.
+collect_ignore_glob = [
+    *("typing/cases/*", "check/fixtures_run/*", "single_controller/lambda_mode.py"),
+    *("check/fixtures/*", "check/programs/*", "corpus/bad/*", "corpus/silent/*", "corpus/valid/*"),
+]
 
 # No deadlines: a shared machine is slow at times, and that is no defect. On CI the same examples every time.
 settings.register_profile("hfdsl", deadline=None, max_examples=examples(100))
@@ -27,6 +31,9 @@ settings.load_profile("hfdsl-ci" if os.environ.get("CI") else "hfdsl")
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["RAY_TMPDIR"] = str(Path(tempfile.gettempdir()) / f"hfdsl_{os.getuid()}_{worker}")
+
+# Ray replaces the built-in print once a worker has written to its log: messages that name it would differ after that.
+os.environ["RAY_TQDM_PATCH_PRINT"] = "0"
 
 # A shell ignores SIGINT in what it starts in the background, and so would every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
