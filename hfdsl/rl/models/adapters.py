@@ -16,6 +16,7 @@ to subtract it again would round them, and they would drift.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -136,6 +137,19 @@ def _adapted_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for path, inner in module.named_modules():
         if hasattr(inner, "lora_A") and hasattr(inner, BASE):
             yield path, inner
+
+
+@contextmanager
+def without_adapters(module: nn.Module) -> Iterator[None]:
+    """Within this context a module computes with its base weights alone."""
+    layers = [layer for _, layer in _adapted_layers(module)]
+    try:
+        for layer in layers:
+            layer._disable_adapters = True  # not enable_adapters(False), which changes what learns, also under FSDP
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
 
 
 def base_names(module: nn.Module) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
+from hfdsl.errors import ResourceError
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import (
     ActorMetrics,
@@ -65,6 +66,23 @@ class Actor(hf.Worker):
 
         autocast = self.config.training.autocast
         return ReferenceLogProbs(ref_log_probs=log_probs(self.policy, sequences, self.config.batching, autocast))
+
+    @register(Dispatch.THREE_D_PROTO)
+    def base_log_probs(self, sequences: Sequences) -> ReferenceLogProbs:
+        """The log-probs of the model without its adapter: those of a ``Reference``, without a second copy.
+
+        Raises:
+            ResourceError: HF812 for an actor without an adapter.
+        """
+        from hfdsl.rl.models.adapters import without_adapters
+        from hfdsl.rl.models.scoring import log_probs
+
+        if self.config.lora is None:
+            problem = "base_log_probs needs an adapter to leave out, and lora is not set: the whole model learns"
+            raise ResourceError("HF812", f"{problem}; set lora, or place a Reference")
+        with without_adapters(self.policy):
+            batching, autocast = self.config.batching, self.config.training.autocast
+            return ReferenceLogProbs(ref_log_probs=log_probs(self.policy, sequences, batching, autocast))
 
     @register(Dispatch.THREE_D_PROTO)
     @hf.writes("policy", ratio="log_probs")

@@ -17,6 +17,7 @@ from hfdsl.rl.training.export import export
 from hfdsl.rl.training.loop import train
 from hfdsl.rl.training.preflight import packages
 from hfdsl.rl.training.preflight.run import preflight
+from hfdsl.tools.training import Finder
 
 ROOT = Path(__file__).parents[3]
 SMALL = ["B=8", "checkpoints.every=2", "actor.training.optimizer.learning_rate=1e-2", "evaluation=none"]
@@ -84,3 +85,26 @@ def test_a_package_that_is_not_there_is_found_before_the_launch(monkeypatch: pyt
     )
     assert finding.notes == ("pip install 'hfdsl[lora]'",)
     assert preflight(loaded, elsewhere=True) == ()
+
+
+FLOW = """
+import hfdsl as hf
+from hfdsl.rl.batches import ReferenceLogProbs, Sequences
+from hfdsl.rl.workers import Actor
+
+
+@hf.dataflow
+def scored(sequences: Sequences, actor: Actor) -> ReferenceLogProbs:
+    return actor.base_log_probs(sequences)
+"""
+
+
+@pytest.mark.usefixtures("at_the_root")
+def test_an_actor_that_is_its_own_reference_has_an_adapter(tmp_path: Path) -> None:
+    (tmp_path / "flow.py").write_text(FLOW)
+    changes = [f"algorithm={tmp_path}/flow.py:scored", "actor.generation.max_tokens=6"]
+    loaded = load("examples/spelling_supervised.toml", changes, Finder())
+    [finding] = preflight(loaded, elsewhere=True)
+    assert (finding.code, finding.notes) == ("HF812", ("set actor.lora, or place a Reference",))
+    assert "'actor.base_log_probs' leaves out an adapter, and 'actor' has none" in finding.message
+    assert preflight(load("examples/spelling_supervised.toml", [*changes, LORA], Finder()), elsewhere=True) == ()

@@ -65,3 +65,8 @@ def test_targets_are_the_ends_of_names(targets: Any, count: int) -> None:
     assert len(layers) == count
     assert all(targets == "all-linear" or path.endswith(targets) for path in layers)
     assert "lm_head" not in layers
+
+
+def test_an_actor_without_an_adapter_is_no_reference() -> None:
+    with pytest.raises(ResourceError, match="HF812: base_log_probs needs an adapter"):
+        w.Actor(tiny.ACTOR).base_log_probs(tiny.demonstrations(2))

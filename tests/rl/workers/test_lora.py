@@ -163,6 +163,20 @@ def test_an_actor_goes_on_where_it_stopped_and_keeps_its_adapter_alone() -> None
         assert torch.equal(value, second.policy.state_dict()[name])
 
 
+@pytest.mark.parametrize("autocast", [None, "bfloat16"])
+def test_an_actor_is_its_own_reference(autocast: Any) -> None:
+    actor = w.Actor(replace(ACTOR, training=replace(TRAINING, autocast=autocast)))
+    reference = w.Reference(replace(tiny.REFERENCE, autocast=autocast))
+    learn(actor, 3)
+    sequences = tiny.demonstrations(ROWS)
+    expected = reference.log_probs(sequences).ref_log_probs.tensor
+    assert torch.equal(actor.base_log_probs(sequences).ref_log_probs.tensor, expected)
+    assert not torch.allclose(actor.log_probs(sequences).ref_log_probs.tensor, expected, atol=1e-2)
+    before = actor.policy.state_dict()["model.model.layers.0.mlp.up_proj.lora_B.default.weight"].clone()
+    learn(actor, 1)
+    assert not torch.equal(before, actor.policy.state_dict()["model.model.layers.0.mlp.up_proj.lora_B.default.weight"])
+
+
 def test_recomputed_activations_give_the_same_gradients() -> None:
     runs = [w.Actor(replace(ACTOR, training=replace(TRAINING, checkpointing=on))) for on in (False, True)]
     metrics = [learn(actor, 2) for actor in runs]

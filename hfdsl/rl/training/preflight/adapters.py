@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
 from hfdsl.rl.training.changes import SetField
+from hfdsl.rl.training.preflight.numbers import calls
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.config import ActorConfig, ModelConfig
 from hfdsl.rl.workers.linear_layers import linear_layers, targets_of
 from hfdsl.rl.workers.lora import Lora, large_rank, matches, missing_target, nearest_target
 
@@ -61,6 +62,20 @@ def adapters_have_whole_models(subject: Subject) -> Iterator[Finding]:
                 related={f"deployment.roles.{role}.mesh": f"tp = {subject.mesh(role).tp}"},
                 notes=(f'{role}.training.sharding = "fsdp" shards a model with its adapter over dp',),
             )
+
+
+def base_policies_have_adapters(subject: Subject) -> Iterator[Finding]:
+    """An actor that is its own reference has an adapter to leave out."""
+    for graph in subject.graphs.values():
+        for op, node in calls(graph, "base_log_probs"):
+            config = getattr(subject.config, op.role, None)
+            if isinstance(config, ActorConfig) and config.lora is None:
+                yield subject.finding(
+                    "HF812",
+                    f"'{node.label}' leaves out an adapter, and '{op.role}' has none: its whole model learns",
+                    op.role,
+                    notes=(f"set {op.role}.lora, or place a Reference",),
+                )
 
 
 def _adapted(subject: Subject) -> Iterator[tuple[str, ModelConfig, Lora]]:

@@ -181,7 +181,7 @@ def _size_of(subject: Subject, table: str, dim: str) -> tuple[str, int | None]:
     return f"dims.{dim}", subject.config.dims.get(dim)
 
 
-def _calls(graph: Graph, *names: str) -> Iterator[tuple[RoleCall, Node]]:
+def calls(graph: Graph, *names: str) -> Iterator[tuple[RoleCall, Node]]:
     """The calls of ready methods of these names."""
     for node in graph.nodes:
         op = node.op
@@ -195,12 +195,12 @@ def _calls(graph: Graph, *names: str) -> Iterator[tuple[RoleCall, Node]]:
 
 def generating(graph: Graph) -> list[str]:
     """The roles that generate with a ready method."""
-    return list(dict.fromkeys(op.role for op, _ in _calls(graph, "generate")))
+    return list(dict.fromkeys(op.role for op, _ in calls(graph, "generate")))
 
 
 def _learns(subject: Subject, role: str) -> bool:
     graphs = subject.graphs.values()
-    return any(op.role == role for graph in graphs for op, _ in _calls(graph, "update", "prefer"))
+    return any(op.role == role for graph in graphs for op, _ in calls(graph, "update", "prefer"))
 
 
 def _learners(subject: Subject) -> Iterator[tuple[str, ActorConfig]]:
@@ -220,7 +220,7 @@ def _compared(subject: Subject, learner: str) -> Iterator[tuple[str, float, str]
         generation = getattr(getattr(subject.config, role, None), "generation", None)
         if role != learner and isinstance(generation, GenerationConfig):
             yield role, generation.temperature, "generation.temperature"
-    for op, node in _calls(graph, "log_probs"):
+    for op, node in calls(graph, "log_probs"):
         config = getattr(subject.config, op.role, None)
         readers = {reader.label for reader in graph.nodes if any(_is_of(ref, node) for _, ref in reader.arguments)}
         if isinstance(config, ReferenceConfig) and not readers <= set(GRADING):

@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterator
 from hfdsl.check.findings import Finding, order
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.rl.training.config import Loaded
-from hfdsl.rl.training.preflight.adapters import adapters_fit_models, adapters_have_whole_models
+from hfdsl.rl.training.preflight.adapters import (
+    adapters_fit_models,
+    adapters_have_whole_models,
+    base_policies_have_adapters,
+)
 from hfdsl.rl.training.preflight.architecture import model_keys_are_read
 from hfdsl.rl.training.preflight.engines import engines_fit_gpus, samplers_have_the_model
 from hfdsl.rl.training.preflight.folders import models_are_there, prompts_have_a_template, tokenizers_are_there
@@ -52,6 +56,7 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     engines_fit_their_ranks,
     adapters_have_whole_models,
     adapters_fit_models,
+    base_policies_have_adapters,
     schedules_fit_the_run,
     small_steps_count,
     penalties_can_act,
