@@ -146,6 +146,8 @@ CODES: dict[str, Code] = {
     "HF718": Code("a penalty of length that no response is long enough for", "warning"),
     "HF719": Code("parameters that learn in 16 bits by steps too small for them", "warning"),
     "HF720": Code("a key of a model's configuration that nothing reads", "warning"),
+    "HF721": Code("a divisor of a loss that is not the length of the longest response", "warning"),
+    "HF722": Code("a metric sink that gets nothing", "warning"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

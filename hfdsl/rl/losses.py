@@ -45,8 +45,9 @@ class PolicyLoss(ABC):
     aggregation: Aggregation = "token-mean"
     """How tokens are weighted: see :func:`hfdsl.rl.masked.token_weights`."""
 
-    constant: Positive = 1.0
-    """The length that ``sequence-mean-token-sum`` divides by: the longest response that generation allows."""
+    constant: Positive | None = 1.0
+    """What ``sequence-mean-token-sum`` divides by: 1 for the sum over a response, or None for R, the width of the
+    columns of a response, which is the longest one that generation allows."""
 
     kl: NonNegative = 0.0
     """The coefficient of the KL to the reference, per nat; usually 0 to 0.05. Other than 0 needs a reference."""

@@ -97,7 +97,7 @@ def whitened(
 
 
 def token_weights(
-    mask: torch.Tensor, mode: Aggregation = "token-mean", reduce: Reduce = no_reduce, *, constant: float = 1.0
+    mask: torch.Tensor, mode: Aggregation = "token-mean", reduce: Reduce = no_reduce, *, constant: float | None = 1.0
 ) -> torch.Tensor:
     """Every token's weight in the loss of a batch, bool[B, R] -> f64[B, R]: the loss is (terms * weights).sum().
 
@@ -110,7 +110,7 @@ def token_weights(
     - ``sequence-mean-token-mean``: all responses weigh the same, 1 / (its tokens * responses) (GRPO: Shao et al., 2024,
       equation 3);
     - ``sequence-mean-token-sum``: 1 / (``constant`` * responses), ``constant`` being the longest response that
-      generation allows (Dr. GRPO: Liu et al., 2025, Understanding R1-Zero-Like Training, section 3.2).
+      generation allows (Dr. GRPO: Liu et al., 2025, Understanding R1-Zero-Like Training, section 3.2); None is R.
 
     Raises:
         ConfigError: HF940 for another mode, or a constant that is not above 0.
@@ -121,17 +121,20 @@ def token_weights(
     [[0.25, 0.25, 0.25], [0.25, 0.0, 0.0]]
     >>> token_weights(mask, "sequence-mean-token-sum", constant=2).tolist()
     [[0.25, 0.25, 0.25], [0.25, 0.0, 0.0]]
+    >>> token_weights(mask, "sequence-mean-token-sum", constant=None).sum(-1).tolist()  # R = 3
+    [0.5, 0.16...]
     >>> token_weights(mask[1:], "sequence-mean-token-mean").tolist()
     [[1.0, 0.0, 0.0]]
     """
     check_argument("token_weights", "mode", Aggregation, mode)
-    check_argument("token_weights", "constant", Positive, constant)
+    check_argument("token_weights", "constant", Positive | None, constant)
+    divisor = mask.shape[-1] if constant is None else constant
     tokens = mask.bool().double()
     length = tokens.sum(-1, keepdim=True)
     if mode == "token-mean":
         return tokens / reduce(length.sum()).clamp(min=1)
     responses = reduce((length > 0).double().sum()).clamp(min=1)
-    return tokens / (length.clamp(min=1) if mode == "sequence-mean-token-mean" else constant) / responses
+    return tokens / (length.clamp(min=1) if mode == "sequence-mean-token-mean" else divisor) / responses
 
 
 def aggregated(
@@ -140,7 +143,7 @@ def aggregated(
     mode: Aggregation = "token-mean",
     reduce: Reduce = no_reduce,
     *,
-    constant: float = 1.0,
+    constant: float | None = 1.0,
 ) -> torch.Tensor:
     """The loss of a batch, or a rank's share of it, from the loss of every token, f32[B, R] -> a number.
 

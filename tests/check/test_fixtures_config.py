@@ -21,9 +21,12 @@ NAMES = config_names()
 
 
 @pytest.fixture(autouse=True)
-def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(packages, "is_installed", lambda package: package != "datasets")
+    for variable in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_MODE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
 
 
 def reports(path: Path) -> list[Report]:
@@ -77,7 +80,7 @@ def test_configurations_beside_a_mistake_are_not_reported(name: str, change: str
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in NAMES if name[:5] in ("hf710", "hf902", "hf812") and name != "hf902_evaluation"]
+    "name", [name for name in NAMES if name[:5] in ("hf710", "hf722", "hf902", "hf812") and name != "hf902_evaluation"]
 )
 def test_files_and_packages_of_this_machine_are_left_out_elsewhere(name: str) -> None:
     [report, *_] = load(str(FIXTURES_CONFIG / f"{name}.toml")).reports(elsewhere=True)

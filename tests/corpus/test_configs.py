@@ -26,6 +26,7 @@ CODES = {
     "dtypes": "HF714",
     "engines": "HF957",
     "shards": "HF715",
+    "divisors": "HF721",
     "corrections": "HF943",
 }
 """The code of each class, which is the first word of a file's name."""

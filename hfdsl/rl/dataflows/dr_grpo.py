@@ -1,7 +1,7 @@
 """Dr. GRPO: GRPO without the divisions that favor long wrong responses and easy or hard questions.
 
-Liu et al., 2025, Understanding R1-Zero-Like Training: A Critical Perspective. ``loss.constant`` is the longest
-response.
+Liu et al., 2025, Understanding R1-Zero-Like Training: A Critical Perspective. The loss divides by R, the
+longest response that generation allows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def dr_grpo(
     *,
     group: int = 8,
     updates: int = 2,
-    loss: Clip = Clip(0.2, aggregation="sequence-mean-token-sum", constant=1024),
+    loss: Clip = Clip(0.2, aggregation="sequence-mean-token-sum", constant=None),
 ) -> tuple[ActorMetrics, Outcome]:
     """One step of Dr. GRPO."""
     questions = hf.repeat(prompts, group)

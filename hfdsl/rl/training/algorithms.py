@@ -106,8 +106,8 @@ class GRPOOptions(GroupOptions):
 class DrGRPOOptions(GroupOptions):
     """The options of Dr. GRPO."""
 
-    loss: Clip = Clip(0.2, aggregation="sequence-mean-token-sum", constant=1024)
-    """The loss of the policy; its ``constant`` is the length of the longest response."""
+    loss: Clip = Clip(0.2, aggregation="sequence-mean-token-sum", constant=None)
+    """The loss of the policy; without a ``constant`` it divides by R, the length of the longest response."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -172,8 +172,8 @@ def _text(none: bool) -> JsonSchema:
 
 
 def _default(field: Field[Any]) -> JsonSchema:
-    """The default of a field, where it is one or several plain values."""
-    if field.default is MISSING or field.default is None or is_dataclass(field.default):
+    """The default of a field; a table that leaves out some of its fields takes those of the default."""
+    if field.default is MISSING or field.default is None:
         return {}
     return {"default": as_table(field.default)}
 

@@ -30,6 +30,7 @@ from hfdsl.rl.training.feeds import evaluation_batch, training_feed
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
 from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
 from hfdsl.rl.training.samples import Samples
+from hfdsl.rl.training.sinks import sinks
 from hfdsl.runtime.recording import HEADER, RECORDINGS_FOLDER
 from hfdsl.runtime.running import Running
 from hfdsl.types.batches import schema
@@ -162,6 +163,7 @@ def _writers(run: Prepared, step: int | None) -> Iterator[tuple[list[Writer], Sa
         writers.append(JsonLinesWriter(run.folder / "metrics.jsonl", step))
         if config.tensorboard:
             writers.append(TensorBoardWriter(run.folder / "tensorboard", step))
+        writers += sinks(config, run.table, run.folder, resume=step is not None)
         count = config.evaluation.samples if config.evaluation else 0
         yield writers, Samples(run.folder / "samples.jsonl", run.tokenizer, count, step)
     finally:

@@ -144,6 +144,15 @@ def drop_after(path: Path, step: int) -> None:
     new.replace(path)
 
 
+def scalars_of(record: Record) -> dict[str, float]:
+    """All numbers of a step by name: the metrics, and below ``time/`` the speed and the seconds of every node."""
+    scalars = {**record.values, "time/seconds": record.seconds}
+    scalars |= {f"time/{name}": seconds for name, seconds in record.nodes.items()}
+    if record.tokens_per_second is not None:
+        scalars["time/tokens_per_second"] = record.tokens_per_second
+    return scalars
+
+
 class TensorBoardWriter:
     """Event files for TensorBoard, by the package tensorboardX.
 
@@ -162,11 +171,7 @@ class TensorBoardWriter:
 
     def write(self, record: Record) -> None:
         """A scalar a metric, the speed, and the seconds of every node."""
-        scalars = {**record.values, "time/seconds": record.seconds}
-        scalars |= {f"time/{name}": seconds for name, seconds in record.nodes.items()}
-        if record.tokens_per_second is not None:
-            scalars["time/tokens_per_second"] = record.tokens_per_second
-        for name, value in scalars.items():
+        for name, value in scalars_of(record).items():
             self._writer.add_scalar(name, value, record.step)
         self._writer.flush()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from hfdsl.errors import ConfigError
 from hfdsl.rl.data.feed import OnBad
 from hfdsl.rl.data.prompts import Prompt
 from hfdsl.rl.data.sources import Source
@@ -93,6 +94,59 @@ class CheckpointConfig:
         check_fields(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WandbConfig:
+    """A run of Weights & Biases that gets the metrics of every step."""
+
+    project: str
+    """The project, in which the runs of one question are."""
+    entity: str | None = None
+    """The user or team that has the project; left out, it is that of the key."""
+    name: str | None = None
+    """The name of the run; left out, it is that of the folder ``output``."""
+    group: str | None = None
+    """The group of runs that are compared."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run."""
+    mode: Literal["online", "offline"] | None = None
+    """Offline, the run is a folder that ``wandb sync`` sends later; left out, ``WANDB_MODE`` decides."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.project or len(self.project) > MAX_PROJECT or not WANDB_REFUSES.isdisjoint(self.project):
+            refused = " ".join(sorted(WANDB_REFUSES))
+            problem = f"'project' of W&B has 1 to {MAX_PROJECT} characters, and none of {refused}: got {self.project!r}"
+            raise ConfigError("HF940", problem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlflowConfig:
+    """A run of MLflow that gets the metrics of every step."""
+
+    experiment: str
+    """The experiment, in which the runs of one question are."""
+    tracking: str | None = None
+    """The folder, or the address of the server, such as ``"http://host:5000"``; left out, it is the folder ``mlflow``
+    in ``output``."""
+    name: str | None = None
+    """The name of the run; left out, it is that of the folder ``output``."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.experiment:
+            raise ConfigError("HF940", "'experiment' of MLflow is empty")
+        scheme, separator, _ = (self.tracking or "").partition("://")
+        if separator and scheme not in MLFLOW_SCHEMES:
+            known = ", ".join(MLFLOW_SCHEMES)
+            raise ConfigError("HF940", f"'tracking' is a folder, or begins with one of {known}: got {self.tracking!r}")
+
+
+WANDB_REFUSES = frozenset("/\\#?%:")
+MAX_PROJECT = 128
+MLFLOW_SCHEMES = ("http", "https", "file", "databricks")
+"""Where mlflow-skinny can write; a data base needs all of MLflow, and belongs behind a server."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """A training run. Every role of its dataflow adds a table of its own."""
@@ -121,6 +175,10 @@ class RunConfig:
     """Seconds after which a step that has not finished is an error."""
     tensorboard: bool = False
     """Write TensorBoard event files, too; this needs tensorboardX."""
+    wandb: WandbConfig | None = None
+    """Send the metrics to Weights & Biases, too; this needs wandb."""
+    mlflow: MlflowConfig | None = None
+    """Send the metrics to MLflow, too; this needs mlflow-skinny or mlflow."""
     record: tuple[int, ...] = ()
     """The numbers of the steps that are recorded for ``hfdsl replay``."""
     evaluation: EvaluationConfig | None = None
@@ -140,6 +198,8 @@ MAY_CHANGE = (
     "backend",
     "deadline",
     "tensorboard",
+    "wandb",
+    "mlflow",
     "record",
     "checkpoints",
     "deployment",

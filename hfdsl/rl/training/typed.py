@@ -129,7 +129,8 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
     for name, field in known.items():
         if name in value and not (value[name] is None and not required(field) and field.default is None):
             try:
-                arguments[name] = value_of(annotations[name], value[name], joined(path, name))
+                given = _completed(value[name], field.default)
+                arguments[name] = value_of(annotations[name], given, joined(path, name))
             except ConfigError as error:
                 errors.append(error)
     bounded = annotations_of(kind)
@@ -146,6 +147,19 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
     except (HfError, ValueError, TypeError) as error:
         message = error.message if isinstance(error, HfError) else str(error)
         raise ConfigError("HF901", f"{path or kind.__name__}: {message}", _subject(message, path, known)) from None
+
+
+def _completed(value: Any, default: Any) -> Any:
+    """A table with what it leaves out of the dataclass that is the default of its field.
+
+    ``loss = { kl = 0.1 }`` is the loss of that algorithm with another weight, not that of the class.
+    """
+    if not isinstance(value, Mapping) or not is_dataclass(default) or isinstance(default, type):
+        return value
+    if value.get(KIND, type(default).__name__) != type(default).__name__:
+        return value
+    defaults = {field.name: getattr(default, field.name) for field in fields(default) if field.init}
+    return defaults | {name: _completed(inner, defaults.get(name)) for name, inner in value.items()}
 
 
 def _together(errors: list[ConfigError]) -> ConfigError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 import hfdsl as hf
 from hfdsl.errors import ConfigError, ResourceError
+from hfdsl.rl.corrections import Correction
+from hfdsl.rl.training.algorithms import DrGRPOOptions
 from hfdsl.rl.training.config import from_table, load
 from hfdsl.rl.training.placement import DeploymentConfig, PlacementConfig, PoolConfig
 from hfdsl.rl.training.tables import as_table, to_toml
@@ -48,6 +51,15 @@ def test_roles_are_configured_by_their_own_classes(tmp_path: Path) -> None:
     assert deployment["policy"].args == (ToyConfig(11, optimizer=Adam(0.5)),)
     assert loaded.algorithm.compile(deployment, loaded.sizes()).dims == loaded.sizes()
     assert loaded.table()["options"] == {"width": 3, "repeats": 1}
+
+
+def test_a_table_of_an_option_changes_the_default_of_the_algorithm() -> None:
+    file = "tests/check/fixtures_config/hf721.toml"  # dr_grpo, with loss = { constant = 3000 }
+    default = DrGRPOOptions().loss
+    assert load(file).config.options.loss == replace(default, constant=3000)
+    changed = load(file, ["options.loss.constant=none", "options.loss.correction.high=4"]).config.options.loss
+    assert changed == replace(default, correction=Correction(high=4))
+    assert load(file, ['options.loss={kind="Clip", kl=0.5}']).config.options.loss == replace(default, kl=0.5)
 
 
 def test_another_class_of_a_role_has_its_own_table(tmp_path: Path) -> None:

@@ -96,6 +96,29 @@ def penalties_can_act(subject: Subject) -> Iterator[Finding]:
                 )
 
 
+def divisors_are_lengths(subject: Subject) -> Iterator[Finding]:
+    """What divides the sum over a response is the longest one, or 1."""
+    for table, graph in subject.graphs.items():
+        field, width = _size_of(subject, table, "R")
+        for node in graph.nodes:
+            loss = dict(node.arguments).get("loss")
+            if not (isinstance(loss, Constant) and isinstance(loss.value, PolicyLoss)) or width is None:
+                continue
+            divisor = loss.value.constant
+            if loss.value.aggregation == "sequence-mean-token-sum" and divisor not in (None, 1, width):
+                constant = joined(table, "options.loss.constant")
+                yield subject.finding(
+                    "HF721",
+                    f"the loss of '{node.label}' divides the sum over a response by constant = {divisor:g}, and the "
+                    f"longest response has R = {width}",
+                    constant,
+                    related={field: f"R = {width}"},
+                    notes=("updates are as small as if responses were that long; without a constant it is R",),
+                    changes=(SetField(constant, "none"),) if _has_loss(subject, table) else (),
+                    advice=f"set the constant to {width}",
+                )
+
+
 def coefficients_have_a_reference(subject: Subject) -> Iterator[Finding]:
     """A loss with a KL term reads the log-probs of a reference."""
     for table, graph in subject.graphs.items():

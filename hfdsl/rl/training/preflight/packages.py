@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 from hfdsl.check.findings import Finding
 from hfdsl.rl.data.sources import Dataset, ReasoningGym
+from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.workers.config import GenerationConfig, VerifierConfig
 from hfdsl.rl.workers.lora import Lora
@@ -20,8 +23,10 @@ def packages_are_installed(subject: Subject) -> Iterator[Finding]:
     """
     for field, source in subject.parts(ReasoningGym):
         yield from _missing(subject, "reasoning_gym", "rl", f"{field}.kind", f"the data set '{source.name}'")
-    for field, _ in subject.parts(Dataset):
-        yield from _missing(subject, "datasets", "datasets", f"{field}.kind", 'a source of kind "Dataset"')
+    for field, data in subject.parts(Dataset):
+        is_read = not data.path.endswith(".parquet") or is_installed("pyarrow")
+        unread = () if is_read else (f"not checked: the rows of '{data.path}', which pyarrow reads",)
+        yield from _missing(subject, "datasets", "datasets", f"{field}.kind", 'a source of kind "Dataset"', unread)
     for field, verifier in subject.parts(VerifierConfig):
         if verifier.dataset is not None:
             need = f"the scorer of the data set '{verifier.dataset}'"
@@ -33,6 +38,40 @@ def packages_are_installed(subject: Subject) -> Iterator[Finding]:
         yield from _missing(subject, "peft", "lora", field, "a LoRA adapter")
     if subject.config.tensorboard:
         yield from _missing(subject, "tensorboardX", "tensorboard", "tensorboard", "tensorboard = true")
+    for sink in ("wandb", "mlflow"):
+        if getattr(subject.config, sink) is not None:
+            yield from _missing(subject, sink, sink, sink, f"the table [{sink}]")
+
+
+def sinks_have_access(subject: Subject) -> Iterator[Finding]:
+    """A run that is sent to W&B has a key."""
+    wandb = subject.config.wandb
+    if wandb is None or (wandb.mode or os.environ.get("WANDB_MODE", "online")) != "online":
+        return
+    if not os.environ.get("WANDB_API_KEY") and not _netrc_names_wandb():
+        yield subject.finding(
+            "HF722",
+            "W&B has no key on this machine, so that it gets nothing of the run",
+            "wandb.mode",
+            notes=("log in with 'wandb login', or set WANDB_API_KEY",),
+            changes=(SetField("wandb.mode", "offline"),),
+            advice='with mode = "offline" the run is kept in a folder that wandb sync sends later',
+        )
+
+
+def _netrc_names_wandb() -> bool:
+    """Whether the file of passwords may have a key of W&B, or of a server of one's own."""
+    if os.environ.get("WANDB_BASE_URL"):
+        return True
+    files = (os.environ["NETRC"],) if "NETRC" in os.environ else ("~/.netrc", "~/_netrc")
+    for name in files:
+        try:
+            text = Path(name).expanduser().read_text("utf-8", errors="replace")
+        except (OSError, RuntimeError):
+            continue
+        if "wandb" in text:
+            return True
+    return False
 
 
 def is_installed(package: str) -> bool:
@@ -42,11 +81,13 @@ def is_installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
-def _missing(subject: Subject, package: str, extra: str, field: str, need: str) -> Iterator[Finding]:
+def _missing(
+    subject: Subject, package: str, extra: str, field: str, need: str, notes: tuple[str, ...] = ()
+) -> Iterator[Finding]:
     if not is_installed(package):
         yield subject.finding(
             "HF710",
             f"{need} needs the package {package}, which is not installed",
             field,
-            notes=(f"pip install 'hfdsl[{extra}]'",),
+            notes=(f"pip install 'hfdsl[{extra}]'", *notes),
         )

@@ -23,13 +23,14 @@ from hfdsl.rl.training.preflight.models import models_fit_tokens
 from hfdsl.rl.training.preflight.numbers import (
     caches_hold_a_row,
     coefficients_have_a_reference,
+    divisors_are_lengths,
     dtypes_agree,
     lengths_agree,
     penalties_can_act,
     sizes_are_given,
     temperatures_agree,
 )
-from hfdsl.rl.training.preflight.packages import packages_are_installed
+from hfdsl.rl.training.preflight.packages import packages_are_installed, sinks_have_access
 from hfdsl.rl.training.preflight.rewards import alphabets_agree, rules_are_there
 from hfdsl.rl.training.preflight.schedules import schedules_fit_the_run, small_steps_count
 from hfdsl.rl.training.preflight.sharding import (
@@ -49,6 +50,7 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     lengths_agree,
     temperatures_agree,
     coefficients_have_a_reference,
+    divisors_are_lengths,
     dtypes_agree,
     shards_have_processes,
     compiled_models_are_whole,
@@ -69,6 +71,7 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
 
 HERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     packages_are_installed,
+    sinks_have_access,
     data_can_be_read,
     models_are_there,
     model_keys_are_read,
