@@ -6,6 +6,7 @@ import json
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias
 
@@ -91,11 +92,12 @@ class JsonLines:
 class Dataset:
     """A data set in local files: parquet, arrow, JSON, JSON lines or CSV, or a folder that ``save_to_disk`` made.
 
-    Hugging Face's ``datasets`` reads it.
+    Hugging Face's ``datasets`` reads it. Rows stay on disk until they are read, so files may be larger than memory.
     """
 
     path: str
-    """The file or folder."""
+    """The file or folder; or a pattern of files of one kind, such as ``"data/train-*.parquet"``, in the order of their
+    names."""
 
     split: str | None = None
     """The split of a folder that has several, such as ``"train"``."""
@@ -110,7 +112,8 @@ class Dataset:
             import datasets  # pyright: ignore[reportMissingImports]  # optional
         except ImportError:
             raise DataError("HF902", "Dataset needs the package datasets: pip install 'hfdsl[datasets]'") from None
-        path = Path(self.path)
+        files = matching(self.path)
+        path = files[0] if files else Path(self.path)
         readers = {
             ".parquet": datasets.Dataset.from_parquet,
             ".arrow": datasets.Dataset.from_file,
@@ -122,8 +125,15 @@ class Dataset:
             raise DataError("HF902", f"there is no '{self.path}'")
         if not path.is_dir() and path.suffix not in readers:
             raise DataError("HF902", f"'{self.path}' is none of {', '.join(readers)}, and not a folder of a data set")
+        if {file.suffix for file in files} > {path.suffix}:
+            raise DataError("HF902", f"'{self.path}' matches files of several kinds")
         try:
-            entries = datasets.load_from_disk(self.path) if path.is_dir() else readers[path.suffix](str(path))
+            if path.is_dir():
+                entries = datasets.load_from_disk(self.path)
+            elif len(files) > 1 and path.suffix == ".arrow":
+                entries = datasets.concatenate_datasets([datasets.Dataset.from_file(str(file)) for file in files])
+            else:
+                entries = readers[path.suffix]([str(file) for file in files] if len(files) > 1 else str(path))
         except Exception as error:  # noqa: BLE001  # its readers raise errors of many kinds
             raise DataError("HF902", f"'{self.path}' cannot be read: {type(error).__name__}: {error}") from None
         if isinstance(entries, Mapping):
@@ -133,6 +143,19 @@ class Dataset:
                 )
             entries = entries[self.split]
         return Indexed(entries, len(entries), f"{self.path}, row")
+
+
+def matching(path: str) -> list[Path]:
+    """The files that a pattern matches, by name; the path itself where it is none, if it is there.
+
+    >>> matching("no such file")
+    []
+    """
+    if Path(path).exists():
+        return [Path(path)]
+    if not any(mark in path for mark in "*?["):
+        return []
+    return sorted(map(Path, glob(path)))  # noqa: PTH207  # the pattern may be absolute
 
 
 Source: TypeAlias = ReasoningGym | JsonLines | Dataset

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hfdsl.errors import DataError
+from hfdsl.rl.data.conversations import messages_of
 from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Source
 
 
@@ -94,8 +95,48 @@ def test_a_data_set_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     assert error_of(Dataset(str(tmp_path / "no.parquet"))) == f"HF902: there is no '{tmp_path}/no.parquet'"
     (tmp_path / "rows.xml").write_text("")
-    assert "is none of .parquet, .arrow, .json, .jsonl, .csv, and no folder" in error_of(
+    assert "is none of .parquet, .arrow, .json, .jsonl, .csv, and not a folder" in error_of(
         Dataset(str(tmp_path / "rows.xml"))
     )
     (tmp_path / "rows.arrow").write_text("nothing")
     assert f"'{tmp_path}/rows.arrow' cannot be read: " in error_of(Dataset(str(tmp_path / "rows.arrow")))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "arrow"])
+def test_a_pattern_reads_several_files_in_the_order_of_their_names(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets, pyarrow = pytest.importorskip("datasets"), pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for number, part in enumerate((ROWS[:2], ROWS[2:])):
+        table, file = pyarrow.Table.from_pylist(part), tmp_path / f"train-{number}.{kind}"
+        if kind == "parquet":
+            parquet.write_table(table, file, row_group_size=1)
+        elif kind == "jsonl":
+            file.write_text("".join(json.dumps(row) + "\n" for row in part))
+        else:
+            with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+    rows = Dataset(f"{tmp_path}/train-*.{kind}").open()
+    assert [rows.row(i) for i in range(len(rows))] == ROWS
+    (tmp_path / "train-2.csv").write_text("question,n\n")
+    assert "matches files of several kinds" in error_of(Dataset(f"{tmp_path}/train-*"))
+
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
+
+
+def test_conversations_in_parquet_are_lists_of_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As other tools write them: structs with nulls, arrays of numpy in pandas, and several groups of rows."""
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    numpy = pytest.importorskip("numpy")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    named = [*MESSAGES, {"role": "user", "name": "ann", "content": "And 3 + 3?"}]
+    frame = pandas.DataFrame({"messages": [numpy.array(MESSAGES), named] * 50, "answer": ["4", None] * 50})
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=10)
+    rows = Dataset(str(tmp_path / "rows.parquet")).open()
+    assert len(rows) == 100
+    assert messages_of(rows.row(98), "messages", "") == MESSAGES
+    assert messages_of(rows.row(99), "messages", "") == named
+    assert rows.row(99)["answer"] is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -96,19 +97,58 @@ def test_data_sets_that_do_not_fit(name: str, content: bytes, problem: str) -> N
     assert (code, problem in message) == ("HF902", True)
 
 
+class ArrowFile:
+    """A stand-in for a file that pyarrow reads: its columns, and its first rows."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+        self.schema_arrow = SimpleNamespace(names=list(rows[0]) if rows else [])
+
+    def __enter__(self) -> ArrowFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def iter_batches(self, count: int) -> Iterator[Any]:
+        if self.rows:
+            yield SimpleNamespace(to_pylist=lambda: self.rows[:count])
+
+
 def arrow(monkeypatch: pytest.MonkeyPatch, read: Any) -> None:
     parquet = ModuleType("pyarrow.parquet")
-    parquet.read_schema = read  # type: ignore[attr-defined]  # a stand-in
+    parquet.ParquetFile = read  # type: ignore[attr-defined]  # a stand-in
     monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
 
 
-def test_the_columns_of_a_parquet_file_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([{"words": "ab"}], "has no field 'word'; did you mean 'words'?"),
+        ([{"word": None}], "its field 'word' is None, expected a text"),
+        ([{"word": [{"role": "user"}]}], "set prompt.messages = 'word'"),
+        ([], "has no rows"),
+    ],
+)
+def test_the_first_rows_of_a_parquet_file_are_read(
+    rows: list[dict[str, Any]], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("rows.parquet").write_bytes(b"PAR1 PAR1")
-    arrow(monkeypatch, lambda path: SimpleNamespace(names=["words", "answer"]))
-    assert "no field 'word'; did you mean 'words'?" in only(source("Dataset", "rows.parquet"))[2]
-    arrow(monkeypatch, lambda path: SimpleNamespace(names=["word"]))
+    arrow(monkeypatch, lambda path: ArrowFile(rows))
+    assert problem in only(source("Dataset", "rows.parquet"))[2]
+    arrow(monkeypatch, lambda path: ArrowFile([{"word": None}, {"word": "ab"}]))
     assert findings(source("Dataset", "rows.parquet")) == []
+
+
+def test_files_of_one_data_set_have_the_same_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("rows-0.parquet", "rows-1.parquet"):
+        Path(name).write_bytes(b"PAR1 PAR1")
+    arrow(monkeypatch, lambda path: ArrowFile([{"word": "ab", **({"answer": "b"} if "1" in path.name else {})}]))
+    assert (
+        "'rows-0.parquet' and 'rows-1.parquet' differ in field 'answer'" in only(source("Dataset", "rows-*.parquet"))[2]
+    )
+    assert "there is no 'other-*.parquet'" in only(source("Dataset", "other-*.parquet"))[2]
 
 
 def test_a_parquet_file_that_its_reader_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +158,26 @@ def test_a_parquet_file_that_its_reader_refuses(monkeypatch: pytest.MonkeyPatch)
     Path("rows.parquet").write_bytes(b"PAR1 PAR1")
     arrow(monkeypatch, refuse)
     assert "'rows.parquet' cannot be read: OSError: footer" in only(source("Dataset", "rows.parquet"))[2]
+
+
+def test_parquet_itself_is_read(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    messages = [[{"role": "user", "content": "a"}], [{"role": "user", "content": None}]]
+    parquet.write_table(pyarrow.table({"word": ["ab", None], "messages": messages}), "rows.parquet")
+    text = source("Dataset", "rows.parquet")
+    assert findings(text) == []
+    assert "the row has no field 'wort'; did you mean 'word'?" in only(text.replace("{word}", "{wort}"))[2]
+    parquet.write_table(pyarrow.table({"word": pyarrow.array([None, None], pyarrow.string())}), "rows.parquet")
+    assert "rows.parquet, row 0: its field 'word' is None" in only(text)[2]
+
+
+def test_rows_that_nothing_reads_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("rows.parquet").write_bytes(b"PAR1 PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    monkeypatch.setattr(packages, "is_installed", lambda package: package not in ("datasets", "pyarrow"))
+    [finding] = findings(source("Dataset", "rows.parquet"))
+    assert finding.code == "HF710"
+    assert finding.notes[-1] == "not checked: the rows of 'rows.parquet', which pyarrow reads"
 
 
 def test_a_parquet_file_without_a_reader_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from hfdsl.graph.program import Input
 from hfdsl.rl.batches import Sequences
 from hfdsl.rl.data.conversations import messages_of, tools_of
 from hfdsl.rl.data.prompts import Prompt, formatted
-from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source
+from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source, matching
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.gym import dataset_names
@@ -121,7 +121,11 @@ def _sample(source: Source) -> Sample:
         case JsonLines(path=path):
             return _json_lines(Path(path))
         case Dataset(path=path, split=split):
-            return _dataset(Path(path), split)
+            files = matching(path)
+            samples = [_dataset(file, split) for file in files or [Path(path)]]
+            if len(samples) > 1:
+                _refuse_unlike(files, samples)
+            return samples[0]
         case ReasoningGym(name=name):
             names = dataset_names()
             if names and name not in names:
@@ -207,12 +211,12 @@ def _dataset(path: Path, split: str | None) -> Sample:
         case ".jsonl":
             return Sample(fields=list(dict.fromkeys(name for _, row in _json_lines(path).rows for name in row)))
         case ".parquet":
-            return Sample(fields=_parquet_columns(path))
+            return _parquet(path)
     return Sample()  # what other readers make of a file is not read here
 
 
-def _parquet_columns(path: Path) -> Sequence[str]:
-    """The columns of a parquet file; none where no package can read them, which is reported by itself (HF710)."""
+def _parquet(path: Path) -> Sample:
+    """The first rows of a parquet file; none where no package can read them, which is reported by itself (HF710)."""
     with path.open("rb") as file:
         text = file.read(4)
         if len(text) == 4:
@@ -223,11 +227,25 @@ def _parquet_columns(path: Path) -> Sequence[str]:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
-        return ()
+        return Sample()
     try:
-        return tuple(parquet.read_schema(path).names)
+        with parquet.ParquetFile(path) as file:
+            fields = tuple(file.schema_arrow.names)
+            first = next(file.iter_batches(FIRST_ROWS), None)
+            rows = [] if first is None else first.to_pylist()
     except Exception as error:  # noqa: BLE001  # its readers raise errors of many kinds
         raise _wrong("path", f"'{path}' cannot be read: {type(error).__name__}: {error}") from None
+    if not rows:
+        raise _wrong("path", f"'{path}' has no rows")
+    return Sample([(f"{path}, row {index}", row) for index, row in enumerate(rows)], fields)
+
+
+def _refuse_unlike(files: Sequence[Path], samples: Sequence[Sample]) -> None:
+    """Files that are read as one data set have the same fields."""
+    for file, sample in zip(files, samples, strict=True):
+        if sample.fields and samples[0].fields and set(sample.fields) != set(samples[0].fields):
+            other = sorted(set(sample.fields) ^ set(samples[0].fields))
+            raise _wrong("path", f"'{files[0]}' and '{file}' differ in field '{other[0]}', and are to be one data set")
 
 
 def _saved(path: Path, split: str | None) -> Sample:
