@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -19,6 +19,10 @@ class Severity(Enum):
 
     ERROR = "error"
     WARNING = "warning"
+
+
+MAX_CALLS = 6
+"""How many calls on the way to a place are shown from its start, and as many from its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,16 @@ class Finding:
 
     @property
     def chain(self) -> tuple[Label, ...]:
-        """The calls through which the dataflow reaches the place, outermost first: of inner dataflows and helpers."""
-        return tuple(Label(site.span, f"'{site.callee}' is called here") for site in self.primary.span.calls)
+        """The calls through which the dataflow reaches the place, outermost first: of inner dataflows and helpers.
+
+        Of very many, the first and the last ones.
+        """
+        calls = self.primary.span.calls
+        labels = [Label(site.span, f"'{site.callee}' is called here") for site in calls]
+        if len(calls) <= 2 * MAX_CALLS:
+            return tuple(labels)
+        left_out = f"{labels[MAX_CALLS - 1].text}, and {len(calls) - 2 * MAX_CALLS} calls follow that are left out"
+        return (*labels[: MAX_CALLS - 1], replace(labels[MAX_CALLS - 1], text=left_out), *labels[-MAX_CALLS:])
 
     @property
     def severity(self) -> Severity:

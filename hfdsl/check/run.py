@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hfdsl.check.context import EVERYTHING, Context, NumberEdits, Tester
 from hfdsl.check.findings import Finding, Label, order
+from hfdsl.check.kept_rows import KeptRows
 from hfdsl.check.multiple_sizes import check_each_size
 from hfdsl.check.program import Program
 from hfdsl.check.report import Coverage, Report
@@ -63,27 +64,37 @@ from hfdsl.types.numbers import is_count
 if TYPE_CHECKING:
     from hfdsl.check.repair.trials import Trials
 
-RULES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
+Rule: TypeAlias = Callable[[Context], Iterator[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class BySize:
+    """A rule whose findings depend on sizes. Those of the others are the same for all sizes."""
+
+    find: Rule
+
+
+RULES: tuple[Rule | BySize, ...] = (
     definitions.results_are_bound,
     definitions.records_name_dims,
     balances.balance_columns_weigh_rows,
     misuses.misuses,
-    wiring.mismatches,
+    BySize(wiring.mismatches),
     unread.unused,
     formulas.numbers_fit_formulas,
     formulas.groups_have_a_spread,
-    results.results,
+    BySize(results.results),
     swapped.names_are_not_crossed,
     repeatable.traces_agree,
-    presence.certain_columns,
-    presence.provisions_are_right,
-    presence.tests_of_columns,
-    presence.returned_columns,
-    sizes.row_arithmetic,
-    filtered.filtered_rows,
-    filtered.enough_rows,
-    filtered.fills_need_not_repeat,
-    sizes.rows_split_alike,
+    BySize(presence.certain_columns),
+    BySize(presence.provisions_are_right),
+    BySize(presence.tests_of_columns),
+    BySize(presence.returned_columns),
+    BySize(sizes.row_arithmetic),
+    BySize(filtered.filtered_rows),
+    BySize(filtered.enough_rows),
+    BySize(filtered.fills_need_not_repeat),
+    BySize(sizes.rows_split_alike),
     groups.groups_are_of_one_question,
     copies.groups_are_no_copies,
     provenance.rows_that_meet_are_the_same,
@@ -92,8 +103,8 @@ RULES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     dims.whole_sizes,
     dims.dims_are_known,
     dims.row_dims_are_determined,
-    sizes.requirements,
-    padding.pad_rows_count_for_nothing,
+    BySize(sizes.requirements),
+    BySize(padding.pad_rows_count_for_nothing),
     placements.roles_have_places,
     placements.placed_roles_are_called,
     placements.meshes_fill_pools,
@@ -122,25 +133,6 @@ RULES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     serialization.values_can_be_sent,
     driver_load.little_through_driver,
 )
-
-SIZE_RULES = frozenset(
-    {
-        wiring.mismatches,
-        results.results,
-        presence.certain_columns,
-        presence.provisions_are_right,
-        presence.tests_of_columns,
-        presence.returned_columns,
-        sizes.row_arithmetic,
-        filtered.filtered_rows,
-        filtered.enough_rows,
-        filtered.fills_need_not_repeat,
-        sizes.rows_split_alike,
-        sizes.requirements,
-        padding.pad_rows_count_for_nothing,
-    }
-)
-"""The rules whose findings depend on sizes. The others are the same for all of them."""
 
 
 def check(
@@ -216,7 +208,8 @@ def build_report(context: Context, start: float, *, repairs: bool = True) -> Rep
     if findings:
         from hfdsl.check.suppressions import unsuppressed
 
-        findings = tuple(unsuppressed(findings))
+        kept_rows = KeptRows(context.program)
+        findings = tuple(map(kept_rows.explained, unsuppressed(findings)))
     milliseconds = (perf_counter() - start) * 1000
     nodes, roles = len(context.program.graph.nodes), len(context.program.graph.roles)
     counts = f"{nodes} node{'s' * (nodes != 1)}, {roles} role{'s' * (roles != 1)}"
@@ -233,8 +226,9 @@ def run_rules(context: Context) -> Sequence[Finding]:
     """The findings of all rules, those of sizes for each combination of them."""
     findings: dict[tuple[object, ...], Finding] = {}
     for rule in RULES:
-        several = context.alternatives and rule in SIZE_RULES
-        for finding in check_each_size(context, rule) if several else rule(context):
+        find = rule.find if isinstance(rule, BySize) else rule
+        several = context.alternatives and isinstance(rule, BySize)
+        for finding in check_each_size(context, find) if several else find(context):
             # A loop over mini-batches or epochs unrolls: a mistake in its body is one mistake.
             findings.setdefault((finding.code, finding.primary.span, finding.message), finding)
     return list(findings.values())

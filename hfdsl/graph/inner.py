@@ -52,6 +52,10 @@ class InnerTracing(Tracing, Protocol):
         """Another dataflow is called with these values."""
         ...
 
+    def is_known_container(self, value: Any) -> bool:
+        """Whether several values were used as one before."""
+        ...
+
     def returned(self, signature: Signature, expected: str, shown: str) -> None:
         """An inner dataflow returns something else than its annotation says."""
         ...
@@ -111,7 +115,8 @@ def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, 
             if not accepts(annotation, value):
                 facts = _code(port.type, value), _expected(annotation), _shown(value)
                 producer = value if isinstance(value, Symbolic) else None
-                tracer.misuse(MisuseKind.ARGUMENT, signature.name, port.name, facts, producer, signature)
+                if not tracer.is_known_container(value):
+                    tracer.misuse(MisuseKind.ARGUMENT, signature.name, port.name, facts, producer, signature)
                 values[port.name] = parameters[port.name].default if not port.required else _broken(tracer, port.name)
             else:
                 values[port.name] = as_annotated(annotation, value, _narrow)

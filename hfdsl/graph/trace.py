@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -75,6 +76,7 @@ class Tracer:
     roles: dict[type, dict[str, Signature | None]] = field(default_factory=dict)
     reported: set[tuple[object, ...]] = field(default_factory=set)
     optional_reads: list[tuple[Span, str, PortType]] = field(default_factory=list)
+    containers: dict[int, Any] = field(default_factory=dict)  # by identity, those that were used as one value
     inner_calls: list[InnerCall] = field(default_factory=list)
 
     def signatures(self, role: type) -> dict[str, Signature | None]:
@@ -143,7 +145,8 @@ class Tracer:
         if isinstance(value, (list, tuple, dict)):
             entries = value.values() if isinstance(value, dict) else value
             if any(isinstance(entry, Symbolic) for entry in entries):
-                self.misuse(MisuseKind.CONTAINER, type(value).__name__)
+                if not self.is_known_container(value):
+                    self.misuse(MisuseKind.CONTAINER, type(value).__name__)
                 return ErrorValue()
         return Constant(value)
 
@@ -329,9 +332,21 @@ class Tracer:
     def _bad_count(self, subject: str, value: object) -> Any:
         return self.misuse(MisuseKind.BAD_COUNT, subject, _in_words(value), (count_range(value),))
 
+    def is_known_container(self, value: Any) -> bool:
+        """Whether several values, such as those that an inner dataflow returns, were used as one before.
+
+        Each is one mistake, wherever it is used.
+        """
+        known = id(value) in self.containers
+        if isinstance(value, (list, tuple, dict)):
+            self.containers[id(value)] = value
+        return known
+
     def _not_rows(self, value: Any, operation: str) -> Any:
         if isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue):
             return value
+        if self.is_known_container(value):
+            return Symbolic(self, ErrorValue(), None, "<broken>")
         shown = value._shown if isinstance(value, Symbolic) else type(value).__name__
         return self.misuse(MisuseKind.NOT_A_RECORD, operation, shown)
 
@@ -446,6 +461,9 @@ def _run(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]) ->
     except Exception as error:  # noqa: BLE001  # the user's own code, on values that a mistake may have made strange
         if not tracer.misuses:
             text = f"{type(error).__name__}: {error}"
+            if isinstance(error, RecursionError):
+                limit = sys.getrecursionlimit()
+                text = f"calls go deeper than Python's recursion limit of {limit}, see sys.setrecursionlimit"
             tracer.misuses.append(Misuse(MisuseKind.RAISED, traceback_span(error, _run.__code__), body.__name__, text))
         return None
     finally:

@@ -57,7 +57,11 @@ def _problem(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        names = [name for name in signature.parameters if name != "self"]
+        parameters = [parameter for name, parameter in signature.parameters.items() if name != "self"]
+        names = [parameter.name for parameter in parameters]
+        by_name = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+        if by_name is not None and len(parameters) == 1:
+            return f"takes its {by_name} by name, NAME=..., and got {len(args) - 1} without one"
         unknown = [name for name in kwargs if name not in names]
         if unknown:
             return f"takes no {unknown[0]!r}; {closest(unknown[0], names)}"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import isqrt, log10
@@ -16,6 +17,9 @@ UNITS = ("KiB", "MiB", "GiB", "TiB")
 MAX_DIVISOR = 2**16
 """Divisors up to this one are looked for, each with the number that it makes up the whole with."""
 
+
+MAX_LISTED = 12
+"""How many numbers a message lists."""
 
 MAX_COUNT = 2**63 - 1
 """The largest count: what an array can have of anything."""
@@ -52,6 +56,19 @@ def in_digits(number: Fraction | int) -> str:
         return str(number)
     power = round(log10(abs(number.numerator)) - log10(number.denominator))
     return f"about {'-' if number < 0 else ''}1e{power}"
+
+
+def listed(numbers: Sequence[int], separator: str) -> str:
+    """Numbers for a message: of many the first ones, the last, and how many are left out.
+
+    >>> listed((1, 2, 3), " or "), listed(range(1, 101), ", ")
+    ('1 or 2 or 3', '1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ... (88 more), 100')
+    """
+    if len(numbers) > MAX_LISTED:
+        first, last = numbers[: MAX_LISTED - 1], numbers[-1]
+        left_out = f"... ({len(numbers) - MAX_LISTED:,} more)"
+        return separator.join([*map(str, first), left_out, str(last)])
+    return separator.join(map(str, numbers))
 
 
 class _BoundedRepr(Repr):

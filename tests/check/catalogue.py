@@ -68,7 +68,7 @@ CATALOGUE = (
     row("HF301", "a dim that nothing determines", "hf301"),
     row("HF302", "two sizes of one dim", "hf302", "test_inputs_that_do_not_fit_are_refused_and_break_nothing"),
     row("HF303", "a quotient that is not whole", "hf303"),
-    row("HF304", "a count below 1", "hf304", "hf310_minibatches", codes="HF304 HF310"),
+    row("HF304", "a count that is not a positive integer", "hf304", "hf310_minibatches", codes="HF304 HF310"),
     row("HF310", "rows that do not split evenly", "hf310"),
     row("HF311", "an exact division that nothing proves", "hf303", "hf319",
         codes="HF303 HF319", why="Div[...] is exact: refuted with a size, a warning without one"),
@@ -162,7 +162,7 @@ CATALOGUE = (
     # running
     row("HF801", "a role that workers cannot import", "test_a_module_that_workers_cannot_import_is_reported"),
     row("HF802", "a value that cannot be pickled", "hf802", "hf802_function"),
-    row("HF804", "much data through the driver", "test_results_are_counted_once_and_inputs_are_not"),
+    row("HF804", "large values that pass through the driver", "test_results_are_counted_once_and_inputs_are_not"),
     row("HF805", "a result that breaks its port", "test_a_result_is_held_against_its_signature"),
     row("HF806", "a worker that does not answer", "test_an_exception_in_a_body_is_reported_once_while_its_peers_wait"),
 )  # fmt: skip

@@ -123,24 +123,27 @@ def _rewritten(
         yield Suggestion((Change(words, partial(written, tuple(changes)), fix),))
 
 
-def filled(context: Context, deployment: Mapping[str, Placement[Any]], role: str) -> Iterator[Suggestion]:
-    """As many data-parallel ranks as fill the pool, or a part of the pool that is as large as the mesh."""
-    place = deployment[role]
+def filled(context: Context, deployment: Mapping[str, Placement[Any]], roles: Sequence[str]) -> Iterator[Suggestion]:
+    """As many data-parallel ranks as fill the pool, or a part of the pool that is as large as the mesh.
+
+    The roles have one mesh, on one pool.
+    """
+    place = deployment[roles[0]]
     mesh, slots, ranks = place.mesh, place.pool.world_size, place.mesh.world_size
     dp, remainder = divmod(slots, mesh.pp * mesh.tp)
     if not remainder:
         alone = [other.span for other in deployment.values()].count(place.span) == 1  # else a function places several
         if context.numbers is not None:
-            edit = context.numbers.axis(role, "dp", dp)
+            edit = context.numbers.axis(roles[0], "dp", dp)
         else:
             edit = edits.axis(place.span, "dp", mesh.dp, dp) if alone else None
         fix = Fix(f"set dp to {dp}", (edit,)) if edit is not None else None
-        other = {role: replace(place, mesh=replace(mesh, dp=dp))}
+        other = {role: replace(deployment[role], mesh=replace(mesh, dp=dp)) for role in roles}
         words = f"set dp to {dp}: {mesh.pp} * {dp} * {mesh.tp} = {slots}"
         yield Suggestion((Change(words, partial(moved, other), fix),))
     if ranks < slots:
         part, _ = place.pool.split([ranks, slots - ranks])
-        other = {role: replace(place, pool=part)}
+        other = {role: replace(deployment[role], pool=part) for role in roles}
         words = f"split the pool: pool.split([{ranks}, {slots - ranks}])"
         if context.numbers is not None:
             words = f'use a part of the pool: {{ part_of = "{place.pool.name}", slots = [0, {ranks}] }}'

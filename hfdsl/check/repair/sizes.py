@@ -14,6 +14,7 @@ from hfdsl.check.findings import Fix
 from hfdsl.check.repair.search import SUBSTITUTION, PairSearch, Search
 from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.types.dims import Answer, Dim, constant
+from hfdsl.types.numbers import listed
 
 Sizes = Mapping[type[Dim], Sequence[int]]
 """Other sizes for each dim, the sizes of the other dims unchanged."""
@@ -81,7 +82,7 @@ def resized(context: Context, sizes: Sizes, works: str = WORKS) -> Iterator[Sugg
 
 def in_words(context: Context, sizes: Sizes) -> str:
     """Each dim with its sizes."""
-    return " or ".join(f"{context.named(dim)} set to {' or '.join(map(str, n))}" for dim, n in sizes.items())
+    return " or ".join(f"{context.named(dim)} set to {listed(n, ' or ')}" for dim, n in sizes.items())
 
 
 def resized_together(context: Context, atoms: Iterable[object], broken: set[DemandKey]) -> Iterator[Suggestion]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from hfdsl.check.capacity import shape
+from hfdsl.check.capacity import shape, words
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import PlacedMethod
@@ -99,26 +99,44 @@ def placed_roles_are_called(context: Context) -> Iterator[Finding]:
 def meshes_fill_pools(context: Context) -> Iterator[Finding]:
     """A mesh has as many ranks as its pool has slots."""
     places = dict(context.program.deployment.placements) if context.program.deployment else {}
-    for name, placement in places.items():
+    wrong = {name: place for name, place in places.items() if place.mesh.world_size != place.pool.world_size}
+    for roles in _with_one_mesh(wrong):
+        placement = wrong[roles[0]]
         ranks, slots = placement.mesh.world_size, placement.pool.world_size
-        if ranks != slots:
-            finding = Finding(
-                "HF501",
-                f"role '{name}': {placement.mesh} lays out {_counted(ranks, 'rank')}, but pool "
-                f"'{placement.pool.name}' {shape(placement.pool.processes)} has {_counted(slots, 'slot')}",
-                Label(placement.span),
-            )
-            yield with_suggestions(context, finding, _filled(context, places, name))
+        others = dict.fromkeys(wrong[name].span for name in roles[1:] if wrong[name].span != placement.span)
+        finding = Finding(
+            "HF501",
+            f"role{'s' * (len(roles) > 1)} {words(roles)}: {placement.mesh} lays out {_counted(ranks, 'rank')}, "
+            f"but pool '{placement.pool.name}' {shape(placement.pool.processes)} has {_counted(slots, 'slot')}",
+            Label(placement.span),
+            tuple(Label(span, "placed so too") for span in others),
+        )
+        yield with_suggestions(context, finding, _filled(context, places, roles))
+
+
+def _with_one_mesh(places: Mapping[str, Placement[Any]]) -> list[list[str]]:
+    """The roles in groups, each on one pool with one mesh: a variable, a default, or the argument of one function."""
+    groups: list[list[str]] = []
+    for name, place in places.items():
+        for group in groups:
+            other = places[group[0]]
+            one_line = (place.mesh, place.span) == (other.mesh, other.span)
+            if place.pool is other.pool and (place.mesh is other.mesh or one_line):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return groups
 
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _filled(context: Context, places: dict[str, Placement[Any]], role: str) -> Iterator[Suggestion]:
+def _filled(context: Context, places: dict[str, Placement[Any]], roles: list[str]) -> Iterator[Suggestion]:
     from hfdsl.check.repair.fixes import filled  # late: most programs need none
 
-    yield from filled(context, places, role)
+    yield from filled(context, places, roles)
 
 
 def _renamed(deployment: Deployment, old: list[str], new: str) -> Iterator[Suggestion]:

@@ -1,0 +1,42 @@
+"""What messages mean by ``kept1``: the rows that a filter keeps, which only a run knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import Program
+from hfdsl.graph.program import Filter
+from hfdsl.types.dims import KeptGroups
+
+_NAME = re.compile(r"\bkept\d+\b")
+
+
+class KeptRows:
+    """The filters of a program, for messages that name what they keep."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def explained(self, finding: Finding) -> Finding:
+        """The finding with a label at each filter that its texts name."""
+        texts = (finding.message, *(label.text for label in (finding.primary, *finding.related)), *finding.notes)
+        names = dict.fromkeys(name for text in texts for name in _NAME.findall(text))
+        labels = tuple(self._labels[name] for name in names if name in self._labels)
+        return replace(finding, related=(*finding.related, *labels)) if labels else finding
+
+    @cached_property
+    def _labels(self) -> Mapping[str, Label]:
+        return dict(reversed(list(self._named())))  # the first of those that keep the same
+
+    def _named(self) -> Iterator[tuple[str, Label]]:
+        for node in self._program.graph.nodes:
+            rows = self._program.inference.rows(node.id)
+            if isinstance(node.op, Filter) and rows is not None:
+                what = "rows" if node.op.group == 1 else f"groups of {node.op.group} rows"
+                for atom in rows.atoms:
+                    if isinstance(atom, KeptGroups):
+                        yield atom.__name__, Label(node.span, f"{atom.__name__}: the number of {what} that this keeps")

@@ -1,0 +1,173 @@
+# mypy: disable-error-code="empty-body, no-untyped-def"
+"""One mistake, one finding of a few lines: however many roles, sizes, uses or calls it shows in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import hfdsl as hf
+from hfdsl import Dispatch, bool_, f32, register
+
+
+class B(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    x: f32[B, R]
+
+
+class Kept(hf.Batch):
+    keep: bool_[B]
+
+
+class Role(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def apply(self, rows: Rows) -> Rows: ...
+
+    @register(Dispatch.DP_PROTO)
+    def choose(self, rows: Rows) -> Kept: ...
+
+
+@hf.function
+def join(left: Rows, right: Rows) -> Rows: ...
+
+
+@hf.dataflow
+def three(rows: Rows, first: Role, second: Role, third: Role) -> Rows:
+    return third.apply(second.apply(first.apply(rows)))
+
+
+@hf.dataflow
+def one(rows: Rows, role: Role) -> Rows:
+    return role.apply(rows)
+
+
+@hf.dataflow
+def two_values(rows: Rows, role: Role):
+    return role.apply(rows), role.apply(rows)
+
+
+def placed(pool: hf.ResourcePool, mesh: hf.Mesh) -> Any:
+    return hf.place(Role, pool=pool, mesh=mesh)
+
+
+def test_roles_with_one_mesh_that_does_not_fill_their_pool() -> None:
+    pool, mesh = hf.ResourcePool([8], name="pool"), hf.Mesh(dp=4)
+    shared = hf.Deployment(
+        first=hf.place(Role, pool=pool, mesh=mesh),
+        second=hf.place(Role, pool=pool, mesh=mesh),
+        third=hf.place(Role, pool=pool),
+    )
+    [finding] = three.check(shared, {B: 64, R: 4}).findings
+    assert finding.code == "HF501"
+    assert "roles 'first' and 'second'" in finding.message
+    assert [label.text for label in finding.related] == ["placed so too"]
+    assert finding.help[0].startswith("set dp to 8")
+
+    by_function = hf.Deployment(**{name: placed(pool, hf.Mesh(dp=4)) for name in ("first", "second", "third")})
+    [finding] = three.check(by_function, {B: 64, R: 4}).findings
+    assert "roles 'first', 'second' and 'third'" in finding.message
+    assert not finding.related
+
+
+def test_roles_with_meshes_of_their_own_are_mistakes_of_their_own() -> None:
+    pool, other = hf.ResourcePool([8], name="pool"), hf.ResourcePool([16], name="other")
+    mesh = hf.Mesh(dp=4)
+    deployment = hf.Deployment(
+        first=hf.place(Role, pool=pool, mesh=hf.Mesh(dp=4)),
+        second=hf.place(Role, pool=pool, mesh=mesh),
+        third=hf.place(Role, pool=other, mesh=mesh),
+    )
+    assert three.check(deployment, {B: 64, R: 4}).codes == ("HF501",) * 3
+
+
+@pytest.mark.parametrize("count", [3, 12, 13, 1000, 20_000])
+def test_sizes_are_listed_in_short(count: int) -> None:
+    pool = hf.ResourcePool([2], name="pool")
+    sizes = tuple(range(1, count + 1))
+    report = one.check(hf.Deployment(role=hf.place(Role, pool=pool)), {B: sizes, R: 4})
+    assert report.codes == ("HF310",)
+    assert ("more)" in str(report)) is (count > 12)
+    assert f"{count}" in str(report)
+    assert len(str(report)) < 2000
+    assert len(json.dumps(report.json())) < 4000
+
+
+USES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "ports": lambda role, values, rows: [role.apply(values) for _ in range(5)],
+    "operations": lambda role, values, rows: [hf.repeat(values, 2), hf.take(values, 4), hf.minibatches(values, 2)],
+    "inner dataflows": lambda role, values, rows: [one(values, role), one(values, role)],
+    "all": lambda role, values, rows: [role.apply(values), hf.repeat(values, 2), one(values, role), join(rows, values)],
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_what_an_inner_dataflow_returns_is_used_as_one_record(use: Callable[[Any, Any, Any], Any]) -> None:
+    @hf.dataflow
+    def program(rows: Rows, role: Role) -> Rows:
+        use(role, two_values(rows, role), rows)
+        return rows
+
+    assert len([code for code in program.check().codes if code != "HF602"]) == 1
+
+
+def test_two_tuples_are_two_mistakes() -> None:
+    @hf.dataflow
+    def program(rows: Rows, role: Role) -> Rows:
+        role.apply((rows, rows))  # type: ignore[arg-type]
+        role.apply((rows, rows))  # type: ignore[arg-type]
+        return rows
+
+    assert program.check().codes == ("HF206", "HF206")
+
+
+def test_a_number_of_kept_rows_is_explained_at_its_filter() -> None:
+    @hf.dataflow
+    def program(rows: Rows, role: Role) -> Rows:
+        repeated = hf.repeat(rows, 8)
+        kept = hf.filter(repeated, role.choose(repeated).keep, group=8)
+        return join(kept, repeated)
+
+    [finding] = program.check(dims={B: 64, R: 4}).findings
+    assert "kept1*8" in finding.message
+    [label] = [label for label in finding.related if label.text.startswith("kept1: ")]
+    assert label.text == "kept1: the number of groups of 8 rows that this keeps"
+    assert "hf.filter(" in str(program.check(dims={B: 64, R: 4}))
+
+
+def nested(depth: int) -> Any:
+    inner: Any = one
+    for _ in range(depth):
+        inner = wrapped(inner)
+    return inner
+
+
+def wrapped(inner: Any) -> Any:
+    @hf.dataflow
+    def outer(rows: Rows, role: Role) -> Rows:
+        return inner(rows, role)  # type: ignore[no-any-return]
+
+    return outer
+
+
+def test_dataflows_within_dataflows_end_at_the_recursion_limit() -> None:
+    assert nested(50).check().codes == ()
+    [finding] = nested(400).check().findings
+    assert finding.code == "HF610"
+    assert "recursion limit" in finding.message
+    assert len(finding.chain) == 12
+    assert "calls follow that are left out" in str(nested(400).check())
+
+
+def test_roles_are_given_by_name() -> None:
+    place = hf.place(Role, pool=hf.ResourcePool([1]))
+    for arguments, names in ((("x",), {"role": place}), ((place,), {}), ((place, place), {})):
+        with pytest.raises(hf.HfError, match=rf"HF507: hf.Deployment takes its roles by name.*got {len(arguments)} "):
+            hf.Deployment(*arguments, **names)
