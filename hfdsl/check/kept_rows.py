@@ -22,11 +22,21 @@ class KeptRows:
         self._program = program
 
     def explained(self, finding: Finding) -> Finding:
-        """The finding with a label at each filter that its texts name."""
+        """The finding with the name at each filter whose rows its texts name."""
         texts = (finding.message, *(label.text for label in (finding.primary, *finding.related)), *finding.notes)
         names = dict.fromkeys(name for text in texts for name in _NAME.findall(text))
-        labels = tuple(self._labels[name] for name in names if name in self._labels)
-        return replace(finding, related=(*finding.related, *labels)) if labels else finding
+        related = list(finding.related)
+        for name in names:
+            label = self._labels.get(name)
+            if label is None or label.span == finding.primary.span:
+                continue
+            at_filter = [place for place, other in enumerate(related) if other.span == label.span]
+            if not at_filter:
+                related.append(label)
+            elif not any(name in related[place].text for place in at_filter):
+                place = at_filter[0]
+                related[place] = replace(related[place], text=f"{related[place].text}: {name}")
+        return replace(finding, related=tuple(related))
 
     @cached_property
     def _labels(self) -> Mapping[str, Label]:

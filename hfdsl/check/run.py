@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from hfdsl.check.context import EVERYTHING, Context, NumberEdits, Tester
 from hfdsl.check.findings import Finding, Label, order
 from hfdsl.check.kept_rows import KeptRows
-from hfdsl.check.multiple_sizes import check_each_size
+from hfdsl.check.multiple_sizes import Rule, check_each_size
 from hfdsl.check.program import Program
 from hfdsl.check.report import Coverage, Report
 from hfdsl.check.rules import (
@@ -63,8 +63,6 @@ from hfdsl.types.numbers import is_count
 
 if TYPE_CHECKING:
     from hfdsl.check.repair.trials import Trials
-
-Rule: TypeAlias = Callable[[Context], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)

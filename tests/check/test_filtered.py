@@ -123,14 +123,14 @@ def test_all_that_is_demanded_of_the_rows_is_met_by_what_is_offered() -> None:
     assert finding.help == ("let a fixed number of rows go on: hf.fill(..., 24)",)
     assert finding.fixes == (), "what is then computed is for its author to decide"
     assert [label.text for label in finding.related] == [
-        "keeps some of B rows",
+        "keeps some of B rows: kept1",
         "for an even split over the 4 chunks of DP_PROTO on Mesh(pp=1 dp=4 tp=1): 8 must divide kept1",
     ]
 
 
 def test_demands_of_one_call_are_reported_once() -> None:
     finding = finding_of(compared, 30)
-    assert [label.text for label in finding.related] == ["keeps some of B rows", "declared rows=Grouped(2)"]
+    assert [label.text for label in finding.related] == ["keeps some of B rows: kept1", "declared rows=Grouped(2)"]
 
 
 @pytest.mark.parametrize("rows", [24, 30, 48])
@@ -210,7 +210,9 @@ def test_rows_of_an_unknown_number_are_joined_in_whole_chunks() -> None:
     assert [label.text.partition(":")[2] for label in finding.related if label.text.startswith("for ")] == [
         " 4 must divide N*4+kept1"
     ], "reported with the first demand"
-    assert [label.text for label in finding.related if label.text.startswith("keeps")] == ["keeps some of B rows"]
+    assert [label.text for label in finding.related if label.text.startswith("keeps")] == [
+        "keeps some of B rows: kept1"
+    ]
 
 
 def test_of_two_filters_the_one_that_is_in_the_way_is_cut() -> None:
@@ -222,7 +224,7 @@ def test_of_two_filters_the_one_that_is_in_the_way_is_cut() -> None:
     finding = joint(both, {B: 10, N: 12})
     assert fixed(finding) == ("let a fixed number of rows go on: hf.fill(..., 8)",)
     assert [label.text for label in finding.related if label.text.startswith("keeps")] == [
-        "keeps some of B rows", "keeps some of N rows",
+        "keeps some of B rows: kept1", "keeps some of N rows: kept3",
     ]  # fmt: skip  # a line
 
 
@@ -234,7 +236,7 @@ def test_rows_filtered_twice_by_one_column_are_reported_at_the_first_filter() ->
 
     finding = joint(twice, {B: 10, N: 12})
     assert [label.text for label in finding.related if label.text.startswith("keeps")] == [
-        "keeps some of B rows", "keeps some of N rows",
+        "keeps some of B rows: kept1", "keeps some of N rows: kept2",
     ]  # fmt: skip  # a line
 
 
