@@ -44,6 +44,7 @@ class VllmEngine:
         for name, value in {**ENVIRONMENT, **({} if on_gpu else ON_CPU)}.items():
             os.environ.setdefault(name, value)
         os.environ.update(_of_a_part(start.rendezvous))
+        shared_memory = "" if on_gpu else _named_shared_memory(start.rendezvous)
         from vllm import LLM  # pyright: ignore[reportMissingImports]  # optional
 
         options: dict[str, Any] = {"enforce_eager": True}
@@ -77,6 +78,8 @@ class VllmEngine:
             seed=0,
             **options,
         )
+        for segment in Path("/dev/shm").glob(f"{shared_memory}*") if shared_memory else ():
+            segment.unlink(missing_ok=True)  # all parts have it open; a part that is killed would leave it there
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
         """A completion of every prompt, in order."""
@@ -133,6 +136,20 @@ def _of_a_part(rendezvous: Rendezvous | None) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",  # as for the custom all-reduce
     }
+
+
+def _named_shared_memory(rendezvous: Rendezvous | None) -> str:
+    """What the names of shared memory on a CPU begin with: vLLM gives those of all such engines of a host one name."""
+    from vllm.distributed.device_communicators import (  # pyright: ignore[reportMissingImports]  # optional
+        cpu_communicator,
+    )
+
+    manager = getattr(cpu_communicator, "_CPUSHMDistributed", None)
+    if rendezvous is None or manager is None:
+        return ""
+    prefix, name_of = f"hfdsl-{rendezvous.port}-", manager.make_group_name
+    manager.make_group_name = staticmethod(lambda group: prefix + name_of(group).replace("/", ""))
+    return prefix
 
 
 def _completion(output: Any) -> Completion:
