@@ -88,6 +88,7 @@ class Side:
     run: str
     weights: str = "float32"
     compiled: bool = False
+    packing: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -105,6 +106,7 @@ SIDES = {
     "hfdsl, bf16": Side("hfdsl", "bfloat16"),
     "TRL, bf16": Side("trl", "bfloat16"),
     "hfdsl, vLLM": Side("hfdsl", options={"engine": "vllm"}),
+    "hfdsl, vLLM, packed, compiled": Side("hfdsl", compiled=True, packing=True, options={"engine": "vllm"}),
     "TRL, vLLM": Side("trl", options={"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}),
     "hfdsl, vLLM, bf16": Side("hfdsl", "bfloat16", options={"engine": "vllm"}),
     "TRL, vLLM, bf16": Side(
@@ -227,7 +229,7 @@ def hfdsl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None
         "checkpoints.every": 10**9,
         "actor.model": {"path": str(folder / "model"), "dtype": how.weights, "compile": how.compiled},
         "actor.generation": {"max_tokens": case.response, **cache, **how.options},
-        "actor.batching.tokens": tokens if case.micro_batch else 65_536,
+        "actor.batching": {"tokens": tokens if case.micro_batch else 65_536, "packing": how.packing},
         "actor.training": {
             "optimizer": {"learning_rate": RATE, "betas": list(BETAS)},
             "checkpointing": case.micro_batch is not None,
@@ -237,7 +239,7 @@ def hfdsl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None
         "reward.function": f"{__name__}:of_row",
         "reward.tokenizer": "$data.tokenizer",
     }
-    run.with_suffix(".toml").write_text(_toml(values), "utf-8")
+    run.with_suffix(".toml").write_text(to_toml(values), "utf-8")
 
     def show(record: Any) -> None:
         if record.step:
@@ -249,7 +251,9 @@ def hfdsl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None
     train(loaded, show=show)
 
 
-def _toml(values: dict[str, Any]) -> str:
+def to_toml(values: dict[str, Any]) -> str:
+    """A configuration as the text of a TOML file."""
+
     def text(value: Any) -> str:
         if isinstance(value, dict):
             return "{ " + ", ".join(f"{key} = {text(inner)}" for key, inner in value.items()) + " }"
@@ -394,6 +398,14 @@ def side(name: str, case: Case, folder: Path, steps: int, talk: Connection) -> N
     os._exit(0)  # without the long good-byes of libraries
 
 
+def write_words(path: Path) -> None:
+    """Random words, and prompts that end in ">"."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices(LETTERS, k=draw.randint(3, 14))) for _ in range(20_000)]
+    lines = [json.dumps({"prompt": f"{word}>", "word": word}) for word in words]
+    path.write_text("\n".join(lines), "utf-8")
+
+
 def prepare(case: Case, folder: Path) -> int:
     """A random model and random words; how many parameters it has."""
     import torch
@@ -420,10 +432,7 @@ def prepare(case: Case, folder: Path) -> int:
     )
     model.save_pretrained(folder / "model")
     load_tokenizer(Characters(case.alphabet)).save_pretrained(folder / "model")
-    draw = random.Random(0)
-    words = ["".join(draw.choices(LETTERS, k=draw.randint(3, 14))) for _ in range(20_000)]
-    lines = [json.dumps({"prompt": f"{word}>", "word": word}) for word in words]
-    (folder / "words.jsonl").write_text("\n".join(lines), "utf-8")
+    write_words(folder / "words.jsonl")
     return sum(weight.numel() for weight in model.parameters())
 
 

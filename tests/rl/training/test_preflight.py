@@ -306,6 +306,17 @@ def test_what_a_module_may_make_while_it_runs_is_not_blamed(body: str) -> None:
     assert problem_of("open_module:score", 2) is None
 
 
+@pytest.mark.parametrize("folder", ["scoring", "scoring/inner", "scoring/inner/deep"])
+def test_a_function_below_folders_that_are_no_packages(folder: str) -> None:
+    Path(folder).mkdir(parents=True)
+    Path(folder, "rules.py").write_text("def score(response, row): ...\n")
+    dotted = folder.replace("/", ".")
+    assert problem_of(f"{dotted}.rules:score", 2) is None
+    problem = problem_of(f"{dotted}.rule:score", 2)
+    assert problem is not None
+    assert problem.near == f"{dotted}.rules:score"
+
+
 @pytest.mark.parametrize("signature", ["response", "response, row, extra", "response, row, *, more", ""])
 def test_a_function_of_other_arguments(signature: str) -> None:
     Path("fixed.py").write_text(f"def score({signature}): ...\n")

@@ -89,7 +89,8 @@ def _spec(module: str) -> tuple[ModuleSpec | None, NameProblem | None]:
         above = dotted
         folders, dotted = list(spec.submodule_search_locations or ()), f"{dotted}.{part}"
         own = bool(folders) and all(Path(folder).is_relative_to(Path.cwd()) for folder in folders)
-        spec = PathFinder.find_spec(dotted, folders)
+        # By its last name: by the whole one, Python looks for the package above, which is not imported.
+        spec = PathFinder.find_spec(part, folders)
         if spec is None:
             return None, _no_module(f"{above}.", part, inner[number + 1 :], folders) if own else None
     return spec, None

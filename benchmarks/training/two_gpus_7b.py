@@ -1,0 +1,120 @@
+"""Steps of a model of 6.2 billion parameters on two GPUs: FSDP2 trains, an engine of vLLM on both samples.
+
+    python -m benchmarks.training.two_gpus_7b
+    python -m benchmarks.training.two_gpus_7b --tiny    # on CPUs, without vLLM: it only runs
+
+Dr. GRPO, 256 responses of 512 tokens, random weights. Prints the seconds of every call of a step, and beside the memory
+that the plan predicts the most that was in use on each GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.training.beside_trl import Case, of_row, to_toml, write_words
+from hfdsl.rl.data.tokenizers import Characters, load_tokenizer
+
+LARGE = Case(32, 8, 16, 512, full=True, hidden=4096, layers=32, vocabulary=32_000, heads=32, kv_heads=8)
+TINY = Case(4, 4, 16, 24, full=True, hidden=64, layers=2, heads=2, kv_heads=1)
+
+
+def configuration(case: Case, folder: Path, *, tiny: bool, steps: int) -> dict[str, Any]:
+    """The run, as a TOML file has it."""
+    model = {
+        "model_type": "llama",
+        "vocab_size": case.vocabulary,
+        "hidden_size": case.hidden,
+        "intermediate_size": 11008 if case.hidden == 4096 else case.hidden * 11 // 4,
+        "num_hidden_layers": case.layers,
+        "num_attention_heads": case.heads,
+        "num_key_value_heads": case.kv_heads,
+        "max_position_embeddings": 1024,
+        "pad_token_id": 0,
+    }
+    engine = (
+        {} if tiny else {"engine": "vllm", "engine_tp": 2, "cache_tokens": case.rows * (case.prompt + case.response)}
+    )
+    return {
+        "algorithm": "hfdsl.rl.dataflows.dr_grpo:dr_grpo",
+        "backend": "ray",
+        "options": {"group": case.group, "updates": 2},
+        "output": str(folder / "run"),
+        "steps": steps,
+        "dims": {"B": case.prompts, "P": case.prompt, "R": case.response},
+        "deployment": {"pools": {"all": {"processes": [2], "gpu": not tiny}}, "default": {"pool": "all"}},
+        "roles.reward": "hfdsl.rl.workers:Verifier",
+        "data.tokenizer": {"kind": "Pretrained", "path": str(folder / "tokenizer")},
+        "data.prompt.text": "{prompt}",
+        "data.source": {"kind": "JsonLines", "path": str(folder / "words.jsonl")},
+        "checkpoints.every": 10**9,
+        "actor.model": {"config": model, "end_tokens": []},
+        "actor.generation": {"max_tokens": case.response, **engine},
+        "actor.batching": {"tokens": 16_384, "packing": True},
+        "actor.training": {
+            "optimizer": {"learning_rate": 1e-6},
+            "autocast": "bfloat16",
+            "checkpointing": True,
+            "sharding": "fsdp",
+        },
+        "reward.function": f"{of_row.__module__}:{of_row.__name__}",
+        "reward.tokenizer": "$data.tokenizer",
+    }
+
+
+class Meter:
+    """The most memory in use on each GPU, sampled in a thread."""
+
+    def __init__(self) -> None:
+        self.most, self.stop = [0] * torch.cuda.device_count(), threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        if self.most:
+            self.thread.start()
+
+    def _watch(self) -> None:
+        query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while not self.stop.wait(0.1):
+            used = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
+            self.most = [max(pair) for pair in zip(self.most, map(int, used), strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--steps", type=int, default=3)
+    args = parser.parse_args()
+    from hfdsl.rl.training.config import load
+    from hfdsl.rl.training.loop import train
+
+    case, meter, start = TINY if args.tiny else LARGE, Meter(), time.perf_counter()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        load_tokenizer(Characters(case.alphabet)).save_pretrained(folder / "tokenizer")
+        write_words(folder / "words.jsonl")
+        toml = folder / "run.toml"
+        toml.write_text(to_toml(configuration(case, folder, tiny=args.tiny, steps=args.steps)), "utf-8")
+        for command in ("check", "plan"):
+            subprocess.run(["hfdsl", command, str(toml)], check=True)
+
+        def show(record: Any) -> None:
+            now = time.perf_counter()
+            if not record.step:
+                return
+            print(f"step {record.step}, {now - start:.1f} s after the start: most memory in use, MiB: {meter.most}")
+            for node, seconds in record.nodes.items():
+                print(f"  {node}: {seconds:.2f} s")
+            print(f"  {case.rows * record.values['outcome/length'] / record.seconds:,.0f} tokens/s", flush=True)
+
+        train(load(str(toml), []), show=show)
+    meter.stop.set()
+
+
+if __name__ == "__main__":
+    main()
