@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hfdsl.errors import WiringError
-from hfdsl.graph.body_checks import check_result
+from hfdsl.graph.body_checks import check_result, check_widths
 from hfdsl.graph.program import Ref
-from hfdsl.plan.plan import Step
+from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader, from_columns, to_columns
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.runtime.body_results import check_collected_rows
+from hfdsl.runtime.body_results import check_collected_rows, planned_widths
 from hfdsl.runtime.store import PayloadContent
+
+COLLECTED = "from its collect function"
 
 
 class GroupView:
@@ -96,15 +98,16 @@ def _dispatch_error(step: Step, why: str) -> WiringError:
     return WiringError("HF407", f"the dispatch function of '{step.label}' {why} ({step.signature.span})")
 
 
-def collected(step: Step, group: GroupView, contents: Sequence[PayloadContent], table: RowTable) -> Any:
+def collected(plan: Plan, step: Step, group: GroupView, contents: Sequence[PayloadContent], table: RowTable) -> Any:
     """The result of a collect function on the outputs of all ranks.
 
     Raises:
-        WiringError: HF805 where that is not what the method declares, or has another number of rows.
+        WiringError: HF805 where that is not what the method declares, or has another number of rows or another width.
     """
     outputs = [from_columns(step.signature.returns, _columns(content)) for content in contents]
     value = step.custom.collect_fn(group, outputs) if step.custom else None
-    check_result(step.label, step.signature.returns, value, "from its collect function")
+    check_result(step.label, step.signature.returns, value, COLLECTED)
+    check_widths(step.label, step.signature, {}, value, COLLECTED, planned_widths(plan, step))
     check_collected_rows(step, table, to_columns(value))
     return value
 

@@ -187,7 +187,8 @@ class StepRun:
         # Every rank sends its result to the driver as it is, so its payload names no columns.
         sends = [(Payload((segment.number, rank, 0), ()),) for rank in segment.ranks]
         outputs = self._reads.get([handle for (handle,) in self._run(segment, sends, arguments)])
-        self._driver.put_local(step.node, step.label, collected(step, group, outputs, self._routes.table))
+        value = collected(self._plan, step, group, outputs, self._routes.table)
+        self._driver.put_local(step.node, step.label, value)
         self._send_from_driver(segment.number)
 
     def _run(

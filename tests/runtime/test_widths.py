@@ -18,6 +18,7 @@ from tests.runtime.width_programs import (
     R,
     embedding,
     generating,
+    generating_by_first,
     scoring,
     thinking,
 )
@@ -45,6 +46,11 @@ def test_a_width_that_is_not_planned_ends_the_first_step(backend: str, request: 
     [
         (generating, {"ids": 8}, r"'actor.generate' returned column 'ids' of width 8 on rank 0, .* P\+R = 9"),
         (generating, {"log_probs": 5}, "column 'log_probs' of width 5 on rank 0, where the plan has R = 6"),
+        (
+            generating_by_first,
+            {"log_probs": 5},
+            "column 'log_probs' of width 5 from its collect .* has R = 6",
+        ),
         (thinking, {"longest": 7}, "column 'tokens' with a row of 7 on rank 0, where the plan has R = 6"),
         (embedding, {"hidden": 5}, "column 'hidden' of width 5 on rank 0, where the plan has H = 4"),
         (scoring, {"log_probs": 7}, "'actor.score' returned a width of 7 on rank 0, where the plan has R = 6"),
@@ -55,7 +61,7 @@ def test_every_column_with_a_planned_dim_is_held_to_it(program: Any, sizes: dict
         step(program, {R: 6, H: 4}, **sizes)
 
 
-@pytest.mark.parametrize("program", [generating, thinking, embedding, scoring])
+@pytest.mark.parametrize("program", [generating, generating_by_first, thinking, embedding, scoring])
 def test_widths_as_planned_pass(program: Any) -> None:
     step(program, {P: 3, R: 6, H: 4})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 import hfdsl as hf
@@ -37,6 +39,14 @@ class Hidden(hf.Batch):
     hidden: f32[B, R, H]
 
 
+def to_all(group: Any, prompts: Prompts) -> Any:
+    return ([prompts] * group.world_size,), {}
+
+
+def of_first(group: Any, outputs: Any) -> Any:
+    return outputs[0]
+
+
 class Actor(hf.Worker):
     def __init__(self, ids: int = 9, log_probs: int = 6, longest: int = 6, hidden: int = 4) -> None:
         self.sizes = ids, log_probs, longest, hidden
@@ -50,11 +60,15 @@ class Actor(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def think(self, prompts: Prompts) -> Thoughts:
         lengths = [1] * (len(prompts) - 1) + [self.sizes[2]]
-        return Thoughts(tokens=[torch.zeros(length, dtype=torch.int64) for length in lengths])
+        return Thoughts(tokens=i64([torch.zeros(length, dtype=torch.int64) for length in lengths]))
 
     @register(Dispatch.DP_PROTO)
     def embed(self, prompts: Prompts) -> Hidden:
         return Hidden(hidden=torch.zeros(len(prompts), 6, self.sizes[3]))
+
+    @register(dispatch_mode={"dispatch_fn": to_all, "collect_fn": of_first})
+    def generate_by_first(self, prompts: Prompts) -> Rollout:
+        return self.generate(prompts)
 
     @register(Dispatch.DP_PROTO)
     def score(self, prompts: Prompts) -> f32[B, R]:
@@ -64,6 +78,11 @@ class Actor(hf.Worker):
 @hf.dataflow
 def generating(prompts: Prompts, actor: Actor) -> Rollout:
     return actor.generate(prompts)
+
+
+@hf.dataflow
+def generating_by_first(prompts: Prompts, actor: Actor) -> Rollout:
+    return actor.generate_by_first(prompts)
 
 
 @hf.dataflow
