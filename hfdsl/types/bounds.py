@@ -56,6 +56,19 @@ class Within:
         return " and ".join(f"{name} {limit}" for name, limit in limits.items() if limit is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A text that an annotation took in an earlier version: ``Annotated[Literal["new"], Removed("old", "use 'new'")]``.
+
+    >>> misfit(Annotated[Literal["new"], Removed("old", "use 'new'")], "old")
+    "takes no 'old' any more; use 'new'"
+    """
+
+    text: str
+    help: str
+    """What to use instead, at the end of the message."""
+
+
 def bounds_of(annotation: Any) -> Within | None:
     """The bounds that an annotation has, if any; those of its one other member if it may be None.
 
@@ -72,7 +85,7 @@ def misfit(annotation: Any, value: Any) -> str | None:
     """Why a value does not fit an annotation, as the end of a message; None where it does, or where that is unknown."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return misfit(arguments[0], value) or _out_of_bounds(bounds_of(annotation), value)
+        return removed(annotation, value) or misfit(arguments[0], value) or _out_of_bounds(bounds_of(annotation), value)
     if is_union(annotation):
         problems = [misfit(member, value) for member in arguments]
         if None in problems:
@@ -92,6 +105,12 @@ def misfit(annotation: Any, value: Any) -> str | None:
         fits = type(value) is (annotation or NoneType) or (annotation is float and type(value) is int)
         return None if fits else _wrong_type(annotation, value)
     return None
+
+
+def removed(annotation: Any, value: Any) -> str | None:
+    """Why an annotation does not take a text that it once took, as the end of a message; None for other values."""
+    extras = (extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, Removed))
+    return next((f"takes no {value!r} any more; {extra.help}" for extra in extras if extra.text == value), None)
 
 
 def _misfit_item(annotation: Any, values: list[Any] | tuple[Any, ...]) -> str | None:

@@ -1,4 +1,4 @@
-"""The ready roles on a GPU: captured steps, continuous batching, bfloat16, FSDP2 over NCCL."""
+"""The ready roles on a GPU: captured steps, bfloat16, FSDP2 over NCCL."""
 
 from __future__ import annotations
 
@@ -131,36 +131,6 @@ def test_shapes_of_captured_steps_share_their_memory() -> None:
     steps.forget()
     assert steps.kept() == 0
     assert reserved() - empty < cache / 2
-
-
-def test_continuous_batching_takes_the_likeliest_tokens() -> None:
-    config = w.ActorConfig(WIDE, tiny.GENERATION, tiny.TRAINING, BY_TOKENS)
-    continuous = replace(config, generation=replace(tiny.GENERATION, engine="continuous", cache_memory=0.1))
-    plain, other = generated(config)[1], generated(continuous)[1]
-    assert plain.ids.tensor.is_cuda
-    assert torch.equal(plain.ids.tensor, other.ids.tensor)
-    assert torch.equal(plain.response_mask.tensor, other.response_mask.tensor)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_continuous_batching_samples(dtype: Any) -> None:
-    """Of so many rows with one prompt, the first token is drawn as often as the model says."""
-    rows = 512
-    generation = w.GenerationConfig(tiny.RESPONSE, engine="continuous", cache_memory=0.1)
-    config = w.ActorConfig(replace(WIDE, dtype=dtype), generation, tiny.TRAINING, BY_TOKENS)
-    roles = hf.Deployment(actor=hf.place(w.Actor, config, pool=hf.ResourcePool([1])))
-    prompt = tiny.prompts(1)
-    prompts = Prompts(
-        ids=prompt.ids.tensor.repeat(rows, 1), mask=prompt.mask.tensor.repeat(rows, 1), task=[{} for _ in range(rows)]
-    )
-    with rollouts.compile(roles, {**SIZES, next(iter(SIZES)): rows}).launch("local") as running:
-        sampled: Rollout = running.step(prompts)[0]
-    first, log_probs = sampled.ids.tensor[:, tiny.PROMPT], sampled.log_probs.tensor[:, 0]
-    for token in first.unique():
-        drawn = first == token
-        chance = float(log_probs[drawn][0].exp())
-        spread = (chance * (1 - chance) / rows) ** 0.5
-        assert abs(float(drawn.float().mean()) - chance) < 5 * spread + 0.01
 
 
 def test_bf16_learns_as_float32_does() -> None:

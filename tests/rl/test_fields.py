@@ -193,3 +193,14 @@ def test_a_term_without_its_column_is_refused() -> None:
     for loss in (Clip(kl=0.1), Reinforce(entropy=0.1)):
         with pytest.raises(ConfigError, match=r"HF941: \w+\((kl|entropy)=0.1\) needs"):
             loss(-ONE, -ONE, ONE, ONE)
+
+
+def test_a_removed_engine_is_refused_with_what_replaces_it() -> None:
+    values = {"max_tokens": 4, "engine": "continuous"}
+    for error, code in (
+        (in_python(w.GenerationConfig, values), "HF940"),
+        (in_toml(w.GenerationConfig, values), "HF901"),
+    ):
+        assert error is not None
+        assert error.code == code
+        assert "takes no 'continuous' any more; 'auto' is faster" in error.message

@@ -16,7 +16,6 @@ from hfdsl.rl.engines.handle import EngineHandle, Sampled, engine_config
 from hfdsl.rl.engines.ranks import EngineRanks, engine_ranks
 from hfdsl.rl.models.adapters import add_adapters
 from hfdsl.rl.models.captured_generation import CapturedGenerator, capture_obstacle
-from hfdsl.rl.models.continuous_generation import generate_continuously
 from hfdsl.rl.models.device import autocast, device
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.generation import generate
@@ -140,8 +139,7 @@ def rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, greedy: boo
         sampled = _generate_externally(policy, ids, mask, sampling.external, greedy)
         response, response_mask, engine_log_probs = sampled.response, sampled.mask, sampled.log_probs
     else:
-        sample = _generate_continuously if sampling.generation.engine == "continuous" else _generate_micro_batches
-        response, response_mask = sample(policy, ids, mask, sampling, greedy)
+        response, response_mask = _generate_micro_batches(policy, ids, mask, sampling, greedy)
     ids, mask = torch.cat([ids, response], 1), torch.cat([mask, response_mask], 1)
     log_probs = response_log_probs(policy, ids, mask, response_mask, sampling.batching, sampling.autocast)
     columns = {"ids": ids, "mask": mask, "response_mask": response_mask, "log_probs": log_probs}
@@ -185,14 +183,6 @@ def _parts(mask: torch.Tensor, sampling: Sampling) -> list[MicroBatch]:
         return micro_batches(mask, 0, replace(sampling.batching, tokens=tokens, packing=False), extra_tokens=length)
     count = -(-rows * (mask.shape[1] + length) // tokens)
     return micro_batches(mask, 0, BatchingConfig(rows=-(-rows // count)))
-
-
-def _generate_continuously(
-    policy: Policy, ids: torch.Tensor, mask: torch.Tensor, sampling: Sampling, greedy: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    call = current_call()
-    seed = None if greedy else call.stream_seed(1, call.rank)
-    return generate_continuously(policy, ids, mask, seed, sampling.generation, sampling.end_tokens, sampling.pad_token)
 
 
 def check_lengths(mask: torch.Tensor, length: int, limit: int | None) -> None:

@@ -37,7 +37,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from hfdsl.errors import ConfigError, HfError
 from hfdsl.rl.training.changes import RenameField, SetField
 from hfdsl.types.batches import closest, nearest
-from hfdsl.types.bounds import annotations_of, is_union, misfit, shown
+from hfdsl.types.bounds import annotations_of, is_union, misfit, removed, shown
 
 T = TypeVar("T")
 
@@ -126,14 +126,16 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
         named = ", ".join(f"'{joined(path, name)}' ({shown(annotations[name])})" for name in missing)
         errors.append(ConfigError("HF901", f"{named} {'is' if len(missing) == 1 else 'are'} missing", path))
     arguments: dict[str, Any] = {}
+    bounded = annotations_of(kind)
     for name, field in known.items():
-        if name in value and not (value[name] is None and not required(field) and field.default is None):
+        if problem := removed(bounded.get(name), value.get(name)):
+            errors.append(ConfigError("HF901", f"'{joined(path, name)}' {problem}", joined(path, name)))
+        elif name in value and not (value[name] is None and not required(field) and field.default is None):
             try:
                 given = _completed(value[name], field.default)
                 arguments[name] = value_of(annotations[name], given, joined(path, name))
             except ConfigError as error:
                 errors.append(error)
-    bounded = annotations_of(kind)
     problems = {name: misfit(bounded[name], argument) for name, argument in arguments.items() if name in bounded}
     errors += [
         ConfigError("HF901", f"'{joined(path, name)}' {problem}", joined(path, name))

@@ -13,7 +13,7 @@ from hfdsl.errors import ConfigError
 from hfdsl.rl.data.tokenizers import Tokenizer
 from hfdsl.rl.fields import Count, NonNegative, Positive, Share, Temperature, check_fields
 from hfdsl.rl.workers.lora import Lora
-from hfdsl.types.bounds import Within
+from hfdsl.types.bounds import Removed, Within
 
 FloatDType: TypeAlias = Literal["float32", "bfloat16", "float16"]
 ScoreFunction: TypeAlias = Callable[[Any, dict[str, Any]], float]
@@ -105,10 +105,6 @@ class GenerationConfig:
     have ended leave a micro-batch, many at a time. ``"auto"`` is the captured one on a GPU where the model allows it,
     and the plain one elsewhere.
 
-    ``"continuous"`` is the continuous batching of transformers: a row that ends gives its place to the next at once, so
-    that nothing waits for the longest row; but what is sampled depends on the split into ranks. It computes in the
-    dtype of the parameters.
-
     ``"vllm"`` is vLLM in a process of its own beside each rank (``pip install 'hfdsl[vllm]'``). It has a copy of the
     weights, which follows every update, and arithmetic of its own: its log-probs are ``engine_log_probs`` of a rollout.
     """
@@ -127,15 +123,15 @@ class GenerationConfig:
     top_k: Annotated[int, Within(at_least=0)] = 0
     """Sample from this many of the likeliest tokens; 0 keeps all."""
 
-    engine: Literal["auto", "plain", "captured", "continuous", "vllm"] = "auto"
+    engine: Annotated[
+        Literal["auto", "plain", "captured", "vllm"],
+        Removed("continuous", "'auto' is faster for models of some hundred million parameters, 'vllm' for larger ones"),
+    ] = "auto"
     """The engine, as above."""
-
-    cache_memory: Annotated[float, Within(above=0, at_most=1)] = 0.5
-    """For ``"continuous"`` on a GPU: the share of the free memory that its cache takes while it runs, 0 to 1."""
 
     cache_tokens: Count = 131_072
     """The most tokens whose keys and values are held at a time, prompts and responses together. Fewer need less memory,
-    more decode more rows at once; micro-batches of ``rows`` ignore it, and ``"continuous"`` does on a GPU."""
+    more decode more rows at once; micro-batches of ``rows`` ignore it."""
 
     engine_deadline: Positive = 1800.0
     """For ``"vllm"``: the most seconds that the engine may take to start, and for a call. One that takes longer is
@@ -256,7 +252,7 @@ def computes(config: ActorConfig | SamplerConfig) -> FloatDType:
     return autocast or config.model.dtype
 
 
-TRAINER_ENGINES: Final = frozenset({"auto", "plain", "captured", "continuous"})
+TRAINER_ENGINES: Final = frozenset({"auto", "plain", "captured"})
 """The engines that pass the tokens through the model that learns, whose log-probs are thus the trainer's."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from tests.rl.workers import tiny
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_rotary_frequencies_keep_their_precision(dtype: str) -> None:
+def test_rotary_frequencies_keep_their_precision(dtype: Any) -> None:
     wide = replace(tiny.MODEL, config={**tiny.LLAMA, "head_dim": 64})
     exact, narrow = load(wide), load(replace(wide, dtype=dtype))
     assert {parameter.dtype for parameter in narrow.parameters()} == {getattr(torch, dtype)}

@@ -99,7 +99,7 @@ def test_a_new_adapter_changes_no_bit(dtype: Any) -> None:
     assert {p.dtype for p in new.parameters() if p.requires_grad} == {torch.float32}
 
 
-@pytest.mark.parametrize("engine", ["plain", "captured", "continuous"])
+@pytest.mark.parametrize("engine", ["plain", "captured"])
 def test_engines_sample_with_the_adapter(engine: Any) -> None:
     """Greedy rows of a strong adapter are those of a whole policy that has its merged weights."""
     actor = w.Actor(replace(ACTOR, generation=replace(tiny.GENERATION, engine=engine)))

@@ -297,17 +297,3 @@ def test_slices_on_gpus_need_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hfdsl.rl.models.loading.device", lambda: torch.device("cuda"))
     with pytest.raises(RoleError, match=r"HF812: .*the mesh axis tp=2 needs a process for every rank on a GPU"):
         reread.compile(placed(TWO, reference=tiny.REFERENCE), SIZES).launch("local")
-
-
-def test_continuous_batching_needs_the_whole() -> None:
-    config = replace(tiny.ACTOR, generation=replace(tiny.GENERATION, engine="continuous"))
-    deployment = placed(TWO, actor=config)
-    with sampled.compile(deployment, SIZES).launch("local") as running, pytest.raises(RoleError) as error:
-        running.step(tiny.prompts(ROWS))
-    assert error.value.code == "HF812"
-    assert "needs the whole model on every rank, and the mesh axis tp=2 gives a part to each" in str(error.value)
-
-
-@hf.dataflow
-def sampled(prompts: Prompts, actor: w.Actor) -> Rollout:
-    return actor.generate(prompts)

@@ -148,34 +148,21 @@ def dtypes_agree(subject: Subject) -> Iterator[Finding]:
             config = getattr(subject.config, role, None)
             if not isinstance(config, (ActorConfig, SamplerConfig)) or (role != learner and _learns(subject, role)):
                 continue
-            continuous = config.generation.engine == "continuous"
-            samples = config.model.dtype if continuous else computes(config)
+            samples = computes(config)
             if samples == learns:
                 continue
             autocast = config.training.autocast if isinstance(config, ActorConfig) else config.autocast
-            engine = ', whose engine "continuous" computes in the dtype of the parameters,' if continuous else ""
-            # That engine's responses get their log-probs from a pass like the update's, so their ratio does begin at 1.
-            effect = (
-                "responses come from a slightly different policy, of which no log-probs remain to correct with"
-                if continuous
-                else "their log-probs of the same tokens differ, so ratios are not 1 where the policy has not changed"
-            )
-            change = _same_dtype(role, learns, continuous=continuous)
-            field = f"{role}.generation.engine" if continuous else f"{role}.{'autocast' if autocast else 'model.dtype'}"
+            change = SetField(f"{role}.autocast", learns)
             yield subject.finding(
                 "HF714",
-                f"'{role}'{engine} samples in {samples}, and '{learner}' learns in {learns}: {effect}",
-                field,
+                f"'{role}' samples in {samples}, and '{learner}' learns in {learns}: their log-probs of the same "
+                "tokens differ, so ratios are not 1 where the policy has not changed",
+                f"{role}.{'autocast' if autocast else 'model.dtype'}",
                 related={f"{learner}.training": f"computes in {learns}"},
-                notes=() if continuous else (COST, correction(learner)),
+                notes=(COST, correction(learner)),
                 changes=(change,),
                 advice=str(change),
             )
-
-
-def _same_dtype(role: str, learns: str, *, continuous: bool) -> SetField:
-    """The engine that samples with the autocast of the role, or another autocast."""
-    return SetField(f"{role}.generation.engine", "auto") if continuous else SetField(f"{role}.autocast", learns)
 
 
 def caches_hold_a_row(subject: Subject) -> Iterator[Finding]:

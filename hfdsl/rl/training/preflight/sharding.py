@@ -6,14 +6,10 @@ from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
 from hfdsl.rl.training.changes import SetField
-from hfdsl.rl.training.preflight.numbers import generating
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ModelConfig, SamplerConfig, TrainingConfig
 from hfdsl.rl.workers.slicing import group_problem, model_config, parts_problem, sliced
 from hfdsl.types.numbers import divisors
-
-WHOLE_MODEL_ENGINES = ("continuous", "captured")
-"""The engines that sample from the whole model alone. The first one fails when it is used, the other at once."""
 
 
 def shards_have_processes(subject: Subject) -> Iterator[Finding]:
@@ -53,10 +49,9 @@ def compiled_models_are_whole(subject: Subject) -> Iterator[Finding]:
 
 def engines_have_whole_models(subject: Subject) -> Iterator[Finding]:
     """The engine of a policy whose ranks have parts of it is one that can sample from parts."""
-    used = {role for graph in subject.graphs.values() for role in generating(graph)}
     for field, generation in subject.parts(GenerationConfig):
         role, engine = subject.role_of(field), generation.engine
-        if role is None or engine not in WHOLE_MODEL_ENGINES or (engine == "continuous" and role not in used):
+        if role is None or engine != "captured":
             continue
         tp = subject.mesh(role).tp
         if tp > 1 or _is_sharded(subject, role):
