@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -101,7 +102,7 @@ def main() -> None:
         toml = folder / "run.toml"
         toml.write_text(to_toml(configuration(case, folder, tiny=args.tiny, steps=args.steps)), "utf-8")
         for command in ("check", "plan"):
-            subprocess.run(["hfdsl", command, str(toml)], check=True)
+            subprocess.run([sys.executable, "-m", "hfdsl", command, str(toml)], check=True)
 
         def show(record: Any) -> None:
             now = time.perf_counter()
