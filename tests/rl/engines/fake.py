@@ -14,7 +14,7 @@ from hfdsl.rl.engines.handle import EngineHandle
 from hfdsl.rl.engines.interface import EngineStart
 from hfdsl.rl.engines.ranks import EngineRanks
 from hfdsl.rl.workers.config import GenerationConfig
-from tests.rl.engines.fake_engine import DIE, DIFFER, HANG, RAISE, VOCABULARY, FakeEngine, Refusing
+from tests.rl.engines.fake_engine import DIE, DIFFER, HANG, RAISE, VOCABULARY, FakeEngine, Refusing, Slow
 
 __all__ = [
     "DIE",
@@ -24,6 +24,7 @@ __all__ = [
     "VOCABULARY",
     "FakeEngine",
     "Refusing",
+    "Slow",
     "handle",
     "handle_of_installed",
     "installed",

@@ -81,3 +81,8 @@ class FakeEngine:
 class Refusing(FakeEngine):
     def __init__(self, start: EngineStart, folder: Path) -> None:
         raise ValueError("a head width of 24 is not supported")
+
+
+class Slow(FakeEngine):
+    def __init__(self, start: EngineStart, folder: Path) -> None:
+        time.sleep(600)

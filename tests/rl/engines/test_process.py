@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -113,9 +118,39 @@ def test_an_engine_with_a_part_of_the_new_weights_is_ended(
     assert engine.version == 0
 
 
-def test_an_engine_that_refuses_its_model_says_why() -> None:
+def test_an_engine_that_refuses_its_model_says_why(folder: Path) -> None:
     with pytest.raises(ResourceError, match=r"HF951.*does not start with this model: ValueError: a head width of 24"):
         EngineProcess(start(Refusing), deadline=60)
+    assert not list(folder.iterdir())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+OWNER = """
+from hfdsl.rl.engines.process import EngineProcess
+from tests.rl.engines.fake import Slow, start
+EngineProcess(start(Slow), deadline=600)
+"""
+
+
+def test_a_killed_owner_leaves_no_folder(folder: Path) -> None:
+    """As an actor of Ray is killed, here while its engine starts: after that the folder is gone anyway."""
+    with subprocess.Popen([sys.executable, "-c", OWNER]) as owner:
+        wait_until(lambda: any(folder.glob("*/config.json")))
+        owner.kill()
+    wait_until(lambda: not any(folder.iterdir()))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """The deadline is that of the test."""
+    while not condition():
+        time.sleep(0.1)
 
 
 def test_a_cache_that_does_not_fit_is_refused_with_the_numbers() -> None:
@@ -123,10 +158,11 @@ def test_a_cache_that_does_not_fit_is_refused_with_the_numbers() -> None:
         EngineProcess(start(cache_bytes=2**50), deadline=60)
 
 
-def test_an_engine_ends_with_whoever_holds_it() -> None:
+def test_an_engine_ends_with_its_owner(folder: Path) -> None:
     engine = EngineProcess(start(), deadline=60)
     process = engine.pid
     assert not ended(process)
+    assert not list(folder.iterdir())
     del engine
     gc.collect()
     assert ended(process)
