@@ -17,6 +17,7 @@ from hfdsl.errors import ConfigError
 from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import load
 from hfdsl.rl.training.preflight import packages
+from hfdsl.rl.training.preflight.hub import cached_snapshot
 from hfdsl.rl.training.preflight.names import near_target, problem_of
 from hfdsl.rl.training.tables import read_toml
 from tests.tools.test_fixing_config import RUN
@@ -251,6 +252,62 @@ def test_a_name_on_the_hub_is_recognized(tmp_path: Path) -> None:
     (snapshot / "config.json").write_bytes(CONFIG)
     [finding] = findings(text)
     assert any(f"write '{snapshot}'" in note for note in finding.notes)
+
+
+def hub_cache(tmp_path: Path, repository: str, commit: str, refs: tuple[str, ...] = ()) -> Path:
+    """A snapshot in a cache as huggingface_hub lays it out: links to blobs, and refs that name commits."""
+    root = tmp_path / "cache" / repository
+    snapshot = root / "snapshots" / commit
+    for folder in (root / "blobs", root / "refs", snapshot):
+        folder.mkdir(parents=True, exist_ok=True)
+    (root / "blobs" / commit).write_bytes(CONFIG)
+    (root / "blobs" / f"{commit}-weights").write_bytes(bytes(2_500_000))
+    (snapshot / "config.json").symlink_to(root / "blobs" / commit)
+    (snapshot / "model.safetensors").symlink_to(root / "blobs" / f"{commit}-weights")
+    for name in refs:
+        (root / "refs" / name).write_text(commit)
+    return snapshot
+
+
+@pytest.mark.parametrize(
+    ("revision", "found"), [("", "1111"), ("@main", "1111"), ("@v2", "2222"), ("@2222", "2222"), ("@22", "2222")]
+)
+def test_revisions_on_the_hub_are_found_in_its_cache(revision: str, found: str, tmp_path: Path) -> None:
+    snapshots = {
+        commit: hub_cache(tmp_path, "models--Qwen--Qwen3-0.6B", commit, refs)
+        for commit, refs in {"1111": ("main",), "2222": ("v2",)}.items()
+    }
+    text = RUN.replace("[actor]\n", f'[actor]\nmodel = {{ path = "Qwen/Qwen3-0.6B{revision}" }}\n').replace(MODEL, "")
+    [finding] = findings(text)
+    assert (finding.code, finding.primary.span.line) == ("HF812", line(text, "model ="))
+    assert any(f"(2.5 MB): write '{snapshots[found]}'" in note for note in finding.notes)
+    assert str(cached_snapshot("model", "Qwen/Qwen3-0.6B", revision[1:] or None)) == str(snapshots[found])
+
+
+def test_a_cached_snapshot_is_the_one_that_huggingface_hub_takes(tmp_path: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    hub_cache(tmp_path, "models--a--b", "1" * 40, ("main",))
+    hub_cache(tmp_path, "datasets--a--b", "2" * 40, ("main", "v1"))
+    cache = tmp_path / "cache"
+    for kind, revision in (("model", None), ("dataset", None), ("dataset", "v1")):
+        taken = hub.snapshot_download("a/b", repo_type=kind, revision=revision, cache_dir=cache, local_files_only=True)
+        assert Path(taken) == cached_snapshot(kind, "a/b", revision)  # type: ignore[arg-type]  # one of the two
+    assert cached_snapshot("model", "a/c") is None
+    assert cached_snapshot("model", "a/b", "v1") is None
+
+
+def test_a_revision_that_is_not_cached_says_how_to_get_it() -> None:
+    text = RUN.replace("[actor]\n", '[actor]\nmodel = { path = "a/b@v1" }\n').replace(MODEL, "")
+    [finding] = findings(text)
+    assert "hf download a/b --revision v1 --local-dir models/b, and then write 'models/b'" in finding.notes[1]
+
+
+def test_a_data_set_on_the_hub_is_recognized(tmp_path: Path) -> None:
+    [finding] = findings(source("Dataset", "openai/gsm8k"))
+    assert "hf download openai/gsm8k --repo-type dataset --local-dir data/gsm8k" in finding.notes[-1]
+    snapshot = hub_cache(tmp_path, "datasets--openai--gsm8k", "1111", ("main",))
+    [finding] = findings(source("Dataset", "openai/gsm8k"))
+    assert f"write '{snapshot}'" in finding.notes[-1]
 
 
 @pytest.mark.parametrize("key", ["rope_theta", "head_dim", "torch_dtype", "output_attentions", "my_own_note"])

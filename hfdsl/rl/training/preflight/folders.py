@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +11,11 @@ from typing import Any
 from hfdsl.check.findings import Finding
 from hfdsl.rl.data.tokenizers import Characters, Pretrained
 from hfdsl.rl.training.changes import SetField
+from hfdsl.rl.training.preflight.hub import HUB_NAME, how_to_get
 from hfdsl.rl.training.preflight.sources import near_paths, renamed_path
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.workers.config import ModelConfig
 
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
 TOKENIZERS = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
@@ -103,24 +101,19 @@ def _pointer(path: Path) -> Path | None:
 def _no_folder(subject: Subject, code: str, thing: str, field: str, path: Path) -> Finding:
     """A folder that is not there, which may be meant as a name on the Hugging Face hub."""
     near = near_paths(subject, path)
-    name = path.as_posix()
-    if near or not HUB_NAME.fullmatch(name) or path.parent.is_dir() or _beside_the_output(subject, path):
+    named = HUB_NAME.fullmatch(path.as_posix())
+    if near or named is None or path.parent.is_dir() or _beside_the_output(subject, path):
         changes, advice = renamed_path(field, near)
         advice = advice or f"save the {thing} there with save_pretrained, or with 'hfdsl export RUN -o {path}'"
         return subject.finding(code, f"there is no {thing} folder '{path}'", field, changes=changes, advice=advice)
-    cached = _cached(name)
-    get = f"hf download {name} --local-dir models/{path.name}, and then write 'models/{path.name}'"
-    here = (
-        f"it is in this machine's cache: write '{cached}', which is what "
-        f"huggingface_hub.snapshot_download('{name}', local_files_only=True) returns"
-    )
+    name, revision = named[1], named[2]
     return subject.finding(
         code,
-        f"there is no {thing} folder '{name}'",
+        f"there is no {thing} folder '{path.as_posix()}'",
         field,
         notes=(
             "it looks like a name on the Hugging Face hub; a run reads folders, so that all ranks read the same",
-            here if cached is not None else get,
+            how_to_get("model", name, revision),
         ),
     )
 
@@ -129,14 +122,6 @@ def _beside_the_output(subject: Subject, path: Path) -> bool:
     """Whether a path begins like the folder that the run writes to: another run may write it."""
     output = Path(subject.config.output)
     return len(output.parts) > 1 and output.parts[0] == path.parts[0]
-
-
-def _cached(name: str) -> Path | None:
-    """The folder in which the hub's cache holds the latest snapshot of a model."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
-    snapshots = [folder for folder in cache.glob("snapshots/*") if folder.is_dir() and any(folder.iterdir())]
-    return max(snapshots, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
 # -- tokenizers

@@ -23,6 +23,7 @@ from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source,
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.gym import dataset_names
+from hfdsl.rl.training.preflight.hub import HUB_NAME, how_to_get
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.types.batches import closest, nearest
 
@@ -318,7 +319,11 @@ def _repairs(subject: Subject, field: str, source: Source, error: DataError) -> 
     if path.is_file():
         other = isinstance(source, JsonLines) and path.suffix in SUFFIXES and path.stat().st_size
         return reads if other else ((), "")
-    return renamed_path(f"{field}.path", near_paths(subject, path))
+    near, named = near_paths(subject, path), HUB_NAME.fullmatch(path.as_posix())
+    if not near and named is not None and path.suffix not in SUFFIXES and not path.parent.is_dir():
+        files = "and behind it the pattern of its files, such as /data/train-*.parquet"
+        return (), f"if it is a data set on the Hugging Face hub: {how_to_get('dataset', named[1], named[2])}; {files}"
+    return renamed_path(f"{field}.path", near)
 
 
 def renamed_path(field: str, paths: Sequence[Path]) -> tuple[tuple[SetField, ...], str]:
