@@ -35,7 +35,15 @@ class RowColumn(NamedTuple):  # a program has thousands of them, and a tuple is 
 
     def of_node(self, node: int) -> RowColumn:
         """The same column of another value."""
-        return RowColumn(self.port, node, self.name, self.row, self.rows, self.spec, self.inner)
+        return RowColumn(
+            port=self.port,
+            node=node,
+            name=self.name,
+            row=self.row,
+            rows=self.rows,
+            spec=self.spec,
+            inner=self.inner,
+        )
 
 
 class Reads(NamedTuple):
