@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,29 +27,27 @@ def fields(definition: ast.ClassDef) -> int:
     )
 
 
-def classes(tree: ast.AST) -> dict[str, int]:
-    """The classes of a module with the number of fields of each."""
-    return {node.name: fields(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-
-
-def called_by_position(tree: ast.AST, large: set[str]) -> Iterator[tuple[int, str]]:
-    """The line and the class of every call that gives more than ``MOST`` arguments by position."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-            name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            if name in large and len(node.args) > MOST:
-                yield node.lineno, name
+def read(text: str) -> tuple[dict[str, int], list[tuple[int, str]]]:
+    """The classes of a module with the number of fields of each, and the calls with more than ``MOST`` by position."""
+    counts, calls = dict[str, int](), list[tuple[int, str]]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            counts[node.name] = fields(node)
+        elif isinstance(node, ast.Call) and len(node.args) > MOST and isinstance(node.func, ast.Name | ast.Attribute):
+            calls.append((node.lineno, node.func.id if isinstance(node.func, ast.Name) else node.func.attr))
+    return counts, calls
 
 
 def test_large_constructors_are_called_by_keyword() -> None:
-    trees = {file: ast.parse(file.read_text("utf-8")) for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")}
-    package = {file: classes(tree) for file, tree in trees.items() if file.is_relative_to(ROOT / "hfdsl")}
-    large = {name for counts in package.values() for name, count in counts.items() if count > MOST}
+    modules = {file: read(file.read_text("utf-8")) for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")}
+    package = [counts for file, (counts, _) in modules.items() if file.is_relative_to(ROOT / "hfdsl")]
+    large = {name for counts in package for name, count in counts.items() if count > MOST}
     assert len(large) > 50
     calls = [
         f"{file.relative_to(ROOT)}:{line}: {name}"
-        for file, tree in trees.items()
-        for line, name in called_by_position(tree, large - {n for n, count in classes(tree).items() if count <= MOST})
+        for file, (counts, by_position) in modules.items()
+        for line, name in by_position
+        if name in large and counts.get(name, MOST + 1) > MOST
     ]
     assert calls == [], "\n".join(["give these fields by keyword:", *calls])
 
@@ -63,6 +60,6 @@ CLASS = "@dataclass(frozen=True)\nclass Point:\n" + "".join(f"    {name}: int\n"
     [("Point(1, 2, 3, 4, 5, 6)", [10]), ("m.Point(1, 2, 3, 4, *rest, 6)", [10]), ("Point(1, 2, 3, 4, 5, f=6)", [])],
 )
 def test_a_call_by_position_is_found(call: str, lines: list[int]) -> None:
-    tree = ast.parse(f"{CLASS}    fixed: ClassVar[int]\n{call}\n")
-    assert classes(tree) == {"Point": 6}
-    assert [line for line, _ in called_by_position(tree, {"Point"})] == lines
+    counts, calls = read(f"{CLASS}    fixed: ClassVar[int]\n{call}\n")
+    assert counts == {"Point": 6}
+    assert calls == [(line, "Point") for line in lines]
