@@ -33,7 +33,7 @@ def test_checked_clean(program: Program) -> None:
     assert program.plain.check(split(program), {B: 512, P: 64, R: 64}).codes == ()
 
 
-@pytest.mark.nightly_besides("ppo", "grpo")
+@pytest.mark.nightly_besides("grpo")
 @programs
 def test_the_same_numbers_wherever_roles_are_placed(program: Program) -> None:
     one, two = run(program, colocated(program), steps=2), run(program, split(program), steps=2)

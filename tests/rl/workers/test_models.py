@@ -63,6 +63,7 @@ def test_every_family_learns_and_generates(name: str) -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.nightly_besides("llama-False-False")  # each traces a model
 @pytest.mark.parametrize(("packing", "checkpointing"), [(False, False), (False, True), (True, False)])
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_compiled_passes_are_those_of_the_model(
