@@ -25,9 +25,9 @@ from hfdsl.check.findings import Label
 from hfdsl.check.program import Program, call_numbers, dims_of, pads, quotients_of, row_dims, signature_of
 from hfdsl.check.requirements import MESH_SIZES, Scope, names, numbers
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Filter, FunctionCall, Input, MiniBatch, Node, RoleCall, Take
 from hfdsl.graph.signatures import Signature, StaticType
+from hfdsl.graph.values import LOST
 from hfdsl.protocols.conditions import provisions_of, requirements_of
 from hfdsl.protocols.placement import faults
 from hfdsl.types.dims import Answer, Atom, Dim, Size, atom_size, constant

@@ -20,7 +20,7 @@ from hfdsl.check.findings import Label
 from hfdsl.check.requirements import config_fields
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError, HfError
-from hfdsl.graph.infer import LOST, Inference, RecordValue
+from hfdsl.graph.infer import Inference
 from hfdsl.graph.origins import Origins, origins
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, MiniBatch, Node, Pack, Ref, RoleCall
 from hfdsl.graph.signatures import (
@@ -32,6 +32,7 @@ from hfdsl.graph.signatures import (
     method_signature,
     role_signature,
 )
+from hfdsl.graph.values import LOST, RecordValue
 from hfdsl.protocols.conditions import requirements_of
 from hfdsl.protocols.placement import faults
 from hfdsl.protocols.protocol import Protocol

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hfdsl.check.program import Program
-from hfdsl.graph.infer import RecordValue
 from hfdsl.graph.program import FunctionCall, Graph, Ref, RoleCall
+from hfdsl.graph.values import RecordValue
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 
 

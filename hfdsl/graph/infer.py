@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from functools import cached_property, lru_cache
-from typing import Any, TypeAlias, TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
 from hfdsl.graph.equal_values import equal_column, equal_values
 from hfdsl.graph.fits import fits_metric, fits_static
@@ -32,72 +31,23 @@ from hfdsl.graph.program import (
     Take,
 )
 from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
+from hfdsl.graph.values import (
+    LOST,
+    ListValue,
+    Mismatch,
+    MismatchKind,
+    RecordValue,
+    Value,
+    operand_value,
+)
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.types.batches import Batch, schema
-from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
+from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Answer, KeptGroups, Size, atom_size, constant, solve
 from hfdsl.types.dtypes import Bool
 
-LOST: Any = TypeVar("?")  # type: ignore[misc]  # never a user's own: its name is what messages show
-"""A dim of a value that a mistake hides; it fits everywhere."""
-
 ROWS: Any = TypeVar("rows")  # type: ignore[misc]  # its name is what messages show
 """The row dim of the column by which a filter keeps rows: that of the filtered record."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordValue:
-    """A record with this many rows (None for a record of metrics)."""
-
-    type: RecordType
-    rows: Size | None
-
-    def __str__(self) -> str:
-        return f"{self.type}" if self.rows is None else f"{self.type} of {self.rows} rows"
-
-
-@dataclass(frozen=True, slots=True)
-class ListValue:
-    """One value per rank, or per stage: ``kind`` is ``PerRank`` or ``PerStage``, ``inner`` what each entry is."""
-
-    kind: str
-    inner: Value
-
-    def __str__(self) -> str:
-        return f"{self.kind}[{self.inner}]"
-
-
-Value: TypeAlias = "RecordValue | FieldSpec | ListValue | StaticType | None"  # None: hidden by a reported mistake
-
-
-class MismatchKind(Enum):
-    """How a value fails to fit."""
-
-    RECORD = "another record"
-    DTYPE = "another dtype"
-    RANK = "another number of dims"
-    DIM = "another dim"
-    ROWS = "another number of rows"
-    ROWS_UNKNOWN = "a number of rows that may differ"
-    LIST = "a list of ranks' values where a whole one is taken, or the reverse"
-    VALUE = "a Python value where a record or column is taken, or the reverse"
-    UNSOLVED = "a dim that cannot be solved for"
-    RAGGED = "a ragged column where every row has one length, or the reverse"
-    ABSENT = "a column that may be absent where one is needed"
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A value wired to a port that it does not fit."""
-
-    kind: MismatchKind
-    node: int
-    port: str
-    formal: PortType
-    actual: Value | Constant
-    source: Ref | None
-    detail: tuple[tuple[str, str], ...] = ()  # named facts for the message, in order
-    sizes: tuple[Size, ...] = ()  # of two dims or numbers of rows: what the port needs and what it gets
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,24 +73,6 @@ class Inference:
     def operand(self, operand: Operand) -> Value:
         """The value of a node or of one of its columns."""
         return operand_value(self.values, operand)
-
-
-def operand_value(values: Any, operand: Operand) -> Value:
-    """The value of a node or of one of its columns, with the row dim that it has there."""
-    if not isinstance(operand, Ref):
-        return None
-    value = values[operand.node]
-    if operand.column is None or not isinstance(value, RecordValue):
-        return value if operand.column is None else None
-    spec = schema(value.type.record).fields[operand.column]
-    if isinstance(spec, ColumnSpec) and value.rows is not None:
-        return _with_rows(spec, value.rows)
-    return replace(spec, row=value.rows) if isinstance(spec, ObjSpec) and value.rows is not None else spec
-
-
-@lru_cache(maxsize=1024)  # few columns, read many times
-def _with_rows(spec: ColumnSpec, rows: Size) -> ColumnSpec:
-    return replace(spec, dims=(rows, *spec.dims[1:]))
 
 
 @dataclass

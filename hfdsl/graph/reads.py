@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from hfdsl.graph.infer import Inference, RecordValue
+from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import Derived, FunctionCall, Node, Pack, Ref, RoleCall
 from hfdsl.graph.signatures import PortType, RecordType, Signature
+from hfdsl.graph.values import RecordValue
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.dims import Size

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hfdsl.errors import SizeError
-from hfdsl.graph.infer import RecordValue, Value
 from hfdsl.graph.program import Node
+from hfdsl.graph.values import RecordValue, Value
 from hfdsl.plan.plan import Plan
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec

@@ -21,10 +21,10 @@ from hfdsl.check.requirements import Scope, holds, names
 from hfdsl.check.sources import argument_span, call_at, span_of
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.infer import Mismatch
 from hfdsl.graph.program import Misuse, MisuseKind, Node, Ref
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
+from hfdsl.graph.values import Mismatch
 from hfdsl.types.dims import Answer
 
 

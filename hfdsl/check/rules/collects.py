@@ -15,9 +15,9 @@ from hfdsl.check.repair.alternatives import registered
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_span
 from hfdsl.errors import ProtocolError
-from hfdsl.graph.infer import ListValue, RecordValue
 from hfdsl.graph.program import Constant, Node, Operand, Ref
 from hfdsl.graph.signatures import StaticType
+from hfdsl.graph.values import ListValue, RecordValue
 from hfdsl.protocols.mesh import AXES, axis_size
 from hfdsl.protocols.placement import PIPELINE, At, AxisPlacement, Partial, Replicated, Sharded, default_leaves
 from hfdsl.protocols.predefined import PREDEFINED

@@ -10,8 +10,8 @@ from hfdsl.check.context import EVERYTHING, Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import dims_of, sizes_of
 from hfdsl.check.requirements import names
-from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.values import LOST
 from hfdsl.protocols.conditions import requirements_of
 from hfdsl.types.dims import Dim, Size, atom_size, solve
 from hfdsl.types.numbers import brief, count_range

@@ -11,9 +11,9 @@ from hfdsl.check.rules.presence import provided
 from hfdsl.check.sources import return_span
 from hfdsl.deploy.value_bytes import value_bytes
 from hfdsl.graph.columns import columns_read, result_origins, row_bytes, stored_spec
-from hfdsl.graph.infer import RecordValue
 from hfdsl.graph.program import Input, RoleCall
 from hfdsl.graph.signatures import Signature
+from hfdsl.graph.values import RecordValue
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.numbers import byte_amount

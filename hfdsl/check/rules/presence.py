@@ -12,9 +12,9 @@ from hfdsl.check.program import dims_of, signature_of
 from hfdsl.check.requirements import holds, names
 from hfdsl.check.sources import return_span, source_text, tested_for_none
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.infer import Mismatch
 from hfdsl.graph.program import Constant, Input, Node, Output, Pack, Present, Ref
 from hfdsl.graph.signatures import VALUE, RecordType, Signature, optional_columns
+from hfdsl.graph.values import Mismatch
 from hfdsl.protocols.conditions import Provision, provisions_of
 from hfdsl.types.batches import closest, schema
 from hfdsl.types.columns import Column, ColumnSpec, Obj, ObjSpec

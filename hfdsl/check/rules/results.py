@@ -11,9 +11,9 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import return_span
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.fits import fits_static, fits_type, is_subclass
-from hfdsl.graph.infer import ListValue, RecordValue, Value
 from hfdsl.graph.program import Constant, Output, Ref
 from hfdsl.graph.signatures import ListType, PortType, StaticType, port_type
+from hfdsl.graph.values import ListValue, RecordValue, Value
 
 
 def results(context: Context) -> Iterator[Finding]:

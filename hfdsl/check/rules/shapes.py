@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfdsl.graph.infer import Mismatch, MismatchKind
+from hfdsl.graph.values import Mismatch, MismatchKind
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dims import Atom, Size, constant
 from hfdsl.types.dtypes import Bool, DType, Int8, Int16, Int32, Int64, UInt8

@@ -13,10 +13,10 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_name, argument_record, argument_span, port_span
-from hfdsl.graph.infer import Mismatch, MismatchKind, RecordValue
 from hfdsl.graph.program import Arguments, Operand, Pack, Ref
 from hfdsl.graph.signatures import RecordType, Signature, StaticType
 from hfdsl.graph.spans import Span, definition_span
+from hfdsl.graph.values import Mismatch, MismatchKind, RecordValue
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec
 

@@ -8,9 +8,9 @@ from collections.abc import Set as AbstractSet
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import index_in_loop
-from hfdsl.graph.infer import RecordValue
 from hfdsl.graph.program import Filter, MiniBatch, Node, Repeat, Take
 from hfdsl.graph.spans import Span
+from hfdsl.graph.values import RecordValue
 
 
 def unused(context: Context) -> Iterator[Finding]:

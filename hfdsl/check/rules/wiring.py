@@ -14,13 +14,13 @@ from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules import presence, shapes, swapped
 from hfdsl.check.sources import argument_span, port_span
 from hfdsl.graph.fits import annotation_text, field_misfit, value_text
-from hfdsl.graph.infer import Mismatch, RecordValue
-from hfdsl.graph.infer import MismatchKind as Kind
 from hfdsl.graph.program import Constant, Pack
 from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.graph.symbolic import SymbolicRole
+from hfdsl.graph.values import Mismatch, RecordValue
+from hfdsl.graph.values import MismatchKind as Kind
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dims import Answer
