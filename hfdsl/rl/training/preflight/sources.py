@@ -321,8 +321,11 @@ def _repairs(subject: Subject, field: str, source: Source, error: DataError) -> 
         return reads if other else ((), "")
     near, named = near_paths(subject, path), HUB_NAME.fullmatch(path.as_posix())
     if not near and named is not None and path.suffix not in SUFFIXES and not path.parent.is_dir():
-        files = "and behind it the pattern of its files, such as /data/train-*.parquet"
-        return (), f"if it is a data set on the Hugging Face hub: {how_to_get('dataset', named[1], named[2])}; {files}"
+        pattern = "and behind it the pattern of its files, such as /data/train-*.parquet"
+        return (
+            (),
+            f"if it is a data set on the Hugging Face hub: {how_to_get('dataset', named[1], named[2])}; {pattern}",
+        )
     return renamed_path(f"{field}.path", near)
 
 
