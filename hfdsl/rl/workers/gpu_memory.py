@@ -71,14 +71,18 @@ def gpu_bytes(mesh: Mesh, config: WithModel) -> dict[str, Parts]:
     training = config.training if isinstance(config, (ActorConfig, CriticConfig)) else None
     generation = config.generation if isinstance(config, (ActorConfig, SamplerConfig)) else None
     shards = mesh.tp * (mesh.dp if training is not None and training.sharding == "fsdp" else 1)
+    item, masters = ITEM_BYTES[config.model.dtype], training is not None and _has_masters(config)
+    sharded = training is not None and training.sharding == "fsdp" and mesh.dp > 1
     held: Parts = {}
     engine = _engine(config, generation) if generation is not None and generation.engine == "vllm" else {}
     if not (isinstance(config, SamplerConfig) and engine):  # that one has its weights in the engine alone
-        held["weights"] = -(-count * ITEM_BYTES[config.model.dtype] // shards)
+        held["weights"] = -(-count * (4 if masters and sharded else item) // shards)
     if training is not None:
         learned = _learned_bytes(config, count)
         if learned is None:
             return {}
+        if masters and not sharded and isinstance(config, (ActorConfig, CriticConfig)) and config.lora is None:
+            held["master weights"] = -(-learned // shards)
         held |= {"gradients": -(-learned // shards), "moments": -(-2 * learned // shards)}
     if engine:
         held["engine's process"] = PROCESS
@@ -137,11 +141,16 @@ def _token_bytes(model: ModelConfig, item: int) -> int | None:
 
 
 def _learned_bytes(config: Any, count: int) -> int | None:
-    """The bytes of the parameters that learn: all, or those of the adapter, which are float32."""
+    """The bytes of what the optimizer learns: all parameters or their masters, or those of the adapter, in float32."""
     if config.lora is None:
-        return count * ITEM_BYTES[config.model.dtype]
+        return count * (4 if _has_masters(config) else ITEM_BYTES[config.model.dtype])
     adapter = adapter_parameters(config.model, config.lora)
     return None if adapter is None else 4 * adapter
+
+
+def _has_masters(config: Any) -> bool:
+    """Whether parameters of 16 bits learn through float32 copies; with FSDP2, through shards in float32."""
+    return bool(config.training.master_weights) and config.model.dtype != "float32"
 
 
 def _activations(config: Any, count: int, training: TrainingConfig | None) -> int | None:

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from hfdsl.protocols.collectives import SoleRank
+from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl import workers as w
 from hfdsl.rl.models.learning import Learner
 from hfdsl.rl.models.policies import policy
+from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from tests.rl.workers import tiny
 
 NARROW = replace(tiny.MODEL, dtype="bfloat16")
@@ -94,3 +96,21 @@ def test_float32_parameters_are_their_own_masters(master_weights: bool) -> None:
     side = learner(replace(TRAINING, master_weights=master_weights), tiny.MODEL)
     assert side.masters.state() == []
     assert [id(p) for p in side.parameters] == [id(p) for p in side.module.parameters()]
+
+
+@pytest.mark.parametrize("master_weights", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_predicted_memory_has_the_copies(dtype: Any, master_weights: bool) -> None:
+    model, training = replace(tiny.MODEL, dtype=dtype), replace(TRAINING, master_weights=master_weights)
+    side = learner(training, model)
+    side.step(losses(side.module, 0), SoleRank())
+    gradients = [p.grad for p in (*side.parameters, *side.module.parameters()) if p.grad is not None]
+    moments = [moment for state in side.optimizer.state.values() for moment in state.values() if moment.dim()]
+    expected = {
+        "weights": sum(p.nbytes for p in side.module.parameters()),
+        "master weights": sum(master.nbytes for master in side.masters.state()),
+        "gradients": sum({id(gradient): gradient.nbytes for gradient in gradients}.values()),
+        "moments": sum(moment.nbytes for moment in moments),
+    }
+    held = gpu_bytes(Mesh(), w.ActorConfig(model, tiny.GENERATION, training))[""]
+    assert held == {name: size for name, size in expected.items() if size}
