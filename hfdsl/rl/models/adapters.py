@@ -29,6 +29,7 @@ from transformers.pytorch_utils import Conv1D
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.rl.workers.config import FloatDType
 from hfdsl.rl.workers.lora import Lora, large_rank, matches, missing_target
 
 ADAPTER: Final = "default"
@@ -38,8 +39,10 @@ BASE: Final = "base_layer"
 """What peft calls the layer that an adapted one holds."""
 
 
-def add_adapters(model: Any, lora: Lora, seed: int, tp: AxisGroup) -> None:
+def add_adapters(model: Any, lora: Lora, seed: int, tp: AxisGroup, autocast: FloatDType | None = None) -> None:
     """Put a new adapter into a model, and freeze the rest; adapters are drawn on the CPU, the same on every rank.
+
+    ``autocast`` is the dtype of matrix products in all passes of this model.
 
     Raises:
         ResourceError: HF710 without peft; HF812 for a model in slices; HF962 for targets that the model does not have,
@@ -68,6 +71,10 @@ def add_adapters(model: Any, lora: Lora, seed: int, tp: AxisGroup) -> None:
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()  # peft has it in the dtype of the layer
+    for _, layer in adapted_layers(model):
+        layer.cast_input_dtype_enabled = (
+            autocast is None
+        )  # else autocast casts, and float32 copies would be for nothing
 
 
 def targeted_layers(model: Any, lora: Lora) -> dict[str, nn.Linear | Conv1D]:
@@ -129,11 +136,12 @@ def adapters(module: nn.Module) -> dict[str, Adapter]:
             layer.scaling[ADAPTER],
             layer.fan_in_fan_out,
         )
-        for path, layer in _adapted_layers(module)
+        for path, layer in adapted_layers(module)
     }
 
 
-def _adapted_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def adapted_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The layers of a module that have an adapter, by their names."""
     for path, inner in module.named_modules():
         if hasattr(inner, "lora_A") and hasattr(inner, BASE):
             yield path, inner
@@ -142,7 +150,7 @@ def _adapted_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
 @contextmanager
 def without_adapters(module: nn.Module) -> Iterator[None]:
     """Within this context a module computes with its base weights alone."""
-    layers = [layer for _, layer in _adapted_layers(module)]
+    layers = [layer for _, layer in adapted_layers(module)]
     try:
         for layer in layers:
             layer._disable_adapters = True  # not enable_adapters(False), which changes what learns, also under FSDP
@@ -154,7 +162,7 @@ def without_adapters(module: nn.Module) -> Iterator[None]:
 
 def base_names(module: nn.Module) -> dict[str, str]:
     """What a module's weights are called without adapters, by their names in its state; adapters' are left out."""
-    prefixes = tuple(f"{path}." for path, _ in _adapted_layers(module))
+    prefixes = tuple(f"{path}." for path, _ in adapted_layers(module))
     names = {}
     for name in module.state_dict():
         layer = next((prefix for prefix in prefixes if name.startswith(prefix)), None)

@@ -29,20 +29,33 @@ from hfdsl.rl.workers.lora import Lora
 
 
 def policy(
-    config: ModelConfig, temperature: float, tp: AxisGroup, lora: Lora | None = None, *, packing: bool = False
+    config: ModelConfig,
+    temperature: float,
+    tp: AxisGroup,
+    lora: Lora | None = None,
+    dtype: FloatDType | None = None,
+    *,
+    packing: bool = False,
 ) -> Policy:
-    """A policy of a causal model, sliced over the ranks of ``tp``, or with an adapter.
+    """A policy of a causal model, sliced over the ranks of ``tp``, or with an adapter and passes in this autocast.
 
     Raises:
         ResourceError: HF812 for an adapter of a sliced model, HF962 for one that the model cannot have.
     """
     model = load(config, tp)
     if lora is not None:
-        add_adapters(model, lora, config.seed, tp)
+        add_adapters(model, lora, config.seed, tp, dtype)
     return Policy(model, temperature, tp, packing=packing)
 
 
-def scorer(config: ModelConfig, tp: AxisGroup, lora: Lora | None = None, *, packing: bool = False) -> Scorer:
+def scorer(
+    config: ModelConfig,
+    tp: AxisGroup,
+    lora: Lora | None = None,
+    dtype: FloatDType | None = None,
+    *,
+    packing: bool = False,
+) -> Scorer:
     """A model with a head of one number, sliced likewise; without a saved head, the head is zero.
 
     Its adapter is in the backbone, and the head learns as a whole. Errors are as for ``policy``.
@@ -50,7 +63,7 @@ def scorer(config: ModelConfig, tp: AxisGroup, lora: Lora | None = None, *, pack
     model = load(config, tp)
     if lora is None:
         return Scorer(model, saved_head(config.path), tp, packing=packing)
-    add_adapters(model.base_model, lora, config.seed, tp)
+    add_adapters(model.base_model, lora, config.seed, tp, dtype)
     adapted = Scorer(model, saved_head(config.path), tp, packing=packing)
     adapted.score.float()  # it learns, as the adapter does
     return adapted

@@ -44,7 +44,9 @@ class Actor(hf.Worker):
 
         self.config = config
         packing, tp = config.batching.packing, self.axis("tp")
-        self.policy = policy(config.model, config.generation.temperature, tp, config.lora, packing=packing)
+        self.policy = policy(
+            config.model, config.generation.temperature, tp, config.lora, config.training.autocast, packing=packing
+        )
         self.learner = Learner(self.policy, self.policy.model, config.training, self.axis("dp"))
         self.sampling = sampling(
             self.policy, config.model, config.generation, config.batching, config.training.autocast, self

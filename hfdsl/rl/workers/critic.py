@@ -26,7 +26,7 @@ class Critic(hf.Worker):
 
         self.config = config
         packing = config.batching.packing
-        self.critic = scorer(config.model, self.axis("tp"), config.lora, packing=packing)
+        self.critic = scorer(config.model, self.axis("tp"), config.lora, config.training.autocast, packing=packing)
         self.learner = Learner(self.critic, self.critic.base_model, config.training, self.axis("dp"))
 
     @register(Dispatch.THREE_D_PROTO)

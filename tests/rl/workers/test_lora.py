@@ -16,6 +16,7 @@ from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Rollout, Sequences, ValueExperience
 from hfdsl.rl.losses import ClippedValue
+from hfdsl.rl.models.adapters import adapted_layers
 from hfdsl.rl.models.policies import policy
 from hfdsl.rl.models.sharding import full_state_dict
 from tests.rl.workers import tiny
@@ -97,6 +98,27 @@ def test_a_new_adapter_changes_no_bit(dtype: Any) -> None:
     assert list(ours) == list(theirs)
     assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
     assert {p.dtype for p in new.parameters() if p.requires_grad} == {torch.float32}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_autocast_alone_gives_the_bits_of_cast_inputs(dtype: Any) -> None:
+    training = replace(TRAINING, autocast="bfloat16")
+    runs = [w.Actor(replace(ACTOR, training=training, model=replace(tiny.MODEL, dtype=dtype))) for _ in range(2)]
+    alone = learn(runs[0], 2)
+    for _, layer in adapted_layers(runs[1].policy):
+        layer.cast_input_dtype_enabled = True
+    assert learn(runs[1], 2) == alone
+    states = [run.policy.state_dict() for run in runs]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+@pytest.mark.parametrize("engine", ["plain", "captured"])
+def test_engines_sample_from_models_of_16_bits(engine: Any) -> None:
+    training = replace(TRAINING, autocast="bfloat16")
+    model, generation = replace(tiny.MODEL, dtype="bfloat16"), replace(tiny.GENERATION, engine=engine)
+    actor = w.Actor(replace(ACTOR, training=training, model=model, generation=generation))
+    learn(actor, 1)
+    assert generated_by(actor).log_probs.tensor.isfinite().all()
 
 
 @pytest.mark.parametrize("engine", ["plain", "captured"])
