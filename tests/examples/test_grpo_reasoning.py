@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.nightly  # tests/rl/training/test_examples.py runs an example each time
 def test_the_demo_leaves_a_picture_and_metrics(tmp_path: Path) -> None:
     options = ["--imitation", "5", "--steps", "2", "--backend", "local", "--out", str(tmp_path)]
     run = subprocess.run(

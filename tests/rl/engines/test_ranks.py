@@ -151,6 +151,7 @@ def test_a_part_that_dies_or_fails_ends_all_with_one_error(alike: Ranks, first: 
     assert [rank.asked for rank in alike.ranks] == [count + 1 for count in asked]
 
 
+@pytest.mark.nightly  # a process of its own that hangs is in test_process.py
 def test_a_part_that_hangs_ends_all_at_the_deadline(alike: Ranks) -> None:
     alike.sample(FIRST)
     for engine in alike.engines:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import hfdsl as hf
 from hfdsl.rl.batches import B, P, R
 from hfdsl.rl.dataflows.grpo import grpo
@@ -11,6 +13,7 @@ from tests.rl.workers.tiny import ACTOR, CRITIC, PROMPT, REFERENCE, RESPONSE, VE
 SIZES: dict[type[hf.Dim], int] = {B: 8, P: PROMPT, R: RESPONSE}
 
 
+@pytest.mark.nightly
 def test_ppo_learns() -> None:
     roles = deployment(2, actor=ACTOR, critic=CRITIC, reference=REFERENCE, reward=VERIFIER)
     assert ppo.check(roles, SIZES).codes == ()
