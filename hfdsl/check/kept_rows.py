@@ -23,6 +23,8 @@ class KeptRows:
 
     def explained(self, finding: Finding) -> Finding:
         """The finding with the name at each filter whose rows its texts name."""
+        if not self._labels:
+            return finding
         texts = (finding.message, *(label.text for label in (finding.primary, *finding.related)), *finding.notes)
         names = dict.fromkeys(name for text in texts for name in _NAME.findall(text))
         related = list(finding.related)
