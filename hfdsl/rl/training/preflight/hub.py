@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["model", "dataset"]
+RepositoryKind: TypeAlias = Literal["model", "dataset"]
 
 HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 """A name on the Hugging Face hub, with a revision that some write behind it."""
 
 
-def how_to_get(kind: Kind, name: str, revision: str | None) -> str:
+def how_to_get(kind: RepositoryKind, name: str, revision: str | None) -> str:
     """Where the hub's cache on this machine has a model or a data set; else the command that downloads it."""
     folder = f"{'models' if kind == 'model' else 'data'}/{name.partition('/')[2]}"
     cached = cached_snapshot(kind, name, revision)
@@ -42,7 +42,7 @@ def _size(folder: Path) -> str:
     return f"{size} bytes"
 
 
-def cached_snapshot(kind: Kind, name: str, revision: str | None = None) -> Path | None:
+def cached_snapshot(kind: RepositoryKind, name: str, revision: str | None = None) -> Path | None:
     """The folder in which the hub's cache holds a snapshot of a model or a data set, without asking the network.
 
     A revision is a branch or a tag, which ``refs`` resolves to a commit, or the beginning of a commit; without one it
