@@ -162,10 +162,19 @@ def rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, greedy: boo
 def _generate_externally(
     policy: Policy, ids: torch.Tensor, mask: torch.Tensor, engine: EngineHandle, greedy: bool
 ) -> Sampled:
-    """The rows of an engine beside the policy, which gives its memory back when it is done: the trainer needs it."""
+    """The rows of an engine beside the policy; each of the two has the memory that the other does not need."""
+    _free_for_engine(policy)
     sampled = engine.sample(ids, mask, policy.version, lambda: full_weights(policy), greedy=greedy)
     engine.sleep()
     return sampled
+
+
+def _free_for_engine(policy: Policy) -> None:
+    """Free gradients, which the next update computes again, and what torch keeps for itself."""
+    for parameter in policy.parameters():
+        parameter.grad = None
+    if device().type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _generate_micro_batches(

@@ -4,13 +4,13 @@ A role holds some parts all the time, and more while one of its methods runs. An
 while the role generates, so the peak is the largest phase and not the sum. An actor of 1.26 billion float32 parameters
 with AdamW, autocast to bfloat16, recomputed activations, and vLLM with a cache of 131,072 tokens, in GiB::
 
-    between calls   weights 4.7, gradients 4.7, moments 9.4, engine's process 0.5
-    generate                                               + engine's weights 2.3, cache 12.0, working memory 1.5
-    update                                                 + activations 6.4
+    between calls   weights 4.7, moments 9.4, engine's process 1.4, gradients 4.7
+    generate        weights 4.7, moments 9.4, engine's process 1.4, engine's weights 2.4, cache 12.0, working memory 2.5
+    update          weights 4.7, moments 9.4, engine's process 1.4, gradients 4.7, activations 6.4
 
-Weights, gradients, moments and the engine's weights and cache are exact where the sizes of the model are known: they
-are what HF959 counts. The rest are estimates: ``PROCESS`` and ``ENGINE_WORKING`` as measured on an H200, activations
-from what a layer of a Llama keeps.
+Weights, moments and the engine's weights and cache are exact where the sizes of the model are known: they are what
+HF959 counts. The rest are estimates: ``ENGINE_PROCESS`` and ``ENGINE_WORKING`` were measured with vLLM 0.26 on an H200,
+and activations are what a layer of a Llama keeps.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ Parts: TypeAlias = dict[str, int]
 
 WithModel: TypeAlias = ActorConfig | SamplerConfig | CriticConfig | ReferenceConfig | RewardConfig
 
-PROCESS: Final = 2**29
-"""The CUDA context of an engine's process, with the kernels that it has loaded."""
+ENGINE_PROCESS: Final = 11 * 2**27
+"""What an engine's process keeps while it sleeps: its CUDA context, kernels, and the graphs of its steps."""
 
-ENGINE_WORKING: Final = 3 * 2**29
-"""What vLLM needs beside weights and cache: the activations of a batch of prompts, logits, and buffers."""
+ENGINE_WORKING: Final = 5 * 2**29
+"""What vLLM needs beside weights and cache while it samples: activations of a batch of prompts, logits, buffers."""
 
 BLOCK_TOKENS: Final = 512
 """The tokens that an engine's cache has beyond ``cache_tokens``."""
 
-CHUNK_BYTES: Final = 4 * 2**28
-"""What a part of the logits needs at a time: the logits, and what is computed from them."""
+CHUNK_BYTES: Final = 2**30
+"""What a part of the logits needs at a time: the logits, of 256 MiB, and what is computed from them."""
 
 ESTIMATES: Final = frozenset({"engine's process", "engine's working memory", "activations"})
 """The parts that are not exact."""
@@ -74,7 +74,7 @@ def gpu_bytes(mesh: Mesh, config: WithModel) -> dict[str, Parts]:
     item, masters = ITEM_BYTES[config.model.dtype], training is not None and _has_masters(config)
     sharded = training is not None and training.sharding == "fsdp" and mesh.dp > 1
     held: Parts = {}
-    engine = _engine(config, generation) if generation is not None and generation.engine == "vllm" else {}
+    engine = _engine(mesh, config, generation) if generation is not None and generation.engine == "vllm" else {}
     if not (isinstance(config, SamplerConfig) and engine):  # that one has its weights in the engine alone
         held["weights"] = -(-count * (4 if masters and sharded else item) // shards)
     if training is not None:
@@ -83,16 +83,19 @@ def gpu_bytes(mesh: Mesh, config: WithModel) -> dict[str, Parts]:
             return {}
         if masters and not sharded and isinstance(config, (ActorConfig, CriticConfig)) and config.lora is None:
             held["master weights"] = -(-learned // shards)
-        held |= {"gradients": -(-learned // shards), "moments": -(-2 * learned // shards)}
+        held["moments"] = -(-2 * learned // shards)
     if engine:
-        held["engine's process"] = PROCESS
+        held["engine's process"] = ENGINE_PROCESS
+    sampling = {**held, **engine}
+    if training is not None:
+        held["gradients"] = held["moments"] // 2
     phases: dict[str, Parts] = {"": held}
     scoring = _activations(config, count, None)
     if scoring is not None and not (isinstance(config, SamplerConfig) and engine):
         phases |= {name: {**held, "activations": scoring} for name in ("log_probs", "values", "score", "cost")}
     if engine:
-        phases["generate"] = {**held, **engine}
-        phases[""] = {**held, **engine} if isinstance(config, SamplerConfig) else held
+        phases["generate"] = sampling
+        phases[""] = sampling if isinstance(config, SamplerConfig) else held
     learning = None if training is None else _activations(config, count, training)
     if learning is not None:
         phases |= {name: {**held, "activations": learning} for name in ("update", "prefer", "imitate")}
@@ -113,19 +116,21 @@ def parameter_count(model: ModelConfig) -> int | None:
     return count - vocabulary * width if isinstance(vocabulary, int) and isinstance(width, int) else None
 
 
-def engine_bytes(config: ActorConfig | SamplerConfig) -> Parts:
+def engine_bytes(mesh: Mesh, config: ActorConfig | SamplerConfig) -> Parts:
     """The weights and the cache of a role's engine, which are exact; none where the model's sizes are not known."""
-    parts = _engine(config, config.generation)
+    parts = _engine(mesh, config, config.generation)
     return {name: size for name, size in parts.items() if name not in ESTIMATES}
 
 
-def _engine(config: Any, generation: GenerationConfig) -> Parts:
+def _engine(mesh: Mesh, config: Any, generation: GenerationConfig) -> Parts:
+    """What a rank has of its engine, which is cut over ``engine_tp`` ranks."""
+    ranks = generation.engine_tp or mesh.gen_tp_size
     weights, token = weight_count(config.model), _token_bytes(config.model, ITEM_BYTES[computes(config)])
     if weights is None or token is None:
         return {}
     return {
-        "engine's weights": weights * ITEM_BYTES[computes(config)],
-        "engine's cache": (generation.cache_tokens + BLOCK_TOKENS) * token,
+        "engine's weights": -(-weights * ITEM_BYTES[computes(config)] // ranks),
+        "engine's cache": -(-(generation.cache_tokens + BLOCK_TOKENS) * token // ranks),
         "engine's working memory": ENGINE_WORKING,
     }
 
@@ -169,10 +174,10 @@ def _activations(config: Any, count: int, training: TrainingConfig | None) -> in
     casts = count * narrow if narrow != dtype else 0
     layer = width * (16 + 10 * narrow) + inner * 4 * narrow
     if training is None:
-        return casts + batching.tokens * (8 * width + 3 * inner * narrow) + CHUNK_BYTES
+        return casts + max(batching.tokens * (8 * width + 3 * inner * narrow), CHUNK_BYTES)
     kept = layers * batching.tokens * (width * dtype if training.checkpointing else layer)
     working = batching.tokens * (layer * training.checkpointing + 2 * inner * narrow)
-    return kept + max(casts, working) + CHUNK_BYTES
+    return kept + max(casts + CHUNK_BYTES, working)  # at the end of the forward pass, or in the backward pass
 
 
 def _autocast(config: Any) -> str | None:

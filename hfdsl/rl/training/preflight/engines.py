@@ -40,8 +40,8 @@ SAME: Final = (
 )
 """What of a model's configuration a copy has to have, since weights alone do not carry it."""
 
-HELD: Final = ("weights", "moments")
-"""The parts that a role certainly keeps while an engine samples; gradients may be freed between updates."""
+HELD: Final = ("weights", "master weights", "moments")
+"""The parts that a role certainly keeps while an engine samples; gradients are freed for it."""
 
 NO_ROOM: Final = "no cache fits: offload the other roles, use more GPUs, or give the engine a pool of its own"
 
@@ -120,7 +120,7 @@ def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
         config, place = getattr(subject.config, role, None), places[role]
         if not isinstance(config, (ActorConfig, SamplerConfig)) or config.generation.engine != "vllm":
             continue
-        size, engine = _gpu_size(subject, place), engine_bytes(config)
+        size, engine = _gpu_size(subject, place), engine_bytes(place.mesh, config)
         if size is None or not engine or not is_ready(subject.loaded.roles[role]):
             continue
         sharing = [name for name, other in places.items() if other.pool == place.pool]
