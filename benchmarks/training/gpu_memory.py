@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from hfdsl import Mesh
+from hfdsl.plan.gpu_memory import CONTEXT
 from hfdsl.protocols.call import Call, in_call
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Experience, Prompts, Rollout
@@ -100,7 +101,7 @@ def main() -> None:
     def row(phase: str, method: str, allocated: float, device: float) -> None:
         parts = predicted.get(method, {})
         listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
-        total = sum(parts.values()) / GIB
+        total = (CONTEXT + sum(parts.values())) / GIB
         print(f"| {phase} | {total:.2f} | {allocated:.2f} | {device:.2f} | {listed} |", flush=True)
 
     actor, *most = meter(lambda: w.Actor(actor_config))
