@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.plan.plan import Plan
@@ -23,9 +23,6 @@ from hfdsl.types.numbers import byte_amount
 
 CONTEXT: Final = 2**29
 """The CUDA context of a process, with the kernels that it has loaded; roles that share a process share it."""
-
-Parts: TypeAlias = Mapping[str, int]
-"""Bytes by what they hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class GpuPeak:
 
     pool: ResourcePool
     step: str
-    roles: Mapping[str, Parts]
+    roles: Mapping[str, Mapping[str, int]]
     unknown: tuple[str, ...]
     """The roles on the pool that state nothing."""
     processes: int
@@ -82,9 +79,11 @@ def gpu_peaks(plan: Plan) -> Iterator[GpuPeak]:
             yield max(peaks, key=lambda peak: peak.bytes)
 
 
-def _held(plan: Plan, phases: Mapping[str, GpuBytes], node: int, running: str | None, method: str) -> dict[str, Parts]:
+def _held(
+    plan: Plan, phases: Mapping[str, GpuBytes], node: int, running: str | None, method: str
+) -> dict[str, Mapping[str, int]]:
     away = {(period.role, period.part) for period in plan.offloads if _covers(period.after, period.before, node)}
-    held: dict[str, Parts] = {}
+    held: dict[str, Mapping[str, int]] = {}
     for role, by_method in phases.items():
         parts = by_method.get(method, by_method.get("", {})) if role == running else by_method.get("", {})
         gone = {"weights"} if (role, "weights") in away else set()
@@ -100,5 +99,5 @@ def _covers(after: int | None, before: int | None, node: int) -> bool:
     return after < node < before if after < before else node > after or node < before
 
 
-def _listed(parts: Parts) -> str:
+def _listed(parts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {byte_amount(size)}" for name, size in parts.items())

@@ -35,10 +35,10 @@ from hfdsl.rl.workers.linear_layers import adapter_parameters
 from hfdsl.rl.workers.slicing import model_config
 from hfdsl.rl.workers.state_bytes import ITEM_BYTES, weight_count
 
-Parts: TypeAlias = dict[str, int]
+PartBytes: TypeAlias = dict[str, int]
 """Bytes by what they hold."""
 
-WithModel: TypeAlias = ActorConfig | SamplerConfig | CriticConfig | ReferenceConfig | RewardConfig
+ModelRoleConfig: TypeAlias = ActorConfig | SamplerConfig | CriticConfig | ReferenceConfig | RewardConfig
 
 ENGINE_PROCESS: Final = 11 * 2**27
 """What an engine's process keeps while it sleeps: its CUDA context, kernels, and the graphs of its steps."""
@@ -56,7 +56,7 @@ ESTIMATES: Final = frozenset({"engine's process", "engine's working memory", "ac
 """The parts that are not exact."""
 
 
-def gpu_bytes(mesh: Mesh, config: WithModel) -> dict[str, Parts]:
+def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
     """The parts on the GPU of a rank by method, and under ``""`` between calls; none where the model is not known.
 
     >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
@@ -73,7 +73,7 @@ def gpu_bytes(mesh: Mesh, config: WithModel) -> dict[str, Parts]:
     shards = mesh.tp * (mesh.dp if training is not None and training.sharding == "fsdp" else 1)
     item, masters = ITEM_BYTES[config.model.dtype], training is not None and _has_masters(config)
     sharded = training is not None and training.sharding == "fsdp" and mesh.dp > 1
-    held: Parts = {}
+    held: PartBytes = {}
     engine = _engine(mesh, config, generation) if generation is not None and generation.engine == "vllm" else {}
     if not (isinstance(config, SamplerConfig) and engine):  # that one has its weights in the engine alone
         held["weights"] = -(-count * (4 if masters and sharded else item) // shards)
@@ -89,7 +89,7 @@ def gpu_bytes(mesh: Mesh, config: WithModel) -> dict[str, Parts]:
     sampling = {**held, **engine}
     if training is not None:
         held["gradients"] = held["moments"] // 2
-    phases: dict[str, Parts] = {"": held}
+    phases: dict[str, PartBytes] = {"": held}
     scoring = _activations(config, count, None)
     if scoring is not None and not (isinstance(config, SamplerConfig) and engine):
         phases |= {name: {**held, "activations": scoring} for name in ("log_probs", "values", "score", "cost")}
@@ -102,7 +102,7 @@ def gpu_bytes(mesh: Mesh, config: WithModel) -> dict[str, Parts]:
     return phases
 
 
-def no_gpu_bytes(mesh: Mesh, *args: object, **kwargs: object) -> dict[str, Parts]:
+def no_gpu_bytes(mesh: Mesh, *args: object, **kwargs: object) -> dict[str, PartBytes]:
     """Those of a role without a model."""
     return {"": {}}
 
@@ -116,13 +116,13 @@ def parameter_count(model: ModelConfig) -> int | None:
     return count - vocabulary * width if isinstance(vocabulary, int) and isinstance(width, int) else None
 
 
-def engine_bytes(mesh: Mesh, config: ActorConfig | SamplerConfig) -> Parts:
+def engine_bytes(mesh: Mesh, config: ActorConfig | SamplerConfig) -> PartBytes:
     """The weights and the cache of a role's engine, which are exact; none where the model's sizes are not known."""
     parts = _engine(mesh, config, config.generation)
     return {name: size for name, size in parts.items() if name not in ESTIMATES}
 
 
-def _engine(mesh: Mesh, config: Any, generation: GenerationConfig) -> Parts:
+def _engine(mesh: Mesh, config: Any, generation: GenerationConfig) -> PartBytes:
     """What a rank has of its engine, which is cut over ``engine_tp`` ranks."""
     ranks = generation.engine_tp or mesh.gen_tp_size
     weights, token = weight_count(config.model), _token_bytes(config.model, ITEM_BYTES[computes(config)])
