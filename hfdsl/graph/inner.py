@@ -17,7 +17,7 @@ from typing import Any, Protocol, Union, get_args, get_origin
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.active import Tracing
 from hfdsl.graph.fits import annotation_text, fits_static, fits_type, is_subclass
-from hfdsl.graph.parameters import is_present_role
+from hfdsl.graph.parameters import present_role
 from hfdsl.graph.program import Constant, ErrorValue, Misuse, MisuseKind
 from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import (
@@ -82,7 +82,8 @@ def dataflow_signature(body: Callable[..., Any]) -> Signature | None:
         Port(
             name=parameter.name,
             type=declared(types.get(parameter.name, Any)) or StaticType(Any),
-            required=parameter.default is parameter.empty or is_present_role(parameter, types.get(parameter.name)),
+            required=parameter.default is parameter.empty
+            or present_role(parameter, types.get(parameter.name)) is not None,
             keyword_only=parameter.kind is parameter.KEYWORD_ONLY,
             bounds=bounds.get(parameter.name),
         )

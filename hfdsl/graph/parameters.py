@@ -43,10 +43,10 @@ def optional_role(annotation: Any) -> type[Worker] | None:
     return roles[0] if len(roles) == 1 and set(kinds) == {roles[0], NoneType} else None
 
 
-def is_present_role(parameter: inspect.Parameter, annotation: Any) -> bool:
-    """Whether a parameter is an optional role that is there: its default is a class of that role."""
+def present_role(parameter: inspect.Parameter, annotation: Any) -> type[Worker] | None:
+    """The class of an optional role that is there, which is the parameter's default; None for any other parameter."""
     role, default = optional_role(annotation), parameter.default
-    return role is not None and isinstance(default, type) and issubclass(default, role)
+    return default if role is not None and isinstance(default, type) and issubclass(default, role) else None
 
 
 def optional_roles(body: Callable[..., Any]) -> dict[str, type[Worker]]:
@@ -59,7 +59,7 @@ def optional_roles(body: Callable[..., Any]) -> dict[str, type[Worker]]:
     roles = {
         name: optional_role(hints.get(name))
         for name, parameter in parameters
-        if parameter.default is None or is_present_role(parameter, hints.get(name))
+        if parameter.default is None or present_role(parameter, hints.get(name)) is not None
     }
     return {name: role for name, role in roles.items() if role is not None}
 

@@ -13,7 +13,7 @@ from hfdsl.errors import DefinitionError
 from hfdsl.graph.active import Traced, tracing
 from hfdsl.graph.inner import call_inner
 from hfdsl.graph.outsiders import refused
-from hfdsl.graph.parameters import is_present_role, optional_role
+from hfdsl.graph.parameters import optional_role, present_role
 from hfdsl.graph.program import (
     Constant,
     ErrorValue,
@@ -404,9 +404,9 @@ def trace(body: Callable[..., Any]) -> Graph:
             arguments[name] = SymbolicRole(tracer, name, kind)
         elif parameter.default is None and optional_role(kind) is not None:
             arguments[name] = None
-        elif is_present_role(parameter, kind):
-            roles[name] = parameter.default
-            arguments[name] = SymbolicRole(tracer, name, parameter.default)
+        elif (role := present_role(parameter, kind)) is not None:
+            roles[name] = role
+            arguments[name] = SymbolicRole(tracer, name, role)
         elif isinstance(kind, type) and issubclass(kind, Batch):
             try:
                 schema(kind)

@@ -30,7 +30,7 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def reports(path: Path) -> list[Report]:
-    return load(str(path)).reports()
+    return load(str(path), cluster=str(FIXTURES_CONFIG / "data" / "cluster.toml")).reports()
 
 
 @pytest.mark.parametrize("name", NAMES)
