@@ -7,6 +7,7 @@ from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.rules.ratios import divides_by_others
 from hfdsl.deploy.deployment import Placement
 from hfdsl.graph.program import Graph, Node, RoleCall
 from hfdsl.protocols.role_facts import computing_dtype
@@ -20,7 +21,10 @@ COST = (
 
 
 def copies_compute_alike(context: Context) -> Iterator[Finding]:
-    """A role that loads a trained policy computes in its dtype; a role that does not say its own is left alone."""
+    """A role that loads a trained policy computes in its dtype, or the policy's log-probs take the place of its own.
+
+    A role that does not say its dtype is left alone.
+    """
     graph, deployment = context.program.graph, context.program.deployment
     places = deployment.placements if deployment else {}
     trained = {(role, state) for role, state, _ in _calls(graph, "writes")}
@@ -30,7 +34,8 @@ def copies_compute_alike(context: Context) -> Iterator[Finding]:
             if (learner, state) not in trained or (learner, copy) in reported or not {learner, copy} <= places.keys():
                 continue
             learns, samples = _dtype(places[learner]), _dtype(places[copy])
-            if learns is not None and samples is not None and learns != samples:
+            known = learns is not None and samples is not None
+            if known and learns != samples and divides_by_others(context, learner, state, copy):
                 reported.add((learner, copy))
                 yield Finding(
                     "HF942",

@@ -101,10 +101,18 @@ def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
         yield finding
 
 
-def _ratios(context: Context) -> Iterator[Ratio]:
-    """The updates that form a ratio, with its column."""
+def divides_by_others(context: Context, learner: str, state: str, others: str) -> bool:
+    """Whether an update of a state may divide by log-probs of another role: not where all are certainly its own."""
+    weights, ratios = _Weights(context), list(_ratios(context, every=True))
+    own = {r.update.id for r in ratios if (maker := weights.maker(r.column)) is not None and _role(maker) != others}
+    updates = {node.id for node, effect in weights.updates if (_role(node), effect.state) == (learner, state)}
+    return not updates <= own
+
+
+def _ratios(context: Context, *, every: bool = False) -> Iterator[Ratio]:
+    """The updates that form a ratio, with its column; ``every`` has those too whose loss forms none."""
     for node, signature in context.program.graph.bodies:
-        if not isinstance(node.op, RoleCall) or _forms_none(node):
+        if not isinstance(node.op, RoleCall) or (not every and _forms_none(node)):
             continue
         for effect in _effects(node, "writes"):
             named = list(named_columns(signature, effect.ratio)) if effect.ratio is not None else []

@@ -106,7 +106,12 @@ class ConfigCheck:
                 ]
                 report = replace(report, findings=tuple(findings))
             reports.append(report)
-        at_keys = preflight(loaded, elsewhere=self.elsewhere, trials=trials, cluster=self.cluster)
+        codes = reports[0].codes
+        at_keys = [
+            finding
+            for finding in preflight(loaded, elsewhere=self.elsewhere, trials=trials, cluster=self.cluster)
+            if finding.code not in AT_A_KEY or AT_A_KEY[finding.code] in codes
+        ]
         repeated = {AT_A_KEY[finding.code] for finding in at_keys if finding.code in AT_A_KEY}
         others = [finding for finding in reports[0].findings if finding.code not in repeated]
         first, *beside = reports

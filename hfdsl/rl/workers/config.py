@@ -35,8 +35,9 @@ class ModelConfig:
     """Arguments of the transformers configuration class that its ``"model_type"`` names, or changes to a saved one."""
 
     dtype: FloatDType = "float32"
-    """The dtype of the parameters. Models that learn keep float32 and compute in bfloat16 by ``autocast``; models that
-    only score or generate may be bfloat16, which halves their memory."""
+    """The dtype of the parameters. Models that learn keep float32 and compute in bfloat16 by ``autocast``, or are
+    bfloat16 beside float32 ``TrainingConfig.master_weights``; models that only score or generate may be bfloat16, which
+    halves their memory."""
 
     seed: int = 0
     """The seed of random weights, and of a new LoRA adapter; a saved model without one has no use for it."""
@@ -125,7 +126,7 @@ class GenerationConfig:
 
     engine: Annotated[
         Literal["auto", "plain", "captured", "vllm"],
-        Removed("continuous", "'auto' is faster for models of some hundred million parameters, 'vllm' for larger ones"),
+        Removed("continuous", "'auto' and 'vllm' replace it"),
     ] = "auto"
     """The engine, as above."""
 
