@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -157,6 +158,16 @@ def wrapped(inner: Any) -> Any:
     return outer
 
 
+@pytest.fixture
+def usual_recursion_limit() -> Iterator[None]:
+    """Python's own, which libraries raise."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("usual_recursion_limit")
 def test_dataflows_within_dataflows_end_at_the_recursion_limit() -> None:
     assert nested(50).check().codes == ()
     [finding] = nested(400).check().findings

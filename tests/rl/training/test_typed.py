@@ -207,7 +207,7 @@ def test_differences_are_what_has_to_be_changed(one: Tree, other: Tree) -> None:
 WORDS = st.text("abc $\"'\\#=\n\té", max_size=6)
 
 
-@given(FLOATS, st.integers(), WORDS, st.booleans())
+@given(FLOATS, st.integers(-(2**63), 2**63 - 1), WORDS, st.booleans())
 def test_a_change_of_one_field_changes_that_field(rate: float, size: int, name: str, fast: bool) -> None:
     before = as_table(Tree("a"))
     changes = [
