@@ -148,6 +148,7 @@ CODES: dict[str, Code] = {
     "HF720": Code("a key of a model's configuration that nothing reads", "warning"),
     "HF721": Code("a divisor of a loss that is not the length of the longest response", "warning"),
     "HF722": Code("a metric sink that gets nothing", "warning"),
+    "HF723": Code("a model that is downloaded when the run starts", "warning"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

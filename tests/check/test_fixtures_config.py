@@ -21,8 +21,10 @@ NAMES = config_names()
 
 
 @pytest.fixture(autouse=True)
-def at_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def at_the_root(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", str(int("hf812_hub" in request.node.name)))
     monkeypatch.setattr(packages, "is_installed", lambda package: package != "datasets")
     for variable in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_MODE"):
         monkeypatch.delenv(variable, raising=False)
@@ -80,7 +82,12 @@ def test_configurations_beside_a_mistake_are_not_reported(name: str, change: str
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in NAMES if name[:5] in ("hf710", "hf722", "hf902", "hf812") and name != "hf902_evaluation"]
+    "name",
+    [
+        name
+        for name in NAMES
+        if name[:5] in ("hf710", "hf722", "hf723", "hf902", "hf812") and name != "hf902_evaluation"
+    ],
 )
 def test_files_and_packages_of_this_machine_are_left_out_elsewhere(name: str) -> None:
     [report, *_] = load(str(FIXTURES_CONFIG / f"{name}.toml")).reports(elsewhere=True)

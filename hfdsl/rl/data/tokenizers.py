@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hfdsl.errors import DataError
+from hfdsl.rl.hub import fetched, hub_name
 
 SPECIAL = ("<pad>", "<end>", "<unknown>")
 
@@ -38,10 +39,10 @@ class Characters:
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """The tokenizer in a folder."""
+    """A saved tokenizer."""
 
     path: str
-    """The folder that ``save_pretrained`` wrote."""
+    """The folder that ``save_pretrained`` wrote, or a name on the Hugging Face hub, as in ``ModelConfig``."""
 
     pad_token: str | None = None
     """The text of the token to pad with, for a tokenizer without one."""
@@ -82,10 +83,10 @@ def _characters(tokenizer: Characters) -> Any:
 def _pretrained(tokenizer: Pretrained) -> Any:
     from transformers import AutoTokenizer
 
-    if not Path(tokenizer.path).is_dir():
+    if hub_name(tokenizer.path) is None and not Path(tokenizer.path).is_dir():
         raise DataError("HF904", f"there is no tokenizer folder '{tokenizer.path}'; save one with save_pretrained")
     try:
-        loaded = AutoTokenizer.from_pretrained(tokenizer.path)
+        loaded = AutoTokenizer.from_pretrained(fetched(tokenizer.path, weights=False))
     except Exception as error:  # noqa: BLE001  # a tokenizer's files can be wrong in any way
         raise DataError("HF904", f"no tokenizer can be read from '{tokenizer.path}': {error}") from None
     if tokenizer.pad_token is not None:

@@ -29,6 +29,7 @@ from transformers.pytorch_utils import Conv1D
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.rl.hub import hub_name
 from hfdsl.rl.workers.config import FloatDType
 from hfdsl.rl.workers.lora import Lora, large_rank, matches, missing_target
 
@@ -178,6 +179,7 @@ def save_adapter(model: Any, folder: Path, base: str | None) -> None:
     from safetensors.torch import save_file
 
     config = deepcopy(model.peft_config[ADAPTER])
+    base, config.revision = (None if base is None else hub_name(base)) or (base, None)
     config.base_model_name_or_path, config.task_type, config.inference_mode = base, "CAUSAL_LM", True
     config.save_pretrained(folder)
     state = model.state_dict()

@@ -15,6 +15,7 @@ from transformers.utils import logging
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
+from hfdsl.rl.hub import fetched, local_folder
 from hfdsl.rl.models.compilation import compile_blocks
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.tensor_parallel import parallelize, tensor_parallel_plan
@@ -39,16 +40,17 @@ def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
         )
     if tp.size > 1 and config.compile:
         raise ResourceError("HF812", f"compile=true and the mesh axis tp={tp.size} do not go together; leave one out")
-    settings = _transformers_config(config)
+    folder = None if config.path is None else model_folder(config.path)
+    settings = _transformers_config(config, folder)
     name = repr(config.path or settings.model_type)
     if tp.size > 1:
         # On the meta device, so that a plan that does not fit is reported before gigabytes are loaded.
         with torch.device("meta"):
             tensor_parallel_plan(AutoModelForCausalLM.from_config(settings), tp.size, name)
     options: dict[str, Any] = {"attn_implementation": config.attention} if config.attention else {}
-    if config.path is not None:
+    if folder is not None:
         with no_progress_bars():
-            model = AutoModelForCausalLM.from_pretrained(config.path, config=settings, dtype=torch.float32, **options)
+            model = AutoModelForCausalLM.from_pretrained(folder, config=settings, dtype=torch.float32, **options)
     else:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
@@ -81,15 +83,30 @@ def no_progress_bars() -> Iterator[None]:
             logging.set_tqdm_hook(before)
 
 
-def _transformers_config(config: ModelConfig) -> Any:
+def model_folder(path: str) -> Path:
+    """The folder of a saved model; a name on the hub is downloaded where the cache lacks it.
+
+    Raises:
+        ResourceError: HF812 where there is no model.
+    """
+    try:
+        folder = fetched(path, weights=True)
+    except Exception as error:  # noqa: BLE001  # the hub's client raises errors of many libraries
+        reason = str(error).strip().splitlines()
+        problem = f"{type(error).__name__}: {reason[0] if reason else ''}"
+        raise ResourceError("HF812", f"the Hugging Face hub gives no model {path!r}: {problem}") from None
+    if not (folder / "config.json").is_file():
+        raise ResourceError(
+            "HF812", f"there is no model at {path!r}: no config.json in it; save one with save_pretrained"
+        )
+    return folder
+
+
+def _transformers_config(config: ModelConfig, folder: Path | None) -> Any:
     arguments = dict(config.config or {})
-    if config.path is not None:
-        if not (Path(config.path) / "config.json").is_file():
-            raise ResourceError(
-                "HF812", f"there is no model at {config.path!r}: no config.json in it; save one with save_pretrained"
-            )
+    if folder is not None:
         arguments.pop("model_type", None)
-        return AutoConfig.from_pretrained(config.path, **arguments)
+        return AutoConfig.from_pretrained(folder, **arguments)
     if "model_type" not in arguments:
         raise ResourceError(
             "HF812",
@@ -133,7 +150,7 @@ def saved_head(path: str | None) -> torch.Tensor | None:
     """The score head that a saved model has beside its backbone, f32[1, H]."""
     from safetensors import safe_open
 
-    for file in sorted(Path(path).glob("*.safetensors")) if path is not None else ():
+    for file in sorted(local_folder(path).glob("*.safetensors")) if path is not None else ():
         with safe_open(str(file), framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118  # no dict
                 if name.endswith("score.weight"):

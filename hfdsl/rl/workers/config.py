@@ -29,7 +29,8 @@ class ModelConfig:
     """
 
     path: str | None = None
-    """The folder that ``save_pretrained`` wrote; None for a new model, which needs ``config``."""
+    """The folder that ``save_pretrained`` wrote, or a name on the Hugging Face hub such as ``"Qwen/Qwen3-0.6B@main"``,
+    where the revision may be left out. None is a new model, which needs ``config``."""
 
     config: dict[str, Any] | None = None
     """Arguments of the transformers configuration class that its ``"model_type"`` names, or changes to a saved one."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.rl.hub import local_folder
 from hfdsl.rl.workers.config import ModelConfig, SamplerConfig
 from hfdsl.types.numbers import is_count
 
@@ -37,8 +37,8 @@ def model_config(model: ModelConfig) -> dict[str, Any]:
     >>> model_config(ModelConfig(config={"model_type": "llama", "num_attention_heads": 14}))["num_attention_heads"]
     14
     """
-    file = Path(model.path or "") / "config.json"
-    saved = json.loads(file.read_text("utf-8")) if model.path is not None and file.is_file() else {}
+    file = None if model.path is None else local_folder(model.path) / "config.json"
+    saved = json.loads(file.read_text("utf-8")) if file is not None and file.is_file() else {}
     return {**saved, **(model.config or {})}
 
 

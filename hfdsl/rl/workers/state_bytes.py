@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
+from hfdsl.rl.hub import local_folder
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.rl.workers.slicing import WithModel, model_config
 
@@ -32,7 +33,7 @@ def state_bytes(config: WithModel) -> dict[str, int]:
 def weight_count(model: ModelConfig) -> int | None:
     """How many weights a model exports, tied ones once for each of their names; None where that is not known."""
     values = model_config(model)
-    shapes = _saved_shapes(Path(model.path)) if model.path is not None and not model.config else {}
+    shapes = _saved_shapes(local_folder(model.path)) if model.path is not None and not model.config else {}
     if not shapes:
         return _llama_like(values)
     tied = values.get("tie_word_embeddings") and not any(name.startswith("lm_head") for name in shapes)

@@ -14,10 +14,10 @@ import pytest
 
 from hfdsl.check.findings import Finding
 from hfdsl.errors import ConfigError
+from hfdsl.rl.hub import cached_snapshot, fetched, local_folder
 from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import load
 from hfdsl.rl.training.preflight import packages
-from hfdsl.rl.training.preflight.hub import cached_snapshot
 from hfdsl.rl.training.preflight.names import near_target, problem_of
 from hfdsl.rl.training.tables import read_toml
 from tests.tools.test_fixing_config import RUN
@@ -32,6 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(packages, "is_installed", lambda package: True)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     Path("words.jsonl").write_text('{"word": "abc"}\n')
     Path("my_rewards.py").write_text("def score(response, row):\n    return 1.0\n")
 
@@ -245,13 +246,14 @@ def test_a_model_in_a_folder_is_not_blamed() -> None:
 def test_a_name_on_the_hub_is_recognized(tmp_path: Path) -> None:
     text = RUN.replace("[actor]\n", '[actor]\nmodel = { path = "Qwen/Qwen3-0.6B" }\n').replace(MODEL, "")
     [finding] = findings(text)
-    assert (finding.code, finding.primary.span.line) == ("HF812", line(text, "model ="))
+    assert (finding.code, finding.primary.span.line) == ("HF723", line(text, "model ="))
     assert any("hf download Qwen/Qwen3-0.6B" in note for note in finding.notes)
     snapshot = tmp_path / "cache" / "models--Qwen--Qwen3-0.6B" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_bytes(CONFIG)
-    [finding] = findings(text)
-    assert any(f"write '{snapshot}'" in note for note in finding.notes)
+    assert [finding.code for finding in findings(text)] == ["HF723"]
+    (snapshot / "model.safetensors").write_bytes(bytes(9))
+    assert findings(text) == []
 
 
 def hub_cache(tmp_path: Path, repository: str, commit: str, refs: tuple[str, ...] = ()) -> Path:
@@ -278,9 +280,8 @@ def test_revisions_on_the_hub_are_found_in_its_cache(revision: str, found: str, 
         for commit, refs in {"1111": ("main",), "2222": ("v2",)}.items()
     }
     text = RUN.replace("[actor]\n", f'[actor]\nmodel = {{ path = "Qwen/Qwen3-0.6B{revision}" }}\n').replace(MODEL, "")
-    [finding] = findings(text)
-    assert (finding.code, finding.primary.span.line) == ("HF812", line(text, "model ="))
-    assert any(f"(2.5 MB): write '{snapshots[found]}'" in note for note in finding.notes)
+    assert findings(text) == []
+    assert local_folder(f"Qwen/Qwen3-0.6B{revision}") == snapshots[found]
     assert str(cached_snapshot("model", "Qwen/Qwen3-0.6B", revision[1:] or None)) == str(snapshots[found])
 
 
@@ -296,10 +297,37 @@ def test_a_cached_snapshot_is_the_one_that_huggingface_hub_takes(tmp_path: Path)
     assert cached_snapshot("model", "a/b", "v1") is None
 
 
-def test_a_revision_that_is_not_cached_says_how_to_get_it() -> None:
+def test_a_revision_that_is_not_cached_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     text = RUN.replace("[actor]\n", '[actor]\nmodel = { path = "a/b@v1" }\n').replace(MODEL, "")
     [finding] = findings(text)
-    assert "hf download a/b --revision v1 --local-dir models/b, and then write 'models/b'" in finding.notes[1]
+    assert (finding.code, finding.primary.span.line) == ("HF723", line(text, "model ="))
+    assert "hf download a/b --revision v1" in finding.notes[0]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    [finding] = findings(text)
+    assert finding.code == "HF812"
+    assert "hf download a/b --revision v1" in finding.notes[0]
+
+
+def test_a_snapshot_without_weights_is_downloaded(tmp_path: Path) -> None:
+    snapshot = hub_cache(tmp_path, "models--a--b", "1111", ("main",))
+    (snapshot / "model.safetensors").unlink()
+    text = RUN.replace("[actor]\n", '[actor]\nmodel = { path = "a/b" }\n').replace(MODEL, "")
+    assert [finding.code for finding in findings(text)] == ["HF723"]
+
+
+def test_a_folder_comes_before_a_name_on_the_hub(tmp_path: Path) -> None:
+    hub_cache(tmp_path, "models--a--b", "1111", ("main",))
+    assert local_folder("a/b") != Path("a/b")
+    Path("a").mkdir()
+    assert local_folder("a/b") == fetched("a/b", weights=True) == Path("a/b")
+
+
+def test_a_run_takes_what_the_cache_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    snapshot = hub_cache(tmp_path, "models--a--b", "1" * 40, ("main",))
+    assert fetched("a/b", weights=True) == local_folder("a/b") == snapshot
 
 
 def test_a_data_set_on_the_hub_is_recognized(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from hfdsl.check.findings import Finding
 from hfdsl.rl.data.tokenizers import Characters, Pretrained
+from hfdsl.rl.hub import download_command, hub_name, is_offline, local_folder
 from hfdsl.rl.training.changes import SetField
-from hfdsl.rl.training.preflight.hub import HUB_NAME, how_to_get
 from hfdsl.rl.training.preflight.sources import near_paths, renamed_path
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.workers.config import ModelConfig
@@ -28,7 +28,7 @@ def models_are_there(subject: Subject) -> Iterator[Finding]:
     """Every model has a folder with a configuration and weights, or a configuration to start from."""
     for field, model in subject.parts(ModelConfig):
         if model.path is not None:
-            yield from _model(subject, f"{field}.path", Path(model.path))
+            yield from _model(subject, f"{field}.path", model.path)
         elif "model_type" not in (model.config or {}):
             yield subject.finding(
                 "HF812",
@@ -38,14 +38,15 @@ def models_are_there(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _model(subject: Subject, field: str, path: Path) -> Iterator[Finding]:
-    if not path.is_dir():
-        yield _no_folder(subject, "HF812", "model", field, path)
+def _model(subject: Subject, field: str, written: str) -> Iterator[Finding]:
+    path = local_folder(written)
+    if not path.is_dir() or (hub_name(written) is not None and not _has_weights(path)):
+        yield _no_folder(subject, "HF812", "model", field, written)
     elif not (path / "config.json").is_file():
         changes, advice = _not_a_model(field, path)
         message = f"there is no model in '{path}': no config.json in it"
         yield subject.finding("HF812", message, field, changes=changes, advice=advice)
-    elif not any(any(path.glob(pattern)) for pattern in WEIGHTS):
+    elif not _has_weights(path):
         yield subject.finding(
             "HF812",
             f"there are no weights in '{path}': no .safetensors or .bin file",
@@ -68,6 +69,10 @@ def _model(subject: Subject, field: str, path: Path) -> Iterator[Finding]:
             field,
             notes=("download the folder again: the last download did not end",),
         )
+
+
+def _has_weights(path: Path) -> bool:
+    return any(any(path.glob(pattern)) for pattern in WEIGHTS)
 
 
 def _incomplete(path: Path) -> list[str]:
@@ -98,23 +103,25 @@ def _pointer(path: Path) -> Path | None:
     return None
 
 
-def _no_folder(subject: Subject, code: str, thing: str, field: str, path: Path) -> Finding:
-    """A folder that is not there, which may be meant as a name on the Hugging Face hub."""
+def _no_folder(subject: Subject, code: str, thing: str, field: str, written: str) -> Finding:
+    """A folder that is not there, or a name on the Hugging Face hub that this machine's cache does not have."""
+    path, named = Path(written), hub_name(written)
     near = near_paths(subject, path)
-    named = HUB_NAME.fullmatch(path.as_posix())
-    if near or named is None or path.parent.is_dir() or _beside_the_output(subject, path):
+    if near or named is None or _beside_the_output(subject, path):
         changes, advice = renamed_path(field, near)
         advice = advice or f"save the {thing} there with save_pretrained, or with 'hfdsl export RUN -o {path}'"
         return subject.finding(code, f"there is no {thing} folder '{path}'", field, changes=changes, advice=advice)
-    name, revision = named[1], named[2]
+    if is_offline():
+        message = (
+            f"this machine's cache of the Hugging Face hub has no whole {thing} '{written}', and HF_HUB_OFFLINE keeps "
+            "the run from the network"
+        )
+        return subject.finding(code, message, field, notes=(download_command("model", *named),))
     return subject.finding(
-        code,
-        f"there is no {thing} folder '{path.as_posix()}'",
+        "HF723",
+        f"the run downloads '{written}' from the Hugging Face hub when it starts, while its processes wait",
         field,
-        notes=(
-            "it looks like a name on the Hugging Face hub; a run reads folders, so that all ranks read the same",
-            how_to_get("model", name, revision),
-        ),
+        notes=(f"download it first: {download_command('model', *named)}",),
     )
 
 
@@ -138,10 +145,11 @@ class TokenizerFacts:
 def tokenizers_are_there(subject: Subject) -> Iterator[Finding]:
     """Every tokenizer has a folder with a tokenizer in it, and the pad token that is named."""
     for field, tokenizer in subject.parts(Pretrained):
-        path, files = Path(tokenizer.path), f"{field}.path"
-        if not path.is_dir():
-            yield _no_folder(subject, "HF904", "tokenizer", files, path)
-        elif not any((path / name).is_file() for name in TOKENIZERS):
+        path, files = local_folder(tokenizer.path), f"{field}.path"
+        is_there = any((path / name).is_file() for name in TOKENIZERS)
+        if not path.is_dir() or (hub_name(tokenizer.path) is not None and not is_there):
+            yield _no_folder(subject, "HF904", "tokenizer", files, tokenizer.path)
+        elif not is_there:
             yield subject.finding(
                 "HF904",
                 f"there is no tokenizer in '{path}'",
@@ -164,7 +172,7 @@ def prompts_have_a_template(subject: Subject) -> Iterator[Finding]:
     prompt, tokenizer = subject.config.data.prompt, subject.config.data.tokenizer
     if not prompt.chat and prompt.messages is None:
         return
-    if isinstance(tokenizer, Characters) or not _may_have_template(Path(tokenizer.path)):
+    if isinstance(tokenizer, Characters) or not _may_have_template(local_folder(tokenizer.path)):
         name = "chat" if prompt.messages is None else "messages"
         yield subject.finding(
             "HF904",
@@ -197,7 +205,7 @@ def facts_of(tokenizer: Characters | Pretrained) -> TokenizerFacts:
     """
     if isinstance(tokenizer, Characters):
         return TokenizerFacts(tokenizer.size, 1)
-    vocabulary = _vocabulary(Path(tokenizer.path))
+    vocabulary = _vocabulary(local_folder(tokenizer.path))
     return TokenizerFacts(None if vocabulary is None else len(vocabulary))
 
 

@@ -20,10 +20,10 @@ from hfdsl.rl.batches import Sequences
 from hfdsl.rl.data.conversations import messages_of, tools_of
 from hfdsl.rl.data.prompts import Prompt, formatted
 from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source, matching
+from hfdsl.rl.hub import HUB_NAME, how_to_read
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.gym import dataset_names
-from hfdsl.rl.training.preflight.hub import HUB_NAME, how_to_get
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.types.batches import closest, nearest
 
@@ -324,7 +324,7 @@ def _repairs(subject: Subject, field: str, source: Source, error: DataError) -> 
         pattern = "and behind it the pattern of its files, such as /data/train-*.parquet"
         return (
             (),
-            f"if it is a data set on the Hugging Face hub: {how_to_get('dataset', named[1], named[2])}; {pattern}",
+            f"if it is a data set on the Hugging Face hub: {how_to_read(named[1], named[2])}; {pattern}",
         )
     return renamed_path(f"{field}.path", near)
 

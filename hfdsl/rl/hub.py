@@ -1,0 +1,115 @@
+"""Names on the Hugging Face hub: which paths are names, what this machine's cache has of them, and the download.
+
+A path is a name where it looks like one and neither it nor its parent is a folder::
+
+    path                                  in the current folder    it is
+    Qwen/Qwen3-0.6B                       nothing                  a model on the hub, of the branch main
+    Qwen/Qwen3-0.6B@6130ef3               nothing                  the same at a revision
+    models/policy                         models/                  a folder that is not there
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+RepositoryKind: TypeAlias = Literal["model", "dataset"]
+
+HUB_NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
+"""A name on the Hugging Face hub, with a revision behind it."""
+
+TEXTS: Final = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
+"""The files of a configuration and a tokenizer."""
+
+WEIGHTS: Final = ("*.safetensors", "*.bin")
+
+
+def hub_name(path: str) -> tuple[str, str | None] | None:
+    """The name on the hub and the revision that a path stands for; None for a folder.
+
+    >>> hub_name("Qwen/Qwen3-0.6B@v1"), hub_name("Qwen/Qwen3-0.6B"), hub_name("/models/policy"), hub_name("policy")
+    (('Qwen/Qwen3-0.6B', 'v1'), ('Qwen/Qwen3-0.6B', None), None, None)
+    """
+    named = HUB_NAME.fullmatch(path)
+    if named is None or Path(path).exists() or Path(path).parent.is_dir():
+        return None
+    return named[1], named[2]
+
+
+def local_folder(path: str) -> Path:
+    """The folder of a model or a tokenizer, of a name on the hub that in the cache; the network is not asked.
+
+    A name that is not cached stays a path on which there is nothing.
+    """
+    named = hub_name(path)
+    cached = cached_snapshot("model", *named) if named is not None else None
+    return cached or Path(path)
+
+
+def fetched(path: str, *, weights: bool) -> Path:
+    """The folder of a model or a tokenizer; what the cache lacks of a name on the hub is downloaded.
+
+    ``HF_HUB_OFFLINE`` keeps ``huggingface_hub`` from the network. Raises what it raises where it has no such name.
+    """
+    named = hub_name(path)
+    if named is None:
+        return Path(path)
+    from huggingface_hub import snapshot_download
+
+    patterns = [*TEXTS, *(WEIGHTS if weights else ())]
+    return Path(snapshot_download(named[0], revision=named[1], allow_patterns=patterns))
+
+
+def is_offline() -> bool:
+    """Whether ``huggingface_hub`` is kept from the network."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def download_command(kind: RepositoryKind, name: str, revision: str | None) -> str:
+    """What downloads a repository into the cache.
+
+    >>> download_command("model", "Qwen/Qwen3-0.6B", "v1")
+    'hf download Qwen/Qwen3-0.6B --revision v1'
+    """
+    options = f"{' --repo-type dataset' if kind == 'dataset' else ''}{f' --revision {revision}' if revision else ''}"
+    return f"hf download {name}{options}"
+
+
+def how_to_read(name: str, revision: str | None) -> str:
+    """Where the hub's cache on this machine has a data set; else the command that downloads it."""
+    folder, cached = f"data/{name.partition('/')[2]}", cached_snapshot("dataset", name, revision)
+    if cached is None:
+        command = download_command("dataset", name, revision)
+        return f"it is not in this machine's cache; {command} --local-dir {folder}, and then write '{folder}'"
+    pinned = f", revision='{revision}'" if revision else ""
+    return (
+        f"it is in this machine's cache ({_size(cached)}): write '{cached}', which is what "
+        f"huggingface_hub.snapshot_download('{name}', repo_type='dataset'{pinned}, local_files_only=True) returns"
+    )
+
+
+def _size(folder: Path) -> str:
+    """The size of all files of a folder, those that links lead to included."""
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def cached_snapshot(kind: RepositoryKind, name: str, revision: str | None = None) -> Path | None:
+    """The folder in which the hub's cache holds a snapshot of a model or a data set, without asking the network.
+
+    A revision is a branch or a tag, which ``refs`` resolves to a commit, or the beginning of a commit; without one it
+    is the branch ``main``, or else the latest snapshot.
+    """
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"{kind}s--{name.replace('/', '--')}"
+    reference = cache / "refs" / (revision or "main")
+    commit = reference.read_text("utf-8").strip() if reference.is_file() else revision
+    snapshots = [folder for folder in cache.glob("snapshots/*") if folder.is_dir() and any(folder.iterdir())]
+    if commit is not None:
+        return next((folder for folder in snapshots if folder.name.startswith(commit)), None)
+    return max(snapshots, key=lambda folder: folder.stat().st_mtime, default=None)
