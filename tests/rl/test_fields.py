@@ -203,4 +203,4 @@ def test_a_removed_engine_is_refused_with_what_replaces_it() -> None:
     ):
         assert error is not None
         assert error.code == code
-        assert "takes no 'continuous' any more; 'auto' is faster" in error.message
+        assert "takes no 'continuous' any more; 'auto' and 'vllm' replace it" in error.message
