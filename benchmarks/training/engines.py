@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.training.models import END, PAD, llama
 from hfdsl.protocols.call import Call, in_call
 from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl.engines.handle import EngineHandle
@@ -30,8 +31,6 @@ from hfdsl.rl.models.scoring import response_log_probs
 from hfdsl.rl.models.sharding import full_weights
 from hfdsl.rl.workers.config import BatchingConfig, GenerationConfig, ModelConfig
 
-PAD, END = 0, 1
-
 
 def timed(run: Callable[[], Any]) -> tuple[float, Any]:
     """Seconds, with a wait for the GPU, and the result."""
@@ -40,25 +39,6 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
     if device().type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start, result
-
-
-def llama(args: argparse.Namespace) -> ModelConfig:
-    """A Llama with random weights: heads of 128 (32 where it is narrow), two to each head of keys and values."""
-    heads = args.hidden // (128 if args.hidden >= 1024 else 32)
-    config = {
-        "model_type": "llama",
-        "vocab_size": args.vocabulary,
-        "hidden_size": args.hidden,
-        "intermediate_size": args.hidden * 11 // 4,
-        "num_hidden_layers": args.layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": max(1, heads // 2),
-        "max_position_embeddings": args.prompt + args.tokens,
-        "pad_token_id": PAD,
-        "bos_token_id": None,
-        "eos_token_id": END,
-    }
-    return ModelConfig(config=config, dtype=args.dtype)
 
 
 def sampler(
@@ -109,7 +89,9 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--times", type=int, default=3)
     args = parser.parse_args()
-    model, cache_tokens = llama(args), max(args.rows) * (args.prompt + args.tokens)
+    positions = args.prompt + args.tokens
+    model = ModelConfig(config=llama(args.hidden, args.layers, args.vocabulary, positions), dtype=args.dtype)
+    cache_tokens = max(args.rows) * positions
     generation = GenerationConfig(args.tokens, engine=args.engine, cache_tokens=cache_tokens)
     learner = policy(model, 1.0, SoleRank())
     start, engine = timed(lambda: sampling(learner, model, generation, BatchingConfig(tokens=32_768), None))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.training.models import llama
 from hfdsl import Mesh
 from hfdsl.plan.gpu_memory import CONTEXT
 from hfdsl.protocols.call import Call, in_call
@@ -25,20 +26,8 @@ GIB = 2**30
 
 
 def config(args: argparse.Namespace) -> w.ActorConfig:
-    """A Llama with two heads to each head of keys and values, and its engine."""
-    model = {
-        "model_type": "llama",
-        "vocab_size": args.vocabulary,
-        "hidden_size": args.hidden,
-        "intermediate_size": args.hidden * 11 // 4,
-        "num_hidden_layers": args.layers,
-        "num_attention_heads": args.heads,
-        "num_key_value_heads": args.heads // 2,
-        "max_position_embeddings": 2048,
-        "pad_token_id": 0,
-        "bos_token_id": None,
-        "eos_token_id": 1,
-    }
+    """A Llama, and its engine."""
+    model = llama(args.hidden, args.layers, args.vocabulary, positions=2048)
     return w.ActorConfig(
         model=w.ModelConfig(config=model),
         generation=w.GenerationConfig(args.responses, engine=args.engine, cache_tokens=args.cache),
@@ -83,7 +72,7 @@ class Meter:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, value in {"vocabulary": 32_000, "hidden": 2048, "layers": 24, "heads": 16, "rows": 128}.items():
+    for name, value in {"vocabulary": 32_000, "hidden": 2048, "layers": 24, "rows": 128}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     for name, value in {"prompts": 64, "responses": 448, "cache": 131_072, "micro-batch": 16_384}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
@@ -91,7 +80,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     if args.tiny:
-        small = {"vocabulary": 64, "hidden": 64, "layers": 2, "heads": 4, "rows": 8, "prompts": 8, "responses": 8}
+        small = {"vocabulary": 64, "hidden": 64, "layers": 2, "rows": 8, "prompts": 8, "responses": 8}
         vars(args).update(small, cache=1024, engine="plain", micro_batch=64)
     actor_config, meter = config(args), Meter()
     predicted = gpu_bytes(Mesh(), actor_config)

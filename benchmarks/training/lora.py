@@ -17,6 +17,7 @@ import time
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from benchmarks.training.models import llama
 from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl.batches import Sequences
 from hfdsl.rl.models.adapters import add_adapters
@@ -42,21 +43,8 @@ LEARNED_BYTES = 16
 
 
 def config(args: argparse.Namespace) -> ActorConfig:
-    """A Llama with heads of 128 (32 where it is narrow), two to each head of keys and values."""
-    heads = args.hidden // (128 if args.hidden >= 1024 else 32)
-    model = {
-        "model_type": "llama",
-        "vocab_size": args.vocabulary,
-        "hidden_size": args.hidden,
-        "intermediate_size": args.inner or args.hidden * 11 // 4,
-        "num_hidden_layers": args.layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": max(1, heads // 2),
-        "max_position_embeddings": args.tokens,
-        "pad_token_id": 0,
-        "bos_token_id": None,
-        "eos_token_id": 1,
-    }
+    """A Llama whose whole weights learn, or an adapter."""
+    model = llama(args.hidden, args.layers, args.vocabulary, args.tokens, args.inner)
     optimizer = OptimizerConfig(learning_rate=1e-5)
     return ActorConfig(
         model=ModelConfig(config=model, dtype="float32" if args.whole else "bfloat16"),

@@ -17,6 +17,7 @@ import time
 
 import torch
 
+from benchmarks.training.models import llama
 from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl.batches import Experience
 from hfdsl.rl.losses import Clip
@@ -35,25 +36,6 @@ from hfdsl.rl.workers.config import (
 )
 
 PROMPT = 32
-
-
-def llama(args: argparse.Namespace) -> ModelConfig:
-    """A Llama with random weights: heads of 128 (32 where it is narrow), two to each head of keys and values."""
-    heads = args.hidden // (128 if args.hidden >= 1024 else 32)
-    config = {
-        "model_type": "llama",
-        "vocab_size": args.vocabulary,
-        "hidden_size": args.hidden,
-        "intermediate_size": args.hidden * 11 // 4,
-        "num_hidden_layers": args.layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": max(1, heads // 2),
-        "max_position_embeddings": PROMPT + args.tokens,
-        "pad_token_id": 0,
-        "bos_token_id": None,
-        "eos_token_id": 1,
-    }
-    return ModelConfig(config=config, dtype=args.dtype, compile=args.compile)
 
 
 def experience(args: argparse.Namespace) -> Experience:
@@ -86,6 +68,7 @@ def main() -> None:
     parser.add_argument("--peak", type=float, default=790.0, help="TFLOP/s of the GPU in bfloat16")
     parser.add_argument("--times", type=int, default=3)
     args = parser.parse_args()
+    model = llama(args.hidden, args.layers, args.vocabulary, PROMPT + args.tokens)
     training = TrainingConfig(
         optimizer=OptimizerConfig(learning_rate=1e-6),
         autocast=args.autocast,
@@ -93,7 +76,7 @@ def main() -> None:
         master_weights=args.master_weights,
     )
     config = ActorConfig(
-        llama(args),
+        ModelConfig(config=model, dtype=args.dtype, compile=args.compile),
         GenerationConfig(args.tokens),
         training,
         BatchingConfig(tokens=args.batch, packing=args.packing),

@@ -32,7 +32,9 @@ from hfdsl.rl.engines.ranks import EngineRanks
 from hfdsl.rl.engines.versions import check_version, installed_version
 from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.workers.config import FloatDType, GenerationConfig
+from hfdsl.rl.workers.gpu_memory import BLOCK_TOKENS, token_bytes
 from hfdsl.rl.workers.slicing import parts_problem
+from hfdsl.rl.workers.state_bytes import ITEM_BYTES
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """The weights of a policy: their names and shapes."""
@@ -42,9 +44,6 @@ Weights: TypeAlias = Iterable[tuple[str, torch.Tensor]]
 
 ADAPTERS: Final = {"vllm": "hfdsl.rl.engines.vllm_engine:VllmEngine"}
 """The adapters, by what ``GenerationConfig.engine`` says."""
-
-BLOCK: Final = 256
-"""Tokens; no engine's cache has larger blocks. One more than what a sequence needs is left for the engine itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +111,8 @@ class EngineHandle:
             config=json.dumps(_untied(model_config.to_dict())),
             dtype=dtype,
             max_length=min(limit, generation.cache_tokens),
-            cache_bytes=(generation.cache_tokens + 2 * BLOCK) * token_bytes(text, dtype, parts),
-            weight_bytes=sum(map(prod, shapes.values())) * getattr(torch, dtype).itemsize // parts,
+            cache_bytes=(generation.cache_tokens + BLOCK_TOKENS) * _token_bytes(text, dtype, parts),
+            weight_bytes=sum(map(prod, shapes.values())) * ITEM_BYTES[dtype] // parts,
             temperature=generation.temperature,
             top_p=generation.top_p,
             top_k=generation.top_k,
@@ -275,20 +274,11 @@ def engine_config(model: Any) -> Any:
     return config
 
 
-def token_bytes(config: Any, dtype: FloatDType, parts: int = 1) -> int:
-    """The bytes of the keys and values of a token in each of an engine's parts, for attention in every layer.
-
-    A part has a whole head at least.
-
-    >>> from transformers import LlamaConfig
-    >>> config = LlamaConfig(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=64)
-    >>> [token_bytes(config, "bfloat16", parts) for parts in (1, 2, 4)]
-    [256, 128, 128]
-    """
-    heads = max((getattr(config, "num_key_value_heads", None) or config.num_attention_heads) // parts, 1)
+def _token_bytes(config: Any, dtype: FloatDType, parts: int) -> int:
+    """The bytes of the keys and values of a token of a model in each of its engine's parts."""
+    key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    itemsize: int = getattr(torch, dtype).itemsize
-    return int(2 * config.num_hidden_layers * heads * head_width * itemsize)
+    return token_bytes(config.num_hidden_layers, key_heads, head_width, ITEM_BYTES[dtype], parts)
 
 
 def _untied(values: dict[str, Any]) -> dict[str, Any]:

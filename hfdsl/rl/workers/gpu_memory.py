@@ -47,7 +47,8 @@ ENGINE_WORKING: Final = 5 * 2**29
 """What vLLM needs beside weights and cache while it samples: activations of a batch of prompts, logits, buffers."""
 
 BLOCK_TOKENS: Final = 512
-"""The tokens that an engine's cache has beyond ``cache_tokens``."""
+"""The tokens that an engine's cache has beyond ``cache_tokens``: two blocks, none of which is larger than 256. The
+engine itself needs one more than the sequences do."""
 
 CHUNK_BYTES: Final = 2**30
 """What a part of the logits needs at a time: the logits, of 256 MiB, and what is computed from them."""
@@ -125,24 +126,36 @@ def engine_bytes(mesh: Mesh, config: ActorConfig | SamplerConfig) -> PartBytes:
 def _engine(mesh: Mesh, config: Any, generation: GenerationConfig) -> PartBytes:
     """What a rank has of its engine, which is cut over ``engine_tp`` ranks."""
     ranks = generation.engine_tp or mesh.gen_tp_size
-    weights, token = weight_count(config.model), _token_bytes(config.model, ITEM_BYTES[computes(config)])
+    item = ITEM_BYTES[computes(config)]
+    weights, token = weight_count(config.model), _model_token_bytes(config.model, item, ranks)
     if weights is None or token is None:
         return {}
     return {
-        "engine's weights": -(-weights * ITEM_BYTES[computes(config)] // ranks),
-        "engine's cache": -(-(generation.cache_tokens + BLOCK_TOKENS) * token // ranks),
+        "engine's weights": -(-weights * item // ranks),
+        "engine's cache": (generation.cache_tokens + BLOCK_TOKENS) * token,
         "engine's working memory": ENGINE_WORKING,
     }
 
 
-def _token_bytes(model: ModelConfig, item: int) -> int | None:
-    """The bytes of the keys and values of a token."""
+def token_bytes(layers: int, key_heads: int, head_width: int, item: int, parts: int = 1) -> int:
+    """The bytes of the keys and values of a token in each part of an engine, which has a whole head at least.
+
+    ``item`` is the bytes of a number; attention is in every layer.
+
+    >>> [token_bytes(2, 2, 16, 2, parts) for parts in (1, 2, 4)]
+    [256, 128, 128]
+    """
+    return 2 * layers * max(key_heads // parts, 1) * head_width * item
+
+
+def _model_token_bytes(model: ModelConfig, item: int, parts: int) -> int | None:
+    """Those of a model; None where its sizes are not known."""
     values = model_config(model)
     layers, heads, width = (values.get(name) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
     if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(width, int) and heads):
         return None
     key_heads, head_width = values.get("num_key_value_heads") or heads, values.get("head_dim") or width // heads
-    return int(2 * layers * key_heads * head_width * item)
+    return token_bytes(layers, key_heads, head_width, item, parts)
 
 
 def _learned_bytes(config: Any, count: int) -> int | None:
