@@ -149,6 +149,10 @@ CODES: dict[str, Code] = {
     "HF721": Code("a divisor of a loss that is not the length of the longest response", "warning"),
     "HF722": Code("a metric sink that gets nothing", "warning"),
     "HF723": Code("a model that is downloaded when the run starts", "warning"),
+    # HF76x queues in a run
+    "HF760": Code("a queue without places for what a step puts in"),
+    "HF761": Code("a log that is not one of the decisions of these queues"),
+    "HF762": Code("a queue whose reader gets nothing"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

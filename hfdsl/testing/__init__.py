@@ -13,19 +13,24 @@ if TYPE_CHECKING:
     from hfdsl.testing.laws.check import BrokenLaws, check_laws, lawful
     from hfdsl.testing.laws.table import LAWS, Law
     from hfdsl.testing.placements import DivergedError, check_placements
+    from hfdsl.testing.queues import QUEUE_LAWS, BrokenQueueError, broken_laws, check_decisions
     from hfdsl.testing.replaying import Replayed, replay
     from hfdsl.testing.rows import BrokenRows, check_rows
     from hfdsl.testing.workers import BrokenWorker, check_worker
 
 __all__ = [
     "LAWS",
+    "QUEUE_LAWS",
     "BrokenLaws",
+    "BrokenQueueError",
     "BrokenRows",
     "BrokenWorker",
     "DivergedError",
     "Law",
     "Replayed",
     "SuiteReport",
+    "broken_laws",
+    "check_decisions",
     "check_laws",
     "check_placements",
     "check_rows",
@@ -43,6 +48,10 @@ _HOMES = {
     "Replayed": "replaying",
     "SuiteReport": "conformance",
     "check_placements": "placements",
+    "QUEUE_LAWS": "queues",
+    "BrokenQueueError": "queues",
+    "broken_laws": "queues",
+    "check_decisions": "queues",
     "fake": "fakes",
     "fake_batch": "fakes",
     "faked": "fakes",

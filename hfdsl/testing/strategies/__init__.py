@@ -17,10 +17,12 @@ from hfdsl.testing.strategies.lookup import strategy_of
 from hfdsl.testing.strategies.places import clusters, meshes, pools
 from hfdsl.testing.strategies.protocols import placements, protocols
 from hfdsl.testing.strategies.records import records
+from hfdsl.testing.strategies.schedules import QueueSchedule, schedules
 from hfdsl.testing.strategies.sizes import bindings, dims
 
 __all__ = [
     "Program",
+    "QueueSchedule",
     "batches",
     "bindings",
     "clusters",
@@ -31,6 +33,7 @@ __all__ = [
     "pools",
     "protocols",
     "records",
+    "schedules",
     "tensors",
 ]
 

@@ -1,0 +1,233 @@
+"""The decisions of a queue: which groups are dispatched, taken, dropped, and under which version of the weights.
+
+There is no clock and no thread here: a ``QueueState`` is a value, and every event makes another one. A simulation or
+a run, which have a clock, say when events happen.
+
+A worked example. A batch has two groups, and the trainer may be at most one update behind what a producer reads: places
+for (lag + 1) batches, so four groups may be on their way while the first update has not been taken.
+
+>>> spec = QueueSpec("scored", lag=1, late="drop", batch=2)
+>>> state = QueueState(spec).dispatch([0, 1, 2, 3])  # prompts 0 to 3 get the numbers 0 to 3, under version 0
+>>> state.admits(1)
+False
+
+Groups 2 and 3 are done first; the trainer takes them under version 0, which is the first update.
+
+>>> state, batch = state.finish([2, 3]).take()
+>>> [group.number for group in batch.groups], batch.staleness, state.version
+([2, 3], (0, 0), 1)
+
+That leaves two places. The prompts 4 and 5 are generated under version 1, and are done before group 0, too. After the
+next update, a group of version 0 would be two updates old.
+
+>>> state, batch = state.dispatch([4, 5]).finish([4, 5]).take()
+>>> [group.number for group in batch.groups], batch.staleness
+([4, 5], (0, 0))
+>>> state, batch = state.finish([0, 1]).take()
+>>> batch, [group.number for group in state.dropped], state.admits(4)
+(None, [0, 1], True)
+
+``late="refill"`` puts the prompts 0 and 1 in front of the next ones (``state.again``); with "mask" the trainer gets
+both groups with a mask; with "wait" it would have waited for them, and trained 0 and 1 first.
+
+Why no bound is broken. Let B groups be a batch, k the lag, v the number of batches taken: the version. The staleness of
+a group is the version under which it is taken minus the one under which it was dispatched.
+
+- "drop" and "refill" remove every group that is late before they take; "mask" marks it. What is trained has at most k.
+- "wait" takes in the order of dispatch. A group may be dispatched while the groups before it that are not lost, p of
+  them with those that were trained, are fewer than (k + v + 1) B. Nothing overtakes it, and what is lost before it
+  makes p only smaller, so it is taken at version p // B at the latest, and p // B <= k + v.
+
+Why nothing deadlocks. Places are (k + 1) B. Say that no group is running. Discipline ones are removed, and r groups are
+ready. If r >= B, a batch can be taken. Otherwise at most B - 1 places are in use, and a dispatch of s groups is
+admitted if B - 1 + s <= (k + 1) B, that is s <= k B + 1. Where nothing is lost, r is a multiple of gcd(s, B), and
+s <= k B + gcd(s, B) is enough; ``QueueSpec`` refuses any other s (HF760). A version has finitely many groups to drop:
+what is dispatched under v is not late under v. So a batch is taken after finitely many events, unless all are lost.
+
+Why "wait" needs no log. Under "wait" a place becomes free when a batch is taken, or when the trainer, on its way
+through the groups in order, passes one that is lost. A loop that dispatches whenever it may, and before it takes,
+always makes the same decisions: which group is lost depends on its values and not on the time at which it is done.
+
+No prompt is lost or trained twice: a group leaves the state only with a batch, with ``dropped`` or with ``lose``, once;
+under "refill" the prompt of a dropped group returns under another number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from hfdsl.errors import SizeError
+
+Discipline: TypeAlias = Literal["wait", "drop", "refill", "mask"]
+"""What happens to a group that would be taken with more staleness than the lag."""
+
+GroupStatus: TypeAlias = Literal["running", "ready", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """A queue: ``batch`` groups are taken at once, and a dispatch puts ``dispatch`` groups in; ``lag`` in updates.
+
+    Raises:
+        SizeError: HF760 where the queue would never fill a batch, or a number is out of range.
+    """
+
+    name: str
+    lag: int
+    late: Discipline = "wait"
+    batch: int = 1
+    dispatch: int = 1
+
+    def __post_init__(self) -> None:
+        if self.lag < 0 or self.batch < 1 or self.dispatch < 1:
+            numbers = f"lag={self.lag}, batch={self.batch}, dispatch={self.dispatch}"
+            raise SizeError(
+                "HF760", f"queue '{self.name}': a lag is at least 0, and sizes are at least 1; got {numbers}"
+            )
+        if self.dispatch > self.lag * self.batch + gcd(self.dispatch, self.batch):
+            raise SizeError(
+                "HF760",
+                f"queue '{self.name}' has places for {self.places} groups ((lag {self.lag} + 1) * {self.batch}), and a "
+                f"step puts {self.dispatch} in: the step would wait for places, and the reader for groups",
+            )
+
+    @property
+    def places(self) -> int:
+        """How many groups may be on their way: dispatched, and neither taken nor gone."""
+        return (self.lag + 1) * self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedGroup:
+    """The rows of one prompt on their way: number of dispatch, prompt, version of the weights at dispatch."""
+
+    number: int
+    prompt: int
+    version: int
+    status: GroupStatus = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBatch:
+    """What was taken for an update; ``masked`` are the numbers of groups that are late."""
+
+    queue: str
+    update: int
+    groups: tuple[QueuedGroup, ...]
+    masked: frozenset[int] = frozenset()
+
+    @property
+    def staleness(self) -> tuple[int, ...]:
+        """Of every group that is trained: the version under which it is taken minus that of its dispatch."""
+        return tuple(self.update - group.version for group in self.groups if group.number not in self.masked)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue between two events.
+
+    ``version`` is the number of batches taken, ``dispatched`` that of groups. ``groups`` are on their way, by number,
+    in the order of dispatch. ``dropped`` are those that the last ``take`` removed, ``again`` the prompts to dispatch
+    first.
+    """
+
+    spec: QueueSpec
+    version: int = 0
+    dispatched: int = 0
+    groups: Mapping[int, QueuedGroup] = field(default_factory=lambda: MappingProxyType({}))
+    dropped: tuple[QueuedGroup, ...] = ()
+    again: tuple[int, ...] = ()
+
+    @property
+    def occupied(self) -> int:
+        """Places in use. Under "wait" a lost group keeps its place until the reader has passed it."""
+        if self.spec.late != "wait":
+            return len(self.groups)
+        return len(self.groups) - sum(group.status == "lost" for group in self._passed())
+
+    def admits(self, count: int) -> bool:
+        """Whether ``count`` groups may be dispatched now."""
+        return self.occupied + count <= self.spec.places
+
+    def dispatch(self, prompts: Sequence[int]) -> QueueState:
+        """Groups for these prompts are on their way, under the present version.
+
+        Raises:
+            SizeError: HF760 where there are no places for them.
+        """
+        if not self.admits(len(prompts)):
+            raise SizeError(
+                "HF760",
+                f"queue '{self.spec.name}' has {self.spec.places} places (lag {self.spec.lag}), {self.occupied} of "
+                f"them in use, and none for {len(prompts)} more groups",
+            )
+        numbers = range(self.dispatched, self.dispatched + len(prompts))
+        groups = {n: QueuedGroup(n, prompt, self.version) for n, prompt in zip(numbers, prompts, strict=True)}
+        again = tuple(prompt for prompt in self.again if prompt not in prompts)
+        return replace(
+            self, dispatched=numbers.stop, groups=MappingProxyType({**self.groups, **groups}), dropped=(), again=again
+        )
+
+    def finish(self, numbers: Iterable[int]) -> QueueState:
+        """The rows of these groups exist."""
+        return self._with_status(numbers, "ready")
+
+    def lose(self, numbers: Iterable[int]) -> QueueState:
+        """These groups have no rows: a filter keeps none of them, or they failed."""
+        if self.spec.late == "wait":
+            return self._with_status(numbers, "lost")
+        return self._without(numbers)
+
+    def take(self) -> tuple[QueueState, QueueBatch | None]:
+        """The state after the next batch was taken, and the batch; None if it is not complete.
+
+        Discipline groups that are ready are dropped in either case, unless they are to be masked or waited for.
+        """
+        return self._take_in_order() if self.spec.late == "wait" else self._take_ready()
+
+    def _take_in_order(self) -> tuple[QueueState, QueueBatch | None]:
+        passed = self._passed()
+        ready = [group for group in passed if group.status == "ready"]
+        if len(ready) < self.spec.batch:
+            return replace(self, dropped=()), None
+        batch = QueueBatch(self.spec.name, self.version, tuple(ready))
+        return replace(self._without(group.number for group in passed), version=self.version + 1), batch
+
+    def _passed(self) -> list[QueuedGroup]:
+        """The groups that the reader passes in order, until its batch is full or it has to wait."""
+        passed, ready = list[QueuedGroup](), 0
+        for group in self.groups.values():
+            if group.status == "running" or ready == self.spec.batch:
+                break
+            passed.append(group)
+            ready += group.status == "ready"
+        return passed
+
+    def _take_ready(self) -> tuple[QueueState, QueueBatch | None]:
+        ready = [group for group in self.groups.values() if group.status == "ready"]
+        late = [group for group in ready if self.version - group.version > self.spec.lag]
+        state = replace(self, dropped=())
+        if late and self.spec.late != "mask":
+            again = (*self.again, *(group.prompt for group in late)) if self.spec.late == "refill" else ()
+            state = replace(self._without(group.number for group in late), dropped=tuple(late), again=again)
+            ready = [group for group in ready if group not in late]
+        if len(ready) < self.spec.batch:
+            return state, None
+        groups = tuple(ready[: self.spec.batch])
+        masked = frozenset(group.number for group in groups if group in late)
+        batch = QueueBatch(self.spec.name, self.version, groups, masked)
+        left = state._without(group.number for group in groups)
+        return replace(left, version=self.version + 1, dropped=state.dropped), batch
+
+    def _with_status(self, numbers: Iterable[int], status: GroupStatus) -> QueueState:
+        changed = {number: replace(self.groups[number], status=status) for number in numbers}
+        return replace(self, groups=MappingProxyType({**self.groups, **changed}), dropped=())
+
+    def _without(self, numbers: Iterable[int]) -> QueueState:
+        gone = set(numbers)
+        left = {number: group for number, group in self.groups.items() if number not in gone}
+        return replace(self, groups=MappingProxyType(left), dropped=())

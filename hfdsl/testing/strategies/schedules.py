@@ -1,0 +1,65 @@
+"""Schedules of a queue: its numbers, how long everything takes, and which groups are lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from hypothesis import strategies as st
+
+from hfdsl.runtime.schedule import Discipline, QueueSpec
+from hfdsl.runtime.simulation import Simulation, Slots, simulate
+
+DISCIPLINES: tuple[Discipline, ...] = ("wait", "drop", "refill", "mask")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSchedule:
+    """A queue with the times of everything around it, in whole seconds; group i has entry i modulo their number.
+
+    ``slots`` generate at the same time; a filter loses the groups that ``lost`` says.
+    """
+
+    spec: QueueSpec
+    slots: int
+    seconds: tuple[int, ...]
+    update_seconds: tuple[int, ...]
+    lost: tuple[bool, ...] = (False,)
+    updates: int = 6
+
+    def simulate(self) -> Simulation:
+        """What the queue decides."""
+        return simulate(
+            self.spec,
+            Slots(self.slots, self._group_seconds, self._update_seconds),
+            self.updates,
+            lost=lambda number: self.lost[number % len(self.lost)],
+        )
+
+    def _group_seconds(self, number: int) -> float:
+        return float(self.seconds[number % len(self.seconds)])
+
+    def _update_seconds(self, update: int) -> float:
+        return float(self.update_seconds[update % len(self.update_seconds)])
+
+
+@st.composite
+def schedules(draw: st.DrawFn, late: Discipline | None = None, losses: bool = True, slowest: int = 30) -> QueueSchedule:
+    """Schedules of a small queue, with a long tail; with ``losses`` a filter loses up to two thirds of the groups."""
+    lag, batch = draw(st.integers(0, 4)), draw(st.integers(1, 4))
+    lost = draw(st.lists(st.booleans(), max_size=6)) if losses else []
+    lost_groups = (*lost, *(False for _ in range(1 + len(lost) // 2)))
+    fits = [
+        count
+        for count in range(1, (lag + 1) * batch + 1)
+        if count <= lag * batch + (1 if any(lost_groups) else gcd(count, batch))
+    ]
+    discipline: Discipline = draw(st.sampled_from(DISCIPLINES)) if late is None else late
+    short, long = st.integers(1, 5), st.integers(1, slowest)
+    return QueueSchedule(
+        spec=QueueSpec("scored", lag, discipline, batch, draw(st.sampled_from(fits))),
+        slots=draw(st.integers(1, 8)),
+        seconds=tuple(draw(st.lists(short | short | long, min_size=1, max_size=12))),
+        update_seconds=tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))),
+        lost=lost_groups,
+    )
