@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 from typing import Protocol as Structural
 
 from hfdsl.errors import ProtocolError
-from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.mesh import GENERATION_AXES, Mesh, axis_rank
 
 T = TypeVar("T")
 
@@ -149,16 +149,15 @@ def peers(mesh: Mesh, rank: int, axis: str) -> tuple[int, ...]:
 
     >>> peers(Mesh(dp=2, tp=2), 1, "dp")
     (1, 3)
+    >>> [peers(Mesh(tp=4, gen_tp=2), 1, axis) for axis in ("gen_tp", "micro_dp")]
+    [(1, 3), (0, 1)]
     """
     if axis == "world":
         return tuple(range(mesh.world_size))
-    if axis not in mesh.order:
-        known = f"{', '.join(mesh.order)} and world"
-        raise ProtocolError("HF409", f"the mesh {mesh} has no axis {axis!r}; there are {known}")
-    here = mesh.coordinates(rank)
-    others = [
-        r
-        for r in range(mesh.world_size)
-        if all(getattr(mesh.coordinates(r), a) == getattr(here, a) for a in mesh.order if a != axis)
-    ]
-    return tuple(sorted(others, key=lambda r: getattr(mesh.coordinates(r), axis)))
+    axes = mesh.order if axis in mesh.order else GENERATION_AXES
+    if axis not in axes:
+        known = mesh.order if mesh.micro_dp_size == 1 else (*mesh.order, "gen_pp", "gen_tp", "micro_dp")
+        raise ProtocolError("HF409", f"the mesh {mesh} has no axis {axis!r}; there are {', '.join(known)} and world")
+    fixed = {other: axis_rank(mesh, other, rank) for other in axes if other != axis}
+    ranks = (r for r in range(mesh.world_size) if all(axis_rank(mesh, a, r) == at for a, at in fixed.items()))
+    return tuple(sorted(ranks, key=lambda r: axis_rank(mesh, axis, r)))

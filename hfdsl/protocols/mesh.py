@@ -13,6 +13,9 @@ from hfdsl.types.numbers import brief, count_range, divisors, is_count
 AXES = ("pp", "dp", "tp")
 """The training axes, in the default numbering order: pipeline stages outermost, tensor ranks innermost."""
 
+GENERATION_AXES = ("dp", "micro_dp", "gen_pp", "gen_tp")
+"""The axes of generation inside a mesh: each rank has coordinates on these too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:

@@ -132,6 +132,9 @@ class Worker:
     def axis(self, name: str) -> AxisGroup:
         """The ranks that differ from this one along one mesh axis only, ``"dp"``, ``"tp"`` or ``"pp"``; or ``"world"``.
 
+        On a mesh with ``gen_tp`` or ``gen_pp`` there are also these two, for the ranks of a generation replica, and
+        ``"micro_dp"``, for those that hold the same part of other replicas.
+
         Raises ``ProtocolError`` (HF409) for an axis that the mesh does not have, and ``ResourceError`` (HF513) where no
         plan runs these ranks.
 

@@ -161,6 +161,31 @@ def test_an_override_that_accepts_or_returns_less_is_reported_with_both_classes(
     assert all(label.span.file == __file__ for label in (finding.primary, *finding.related))
 
 
+class Folding(hf.Worker):
+    @register(Dispatch.THREE_D_ALL_MICRO_DP)
+    def generate(self, rows: Rows) -> More: ...
+
+
+class Flat(Folding):
+    @register(Dispatch.THREE_D_PROTO)
+    def generate(self, rows: Rows) -> More: ...
+
+
+@hf.dataflow
+def generated(rows: Rows, actor: Folding) -> More:
+    return actor.generate(rows)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "codes"),
+    [(hf.Mesh(dp=2, tp=2), []), (hf.Mesh(tp=4, gen_tp=4), []), (hf.Mesh(tp=4, gen_tp=2), ["HF541"])],
+    ids=str,
+)
+def test_protocols_that_mean_the_same_on_the_mesh_agree(mesh: hf.Mesh, codes: list[str]) -> None:
+    deployment = hf.Deployment(actor=hf.place(Flat, pool=hf.ResourcePool([4]), mesh=mesh))
+    assert [finding.code for finding in generated.check(deployment, {B: 8})] == codes
+
+
 def test_an_inner_dataflow_calls_what_its_own_parameter_declares() -> None:
     @hf.dataflow
     def inner(rows: Rows, actor: Actor) -> Scores:

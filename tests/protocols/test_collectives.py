@@ -23,7 +23,7 @@ from hfdsl.protocols.collectives import (
     refuse_without_peers,
     without_peers,
 )
-from hfdsl.protocols.mesh import AXES, Mesh
+from hfdsl.protocols.mesh import AXES, GENERATION_AXES, Mesh, axis_rank, axis_size
 from tests.protocols.test_mesh import meshes
 
 T = TypeVar("T")
@@ -40,17 +40,17 @@ class Heard(AxisGroup):
         return [value, *self.others]  # type: ignore[list-item]
 
 
-@given(meshes(most=3))
-def test_peers_differ_along_one_axis_only_and_see_each_other(mesh: Mesh) -> None:
-    for axis in AXES:
+@pytest.mark.parametrize("axes", [AXES, GENERATION_AXES], ids=["training", "generation"])
+@given(mesh=meshes(most=3))
+def test_peers_differ_along_one_axis_only_and_see_each_other(axes: tuple[str, ...], mesh: Mesh) -> None:
+    for axis in axes:
         for rank in range(mesh.world_size):
             group = peers(mesh, rank, axis)
-            places = [mesh.coordinates(peer) for peer in group]
-            assert [getattr(place, axis) for place in places] == list(range(getattr(mesh, axis)))
+            assert [axis_rank(mesh, axis, peer) for peer in group] == list(range(axis_size(mesh, axis)))
             assert rank in group
             assert all(peers(mesh, peer, axis) == group for peer in group)
-            for other in set(AXES) - {axis}:
-                assert len({getattr(place, other) for place in places}) == 1
+            for other in set(axes) - {axis}:
+                assert len({axis_rank(mesh, other, peer) for peer in group}) == 1
 
 
 @given(meshes(most=3))

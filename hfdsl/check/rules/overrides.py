@@ -20,6 +20,8 @@ from hfdsl.graph.fits import fits_type
 from hfdsl.graph.program import Constant, Node, RoleCall
 from hfdsl.graph.signatures import Signature, StaticType
 from hfdsl.graph.spans import Span
+from hfdsl.protocols.dispatch import Functions
+from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import Registration
 from hfdsl.types.numbers import brief
 from hfdsl.types.rows import Grouped, IndependentRows, RowDependence, WholeRows
@@ -40,7 +42,8 @@ def overrides_agree(context: Context) -> Iterator[Finding]:
             overrides[role, called] = override_of(called, placed) if issubclass(placed, roles[role]) else None
         if (override := overrides[role, called]) is None:
             continue
-        for difference in _differences(called, override, node):
+        folds = placement is not None and placement.mesh.micro_dp_size > 1
+        for difference in _differences(called, override, node, folds):
             if (role, called.name, difference.text) in reported:
                 continue
             reported.add((role, called.name, difference.text))
@@ -106,8 +109,8 @@ class _Difference:
     mends: str = ""  # what of the called method mends it: a port, or its protocol
 
 
-def _differences(called: Signature, override: Signature, node: Node) -> Iterator[_Difference]:
-    yield from _registered(called, override)
+def _differences(called: Signature, override: Signature, node: Node, folds: bool) -> Iterator[_Difference]:
+    yield from _registered(called, override, folds)
     wired = {name for name, _ in node.arguments}
     for port in called.ports:
         own, mends = override.port(port.name), ""
@@ -153,12 +156,13 @@ def _ports_advice(called: Signature) -> str:
     return f"take what '{called.name}' takes there, or a base class; further ports need a default"
 
 
-def _registered(called: Signature, override: Signature) -> Iterator[_Difference]:
+def _registered(called: Signature, override: Signature, folds: bool) -> Iterator[_Difference]:
     first, second = called.registration, override.registration
     if first is None or second is None:
         return
     advice = f"register it as the class above it: {_words(first)}"
-    if (first.meaning, first.execute_mode) != (second.meaning, second.execute_mode):
+    meanings = [each.meaning if folds else _unfolded(each.meaning) for each in (first, second)]
+    if meanings[0] != meanings[1] or first.execute_mode != second.execute_mode:
         text = f"is registered with {_words(second)}"
         yield _Difference(
             text=text,
@@ -187,6 +191,15 @@ def _registered(called: Signature, override: Signature) -> Iterator[_Difference]
             declared=f"called with rows={first.rows}",
             advice=advice,
         )
+
+
+def _unfolded(meaning: Protocol | Functions) -> object:
+    """A meaning on a mesh that does not fold for generation, where its axes are the training axes."""
+    if not isinstance(meaning, Protocol):
+        return meaning
+    split = tuple(axis.removeprefix("gen_") for axis in meaning.split if axis != "micro_dp")
+    picks = {axis.removeprefix("gen_"): pick for axis, pick in meaning.picks if axis != "micro_dp"}
+    return split, picks, meaning.gives, meaning.takes
 
 
 def _words(registration: Registration) -> str:

@@ -100,19 +100,12 @@ class EngineRanks:
         except HfError as caught:
             error = caught
         digest = b"" if error is not None or value is None else _digest(compared(value))
-        is_first = self.peers.rank == self._alike[0]
-        outcomes = self.peers.all_gather((error, digest, value if is_first else None))
-        outcomes = [outcomes[rank] for rank in self._alike]
+        outcomes = self.gather((error, digest, value if self.rank == 0 else None))
         for failure in filter(None, (error, *(failure for failure, _, _ in outcomes))):
             raise failure
         if len({digest for _, digest, _ in outcomes}) > 1:
             raise ResourceError("HF954", f"the {len(outcomes)} processes of an engine have sampled different tokens")
         return outcomes[0][2]  # type: ignore[return-value]  # the first has one
-
-    @property
-    def _alike(self) -> tuple[int, ...]:
-        """The peers that have the same rows: with rows of their own, those that share an engine."""
-        return self.members if self.has_other_rows else tuple(range(self.peers.size))
 
     def link(self) -> EngineLink | None:
         """What a new engine's processes meet in; None for a process alone. All peers have to call it."""

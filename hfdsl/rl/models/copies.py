@@ -55,7 +55,7 @@ def copy_of_policy(config: SamplerConfig, worker: Worker) -> PolicyCopy:
     generation = config.generation
     if generation.engine == "vllm":
         return EngineCopy(config, engine_ranks(worker, generation.engine_tp))
-    return ModelCopy(config, worker.axis("tp"))
+    return ModelCopy(config, worker.axis("gen_tp"))
 
 
 class ModelCopy:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +21,7 @@ from hfdsl.rl.models.captured_generation import CapturedGenerator, capture_obsta
 from hfdsl.rl.models.device import autocast, device
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.generation import generate
+from hfdsl.rl.models.generation_slices import GenerationSlices, generation_slices, replicas_of
 from hfdsl.rl.models.loading import end_tokens, load, max_sequence_length, pad_token, saved_head
 from hfdsl.rl.models.micro_batches import MicroBatch, assembled, micro_batches
 from hfdsl.rl.models.row_errors import bad_row
@@ -87,6 +90,12 @@ class Sampling:
     external: EngineHandle | None
     """The engine in a process of its own; None where the policy samples itself."""
 
+    slices: GenerationSlices | None
+    """The slices that sample, where ``gen_tp`` has others than ``tp``; None where the policy itself samples."""
+
+    replicas: AxisGroup
+    """The ranks that sample the other rows of this rank's training chunk."""
+
     def forget(self) -> None:
         """Free the memory of the device that an engine holds between calls."""
         if self.captured is not None:
@@ -109,7 +118,9 @@ def sampling(
         ResourceError: HF812 for a model without a pad token, or whose steps cannot be captured.
     """
     ends, pad = end_tokens(model, policy.model), pad_token(model, policy.model)
-    captured = CapturedGenerator(policy, generation, ends, pad, dtype) if _captures(policy, generation) else None
+    slices = generation_slices(policy, worker) if worker is not None and generation.engine != "vllm" else None
+    sampler = slices.policy if slices is not None else policy
+    captured = CapturedGenerator(sampler, generation, ends, pad, dtype) if _captures(sampler, generation) else None
     external = None
     if generation.engine == "vllm":
         config, shapes, computes = engine_config(policy.model), full_shapes(policy), dtype or model.dtype
@@ -126,6 +137,8 @@ def sampling(
         limit=max_sequence_length(policy.model),
         captured=captured,
         external=external,
+        slices=slices,
+        replicas=replicas_of(worker),
     )
 
 
@@ -154,9 +167,21 @@ def rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, greedy: boo
     else:
         response, response_mask = _generate_micro_batches(policy, ids, mask, sampling, greedy)
     ids, mask = torch.cat([ids, response], 1), torch.cat([mask, response_mask], 1)
-    log_probs = response_log_probs(policy, ids, mask, response_mask, sampling.batching, sampling.autocast)
+    log_probs = _trainer_log_probs(policy, ids, mask, response_mask, sampling)
     columns = {"ids": ids, "mask": mask, "response_mask": response_mask, "log_probs": log_probs}
     return columns if engine_log_probs is None else {**columns, "engine_log_probs": engine_log_probs}
+
+
+def _trainer_log_probs(
+    policy: Policy, ids: torch.Tensor, mask: torch.Tensor, response_mask: torch.Tensor, sampling: Sampling
+) -> torch.Tensor:
+    """The log-probs of this rank's responses, f32[B, R], by the slices that learn: all of their ranks pass all rows."""
+    replicas = sampling.replicas
+    columns = ids, mask, response_mask
+    if replicas.size > 1:
+        ids, mask, response_mask = (torch.cat(replicas.all_gather(column)) for column in columns)
+    log_probs = response_log_probs(policy, ids, mask, response_mask, sampling.batching, sampling.autocast)
+    return log_probs.chunk(replicas.size)[replicas.rank] if replicas.size > 1 else log_probs
 
 
 def _generate_externally(
@@ -183,7 +208,7 @@ def _generate_micro_batches(
     length = sampling.generation.max_tokens
     uniforms = None if greedy else current_call().uniforms(length).to(ids.device)
     responses, masks = [], []
-    with gathered_parameters(policy), autocast(sampling.autocast, ids.device):
+    with _sampling_policy(policy, sampling) as sampler, autocast(sampling.autocast, ids.device):
         for part in _parts(mask, sampling):
             part_uniforms = None if uniforms is None else uniforms[part.rows]
             inputs = part.sequences(ids, 0), part.sequences(mask, 0), part_uniforms
@@ -191,11 +216,24 @@ def _generate_micro_batches(
                 tokens, token_mask = sampling.captured(*inputs)
             else:
                 tokens, token_mask = generate(
-                    policy, *inputs, sampling.generation, sampling.end_tokens, sampling.pad_token
+                    sampler, *inputs, sampling.generation, sampling.end_tokens, sampling.pad_token
                 )
             responses.append((part, tokens))
             masks.append((part, token_mask))
     return assembled(responses, len(ids), length), assembled(masks, len(ids), length)
+
+
+@contextmanager
+def _sampling_policy(policy: Policy, sampling: Sampling) -> Iterator[Policy]:
+    """Within this context the policy that samples has its weights."""
+    if sampling.slices is None:
+        with gathered_parameters(policy):
+            yield policy
+        return
+    with sampling.slices.gathered() as sampler:
+        yield sampler
+        if sampling.captured is not None:
+            sampling.captured.forget()  # its graphs read weights that are freed now
 
 
 def _parts(mask: torch.Tensor, sampling: Sampling) -> list[MicroBatch]:

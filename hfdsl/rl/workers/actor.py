@@ -52,7 +52,7 @@ class Actor(hf.Worker):
             self.policy, config.model, config.generation, config.batching, config.training.autocast, self
         )
 
-    @register(Dispatch.THREE_D_PROTO)
+    @register(Dispatch.THREE_D_ALL_MICRO_DP)
     @hf.reads("policy")
     def generate(self, prompts: Prompts, *, greedy: bool = False) -> Rollout:
         """Responses with their log-probs, sampled or, with ``greedy``, of the likeliest tokens."""

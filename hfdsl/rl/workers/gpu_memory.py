@@ -94,6 +94,10 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
     scoring = _activations(config, count, None)
     if scoring is not None and not (isinstance(config, SamplerConfig) and engine):
         phases |= {name: {**held, "activations": scoring} for name in ("log_probs", "values", "score", "cost")}
+    if not engine and generation is not None and mesh.gen_tp_size < mesh.tp and isinstance(config, ActorConfig):
+        slices = -(-count * item // mesh.gen_tp_size)
+        # Without FSDP the slices that learn lie in those that sample.
+        phases["generate"] = {**held, **({"generation slices": slices} if sharded else {"weights": slices})}
     if engine:
         phases["generate"] = sampling
         phases[""] = sampling if isinstance(config, SamplerConfig) else held

@@ -26,7 +26,7 @@ class Sampler(hf.Worker):
 
         self.copy = copy_of_policy(config, self)
 
-    @register(Dispatch.THREE_D_PROTO)
+    @register(Dispatch.THREE_D_ALL_MICRO_DP)
     @hf.reads("policy")
     def generate(self, prompts: Prompts, *, greedy: bool = False) -> Rollout:
         """Responses with their log-probs, sampled or, with ``greedy``, of the likeliest tokens."""
