@@ -79,6 +79,8 @@ class DeadlineError(HfError, TimeoutError):
 class ConfigError(HfError, ValueError):
     """A configuration, or a change of one, does not fit its fields (HF901, HF940), or a loss its columns (HF941).
 
+    Also a folder that another run writes to (HF914).
+
     ``others`` are mistakes found with it.
     """
 

@@ -5,15 +5,16 @@ A folder without a manifest is not a saved state, so a save that was cut off is 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import CheckpointError, HfError
 from hfdsl.runtime.processes import Processes
+from hfdsl.runtime.sealed_json import sealed, unsealed
 from hfdsl.runtime.state_files import sync_to_disk
 
 
@@ -42,7 +43,7 @@ def write_manifest(
             role: {"class": deployment[role].role.__qualname__, "mesh": str(deployment[role].mesh), "ranks": ranks}
             for role, ranks in named_by_rank(folder, saved).items()
         }
-        file.write_text(json.dumps({"seed": seed, "steps": dict(steps), "roles": roles}, indent=1) + "\n", "utf-8")
+        file.write_text(sealed({"seed": seed, "steps": dict(steps), "roles": roles}), "utf-8")
         sync_to_disk(file)
     except OSError as error:
         raise CheckpointError("HF906", f"{file} cannot be written: {error}") from None
@@ -90,10 +91,11 @@ def read_manifest(folder: Path, deployment: Deployment, seed: int) -> Manifest:
     """
     file = folder / MANIFEST
     try:
-        manifest = json.loads(file.read_text("utf-8"))
-        steps, saved_seed, roles = dict(manifest["steps"]), manifest["seed"], dict(manifest["roles"])
+        manifest = unsealed(file.read_bytes())
+        steps = {str(name): _count(number) for name, number in dict(manifest["steps"]).items()}
+        saved_seed, roles = manifest["seed"], dict(manifest["roles"])
         meshes = {role: str(saved["mesh"]) for role, saved in roles.items()}
-        ranks = {role: list(saved["ranks"]) for role, saved in roles.items()}
+        ranks = {role: [_state_of_rank(state) for state in saved["ranks"]] for role, saved in roles.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None
     placed = {role: str(deployment[role].mesh) for role in deployment}
@@ -104,9 +106,28 @@ def read_manifest(folder: Path, deployment: Deployment, seed: int) -> Manifest:
         for role, mesh in meshes.items()
         if placed.get(role, mesh) != mesh
     ]
+    wrong += [
+        f"{len(states)} states of '{role}' instead of {deployment[role].mesh.world_size}"
+        for role, states in ranks.items()
+        if placed.get(role) == meshes[role] and len(states) != deployment[role].mesh.world_size
+    ]
     if wrong:
         raise CheckpointError("HF905", f"the state is that of another run: it has {'; '.join(wrong)}")
     return Manifest(ranks, steps)
+
+
+def _count(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{number!r} is not a number of steps")
+    return number
+
+
+def _state_of_rank(state: Any) -> dict[str, str]:
+    """The file of a rank's state, which is in the folder of the manifest, and its digest."""
+    name, sha256 = state["file"], state["sha256"]
+    if not isinstance(name, str) or not isinstance(sha256, str) or Path(name).name != name:
+        raise ValueError(f"{name!r} is not the name of a file beside it")
+    return {"file": name, "sha256": sha256}
 
 
 def named_by_rank(folder: Path, saved: Mapping[str, list[dict[str, str]]]) -> dict[str, list[dict[str, str]]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hfdsl.errors import CheckpointError
 from hfdsl.protocols.state import methods_with
 from hfdsl.runtime.store import as_bytes
+from hfdsl.types.json_text import parse_json
 
 if TYPE_CHECKING:
     import torch
@@ -231,11 +232,11 @@ def read_file(file: Path) -> FlatState:
     try:
         with safe_open(file, "pt") as opened:
             skeleton = (opened.metadata() or {})[SKELETON_KEY]
+            order = _names(parse_json(skeleton))
             stored = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a mapping, whose keys() are all it has
-    except (OSError, SafetensorError, KeyError) as error:
+        return FlatState({name: stored[name] for name in order}, skeleton)
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None
-    order = _names(json.loads(skeleton))
-    return FlatState({name: stored[name] for name in order}, skeleton)
 
 
 def _names(value: Any) -> dict[str, None]:

@@ -166,6 +166,13 @@ def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.Arg
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="override a field, such as seed=1; repeatable"
     )
     train.add_argument("--resume", action="store_true", help="continue from the last checkpoint of the run")
+    train.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        choices=["config", "data", "code", "versions"],
+        help="with --resume: continue although these are not what they were; --set accepts its field; repeatable",
+    )
 
     schema = command("schema", "write the JSON schema of a configuration, for an editor's TOML plugin", form)
     schema.add_argument(

@@ -6,13 +6,15 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hfdsl.deploy.cluster import Cluster
-from hfdsl.errors import ConfigError, HfError
+from hfdsl.errors import ConfigError, HfError, HfWarning
 from hfdsl.rl.training.algorithms import READY
 from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import Loaded, read_names
@@ -111,7 +113,14 @@ def train(arguments: argparse.Namespace) -> int:
         _by_value(source, loaded)
     folder = Path(loaded.config.output) / "checkpoints"
     try:
-        ended = run(loaded, resume=arguments.resume, show=show, worker_env=_environment(finder.sources))
+        with _warnings_on_stderr():
+            ended = run(
+                loaded,
+                resume=arguments.resume,
+                accept=(*arguments.accept, *_fields_set(arguments, loaded)),
+                show=show,
+                worker_env=_environment(finder.sources),
+            )
     except BaseException as error:
         if hint := _resume_hint(checkpoints.whole(folder), error):
             say(hint, file=sys.stderr)
@@ -122,10 +131,37 @@ def train(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def _fields_set(arguments: argparse.Namespace, loaded: Loaded) -> list[str]:
+    """The fields that are another with ``--set`` than without; those that refer to a changed one are among them."""
+    named = [change.partition("=")[0].strip() for change in arguments.set]
+    try:
+        unchanged = ConfigCheck().load(arguments.config, (), Finder()).table() if named else {}
+    except HfError:  # the file needs the change
+        return named
+    return [*named, *(differences(unchanged, loaded.table()) if named else ())]
+
+
+@contextmanager
+def _warnings_on_stderr() -> Iterator[None]:
+    """Within this, doubts of hfdsl are shown as findings are, and not with a line of hfdsl's own code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", HfWarning)
+        show_other = warnings.showwarning
+
+        def show(message: Warning | str, *place: Any, **keywords: Any) -> None:
+            if isinstance(message, HfWarning):
+                say(f"warning[{message.code}]: {str(message).removeprefix(f'{message.code}: ')}", file=sys.stderr)
+            else:
+                show_other(message, *place, **keywords)
+
+        warnings.showwarning = show
+        yield
+
+
 def _resume_hint(saved: Sequence[Path], error: BaseException) -> str:
     """How to continue a run that ended; empty if its last checkpoint is what it cannot continue from."""
     code, message = (error.code, error.message) if isinstance(error, HfError) else ("", "")
-    if not saved or code == "HF905":
+    if not saved or code in ("HF905", "HF914"):
         return ""
     if code == "HF906" and f"{saved[-1].name}{os.sep}" in message:
         before = f"; without that folder, --resume continues from {saved[-2].name}" if len(saved) > 1 else ""

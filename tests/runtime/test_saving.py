@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import CheckpointError, HfError
+from hfdsl.runtime.sealed_json import sealed, unsealed
 from hfdsl.runtime.state_files import flatten_state, unflatten_state
 from tests.runtime.saving_programs import Actor, Critic, Sieve, batch, deployment, learn, look
 
@@ -134,9 +135,9 @@ def test_another_mesh_or_seed_is_refused(saved: Path) -> None:
 
 
 def test_a_state_that_is_not_there_is_reported(saved: Path) -> None:
-    manifest = json.loads((saved / "state.json").read_text())
+    manifest = unsealed((saved / "state.json").read_text())
     del manifest["roles"]["critic"]
-    (saved / "state.json").write_text(json.dumps(manifest))
+    (saved / "state.json").write_text(sealed(manifest))
     assert load(saved, deployment()) == "HF905: the state has no part of role 'critic' (Critic)"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from hfdsl.rl.training.config import Find, from_table
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.rl.workers.lora import Lora
 from hfdsl.runtime.saving import MANIFEST
+from hfdsl.runtime.sealed_json import unsealed
 from hfdsl.runtime.state_files import read_file, unflatten_state
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def export(run: Path, role: str, folder: Path, find: Find | None = None, *, adap
     from hfdsl.rl.models.loading import load, no_progress_bars
 
     checkpoint = latest(run / "checkpoints")
-    config = from_table(json.loads((checkpoint / STATED).read_text("utf-8"))["config"], (), find).config
+    config = from_table(_fields(checkpoint / STATED)["config"], (), find).config
     role_config: Any = getattr(config, role, None)
     model_config: Any = getattr(role_config, "model", None)
-    roles = json.loads((checkpoint / MANIFEST).read_text("utf-8"))["roles"]
+    roles = _fields(checkpoint / MANIFEST)["roles"]
     if role not in roles or not isinstance(model_config, ModelConfig):
         raise CheckpointError("HF906", f"'{checkpoint}' has no model of a role '{role}'; it keeps {', '.join(roles)}")
     if not hasattr(role_config, "generation"):
@@ -70,6 +70,14 @@ def export(run: Path, role: str, folder: Path, find: Find | None = None, *, adap
         model.to(dtype=next(iter(weights.values())).dtype).save_pretrained(folder)
     load_tokenizer(config.data.tokenizer).save_pretrained(folder)
     return checkpoint
+
+
+def _fields(file: Path) -> dict[str, Any]:
+    """The fields of a file of a checkpoint."""
+    try:
+        return unsealed(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError("HF906", f"'{file}' cannot be read: {type(error).__name__}: {error}") from None
 
 
 def _adapted(config: ModelConfig, lora: Lora, parts: _Parts) -> Policy:

@@ -7,21 +7,22 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from hfdsl.errors import ConfigError, HfError
+from hfdsl.errors import HfError
 from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.rows import row_table
 from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.tokenizers import load_tokenizer
-from hfdsl.rl.training import checkpoints, tables
+from hfdsl.rl.training import checkpoints
+from hfdsl.rl.training.beginning import CHECKPOINTS, Beginning, beginning, load, require_run, run_inputs
 from hfdsl.rl.training.check import ConfigCheck, require_clean
 from hfdsl.rl.training.checkpoints import RunPosition
 from hfdsl.rl.training.config import Loaded
@@ -29,6 +30,7 @@ from hfdsl.rl.training.experiments import Experiments, compiled
 from hfdsl.rl.training.feeds import evaluation_batch, training_feed
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
 from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
+from hfdsl.rl.training.run_lock import locked
 from hfdsl.rl.training.samples import Samples
 from hfdsl.rl.training.sinks import sinks
 from hfdsl.runtime.recording import HEADER, RECORDINGS_FOLDER
@@ -60,7 +62,7 @@ class Prepared:
     feed: Feed
     unseen: Any
     tokenizer: Any
-    table: tables.Table
+    inputs: checkpoints.RunInputs
 
     @property
     def folder(self) -> Path:
@@ -96,7 +98,7 @@ def prepare(loaded: Loaded) -> Prepared:
         feed=feed,
         unseen=unseen,
         tokenizer=load_tokenizer(config.data.tokenizer),
-        table=loaded.table(),
+        inputs=run_inputs(loaded, len(feed.rows)),
     )
 
 
@@ -104,56 +106,55 @@ def train(
     loaded: Loaded,
     *,
     resume: bool = False,
+    accept: Collection[str] = (),
     show: Show = lambda record: None,
     worker_env: Mapping[str, str] | None = None,
 ) -> Ended:
     """Train as configured, and show every record.
 
-    With ``resume`` it goes on from the last checkpoint, with the results that it would have had without a stop.
+    With ``resume`` it goes on from the last checkpoint, with the results that it would have had without a stop. What
+    differs from the checkpoint is refused, unless ``accept`` has its kind ("config", "data", "code", "versions") or the
+    name of the field. A run that ended before its first checkpoint starts again, with or without ``resume``.
 
     SIGINT and SIGTERM end the run after the step that it is in, with a checkpoint; a second one ends it at once.
 
     Raises:
         CheckError: with the report, where a check finds errors.
         SizeError: HF321 where rounds of sampling do not fill the batch of an update.
-        ConfigError: HF901 where the folder of the output has a run already and it is not to be resumed.
+        ConfigError: HF901 where the folder of the output has a run already and it is not to be resumed, or cannot be
+            written; HF914 where another process writes to it.
         DataError: HF902, HF903 for a bad row that is not to be skipped.
         CheckpointError: HF905, HF906 where there is nothing that it can go on from, HF908 where a role keeps nothing.
         RoleError: HF806 where a body raises.
         HfError: HF907 where a metric is no finite number; the last checkpoint is as it was.
     """
     run = prepare(loaded)
-    folder, config = run.folder, loaded.config
-    saved = folder / "checkpoints"
-    start = RunPosition(0, loaded.cursor(), len(run.feed.rows))
-    checkpoint = None
     if resume:
-        checkpoint = checkpoints.latest(saved)
-        start = checkpoints.read(checkpoint, run.table, len(run.feed.rows))
-    elif checkpoints.whole(saved) or (folder / "metrics.jsonl").exists():
-        raise ConfigError(
-            "HF901", f"'output': there is a run in '{folder}'; go on with --resume, or name another folder"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.toml").write_text(tables.to_toml(run.table), "utf-8")
+        require_run(run.folder)
+    with locked(run.folder):
+        return _train(run, beginning(loaded, run.folder, run.inputs, resume=resume, accept=accept), show, worker_env)
+
+
+def _train(run: Prepared, begins: Beginning, show: Show, worker_env: Mapping[str, str] | None) -> Ended:
+    config, saved = run.loaded.config, run.folder / CHECKPOINTS
     launched = run.plan.launch(config.backend, seed=config.seed, deadline=config.deadline, worker_env=worker_env)
     with (
         launched as running,
         Prefetcher(run.feed) if config.data.ahead else nullcontext(run.feed) as feed,
-        _writers(run, start.step if resume else None) as (writers, samples),
+        _writers(run, begins.kept) as (writers, samples),
         _Stop() as stop,
     ):
         looking = running.also(run.evaluation) if run.evaluation is not None else None
         stepping: Single | Rounds = Single(feed, running)
         if run.update is not None and config.update is not None:
             stepping = Rounds(feed, running, running.also(run.update), config.update)
-        if checkpoint is not None:
-            running.load(checkpoint)
+        if begins.checkpoint is not None:
+            load(running, begins.checkpoint, begins.differences)
         settings = config.checkpoints
-        keeper = checkpoints.Keeper(saved, running, run.table, settings.keep, settings.behind)
+        keeper = checkpoints.Keeper(saved, running, run.inputs, settings.keep, settings.behind)
         return _Loop(
             run=run, stepping=stepping, looking=looking, writers=writers, samples=samples, show=show, keeper=keeper
-        ).steps(start, stop)
+        ).steps(begins.start, stop)
 
 
 @contextmanager
@@ -163,7 +164,7 @@ def _writers(run: Prepared, step: int | None) -> Iterator[tuple[list[Writer], Sa
         writers.append(JsonLinesWriter(run.folder / "metrics.jsonl", step))
         if config.tensorboard:
             writers.append(TensorBoardWriter(run.folder / "tensorboard", step))
-        writers += sinks(config, run.table, run.folder, resume=step is not None)
+        writers += sinks(config, dict(run.inputs.config), run.folder, resume=step is not None)
         count = config.evaluation.samples if config.evaluation else 0
         yield writers, Samples(run.folder / "samples.jsonl", run.tokenizer, count, step)
     finally:

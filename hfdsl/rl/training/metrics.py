@@ -14,6 +14,7 @@ from hfdsl.graph.program import Output, Ref
 from hfdsl.plan.plan import Plan
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import Metric, MetricSpec
+from hfdsl.types.json_text import parse_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +130,22 @@ class JsonLinesWriter:
 
 
 def drop_after(path: Path, step: int) -> None:
-    """Leave the lines of a file up to a step; what is no JSON, as the end that a killed run left, goes too."""
+    """Leave the lines of a file up to a step; what is no record, as the end that a killed run left, goes too."""
     if not path.exists():
         return
-    lines = []
-    for text in path.read_text("utf-8").splitlines(keepends=True):
-        try:
-            if json.loads(text)["step"] <= step:
-                lines.append(text)
-        except ValueError:
-            continue
     new = path.with_suffix(".new")
-    new.write_text("".join(lines), "utf-8")
+    with path.open("rb") as old, new.open("wb") as kept:
+        kept.writelines(line.rstrip(b"\r\n") + b"\n" for line in old if _is_up_to(line, step))
     new.replace(path)
+
+
+def _is_up_to(line: bytes, step: int) -> bool:
+    """Whether a line is a record of a step up to this one."""
+    try:
+        written = parse_object(line).get("step")
+    except ValueError:
+        return False
+    return type(written) is int and written <= step
 
 
 def scalars_of(record: Record) -> dict[str, float]:

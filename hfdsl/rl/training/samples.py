@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ class Samples:
                 line = {"step": step, "prompt": prompt, "response": response}
                 line |= {} if score is None else {"score": score[i]}
                 line |= {"answer": task["answer"]} if "answer" in task else {}
-                file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+                file.write(json_line(line))
 
     def _responses(self, rollout: Any) -> Iterator[str]:
         mask = rollout.response_mask.tensor
@@ -46,6 +47,20 @@ class Samples:
     def _texts(self, ids: Any, mask: Any) -> Iterator[str]:
         for row, real in zip(ids, mask, strict=True):
             yield self._tokenizer.decode(row[real].tolist(), skip_special_tokens=True)
+
+
+def json_line(fields: dict[str, Any]) -> str:
+    r"""A line that reads back as one line, however it is split, and that is Unicode whatever the texts hold.
+
+    >>> json_line({"response": "a\u2028b é"})
+    '{"response": "a\\u2028b é"}\n'
+    """
+    text = json.dumps(fields, ensure_ascii=False, default=str)
+    return UNSAFE.sub(lambda character: f"\\u{ord(character[0]):04x}", text) + "\n"
+
+
+UNSAFE = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Line separators that JSON allows within texts, and halves of surrogate pairs, which no encoding has."""
 
 
 def _is_column(record: Batch, name: str) -> bool:

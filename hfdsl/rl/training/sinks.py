@@ -25,6 +25,7 @@ from hfdsl.errors import HfWarning
 from hfdsl.rl.training.metrics import Record, Writer, scalars_of
 from hfdsl.rl.training.run_config import MlflowConfig, RunConfig, WandbConfig
 from hfdsl.rl.training.tables import Table, flattened
+from hfdsl.types.json_text import parse_object
 
 SINKS_FILE = "sinks.json"
 """The file in a run's folder that names its runs in the sinks, and the last step that each has."""
@@ -67,7 +68,12 @@ class SinkRun:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    return dict(json.loads(file.read_text("utf-8"))) if file.is_file() else {}
+    """The runs of sinks that a folder has; a file that is no such list names none."""
+    try:
+        runs = parse_object(file.read_bytes()) if file.is_file() else {}
+    except (OSError, ValueError):
+        return {}
+    return {name: run for name, run in runs.items() if isinstance(run, dict) and {"id", "last"} <= run.keys()}
 
 
 class Sink:

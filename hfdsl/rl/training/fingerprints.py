@@ -1,0 +1,157 @@
+"""What a run's results follow from beside its configuration: data, code and versions, as digests of files.
+
+The code of a run is the Python files that its configuration names, and what they import from beside them. With
+``algorithm = "flows.py:flow"``, where ``flows.py`` begins with ``import rewards, torch``::
+
+    {"flows.py": "3f0c...", "rewards.py": "a91e..."}
+
+torch is not beside ``flows.py``: it has a version.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Source, matching
+from hfdsl.rl.data.tokenizers import Pretrained
+from hfdsl.rl.hub import local_folder
+from hfdsl.rl.training.run_config import RunConfig
+from hfdsl.rl.training.tables import flattened
+
+WHOLE_BYTES = 2**30
+"""Files up to this size are read whole; of larger ones ``BLOCKS`` blocks of ``BLOCK_BYTES``, evenly spread."""
+
+BLOCKS, BLOCK_BYTES = 1024, 2**20
+
+PACKAGES = ("torch", "transformers", "ray", "vllm", "reasoning-gym")
+"""The packages whose versions may change results."""
+
+TARGET = re.compile(r"(?P<place>[^:]+\.py|[\w.]+):\w+")
+"""What names a thing in a Python file or a module."""
+
+TOKENIZER_FILES = "*.json", "*.model", "*.txt", "*.jinja"
+
+
+def data_fingerprints(config: RunConfig) -> dict[str, str]:
+    """The digests of what a run reads: its sources, and the files of its tokenizer, by field."""
+    fields = {"data.source": _source_files(config.data.source)}
+    if config.evaluation is not None:
+        fields["evaluation.source"] = _source_files(config.evaluation.source)
+    tokenizer = config.data.tokenizer
+    if isinstance(tokenizer, Pretrained) and (folder := local_folder(tokenizer.path)).is_dir():
+        fields["data.tokenizer"] = [file for pattern in TOKENIZER_FILES for file in sorted(folder.glob(pattern))]
+    return {name: files_digest(files) for name, files in fields.items() if files}
+
+
+def _source_files(source: Source) -> list[Path]:
+    """The files of a source; one that draws its rows has none, but the version of its package."""
+    match source:
+        case JsonLines(path):
+            return [Path(path)]
+        case Dataset(path):
+            return [
+                file for place in matching(path) for file in (sorted(place.rglob("*")) if place.is_dir() else [place])
+            ]
+        case ReasoningGym():
+            return []
+
+
+def files_digest(files: Iterable[Path]) -> str:
+    """A digest of the contents of files, in their order."""
+    digest = hashlib.sha256()
+    for path in files:
+        if path.is_file():
+            digest.update(_file_digest(path))
+    return digest.hexdigest()
+
+
+def _file_digest(path: Path) -> bytes:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if size <= WHOLE_BYTES:
+            return hashlib.file_digest(file, "sha256").digest()
+        digest = hashlib.sha256(str(size).encode())
+        for block in _spread_blocks(file, size):
+            digest.update(block)
+        return digest.digest()
+
+
+def _spread_blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Blocks from the first to the last of a file."""
+    for i in range(BLOCKS):
+        file.seek((size - BLOCK_BYTES) * i // (BLOCKS - 1))
+        yield file.read(BLOCK_BYTES)
+
+
+def code_fingerprints(table: Mapping[str, Any]) -> dict[str, str]:
+    """The digests of the Python files that a configuration names, and of what they import from beside them."""
+    fingerprints: dict[str, str] = {}
+    pending = [place for _, value in flattened(table) for place in _named_file(value)]
+    while pending:
+        root, file = pending.pop()
+        label = file.relative_to(root).as_posix()
+        if label not in fingerprints:
+            text = file.read_bytes()
+            fingerprints[label] = hashlib.sha256(text).hexdigest()
+            pending += [(root, imported) for imported in _imported_files(root, file, text)]
+    return dict(sorted(fingerprints.items()))
+
+
+def _named_file(value: Any) -> Iterator[tuple[Path, Path]]:
+    """The file of a name such as ``"flows.py:flow"``, and the folder from which it imports; none of hfdsl itself."""
+    match = TARGET.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match["place"].partition(".")[0] == "hfdsl":
+        return
+    place = match["place"]
+    if place.endswith(".py"):
+        file = Path(place).resolve()
+        yield from [(file.parent, file)] if file.is_file() else []
+    elif (written := getattr(sys.modules.get(place), "__file__", None)) and written.endswith(".py"):
+        file = Path(written).resolve()
+        depth = len(place.split(".")) + (file.name == "__init__.py")
+        yield file.parents[depth - 1], file
+
+
+def _imported_files(root: Path, file: Path, text: bytes) -> Iterator[Path]:
+    """The files below ``root`` that a file imports; of an installed package, only its own files."""
+    installed = root in {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
+    package = file.relative_to(root).parts[0]
+    for module in _imported_modules(ast.parse(text), file.relative_to(root).parent.parts):
+        if module[0] == "hfdsl" or (installed and module[0] != package):
+            continue
+        path = root.joinpath(*module)
+        yield from (one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file())
+
+
+def _imported_modules(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The modules that a file of a package may import, as parts of their names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else ()
+            named = (*base, *(node.module.split(".") if node.module else ()))
+            yield from filter(None, (named, *((*named, alias.name) for alias in node.names if alias.name != "*")))
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, hfdsl and the packages that may change results."""
+    import platform
+
+    import hfdsl
+
+    versions_by_name = {"python": platform.python_version(), "hfdsl": hfdsl.__version__}
+    for name in PACKAGES:
+        try:
+            versions_by_name[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions_by_name

@@ -1,0 +1,56 @@
+"""JSON files with a digest over every field, so that a changed one is found before anything is done with it.
+
+A file is an object with two fields of its own beside those of its writer::
+
+    {"format": 2, "step": 4, "rows": 64, "sha256": "9d1e..."}
+
+``sha256`` is that of all other fields. Files from before there were digests have neither field and stay readable. No
+change of one field makes a file look like one of those: without ``sha256`` there is still a ``format``, and without
+``format`` the digest is another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hfdsl.types.json_text import parse_object
+
+FORMAT = 2
+"""The first format with a digest."""
+
+
+def digest(fields: Mapping[str, Any]) -> str:
+    """SHA-256 of fields, whatever their order."""
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def sealed(fields: Mapping[str, Any]) -> str:
+    """The text of a file with these fields."""
+    written = {"format": FORMAT, **fields}
+    return json.dumps({**written, "sha256": digest(written)}, indent=1) + "\n"
+
+
+def unsealed(text: str | bytes) -> dict[str, Any]:
+    """The fields of a file; those from before there were digests have no ``"format"``.
+
+    Raises:
+        ValueError: where it is no JSON object, its format is unknown, or it is not what was written.
+
+    >>> unsealed(sealed({"step": 4}))
+    {'format': 2, 'step': 4}
+    >>> unsealed(sealed({"step": 4}).replace("4", "5"))
+    Traceback (most recent call last):
+    ValueError: it was changed after it was written: its digest is that of other fields
+    """
+    fields = parse_object(text)
+    written = fields.pop("sha256", None)
+    if "format" not in fields and written is None:
+        return fields
+    if written != digest(fields):
+        raise ValueError("it was changed after it was written: its digest is that of other fields")
+    if fields.get("format") != FORMAT:
+        raise ValueError(f"it has format {fields.get('format')}, and this version of hfdsl reads format {FORMAT}")
+    return fields
