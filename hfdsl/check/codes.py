@@ -149,6 +149,11 @@ CODES: dict[str, Code] = {
     "HF721": Code("a divisor of a loss that is not the length of the longest response", "warning"),
     "HF722": Code("a metric sink that gets nothing", "warning"),
     "HF723": Code("a model that is downloaded when the run starts", "warning"),
+    # HF73x layouts of weights
+    "HF734": Code("a parameter that cannot be cut as its layout says"),
+    "HF735": Code("boxes of a layout that overlap or lie outside a parameter"),
+    "HF736": Code("elements of a parameter that a rank needs or should hold, and does not get"),
+    "HF739": Code("a layout or parameter that is none"),
     # HF76x queues in a run
     "HF760": Code("a queue without places for what a step puts in"),
     "HF761": Code("a log that is not one of the decisions of these queues"),

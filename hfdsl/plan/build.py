@@ -26,7 +26,7 @@ from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.edges import edges
 from hfdsl.plan.optimize import Optimize
-from hfdsl.plan.plan import DRIVER, Balance, Layout, Step
+from hfdsl.plan.plan import DRIVER, Balance, Step, ValueLayout
 from hfdsl.plan.sizes import rows_in
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.batches import schema
@@ -60,7 +60,7 @@ def compile_dataflow(
     if not report.ok:
         raise CheckError(report)
     groups = process_groups(deployment)
-    layouts: dict[int, Layout] = {node.id: Layout(DRIVER, (0,)) for node in context.program.graph.inputs}
+    layouts: dict[int, ValueLayout] = {node.id: ValueLayout(DRIVER, (0,)) for node in context.program.graph.inputs}
     steps = _numbered([_step(context, groups, layouts, node) for node in context.program.graph.calls])
     steps = _balanced(steps, context) if switches.balance else steps
     steps = _stages(steps, context, groups)
@@ -100,7 +100,7 @@ def _numbered(steps: list[Step]) -> list[Step]:
     return numbered
 
 
-def _step(context: Context, groups: tuple[ProcessGroup, ...], layouts: dict[int, Layout], node: Node) -> Step:
+def _step(context: Context, groups: tuple[ProcessGroup, ...], layouts: dict[int, ValueLayout], node: Node) -> Step:
     if isinstance(node.op, RoleCall):
         step = _role_step(context, groups, node, node.op)
     elif isinstance(node.op, FunctionCall):
@@ -130,12 +130,12 @@ def _role_step(context: Context, groups: tuple[ProcessGroup, ...], node: Node, o
         chunk_of=(0,) * len(world),
         per_rank=False,
         arguments=node.arguments,
-        layout=Layout(DRIVER, (0,)),
+        layout=ValueLayout(DRIVER, (0,)),
         pad=registration.pad,
         rows_from=_rows_from(context, node),
     )
     if registration.execute_mode is Execute.RANK_ZERO:
-        return replace(base, ranks=(0,), chunk_of=(0,), layout=Layout(group.name, (0,)))
+        return replace(base, ranks=(0,), chunk_of=(0,), layout=ValueLayout(group.name, (0,)))
     protocol = op.signature.protocol
     if protocol is None:
         meaning = registration.meaning
@@ -152,14 +152,14 @@ def _role_step(context: Context, groups: tuple[ProcessGroup, ...], node: Node, o
     )
 
 
-def _layout(group: str, holders: tuple[int, ...], joins: bool, signature: Signature, splits: bool) -> Layout:
+def _layout(group: str, holders: tuple[int, ...], joins: bool, signature: Signature, splits: bool) -> ValueLayout:
     if not joins:
-        return Layout(group, holders, lists=True)
+        return ValueLayout(group, holders, lists=True)
     # A joined value that was not split is the same on every rank that is collected: one copy of it is the value.
-    return Layout(group, holders if splits else holders[:1])
+    return ValueLayout(group, holders if splits else holders[:1])
 
 
-def _function_step(context: Context, layouts: dict[int, Layout], node: Node, op: FunctionCall) -> Step:
+def _function_step(context: Context, layouts: dict[int, ValueLayout], node: Node, op: FunctionCall) -> Step:
     """A function runs where most of its input is, on as many of its holders as its rows may be split over."""
     home = _home(context, layouts, node)
     holders = home.holders if _may_split(context, op.signature, node, home) else home.holders[:1]
@@ -177,13 +177,13 @@ def _function_step(context: Context, layouts: dict[int, Layout], node: Node, op:
         chunk_of=tuple(range(count)),
         per_rank=False,
         arguments=node.arguments,
-        layout=Layout(home.group, holders),
+        layout=ValueLayout(home.group, holders),
         rows_from=_rows_from(context, node),
         follows=tuple(source for source in read if layouts[source] == home),
     )
 
 
-def _may_split(context: Context, signature: Signature, node: Node, home: Layout) -> bool:
+def _may_split(context: Context, signature: Signature, node: Node, home: ValueLayout) -> bool:
     rows, *others = context.program.argument_rows[node.id].values() or [None]
     if rows is None or isinstance(signature.rows, WholeRows) or home.lists:
         return False
@@ -205,14 +205,14 @@ def _has_rows_only(result_type: PortType) -> bool:
     return isinstance(result_type, (ColumnSpec, ObjSpec))
 
 
-def _home(context: Context, layouts: dict[int, Layout], node: Node) -> Layout:
-    bytes_read: dict[Layout, int] = {}
+def _home(context: Context, layouts: dict[int, ValueLayout], node: Node) -> ValueLayout:
+    bytes_read: dict[ValueLayout, int] = {}
     for ref, name in columns_read(context.program.graph, node.id):
         layout = layouts[ref]
         if layout.group != DRIVER:
             row_size = row_bytes(context.program.graph, ref, name, context.sizes)
             bytes_read[layout] = bytes_read.get(layout, 0) + (row_size or 1)
-    return max(bytes_read, key=lambda layout: bytes_read[layout]) if bytes_read else Layout(DRIVER, (0,))
+    return max(bytes_read, key=lambda layout: bytes_read[layout]) if bytes_read else ValueLayout(DRIVER, (0,))
 
 
 def _rows_from(context: Context, node: Node) -> int | None:

@@ -27,7 +27,7 @@ DRIVER = "<driver>"  # no role can have this name
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ValueLayout:
     """Where a value is: chunk i on rank ``holders[i]`` of ``group``. With ``lists`` every chunk is a separate value."""
 
     group: str
@@ -73,7 +73,7 @@ class Step:
     chunk_of: tuple[int, ...]
     per_rank: bool
     arguments: tuple[tuple[str, Operand], ...]
-    layout: Layout
+    layout: ValueLayout
     pad: Pad | None = None
     custom: Functions | None = None
     rows_from: int | None = None
@@ -113,7 +113,7 @@ class Plan:
     groups: tuple[ProcessGroup, ...]
     steps: tuple[Step, ...]
     edges: tuple[Edge, ...]
-    layouts: Mapping[int, Layout]
+    layouts: Mapping[int, ValueLayout]
     report: Report = field(compare=False)
     presence: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
     value_bytes: Mapping[int, int | None] = field(default_factory=dict)

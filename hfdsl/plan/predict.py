@@ -12,7 +12,7 @@ from hfdsl.plan.payloads import CALLER, DRIVER_PROCESS, DRIVER_RANK, Payload, Pa
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.routes import Routes, phases
 from hfdsl.plan.segments import Segment
-from hfdsl.plan.timeline import Interval, Timeline, Transfer, call_rows, node_labels, payload_name
+from hfdsl.plan.timeline import Interval, TimedTransfer, Timeline, call_rows, node_labels, payload_name
 
 BANDWIDTHS: Mapping[str, float] = MappingProxyType({"copy": 4e9, "network": 1.25e9, "gpu": 300e9})
 """Bytes per second: ``copy`` into shared memory, which takes the sender's time, ``network`` between two hosts, and
@@ -132,7 +132,7 @@ class _Simulation:
     sent: dict[PayloadKey, tuple[Process, Payload, int | None, _Moment]] = field(default_factory=dict)
     unsized: dict[str, None] = field(default_factory=dict)
     intervals: list[Interval] = field(default_factory=list)
-    transfers: list[Transfer] = field(default_factory=list)
+    transfers: list[TimedTransfer] = field(default_factory=list)
     submitted: _Moment = field(default_factory=_Moment)  # nothing that follows is submitted before this
 
     def run(self) -> Prediction:
@@ -206,7 +206,7 @@ class _Simulation:
             arrived = sent.later(self.latency + ((size or 0) / self.bandwidths[link] if link else 0.0))
             name = payload_name(payload, labels)
             self.transfers.append(
-                Transfer(source=source, target=target, name=name, bytes=size, sent=sent.time, arrived=arrived.time)
+                TimedTransfer(source=source, target=target, name=name, bytes=size, sent=sent.time, arrived=arrived.time)
             )
             last = _last((last, arrived))
         return last

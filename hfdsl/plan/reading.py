@@ -60,7 +60,7 @@ from hfdsl.errors import WiringError
 from hfdsl.graph.columns import columns_of, result_type, row_weight_of, stored_spec
 from hfdsl.graph.program import Constant, Derived, Input, Node, Operand, Present, Ref
 from hfdsl.graph.signatures import LIST_KINDS, VALUE, ListType, PortType, RecordType
-from hfdsl.plan.plan import DRIVER, Layout, Plan, Step
+from hfdsl.plan.plan import DRIVER, Plan, Step, ValueLayout
 from hfdsl.plan.rows import RowTable, argument_rows
 from hfdsl.protocols.ranges import RowRange, RowRanges, merged, positions
 from hfdsl.types.batches import Batch, rebuild, schema, wrap_field
@@ -80,7 +80,7 @@ class Reader:
     """
 
     nodes: tuple[Node, ...]
-    layouts: Mapping[int, Layout]
+    layouts: Mapping[int, ValueLayout]
     table: RowTable
     fetch: Callable[[int, str, int, RowRanges | None], Any]
     _sorted: dict[tuple[int, tuple[str, ...]], tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)

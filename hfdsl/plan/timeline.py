@@ -31,7 +31,7 @@ class Interval(NamedTuple):
     rows: int | None = None
 
 
-class Transfer(NamedTuple):
+class TimedTransfer(NamedTuple):
     """Columns that went from one process to another: ``bytes`` of them, between the times ``sent`` and ``arrived``.
 
     ``bytes`` is None in a prediction where no size is known.
@@ -78,7 +78,7 @@ class Timeline:
     start: float
     stop: float
     intervals: tuple[Interval, ...]
-    transfers: tuple[Transfer, ...] = ()
+    transfers: tuple[TimedTransfer, ...] = ()
     levels: tuple[MemoryLevel, ...] = ()
     imbalances: Mapping[str, Imbalance] = field(default_factory=dict)
 

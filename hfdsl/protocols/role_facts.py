@@ -9,15 +9,17 @@ A role states a fact with a plain static method, which takes what the constructo
 | ``samples_with`` | the engine that samples, such as ``"vllm"``, where its log-probs are not the trainer's; else None |
 | ``sliced`` | the sizes of its model that the mesh's ``tp`` divides, by name |
 | ``state_bytes`` | the bytes of each state as one rank exports it |
+| ``state_parameters`` | the parameters of each state, as ``hfdsl.protocols.layouts.Parameter`` has them |
 
 A role without the method, and arguments that do not fit, state nothing: the check or the launch reports the latter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
+from hfdsl.protocols.layouts import Parameter
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.types.numbers import is_count
 
@@ -75,6 +77,24 @@ def declared_state_bytes(role: type, args: tuple[Any, ...], kwargs: Mapping[str,
     ({'policy': 14}, {}, {})
     """
     return _counts(_stated(role, "state_bytes", args, kwargs), least=0)
+
+
+def declared_parameters(
+    role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, tuple[Parameter, ...]]:
+    """The parameters of each state, as full tensors; none where the role states none.
+
+    >>> class Model:
+    ...     @staticmethod
+    ...     def state_parameters(width: int) -> dict[str, list[Parameter]]:
+    ...         return {"policy": [Parameter("weight", (width, width))]}
+    >>> declared_parameters(Model, (7,), {}), declared_parameters(object, (), {})
+    ({'policy': (Parameter(name='weight', shape=(7, 7), dtype='bfloat16'),)}, {})
+    """
+    fact = _stated(role, "state_parameters", args, kwargs)
+    states = fact.items() if isinstance(fact, Mapping) else ()
+    lists = {state: tuple(listed) for state, listed in states if isinstance(listed, Iterable)}
+    return {state: listed for state, listed in lists.items() if all(isinstance(each, Parameter) for each in listed)}
 
 
 def declared_gpu_bytes(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GpuBytes:

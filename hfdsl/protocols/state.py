@@ -7,10 +7,11 @@ state where the one loads what the other exports.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from hfdsl.errors import DefinitionError
+from hfdsl.protocols.layouts import Layout
 from hfdsl.protocols.register import registered_methods
 from hfdsl.types.numbers import brief, is_count
 
@@ -19,19 +20,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 EFFECTS = "__hf_effects__"
 EffectKind: TypeAlias = Literal["reads", "writes", "exports", "loads"]
 
+DeclaredLayout: TypeAlias = Layout | Callable[..., Layout]
+"""A layout, or a function of the mesh and of what the role's constructor takes that returns one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Effect:
     """The effect of a method on a state.
 
     ``staleness`` is how many steps old it may be where it is read; ``ratio`` is the column of old log-probs that the
-    loss divides by where it is written.
+    loss divides by where it is written. ``layout`` is what ranks hold of it where it is exported or loaded.
     """
 
     kind: EffectKind
     state: str
     staleness: int = 0
     ratio: str | None = None
+    layout: DeclaredLayout | None = field(default=None, repr=False)
 
 
 def reads(state: str, *, staleness: int = 0) -> Callable[[F], F]:
@@ -74,22 +79,46 @@ def writes(state: str, *, ratio: str | None = None) -> Callable[[F], F]:
     return _effect("writes", state, ratio=ratio)
 
 
-def exports(state: str) -> Callable[[F], F]:
-    """The method returns the state for other roles to load; errors as for ``reads``."""
-    return _effect("exports", state)
+def exports(state: str, *, layout: DeclaredLayout | None = None) -> Callable[[F], F]:
+    """The method returns the state for other roles to load.
+
+    ``layout`` says which part of every parameter a rank has; without one, the method returns whole parameters. It is a
+    layout of ``hfdsl.protocols.layouts``, or a function of the mesh and of the constructor's arguments.
+
+    Raises:
+        DefinitionError: HF120 where ``state`` is no name, HF739 where ``layout`` is neither a layout nor a function.
+
+    >>> from hfdsl.protocols.layouts import Slices
+    >>> @exports("policy", layout=Slices(0))
+    ... def weights(self: object) -> dict[str, float]: ...
+    >>> effects_of(weights)[0].layout
+    Slices(dim=0, axis='tp', blocks=(), interleaved=None, units=None, shared=False, padding=1)
+    """
+    return _effect("exports", state, layout=_layout("exports", state, layout))
 
 
-def loads(state: str) -> Callable[[F], F]:
-    """The method takes over the state that another role exports; errors as for ``reads``."""
-    return _effect("loads", state)
+def loads(state: str, *, layout: DeclaredLayout | None = None) -> Callable[[F], F]:
+    """The method takes over the state that another role exports; ``layout`` and errors as for ``exports``."""
+    return _effect("loads", state, layout=_layout("loads", state, layout))
 
 
-def _effect(kind: EffectKind, state: str, staleness: int = 0, ratio: str | None = None) -> Callable[[F], F]:
+def _layout(kind: EffectKind, state: object, layout: DeclaredLayout | None) -> DeclaredLayout | None:
+    if layout is None or isinstance(layout, Layout) or (callable(layout) and not isinstance(layout, type)):
+        return layout
+    raise DefinitionError(
+        "HF739",
+        f"{kind}({state!r}): layout= takes a layout, such as Slices(0), or a function of the mesh, got {layout!r}",
+    )
+
+
+def _effect(
+    kind: EffectKind, state: str, staleness: int = 0, ratio: str | None = None, layout: DeclaredLayout | None = None
+) -> Callable[[F], F]:
     if not isinstance(state, str) or not state:
         raise DefinitionError("HF120", f'{kind} takes the name of a state, such as "policy", got {state!r}')
 
     def declare(fn: F) -> F:
-        setattr(fn, EFFECTS, (Effect(kind, state, staleness, ratio), *effects_of(fn)))
+        setattr(fn, EFFECTS, (Effect(kind, state, staleness, ratio, layout), *effects_of(fn)))
         return fn
 
     return declare

@@ -17,8 +17,8 @@ from hfdsl.plan.timeline import (
     Interval,
     IntervalKind,
     MemoryLevel,
+    TimedTransfer,
     Timeline,
-    Transfer,
     call_rows,
     node_labels,
     payload_name,
@@ -68,7 +68,7 @@ def timeline(record: StepRecord) -> Timeline:
     """The record as a timeline."""
     log, payloads = record.log, _payloads(record)
     steps = {step.label: step for step in record.plan.steps}
-    intervals, transfers, levels = list(log.intervals), list[Transfer](), list[MemoryLevel]()
+    intervals, transfers, levels = list(log.intervals), list[TimedTransfer](), list[MemoryLevel]()
     idle_since: dict[Process, float] = {}
     for (segment, rank), result in zip(record.calls, record.results, strict=True):
         process, routes = (result.group, result.rank), log.routes[segment]
@@ -116,8 +116,8 @@ class _SentPayload(NamedTuple):
     sent: float
     bytes: int
 
-    def to(self, target: Process, arrived: float) -> Transfer:
-        return Transfer(
+    def to(self, target: Process, arrived: float) -> TimedTransfer:
+        return TimedTransfer(
             source=self.producer, target=target, name=self.name, bytes=self.bytes, sent=self.sent, arrived=arrived
         )
 
@@ -147,7 +147,7 @@ def _read_by_driver(record: StepRecord) -> Iterator[tuple[tuple[PayloadKey, ...]
     yield from ((record.routes.result, interval.stop) for interval in record.log.intervals if interval.name == RESULT)
 
 
-def _wait_cause(received: list[Transfer], since: float) -> str:
+def _wait_cause(received: list[TimedTransfer], since: float) -> str:
     """The cause of a process's wait: the payload that was sent last or, if all had been sent before, the driver."""
     last = max(received, key=lambda transfer: transfer.sent, default=None)
     if last is None or last.sent <= since or last.source == DRIVER_PROCESS:

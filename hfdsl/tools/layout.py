@@ -23,7 +23,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from hfdsl.plan.plan import DRIVER
-from hfdsl.tools.scene import Box, Lane, Link, Scene
+from hfdsl.tools.scene import Lane, Link, Scene, SceneBox
 
 PAGE = 830.0  # the column in which GitHub shows a README
 HEADING, TITLE, BODY = 18.0, 14.0, 12.0  # font sizes
@@ -84,7 +84,7 @@ class Sheet:
     width: float
     height: float
     lanes: tuple[tuple[Lane, Rectangle], ...]
-    boxes: tuple[tuple[Box, Rectangle], ...]
+    boxes: tuple[tuple[SceneBox, Rectangle], ...]
     wires: tuple[Wire, ...]
     texts: tuple[Text, ...]
     samples: tuple[Point, Point]
@@ -131,7 +131,7 @@ def wrap(words: Sequence[str], width: float, separator: str = ", ", most: int = 
 class _Net:
     """The lines that leave one box: the height of its level, and by lane the x of its track."""
 
-    source: Box
+    source: SceneBox
     links: list[Link]
     level: float = 0.0
     track: dict[str, float] = field(default_factory=dict)
@@ -203,7 +203,7 @@ class _Layout:
             heights.append(y)
         return max(heights)
 
-    def _place(self, box: Box, top: float) -> float:
+    def _place(self, box: SceneBox, top: float) -> float:
         """Write into a box, with a port beside all that it reads; gives its height."""
         lane, right = self.lane[box.key], PAD + self.inner[self.lane[box.key]]
         y = top + PAD + TITLE - 3
@@ -285,7 +285,7 @@ class _Layout:
         )
 
 
-def _stage(box: Box) -> str:
+def _stage(box: SceneBox) -> str:
     if box.kind in ("input", "result"):
         return ""
     return f"stage {box.stage}" if box.until is None else f"stages {box.stage}–{box.until}"
@@ -314,11 +314,11 @@ def _lane_of_boxes(scene: Scene) -> dict[str, str]:
     return lanes
 
 
-def _rows(scene: Scene, lane: dict[str, str]) -> list[list[Box]]:
+def _rows(scene: Scene, lane: dict[str, str]) -> list[list[SceneBox]]:
     """Boxes of one stage in rows: one of each lane in a row."""
     rows = []
     for _, group in groupby(sorted(scene.boxes, key=lambda box: box.stage), key=lambda box: box.stage):
-        stacks: dict[str, list[Box]] = {}
+        stacks: dict[str, list[SceneBox]] = {}
         for box in group:
             stacks.setdefault(lane[box.key], []).append(box)
         deepest = max(map(len, stacks.values()))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from hfdsl.plan.plan import DRIVER
-from hfdsl.tools.scene import Box, Link, Scene
+from hfdsl.tools.scene import Link, Scene, SceneBox
 
 _SHAPES = {"input": ("([", "])"), "call": ("[", "]"), "function": ("(", ")"), "result": ("[/", "/]")}
 _CLASSES = {
@@ -45,7 +45,7 @@ def _lines(scene: Scene) -> Iterator[str]:
             yield f"  class {','.join(keys)} {kind}Box"
 
 
-def _box(box: Box) -> str:
+def _box(box: SceneBox) -> str:
     left, right = _SHAPES[box.kind]
     text = "<br/>".join(map(_text, (box.title, *box.lines)))
     return f'{box.key}{left}"{text}"{right}'

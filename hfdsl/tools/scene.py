@@ -28,7 +28,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class SceneBox:
     """An input, a call or a result, in the lane of its pool; boxes of one stage may run at the same time.
 
     ``calls`` and ``until`` are set where equal calls of several stages share a box: their names, and the last stage.
@@ -73,7 +73,7 @@ class Scene:
     title: str
     subtitle: str
     lanes: tuple[Lane, ...]
-    boxes: tuple[Box, ...]
+    boxes: tuple[SceneBox, ...]
     links: tuple[Link, ...]
     stages: int
 
@@ -82,18 +82,18 @@ def scene(plan: Plan) -> Scene:
     """The scene of a plan."""
     last = 1 + max((step.stage for step in plan.steps), default=0)
     inputs = [
-        Box(
+        SceneBox(
             key=f"n{n.id}", kind="input", lane=DRIVER, role=n.label, stage=0, title=n.label, lines=_declared(plan, n.id)
         )
         for n in plan.graph.inputs
     ]
     calls = [_call(plan, step) for step in plan.steps]
     links = [_link(plan, edge) for edge in plan.edges]
-    results: list[Box] = []
+    results: list[SceneBox] = []
     for key, (name, value) in _results(plan).items():
         kind = () if value.column else _declared(plan, value.node)
         results.append(
-            Box(key=key, kind="result", lane=DRIVER, role=key, stage=last, title=name or "result", lines=kind)
+            SceneBox(key=key, kind="result", lane=DRIVER, role=key, stage=last, title=name or "result", lines=kind)
         )
         links += _returned(plan, value, key)
     sizes = "  ".join(f"{dim.__name__}={number}" for dim, number in plan.dims.items())
@@ -113,7 +113,7 @@ def folded(scene: Scene) -> Scene:
 
 def _fold(scene: Scene, kind: Kind, mark: str) -> Scene:
     """One box for boxes of a kind whose titles are equal up to a mark, and which read the same."""
-    groups: dict[tuple[object, ...], list[Box]] = {}
+    groups: dict[tuple[object, ...], list[SceneBox]] = {}
     for box in scene.boxes:
         reads = frozenset((link.source, link.columns, link.amount) for link in scene.links if link.target == box.key)
         groups.setdefault((box.kind, box.lane, box.title.partition(mark)[0], box.lines, reads), []).append(box)
@@ -138,7 +138,7 @@ def _fold(scene: Scene, kind: Kind, mark: str) -> Scene:
     return replace(scene, boxes=tuple(boxes), links=tuple(map(_together, links.values())))
 
 
-def _may_fold(scene: Scene, group: list[Box]) -> bool:
+def _may_fold(scene: Scene, group: list[SceneBox]) -> bool:
     """Whether calls may share a box: all that they read is made before, and all that reads from them comes after."""
     keys, stage_of = {box.key for box in group}, {box.key: box.stage for box in scene.boxes}
     first, last = min(box.stage for box in group), max(box.stage for box in group)
@@ -174,7 +174,7 @@ def mesh_text(mesh: Mesh) -> str:
     return " ".join(f"{n}={size}" for n, size in axes.items() if size and (size > 1 or n.startswith("gen"))) or "1 rank"
 
 
-def _lanes(plan: Plan, boxes: tuple[Box, ...]) -> tuple[Lane, ...]:
+def _lanes(plan: Plan, boxes: tuple[SceneBox, ...]) -> tuple[Lane, ...]:
     pools = [_pool_lane(plan.deployment, pool) for pool in plan.deployment.pools]
     used = {box.lane for box in boxes}
     driver = Lane(DRIVER, "driver", ("input and results",))
@@ -193,13 +193,13 @@ def _pool_lane(deployment: Deployment, pool: ResourcePool) -> Lane:
     return Lane(f"pool:{pool.name}", pool.name, (size, *roles))
 
 
-def _call(plan: Plan, step: Step) -> Box:
+def _call(plan: Plan, step: Step) -> SceneBox:
     group = next((group for group in plan.groups if group.name == step.group), None)
     lane = f"pool:{group.pool.name}" if group else DRIVER
     key = f"n{step.node}"
     if step.role is None:
         parts = f"{step.chunks} part{'' if step.chunks == 1 else 's'}"
-        return Box(
+        return SceneBox(
             key=key,
             kind="function",
             lane=lane,
@@ -210,7 +210,7 @@ def _call(plan: Plan, step: Step) -> Box:
         )
     name = step.signature.registration.name if step.signature.registration else ""
     mesh = mesh_text(plan.mesh(step.role)) if len(step.ranks) > 1 else "rank 0"
-    return Box(
+    return SceneBox(
         key=key, kind="call", lane=lane, role=step.role, stage=step.stage, title=step.label, lines=(f"{name} · {mesh}",)
     )
 

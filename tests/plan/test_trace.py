@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hfdsl.plan.payloads import DRIVER_PROCESS
-from hfdsl.plan.timeline import Interval, MemoryLevel, Timeline, TraceFile, Transfer, read_trace
+from hfdsl.plan.timeline import Interval, MemoryLevel, TimedTransfer, Timeline, TraceFile, read_trace
 
 A, B = ("train", 0), ("score", 1)
 
@@ -21,7 +21,7 @@ def step(number: int, start: float) -> Timeline:
         Interval(B, "wait", "waits for actor.generate", start, start + 2.5),
         Interval(B, "call", "reward.score", start + 2.5, start + 3.0),
     )
-    transfer = Transfer(
+    transfer = TimedTransfer(
         source=A, target=B, name="actor.generate (ids)", bytes=64, sent=start + 2.0, arrived=start + 2.5
     )
     return Timeline(

@@ -1,0 +1,279 @@
+"""Schedules: which rank sends which box of a parameter to which rank, so that every rank has what its layout says.
+
+A worked example
+----------------
+A model of two weights of 8 rows on ``Mesh(dp=2, tp=2)``, whose layout is ``Slices(0)``, goes to two engines on other
+GPUs, ``Mesh(dp=2)``, that hold all of it. Each engine needs two pieces of each weight, and for each piece two ranks
+have it, ``dp=0`` and ``dp=1``::
+
+    weight   piece   owners    to engine 0 from   to engine 1 from
+    a        [0:4]   0, 2      0                  2
+    a        [4:8]   1, 3      1                  3
+    b        [0:4]   0, 2      0                  2
+    b        [4:8]   1, 3      1                  3
+
+Each rank sends one piece of each weight. With a single engine the second weight would come from ``dp=1``: owners take
+turns, over the ranks that need a piece and then over the parameters that lie alike.
+
+The order of owners is: the rank itself, which sends nothing; ranks of the same host; ranks that differ from it on fewer
+axes of the mesh. So where both roles share processes, and the layout of the target makes larger parts of whole shards,
+each rank receives from its neighbors in the micro-data-parallel group, each of whom sends all that it holds to all
+others: an all-gather, of which ``gather_groups`` gives the groups.
+
+Every rank computes the same schedule by itself: it depends on nothing but its arguments. ``compile_schedule`` proves it
+(``protocols/resharding.py``) or raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from hfdsl.errors import ProtocolError
+from hfdsl.protocols.boxes import Box, total, volume
+from hfdsl.protocols.layouts import Layout, Parameter
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.resharding import Need, Piece, RankMap, Route, flaws, routes
+
+BUCKET_BYTES: Final = 256 * 2**20
+"""The most bytes that a rank receives before they are in their place, unless a single parameter has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A box of the full ``parameter`` from world rank ``source`` of one role to ``target`` of the other."""
+
+    parameter: Parameter
+    box: Box
+    source: int
+    target: int
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the box."""
+        return volume(self.box) * self.parameter.item_bytes
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What moves in a sync. Tuples of bytes have an entry for each target rank.
+
+    ``shared`` are the target ranks in the process of a source rank. With ``in_place`` what a rank holds becomes a part
+    of what it loads; else it keeps both. ``hosts`` of each side are by rank; None where they are not known.
+    """
+
+    parameters: tuple[Parameter, ...]
+    routes: tuple[Route, ...]
+    source_mesh: Mesh
+    target_mesh: Mesh
+    shared: RankMap = field(default_factory=dict)
+    in_place: bool = True
+    bucket_bytes: int = BUCKET_BYTES
+    hosts: tuple[Sequence[int] | None, Sequence[int] | None] = (None, None)
+
+    # -- bytes
+
+    @cached_property
+    def needed(self) -> tuple[int, ...]:
+        """The bytes that a rank has after the sync."""
+        return self._per_rank(lambda need: total(need.boxes))
+
+    @cached_property
+    def received(self) -> tuple[int, ...]:
+        """The bytes that come from other ranks."""
+        return self._per_rank(lambda need: total(need.boxes) - need.owned_elements)
+
+    @cached_property
+    def redundant(self) -> tuple[int, ...]:
+        """The bytes that a rank holds for the source beside those for the target: 0 where nobody shares processes."""
+        held = dict.fromkeys(range(self.target_mesh.world_size), 0)
+        sources = dict[int, int]()
+        for route in self.routes:
+            size = route.item_bytes * len(route.parameters)
+            for holding in route.sources:
+                elements = total(holding.boxes)
+                for rank in holding.ranks:
+                    sources[rank] = sources.get(rank, 0) + elements * size
+        for target, source in self.shared.items():
+            held[target] = sources.get(source, 0)
+        if self.in_place:
+            owned = self._per_rank(lambda need: need.owned_elements)
+            return tuple(held[rank] - owned[rank] for rank in held)
+        return tuple(held.values())
+
+    @property
+    def peak(self) -> tuple[int, ...]:
+        """The most bytes of weights that a rank has for the target: all that it needs, and a bucket."""
+        staging = max((bytes_ for _, bytes_ in self._buckets), default=0) if self.bucket_bytes else 0
+        return tuple(size + min(staging, received) for size, received in zip(self.needed, self.received, strict=True))
+
+    @property
+    def buckets(self) -> tuple[tuple[Parameter, ...], ...]:
+        """The parameters in order, those together of which no rank receives more than ``bucket_bytes``."""
+        return tuple(parameters for parameters, _ in self._buckets)
+
+    @cached_property
+    def _buckets(self) -> tuple[tuple[tuple[Parameter, ...], int], ...]:
+        buckets: list[tuple[tuple[Parameter, ...], int]] = []
+        part, size = list[Parameter](), 0
+        for parameter, largest in self._received_by_parameter:
+            if part and size + largest > self.bucket_bytes:
+                buckets.append((tuple(part), size))
+                part, size = [], 0
+            part.append(parameter)
+            size += largest
+        return (*buckets, (tuple(part), size)) if part else tuple(buckets)
+
+    @property
+    def _received_by_parameter(self) -> Iterator[tuple[Parameter, int]]:
+        """Each parameter with the most bytes of it that a rank receives."""
+        most = {
+            id(route): max((total(need.boxes) - need.owned_elements for need in route.needs), default=0)
+            for route in self.routes
+        }
+        for parameter in self.parameters:
+            route, _ = self._places[parameter.name]
+            yield parameter, most[id(route)] * route.item_bytes
+
+    def _per_rank(self, elements: Callable[[Need], int]) -> tuple[int, ...]:
+        by_ranks = dict[tuple[int, ...], int]()
+        for route in self.routes:
+            size = route.item_bytes * len(route.parameters)
+            for need in route.needs:
+                by_ranks[need.ranks] = by_ranks.get(need.ranks, 0) + elements(need) * size
+        counts = [0] * self.target_mesh.world_size
+        for ranks, count in by_ranks.items():
+            for rank in ranks:
+                counts[rank] += count
+        return tuple(counts)
+
+    # -- who sends what
+
+    @cached_property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """All transfers, in the order of the parameters, then of the target ranks and the boxes that they need."""
+        return tuple(transfer for parameters in self.buckets for transfer in self.of(parameters))
+
+    def of(self, parameters: Iterable[Parameter], target: int | None = None) -> Iterator[Transfer]:
+        """The transfers of some parameters, to all ranks or to one, in order."""
+        for parameter in parameters:
+            route, number = self._places[parameter.name]
+            for need in route.needs:
+                for place, rank in enumerate(need.ranks):
+                    if target is None or rank == target:
+                        turn = number * len(need.ranks) + place
+                        for piece in need.received:
+                            yield Transfer(parameter, piece.box, self._owner(piece, rank, turn), rank)
+
+    def sent_by(self, source: int) -> tuple[Transfer, ...]:
+        """What a rank of the source sends, in the order of ``transfers``."""
+        return tuple(transfer for transfer in self.transfers if transfer.source == source)
+
+    def received_by(self, target: int) -> tuple[Transfer, ...]:
+        """What a rank of the target receives, in the order of ``transfers``."""
+        return tuple(transfer for parameters in self.buckets for transfer in self.of(parameters, target))
+
+    def messages(self, target: int) -> int:
+        """How many messages a rank receives: one for each bucket and rank that sends some of it."""
+        return sum(len({transfer.source for transfer in self.of(bucket, target)}) for bucket in self.buckets)
+
+    @cached_property
+    def gather_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The groups of source ranks whose all-gather is the sync; empty where it is none.
+
+        All that a rank of a group holds goes to all others of it, and they receive nothing else.
+        """
+        groups = dict[int, set[int]]()
+        for route in self.routes:
+            for need in route.needs:
+                if not _whole_holdings(need):
+                    return ()
+                for place, rank in enumerate(need.ranks):
+                    if rank not in self.shared:
+                        return ()
+                    senders = {self._owner(piece, rank, place) for piece in need.received}
+                    groups.setdefault(self.shared[rank], {self.shared[rank]}).update(senders)
+        if any(groups.get(peer) != group for group in groups.values() for peer in group):
+            return ()
+        return tuple(dict.fromkeys(tuple(sorted(group)) for group in groups.values()))
+
+    @cached_property
+    def _places(self) -> Mapping[str, tuple[Route, int]]:
+        return {
+            parameter.name: (route, number)
+            for route in self.routes
+            for number, parameter in enumerate(route.parameters)
+        }
+
+    def _owner(self, piece: Piece, target: int, turn: int) -> int:
+        """The rank that sends a piece: of the nearest that hold it, the one whose turn it is."""
+        distances = [self._distance(source, target) for source in piece.holding.ranks]
+        nearest = min(distances)
+        owners = [
+            source for source, distance in zip(piece.holding.ranks, distances, strict=True) if distance == nearest
+        ]
+        return owners[turn % len(owners)]
+
+    def _distance(self, source: int, target: int) -> tuple[bool, int]:
+        """Whether hosts differ, and on how many axes of the mesh the rank differs from that in the target's process."""
+        hosts, other_hosts = self.hosts
+        remote = hosts is not None and other_hosts is not None and hosts[source] != other_hosts[target]
+        if target not in self.shared:
+            return remote, 0
+        here, other = self.source_mesh.coordinates(source), self.source_mesh.coordinates(self.shared[target])
+        return remote, (here.pp != other.pp) + (here.dp != other.dp) + (here.tp != other.tp)
+
+
+def _whole_holdings(need: Need) -> bool:
+    """Whether all that is received of a holding is all of it."""
+    received: dict[int, set[Box]] = {}
+    for piece in need.received:
+        received.setdefault(id(piece.holding), set()).add(piece.box)
+    return all(received[id(piece.holding)] == set(piece.holding.boxes) for piece in need.received)
+
+
+def compile_schedule(
+    parameters: Iterable[Parameter],
+    source_layout: Layout,
+    source_mesh: Mesh,
+    target_layout: Layout,
+    target_mesh: Mesh,
+    shared: RankMap | None = None,
+    *,
+    in_place: bool = True,
+    bucket_bytes: int = BUCKET_BYTES,
+    hosts: tuple[Sequence[int] | None, Sequence[int] | None] = (None, None),
+) -> Schedule:
+    """The schedule by which ranks of ``target_mesh`` get their parts of parameters from ranks of ``source_mesh``.
+
+    Raises:
+        ProtocolError: HF734 a parameter cannot be cut as a layout says, HF735 boxes overlap or leave the parameter,
+            HF736 a rank would lack elements.
+
+    >>> from hfdsl.protocols.layouts import Replicas, Slices
+    >>> weights = [Parameter("a", (8,)), Parameter("b", (8,))]
+    >>> schedule = compile_schedule(weights, Slices(0), Mesh(dp=2, tp=2), Replicas(), Mesh(dp=2))
+    >>> [(each.parameter.name, each.box, each.source, each.target) for each in schedule.transfers][:3]
+    [('a', ((0, 4),), 0, 0), ('a', ((4, 8),), 1, 0), ('a', ((0, 4),), 2, 1)]
+    >>> schedule.received, schedule.peak
+    ((32, 32), (64, 64))
+    """
+    listed = tuple(parameters)
+    paths = routes(listed, source_layout, source_mesh, target_layout, target_mesh, shared)
+    routed = {parameter.name for route in paths for parameter in route.parameters}
+    schedule = Schedule(
+        parameters=tuple(parameter for parameter in listed if parameter.name in routed),
+        routes=paths,
+        source_mesh=source_mesh,
+        target_mesh=target_mesh,
+        shared=shared or {},
+        in_place=in_place,
+        bucket_bytes=bucket_bytes,
+        hosts=hosts,
+    )
+    for route in schedule.routes:
+        for flaw in flaws(route):
+            raise ProtocolError(flaw.code, flaw.message)
+    return schedule

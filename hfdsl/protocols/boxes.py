@@ -1,0 +1,92 @@
+"""Boxes: parts of a tensor as half-open ranges, one for each dim, and the exact algebra of them.
+
+>>> whole, corner = ((0, 4), (0, 6)), ((0, 2), (3, 6))
+>>> volume(whole), intersection(whole, ((2, 9), (3, 4)))
+(24, ((2, 4), (3, 4)))
+>>> difference(whole, corner)
+(((2, 4), (0, 6)), ((0, 2), (0, 3)))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from math import prod
+from typing import TypeAlias
+
+Range: TypeAlias = tuple[int, int]
+"""Consecutive indices of a dim: ``start`` and ``stop``, which is exclusive."""
+
+Box: TypeAlias = tuple[Range, ...]
+"""A part of a tensor: a range of each of its dims. A tensor without dims has one box, ``()``."""
+
+
+def whole(shape: Sequence[int]) -> Box:
+    """All of a tensor.
+
+    >>> whole((4, 6))
+    ((0, 4), (0, 6))
+    """
+    return tuple((0, size) for size in shape)
+
+
+def volume(box: Box) -> int:
+    """The number of elements."""
+    return prod(stop - start for start, stop in box)
+
+
+def total(boxes: Iterable[Box]) -> int:
+    """The number of elements of disjoint boxes."""
+    return sum(map(volume, boxes))
+
+
+def intersection(left: Box, right: Box) -> Box | None:
+    """What two boxes have in common; None where that is nothing."""
+    common = []
+    for (start, stop), (other_start, other_stop) in zip(left, right, strict=True):
+        first, last = max(start, other_start), min(stop, other_stop)
+        if first >= last:
+            return None
+        common.append((first, last))
+    return tuple(common)
+
+
+def difference(box: Box, removed: Box) -> tuple[Box, ...]:
+    """A box without another one that lies in it, as disjoint boxes: what is before and after it, dim by dim."""
+    rest: list[Box] = []
+    for dim, ((start, stop), (first, last)) in enumerate(zip(box, removed, strict=True)):
+        inside, outside = removed[:dim], box[dim + 1 :]
+        rest += [(*inside, side, *outside) for side in ((start, first), (last, stop)) if side[0] < side[1]]
+    return tuple(rest)
+
+
+def without(boxes: Iterable[Box], removed: Iterable[Box]) -> tuple[Box, ...]:
+    """Boxes without the elements of others.
+
+    >>> without([((0, 8),)], [((2, 3),), ((6, 9),)])
+    (((0, 2),), ((3, 6),))
+    """
+    rest = tuple(boxes)
+    for box in removed:
+        parts: list[Box] = []
+        for part in rest:
+            common = intersection(part, box)
+            parts += [part] if common is None else difference(part, common)
+        rest = tuple(parts)
+    return rest
+
+
+def overlap(boxes: Iterable[Box]) -> Box | None:
+    """Elements that two of the boxes have in common; None where they are disjoint."""
+    return next(
+        (common for left, right in combinations(boxes, 2) if (common := intersection(left, right)) is not None), None
+    )
+
+
+def in_words(box: Box) -> str:
+    """A box as one indexes a tensor with it.
+
+    >>> in_words(((0, 2), (3, 6)))
+    '[0:2, 3:6]'
+    """
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in box)}]"

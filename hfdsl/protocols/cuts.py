@@ -1,0 +1,340 @@
+"""Cuts: what a layout does to a parameter, axis by axis; ``layouts`` has the worked example."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from hfdsl.errors import ProtocolError
+from hfdsl.protocols.boxes import Box, Range
+from hfdsl.protocols.mesh import AXIS_SIZE, Mesh, axis_rank, axis_size
+from hfdsl.types.numbers import is_count
+
+Extent: TypeAlias = tuple[tuple[Range, ...], ...]
+"""What a rank holds of a tensor: for each dim its ranges in the order of the local tensor; all combinations of them."""
+
+ITEM_BYTES: Final[Mapping[str, int]] = MappingProxyType(
+    dict.fromkeys(("float64", "int64"), 8)
+    | dict.fromkeys(("float32", "int32"), 4)
+    | dict.fromkeys(("bfloat16", "float16", "int16"), 2)
+    | dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool"), 1)
+)
+"""The bytes of an element, by torch's names of dtypes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter as a checkpoint has it: its name, full shape, and dtype by torch's name.
+
+    Raises ``ProtocolError`` (HF739) for a shape or dtype that there is not.
+
+    >>> Parameter("lm_head.weight", (8, 4)).bytes
+    64
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        if not all(is_count(size, least=0) for size in self.shape):
+            raise ProtocolError("HF739", f"the shape of {self.name!r} has a size that is no count: {self.shape}")
+        if self.dtype not in ITEM_BYTES:
+            raise ProtocolError(
+                "HF739", f"the dtype of {self.name!r} is one of {', '.join(ITEM_BYTES)}, got {self.dtype!r}"
+            )
+
+    @property
+    def item_bytes(self) -> int:
+        """The bytes of an element."""
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the full tensor."""
+        count = self.item_bytes
+        for size in self.shape:
+            count *= size
+        return count
+
+
+class Layout(ABC):
+    """Which boxes of a parameter a rank holds; subclass it for a layout that the standard ones cannot say.
+
+    >>> class Reversed(Layout):
+    ...     def boxes(self, parameter: Parameter, mesh: Mesh, rank: int) -> tuple[Box, ...]:
+    ...         rows, start = parameter.shape[0] // mesh.tp, mesh.tp - 1 - mesh.coordinates(rank).tp
+    ...         return (((start * rows, (start + 1) * rows),),)
+    >>> Reversed().boxes(Parameter("bias", (8,)), Mesh(tp=2), 0)
+    (((4, 8),),)
+    """
+
+    @abstractmethod
+    def boxes(self, parameter: Parameter, mesh: Mesh, rank: int) -> tuple[Box, ...]:
+        """The disjoint boxes that a rank holds, in the order of its local tensor; none where it does not hold any."""
+
+    def stored_as(self, name: str) -> str:
+        """The name under which a parameter is stored: of tied ones, the same."""
+        return name
+
+
+class StandardLayout(Layout):
+    """A layout by cuts."""
+
+    @abstractmethod
+    def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
+        """The cuts of a parameter, of which each cuts what is left by those before it.
+
+        Raises:
+            ProtocolError: HF734 where it cannot be cut so.
+        """
+
+    def boxes(self, parameter: Parameter, mesh: Mesh, rank: int) -> tuple[Box, ...]:
+        """As ``Layout.boxes``.
+
+        Raises:
+            ProtocolError: HF734 where the parameter cannot be cut so.
+        """
+        cuts = self.cuts(parameter, mesh)
+        return boxes_of(part_at(parameter, mesh, cuts, [cut.coordinate(mesh, rank) for cut in cuts]))
+
+    def then(self, *others: StandardLayout) -> Composed:
+        """This layout, whose parts the others cut further: ``Slices(0).then(Shards("dp"))``."""
+        return Composed((self, *others))
+
+
+def part_at(parameter: Parameter, mesh: Mesh, cuts: Sequence[Cut], coordinates: Sequence[int]) -> Extent | None:
+    """What cuts leave at these coordinates, one for each cut; None for nothing.
+
+    Raises:
+        ProtocolError: HF734 where the parameter cannot be cut so.
+    """
+    part: Extent | None = tuple(((0, size),) for size in parameter.shape)
+    for cut, index in zip(cuts, coordinates, strict=True):
+        if part is None:
+            break
+        part = cut.cut(parameter, part, index, cut.parts(mesh))
+    return part
+
+
+def boxes_of(part: Extent | None) -> tuple[Box, ...]:
+    """The boxes of a part that have elements.
+
+    >>> boxes_of((((0, 2), (4, 6)), ((0, 3),))), boxes_of(()), boxes_of(None)
+    ((((0, 2), (0, 3)), ((4, 6), (0, 3))), ((),), ())
+    """
+    boxes = () if part is None else product(*part)
+    return tuple(box for box in boxes if all(start < stop for start, stop in box))
+
+
+# -- cuts: layouts that treat all parameters alike ---------------------------------------------------------------------
+
+
+class Cut(StandardLayout):
+    """A cut over one axis of the mesh, or over several, of which the last counts fastest."""
+
+    axis: str | tuple[str, ...]
+
+    @abstractmethod
+    def cut(self, parameter: Parameter, part: Extent, index: int, count: int) -> Extent | None:
+        """The part of ``part`` at coordinate ``index`` of ``count``; None for nothing."""
+
+    def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
+        """As ``StandardLayout.cuts``."""
+        return (self,)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes.
+
+        Raises:
+            ProtocolError: HF739 for one that no mesh has.
+        """
+        axes = (self.axis,) if isinstance(self.axis, str) else self.axis
+        for axis in axes:
+            if axis not in AXIS_SIZE:
+                known = ", ".join(AXIS_SIZE)
+                raise ProtocolError("HF739", f"{type(self).__name__} cuts over an axis of {known}, got {axis!r}")
+        return axes
+
+    def parts(self, mesh: Mesh) -> int:
+        """The number of coordinates on the axes."""
+        count = 1
+        for axis in self.axes:
+            count *= axis_size(mesh, axis)
+        return count
+
+    def coordinate(self, mesh: Mesh, rank: int) -> int:
+        """The coordinate of a rank on the axes, as one number."""
+        index = 0
+        for axis in self.axes:
+            index = index * axis_size(mesh, axis) + axis_rank(mesh, axis, rank)
+        return index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Only(Cut):
+    """All of a parameter, on the ranks at these coordinates of an axis alone."""
+
+    axis: str | tuple[str, ...]
+    at: tuple[int, ...]
+
+    def cut(self, parameter: Parameter, part: Extent, index: int, count: int) -> Extent | None:
+        """As ``Cut.cut``."""
+        return part if index in self.at else None
+
+
+@dataclass(frozen=True, slots=True)
+class Slices(Cut):
+    """Equal slices along a dim, as tensor parallelism cuts: column-parallel along 0, row-parallel along 1.
+
+    ``blocks`` are the sizes of matrices that are fused along the dim, such as those of queries, keys and values, or of
+    gate and up. Each rank holds its slice of every one of them, one after the other; ``interleaved`` is the number of
+    groups in which a rank keeps them instead: slices of queries, keys and values of a group, then of the next group.
+
+    ``units`` is how many heads there are along the dim, or one number for each block: a slice has whole ones. Where
+    there are fewer heads than slices, ``shared`` lets several ranks hold the same one. ``padding`` is the multiple to
+    which the dim is padded before it is cut: pad rows, such as those of a vocabulary, are no part of a box.
+
+    >>> qkv = Parameter("qkv", (16, 8))
+    >>> Slices(0, blocks=(8, 4, 4)).boxes(qkv, Mesh(tp=2), 1)
+    (((4, 8), (0, 8)), ((10, 12), (0, 8)), ((14, 16), (0, 8)))
+    >>> Slices(0, padding=4).boxes(Parameter("embedding", (10,)), Mesh(tp=2), 1)
+    (((6, 10),),)
+    """
+
+    dim: int = 0
+    axis: str | tuple[str, ...] = "tp"
+    blocks: tuple[int, ...] = ()
+    interleaved: int | None = None
+    units: int | tuple[int, ...] | None = None
+    shared: bool = False
+    padding: int = 1
+
+    def cut(self, parameter: Parameter, part: Extent, index: int, count: int) -> Extent | None:
+        """As ``Cut.cut``; HF734 where sizes do not divide."""
+        dim, size = self.dim, _length(parameter, part, self.dim, self)
+        padded = -(-size // self.padding) * self.padding
+        blocks = self.blocks or (padded,)
+        if self.blocks and sum(blocks) != size:
+            raise refused(parameter, f"blocks {blocks} add up to {sum(blocks)}, and dim {dim} has {size}")
+        groups = self.interleaved or count
+        if groups % count:
+            raise refused(parameter, f"{self._over(count)} does not divide its {groups} interleaved groups")
+        units = self.units if isinstance(self.units, tuple) else (self.units,) * len(blocks)
+        slices = [
+            self._slice(parameter, group, groups, start, block, block if heads is None else heads)
+            for group in range(index * groups // count, (index + 1) * groups // count)
+            for start, block, heads in zip(starts(blocks), blocks, units, strict=True)
+        ]
+        ranges = _joined(piece for start, stop in slices for piece in _taken(part[dim], start, min(stop, size)))
+        return (*part[:dim], ranges, *part[dim + 1 :])
+
+    def _slice(self, parameter: Parameter, group: int, groups: int, start: int, block: int, units: int) -> Range:
+        """The slice of a block that one of ``groups`` has."""
+        if not units or block % units:
+            raise refused(parameter, f"{units} units do not divide the {block} elements of dim {self.dim}")
+        width = block // units
+        if units % groups == 0:
+            each = units // groups * width
+            return start + group * each, start + (group + 1) * each
+        if self.shared and groups % units == 0:
+            first = start + group * units // groups * width
+            return first, first + width
+        what = f"{units} heads" if self.units is not None else f"{units} elements"
+        raise refused(parameter, f"{self._over(groups)} does not divide the {what} along dim {self.dim}")
+
+    def _over(self, count: int) -> str:
+        return f"{self.axis if isinstance(self.axis, str) else '*'.join(self.axis)} = {count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shards(Cut):
+    """Shards as FSDP2 makes them by ``torch.chunk``: each of the ceiled size, the last ones smaller or empty.
+
+    >>> [Shards().boxes(Parameter("bias", (5,)), Mesh(dp=4), rank) for rank in range(4)]
+    [(((0, 2),),), (((2, 4),),), (((4, 5),),), ()]
+    """
+
+    axis: str | tuple[str, ...] = "dp"
+    dim: int = 0
+
+    def cut(self, parameter: Parameter, part: Extent, index: int, count: int) -> Extent | None:
+        """As ``Cut.cut``; HF734 for a parameter without that dim."""
+        size = _length(parameter, part, self.dim, self)
+        each = -(-size // count)
+        ranges = _joined(_taken(part[self.dim], index * each, min((index + 1) * each, size)))
+        return (*part[: self.dim], ranges, *part[self.dim + 1 :]) if ranges else None
+
+
+@dataclass(frozen=True, slots=True)
+class Composed(StandardLayout):
+    """Layouts one after another, each of which cuts what those before it have left.
+
+    >>> layout = Slices(0).then(Shards("dp"))
+    >>> layout.boxes(Parameter("weight", (6, 4)), Mesh(dp=2, tp=2), 3)
+    (((5, 6), (0, 4)),)
+    """
+
+    layouts: tuple[StandardLayout, ...]
+
+    def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
+        """As ``StandardLayout.cuts``."""
+        return tuple(cut for layout in self.layouts for cut in layout.cuts(parameter, mesh))
+
+    def stored_as(self, name: str) -> str:
+        """As ``Layout.stored_as``."""
+        for layout in self.layouts:
+            name = layout.stored_as(name)
+        return name
+
+
+# -- ranges of a dim ---------------------------------------------------------------------------------------------------
+
+
+def _length(parameter: Parameter, part: Extent, dim: int, cut: Cut) -> int:
+    if not 0 <= dim < len(part):
+        raise refused(parameter, f"{type(cut).__name__} cuts dim {dim}, and its shape is {parameter.shape}")
+    return sum(stop - start for start, stop in part[dim])
+
+
+def refused(parameter: Parameter, problem: str) -> ProtocolError:
+    """The error for a parameter that cannot be cut so."""
+    return ProtocolError("HF734", f"{parameter.name!r} {parameter.shape} cannot be cut: {problem}")
+
+
+def starts(sizes: Sequence[int]) -> Iterator[int]:
+    """Where parts of these sizes start that follow one another."""
+    start = 0
+    for size in sizes:
+        yield start
+        start += size
+
+
+def _taken(ranges: Sequence[Range], start: int, stop: int) -> Iterator[Range]:
+    """The elements ``start`` to ``stop`` of ranges that follow one another.
+
+    >>> list(_taken([(0, 2), (8, 12)], 1, 4))
+    [(1, 2), (8, 10)]
+    """
+    for first, last in ranges:
+        size = last - first
+        if max(start, 0) < min(stop, size):
+            yield first + max(start, 0), first + min(stop, size)
+        start, stop = start - size, stop - size
+
+
+def _joined(ranges: Iterator[Range]) -> tuple[Range, ...]:
+    """Ranges with neighbors joined."""
+    joined: list[Range] = []
+    for start, stop in ranges:
+        if joined and joined[-1][1] == start:
+            joined[-1] = joined[-1][0], stop
+        else:
+            joined.append((start, stop))
+    return tuple(joined)

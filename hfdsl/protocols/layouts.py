@@ -1,0 +1,286 @@
+"""Layouts: which part of every parameter each rank of a mesh holds.
+
+A worked example
+----------------
+A linear layer ``up`` of shape (6, 4) and one ``down`` of shape (4, 6) on ``Mesh(dp=2, tp=2)``, column- and row-parallel
+over ``tp``, then sharded over ``dp`` by FSDP2::
+
+    ByName({"up": Slices(0), "down": Slices(1)}).then(Shards("dp"))
+
+    rank   dp  tp    Slices: up       down           Shards: up       down
+    0      0   0     [0:3, 0:4]       [0:4, 0:3]     [0:2, 0:4]       [0:2, 0:3]
+    1      0   1     [3:6, 0:4]       [0:4, 3:6]     [3:5, 0:4]       [0:2, 3:6]
+    2      1   0     [0:3, 0:4]       [0:4, 0:3]     [2:3, 0:4]       [2:4, 0:3]
+    3      1   1     [3:6, 0:4]       [0:4, 3:6]     [5:6, 0:4]       [2:4, 3:6]
+
+A layout is a list of *cuts*, each of which cuts what those before it have left: of the three rows of ``up`` on rank 0,
+``Shards`` gives ``torch.chunk``'s two to ``dp=0`` and one to ``dp=1``. Ranks along an axis that no cut names hold
+replicas.
+
+A cut sees a parameter, its axes and a coordinate on them, and nothing else. Two consequences make proofs fast: two
+parameters of one shape with the same cuts lie alike, and so do two ranks with the same coordinates on the axes that
+cuts name. A 70B model on 1,024 ranks has about 10 kinds of parameters and 8 or 64 different coordinates.
+
+Boxes are always parts of the *full* tensor as a checkpoint has it, so that both sides of a sync speak of the same
+elements. A rank that keeps its elements in another order, such as the heads of a fused ``qkv`` one group after the
+other, lists its boxes in that order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from hfdsl.protocols.boxes import Box
+from hfdsl.protocols.cuts import (
+    Composed,
+    Cut,
+    Layout,
+    Only,
+    Parameter,
+    Shards,
+    Slices,
+    StandardLayout,
+    boxes_of,
+    part_at,
+    refused,
+    starts,
+)
+from hfdsl.protocols.mesh import Mesh, axis_size
+
+__all__ = [
+    "Box",
+    "ByName",
+    "Composed",
+    "Cut",
+    "Experts",
+    "Generation",
+    "Holding",
+    "Layout",
+    "Only",
+    "Parameter",
+    "Replicas",
+    "Shards",
+    "Slices",
+    "Stages",
+    "StandardLayout",
+    "Tied",
+    "holdings",
+    "ranks_by_coordinate",
+]
+
+Coordinate: TypeAlias = tuple[int, ...]
+"""Coordinates on several axes, in the order of the axes."""
+
+# -- layouts of whole models -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas(StandardLayout):
+    """Every rank holds all of every parameter.
+
+    >>> Replicas().boxes(Parameter("bias", (8,)), Mesh(tp=2), 1)
+    (((0, 8),),)
+    """
+
+    def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
+        """As ``StandardLayout.cuts``."""
+        return ()
+
+
+@dataclass(frozen=True)
+class ByName(StandardLayout):
+    """A layout for each kind of parameter, by shell patterns of names, of which the first that matches counts.
+
+    >>> layout = ByName({"*.down_proj.weight": Slices(1), "*_proj.weight": Slices(0)})
+    >>> layout.boxes(Parameter("mlp.down_proj.weight", (4, 6)), Mesh(tp=2), 1)
+    (((0, 4), (3, 6)),)
+    """
+
+    layouts: Mapping[str, StandardLayout]
+    otherwise: StandardLayout = Replicas()
+
+    def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
+        """As ``StandardLayout.cuts``."""
+        layouts = (layout for pattern, layout in self.layouts.items() if fnmatchcase(parameter.name, pattern))
+        return next(layouts, self.otherwise).cuts(parameter, mesh)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages(StandardLayout):
+    """Pipeline stages: each holds consecutive layers, as many as ``counts`` says, or else all the same number.
+
+    A parameter of no layer is in the first stage where ``first`` matches its name, else in the last one, and in both
+    where ``ends`` does, as an embedding that is tied to the output layer. ``number`` finds the layer in a name.
+
+    >>> stages, mesh = Stages(4), Mesh(pp=2)
+    >>> [stages.boxes(Parameter(f"model.layers.{i}.bias", (8,)), mesh, 0) for i in (1, 2)]
+    [(((0, 8),),), ()]
+    """
+
+    layers: int
+    axis: str = "pp"
+    counts: tuple[int, ...] = ()
+    first: tuple[str, ...] = ("*embed*", "*wte*", "*wpe*")
+    ends: tuple[str, ...] = ()
+    number: str = r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\."
+
+    def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
+        """As ``StandardLayout.cuts``; HF734 where the layers do not divide."""
+        stages = axis_size(mesh, self.axis)
+        if stages == 1:
+            return ()
+        return (Only(axis=self.axis, at=self._stages(parameter, stages)),)
+
+    def _stages(self, parameter: Parameter, stages: int) -> tuple[int, ...]:
+        match = _compiled(self.number).search(parameter.name)
+        if match is None:
+            if any(fnmatchcase(parameter.name, pattern) for pattern in self.ends):
+                return 0, stages - 1
+            return (0,) if any(fnmatchcase(parameter.name, pattern) for pattern in self.first) else (stages - 1,)
+        if not self.counts and self.layers % stages:
+            raise refused(parameter, f"{self.axis} = {stages} does not divide the {self.layers} layers; set counts")
+        counts = self.counts or (self.layers // stages,) * stages
+        if len(counts) != stages or sum(counts) != self.layers:
+            raise refused(parameter, f"counts {counts} are not of {self.layers} layers in {stages} stages")
+        layer = int(match[1])
+        if layer >= self.layers:
+            raise refused(parameter, f"it is of layer {layer}, and there are {self.layers}")
+        return (next(i for i, start in reversed(tuple(enumerate(starts(counts)))) if start <= layer),)
+
+
+@dataclass(frozen=True, slots=True)
+class Experts(StandardLayout):
+    """Experts by index: each rank of the axes holds consecutive ones of ``count``; other parameters are replicated.
+
+    Experts that are fused into one tensor are ``Slices(0, axis)``. ``number`` finds the expert in a name.
+
+    >>> experts, mesh = Experts(4, "dp"), Mesh(dp=2)
+    >>> [experts.boxes(Parameter(f"mlp.experts.{i}.bias", (8,)), mesh, 1) for i in (1, 2)]
+    [(), (((0, 8),),)]
+    """
+
+    count: int
+    axis: str | tuple[str, ...] = "tp"
+    number: str = r"(?:^|\.)experts\.(\d+)\."
+
+    def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
+        """As ``StandardLayout.cuts``; HF734 where the experts do not divide."""
+        match = _compiled(self.number).search(parameter.name)
+        if match is None:
+            return ()
+        ranks, expert = Only(axis=self.axis, at=()).parts(mesh), int(match[1])
+        if self.count % ranks:
+            raise refused(parameter, f"{self.axis} = {ranks} does not divide the {self.count} experts")
+        if expert >= self.count:
+            raise refused(parameter, f"it is of expert {expert}, and there are {self.count}")
+        return (Only(axis=self.axis, at=(expert * ranks // self.count,)),)
+
+
+@dataclass(frozen=True)
+class Tied(StandardLayout):
+    """A layout with tied parameters: each of ``names`` is another name of the parameter that it maps to.
+
+    >>> layout = Tied(Replicas(), {"lm_head.weight": "model.embed_tokens.weight"})
+    >>> layout.stored_as("lm_head.weight")
+    'model.embed_tokens.weight'
+    """
+
+    layout: StandardLayout
+    names: Mapping[str, str]
+
+    def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
+        """As ``StandardLayout.cuts``, of the parameter that is stored."""
+        return self.layout.cuts(replace(parameter, name=self.stored_as(parameter.name)), mesh)
+
+    def stored_as(self, name: str) -> str:
+        """As ``Layout.stored_as``."""
+        return self.layout.stored_as(self.names.get(name, name))
+
+
+GENERATION_AXES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"tp": ("gen_tp",), "pp": ("gen_pp",), "dp": ("dp", "micro_dp")}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation(StandardLayout):
+    """The same layout over the generation groups of a mesh: ``gen_tp`` and ``gen_pp`` in place of ``tp`` and ``pp``.
+
+    >>> mesh, weight = Mesh(tp=4, gen_tp=2), Parameter("weight", (8,))
+    >>> [Generation(Slices(0)).boxes(weight, mesh, rank)[0] for rank in range(4)]
+    [((0, 4),), ((0, 4),), ((4, 8),), ((4, 8),)]
+    """
+
+    layout: StandardLayout
+
+    def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
+        """As ``StandardLayout.cuts``."""
+        replicas = mesh.dp * mesh.micro_dp_size
+        groups = Mesh(pp=mesh.gen_pp_size, dp=replicas, tp=mesh.gen_tp_size)
+        return tuple(_for_generation(cut) for cut in self.layout.cuts(parameter, groups))
+
+    def stored_as(self, name: str) -> str:
+        """As ``Layout.stored_as``."""
+        return self.layout.stored_as(name)
+
+
+def _for_generation(cut: Cut) -> Cut:
+    axes = tuple(renamed for axis in cut.axes for renamed in GENERATION_AXES.get(axis, (axis,)))
+    changed: Cut = replace(cut, axis=axes)  # type: ignore[type-var]  # every cut is a dataclass
+    return changed
+
+
+# -- who holds what ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The ranks that hold the same boxes of a parameter: replicas."""
+
+    boxes: tuple[Box, ...]
+    ranks: tuple[int, ...]
+
+
+def holdings(layout: Layout, parameter: Parameter, mesh: Mesh) -> tuple[Holding, ...]:
+    """All that ranks hold of a parameter, each different part once; ranks without any are left out.
+
+    >>> holdings(Slices(0), Parameter("bias", (8,)), Mesh(dp=2, tp=2))
+    (Holding(boxes=(((0, 4),),), ranks=(0, 2)), Holding(boxes=(((4, 8),),), ranks=(1, 3)))
+
+    Raises:
+        ProtocolError: HF734 where the parameter cannot be cut so.
+    """
+    by_boxes: dict[tuple[Box, ...], tuple[int, ...]] = {}
+    for boxes, ranks in _held(layout, parameter, mesh):
+        by_boxes[boxes] = (*by_boxes[boxes], *ranks) if boxes in by_boxes else ranks
+    return tuple(Holding(boxes, tuple(sorted(ranks))) for boxes, ranks in by_boxes.items() if boxes)
+
+
+def _held(layout: Layout, parameter: Parameter, mesh: Mesh) -> Iterator[tuple[tuple[Box, ...], tuple[int, ...]]]:
+    if not isinstance(layout, StandardLayout):
+        yield from ((tuple(layout.boxes(parameter, mesh, rank)), (rank,)) for rank in range(mesh.world_size))
+        return
+    cuts = layout.cuts(parameter, mesh)
+    for at, ranks in ranks_by_coordinate(mesh, tuple(cut.axes for cut in cuts)).items():
+        yield boxes_of(part_at(parameter, mesh, cuts, at)), ranks
+
+
+@lru_cache(maxsize=256)
+def ranks_by_coordinate(mesh: Mesh, axes: tuple[tuple[str, ...], ...]) -> Mapping[Coordinate, tuple[int, ...]]:
+    """The ranks at each coordinate of axes, of which several may count as one."""
+    at: dict[Coordinate, list[int]] = {}
+    cuts = [Only(axis=names, at=()) for names in axes]
+    for rank in range(mesh.world_size):
+        at.setdefault(tuple(cut.coordinate(mesh, rank) for cut in cuts), []).append(rank)
+    return {coordinate: tuple(ranks) for coordinate, ranks in at.items()}
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)

@@ -1,0 +1,292 @@
+"""Resharding: from whom each rank can receive which boxes of a parameter, and the proof that this is what it needs.
+
+A worked example
+----------------
+A weight of 8 rows over ``tp=4``, of which generation in the same processes has ``gen_tp=2``::
+
+    rank   holds    needs    owns of it    receives
+    0      [0:2]    [0:4]    [0:2]         [2:4] from rank 1
+    1      [2:4]    [0:4]    [2:4]         [0:2] from rank 0
+    2      [4:6]    [4:8]    [4:6]         [6:8] from rank 3
+    3      [6:8]    [4:8]    [6:8]         [4:6] from rank 2
+
+Every rank receives 2 of 8 rows, (d_g - 1) / t of the weight for ``d_g`` = 4 / 2 replicas in ``t`` = 4 ranks, holds 4
+rows in the end, and no row twice: what it held is a part of what it needs.
+
+The proof
+---------
+``pieces_of`` goes through the holdings of the source and gives each element that is still needed to the first holding
+that has it. ``flaws`` does not believe this. For the boxes N that a rank needs and the pieces P that it is assigned:
+
+- N without P is empty: all that is needed is there, from the rank itself or from another one.
+- The pieces have as many elements as N. They cover N, so they have at least |N| different elements, and no more in all:
+  so no two of them overlap, and none has anything beside N.
+- Each piece lies in its holding: the rank that sends it has it.
+- The pieces of the rank's own holding have as many elements as that holding has in common with N: nothing is received
+  that is already in the process.
+
+So the bytes that a rank receives are those of N less those of N that it owns, whatever the assignment.
+
+Ranks with equal boxes on both sides share one ``Need``, and parameters of one shape, dtype and cuts one ``Route``. The
+proof of a route is that of all its parameters on all its ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+from hfdsl.protocols.boxes import Box, difference, in_words, intersection, overlap, total, volume, whole, without
+from hfdsl.protocols.layouts import Holding, Layout, Parameter, StandardLayout, holdings
+from hfdsl.protocols.mesh import Mesh
+
+Side: TypeAlias = Literal["source", "target"]
+
+RankMap: TypeAlias = Mapping[int, int]
+"""For target ranks in the process of a source rank, that rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A box that each rank of a holding of the source has."""
+
+    box: Box
+    holding: Holding
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The boxes that ``ranks`` of the target need, in pieces, and what these ranks own on the side of the source."""
+
+    ranks: tuple[int, ...]
+    boxes: tuple[Box, ...]
+    pieces: tuple[Piece, ...]
+    owned: Holding | None = None
+
+    @property
+    def received(self) -> Iterator[Piece]:
+        """The pieces that come from another process."""
+        return (piece for piece in self.pieces if piece.holding is not self.owned)
+
+    @property
+    def owned_elements(self) -> int:
+        """How many of the needed elements are in the process already."""
+        return _common(self.boxes, self.owned.boxes) if self.owned else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Parameters that lie alike on both sides, who holds them, and who needs what."""
+
+    parameters: tuple[Parameter, ...]
+    sources: tuple[Holding, ...]
+    needs: tuple[Need, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The full shape of each parameter."""
+        return self.parameters[0].shape
+
+    @property
+    def item_bytes(self) -> int:
+        """The bytes of an element."""
+        return self.parameters[0].item_bytes
+
+
+def routes(
+    parameters: Iterable[Parameter],
+    source_layout: Layout,
+    source_mesh: Mesh,
+    target_layout: Layout,
+    target_mesh: Mesh,
+    shared: RankMap | None = None,
+) -> tuple[Route, ...]:
+    """The routes of all parameters, tied ones once.
+
+    Raises:
+        ProtocolError: HF734 where a parameter cannot be cut as a layout says.
+
+    >>> from hfdsl.protocols.layouts import Generation, Slices
+    >>> mesh = Mesh(tp=4, gen_tp=2)
+    >>> same = {rank: rank for rank in range(4)}
+    >>> weight = Parameter("weight", (8,))
+    >>> [route] = routes([weight], Slices(0), mesh, Generation(Slices(0)), mesh, same)
+    >>> [(need.ranks, [piece.box for piece in need.received]) for need in route.needs]
+    [((0,), [((2, 4),)]), ((1,), [((0, 2),)]), ((2,), [((6, 8),)]), ((3,), [((4, 6),)])]
+    """
+    alike: dict[object, list[Parameter]] = {}
+    stored: set[str] = set()
+    for parameter in parameters:
+        name = target_layout.stored_as(parameter.name)
+        if name not in stored:
+            stored.add(name)
+            alike.setdefault(
+                (
+                    parameter.shape,
+                    parameter.item_bytes,
+                    _lies(source_layout, parameter, source_mesh),
+                    _lies(target_layout, parameter, target_mesh),
+                ),
+                [],
+            ).append(parameter)
+    processes = tuple(sorted(shared.items())) if shared else ()
+    return tuple(
+        _route(
+            tuple(group),
+            holdings(source_layout, group[0], source_mesh),
+            holdings(target_layout, group[0], target_mesh),
+            processes,
+        )
+        for group in alike.values()
+    )
+
+
+def _lies(layout: Layout, parameter: Parameter, mesh: Mesh) -> object:
+    """What is equal for parameters that lie alike; of a layout of one's own, no two do."""
+    return layout.cuts(parameter, mesh) if isinstance(layout, StandardLayout) else parameter.name
+
+
+def _route(
+    parameters: tuple[Parameter, ...],
+    sources: tuple[Holding, ...],
+    targets: tuple[Holding, ...],
+    processes: tuple[tuple[int, int], ...],
+) -> Route:
+    covered, _ = pieces_of([whole(parameters[0].shape)], sources)
+    disjoint = sum(volume(piece.box) for piece in covered) == sum(total(holding.boxes) for holding in sources)
+    owners = _owners(tuple(target.ranks for target in targets), tuple(source.ranks for source in sources), processes)
+    needs: list[Need] = []
+    for target, groups in zip(targets, owners, strict=True):
+        regular = pieces_of(target.boxes, sources)[0] if disjoint else None
+        for owner, ranks in groups:
+            owned = None if owner is None else sources[owner]
+            pieces = regular
+            if pieces is None:  # of elements in several holdings, a rank's own come first
+                pieces = pieces_of(target.boxes, (*([owned] if owned else []), *sources))[0]
+            needs.append(Need(ranks, target.boxes, pieces, owned))
+    return Route(parameters, sources, tuple(needs))
+
+
+@lru_cache(maxsize=1024)
+def _owners(
+    targets: tuple[tuple[int, ...], ...],
+    sources: tuple[tuple[int, ...], ...],
+    processes: tuple[tuple[int, int], ...],
+) -> tuple[tuple[tuple[int | None, tuple[int, ...]], ...], ...]:
+    """For each holding of the target, its ranks by the holding of the source that is in their process."""
+    holding_of = {rank: number for number, ranks in enumerate(sources) for rank in ranks}
+    owner_of = {target: holding_of.get(source) for target, source in processes}
+    groups: list[tuple[tuple[int | None, tuple[int, ...]], ...]] = []
+    for target in targets:
+        by_owner: dict[int | None, list[int]] = {}
+        for rank in target:
+            by_owner.setdefault(owner_of.get(rank), []).append(rank)
+        groups.append(tuple((owner, tuple(ranks)) for owner, ranks in by_owner.items()))
+    return tuple(groups)
+
+
+def pieces_of(boxes: Iterable[Box], sources: Iterable[Holding]) -> tuple[tuple[Piece, ...], tuple[Box, ...]]:
+    """Boxes in pieces, each from the first source that holds it, and what none of them holds."""
+    pieces: list[Piece] = []
+    missing = tuple(boxes)
+    for holding in sources:
+        for box in holding.boxes:
+            rest: list[Box] = []
+            for part in missing:
+                common = intersection(part, box)
+                if common is None:
+                    rest.append(part)
+                else:
+                    pieces.append(Piece(common, holding))
+                    rest += difference(part, common)
+            missing = tuple(rest)
+        if not missing:
+            break
+    return tuple(pieces), missing
+
+
+def _common(left: Iterable[Box], right: Sequence[Box]) -> int:
+    """How many elements two sets of disjoint boxes have in common."""
+    return sum(volume(common) for box in left for other in right if (common := intersection(box, other)) is not None)
+
+
+# -- the proof ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """What is wrong with a parameter on some ranks of a side, or on all of them together, where ``ranks`` is empty."""
+
+    code: str
+    parameter: Parameter
+    side: Side
+    ranks: tuple[int, ...]
+    problem: str
+
+    @property
+    def message(self) -> str:
+        """The parameter, the elements and the problem, without ranks."""
+        return f"{self.parameter.name!r} {self.parameter.shape}: {self.problem}"
+
+
+def flaws(route: Route) -> Iterator[Flaw]:
+    """Why a route does not give every rank what it needs: the proof fails; nothing where it succeeds."""
+    parameter, checked = route.parameters[0], set[int]()
+    invalid = [
+        *(flaw for holding in route.sources for flaw in _invalid(parameter, "source", holding.ranks, holding.boxes)),
+        *(flaw for need in route.needs for flaw in _invalid(parameter, "target", need.ranks, need.boxes)),
+    ]
+    if invalid:
+        yield from invalid
+        return  # what follows is about boxes of the parameter
+    held = dict.fromkeys(need.boxes for need in route.needs)
+    if lost := without([whole(parameter.shape)], (box for boxes in held for box in boxes)):
+        yield Flaw("HF736", parameter, "target", (), f"{_elements(lost)} on no rank that loads it")
+    for need in route.needs:
+        if id(need.pieces) not in checked:
+            checked.add(id(need.pieces))
+            yield from _unequal(parameter, need)
+        owned = sum(volume(piece.box) for piece in need.pieces if piece.holding is need.owned)
+        if owned != need.owned_elements:
+            problem = f"{need.owned_elements} of the needed elements are in the process, and {owned} of them are kept"
+            yield Flaw("HF736", parameter, "target", need.ranks, problem)
+
+
+def _invalid(parameter: Parameter, side: Side, ranks: tuple[int, ...], boxes: Sequence[Box]) -> Iterator[Flaw]:
+    """HF735: boxes that are no parts of the parameter, or that overlap on one rank."""
+    full = whole(parameter.shape)
+    for box in boxes:
+        if len(box) != len(full):
+            problem = f"{in_words(box)} has {len(box)} dims, and the parameter {len(full)}"
+            yield Flaw("HF735", parameter, side, ranks, problem)
+            return
+        if without([box], [full]):
+            yield Flaw("HF735", parameter, side, ranks, f"{in_words(box)} is not within the parameter")
+            return
+    if (twice := overlap(boxes)) is not None:
+        yield Flaw("HF735", parameter, side, ranks, f"{_elements([twice])} in two boxes of one rank")
+
+
+def _unequal(parameter: Parameter, need: Need) -> Iterator[Flaw]:
+    """HF736: pieces that are not what is needed, or not where they are said to be."""
+    assigned = [piece.box for piece in need.pieces]
+    missing, count = without(need.boxes, assigned), total(need.boxes)
+    if missing:
+        problem = f"{_elements(missing)} needed, and on no rank that exports it"
+        yield Flaw("HF736", parameter, "target", need.ranks, problem)
+    elif total(assigned) != count:
+        problem = f"{_elements(need.boxes)} needed, and {total(assigned)} elements would be sent"
+        yield Flaw("HF736", parameter, "target", need.ranks, problem)
+    for piece in need.pieces:
+        if lacking := without([piece.box], piece.holding.boxes):
+            problem = f"{_elements(lacking)} sent by a rank that does not hold it"
+            yield Flaw("HF736", parameter, "source", piece.holding.ranks, problem)
+
+
+def _elements(boxes: Sequence[Box]) -> str:
+    """Boxes in words, of several the first: ``[0:4, 0:8] (32 elements) is``."""
+    count, others = total(boxes), len(boxes) - 1
+    more = f" and {others} other box{'es' * (others > 1)}" if others else ""
+    return f"{in_words(boxes[0])}{more} ({count} element{'s' * (count != 1)}) {'are' if others else 'is'}"
