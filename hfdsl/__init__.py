@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         WiringError,
     )
     from hfdsl.graph.dataflow import Dataflow, dataflow
-    from hfdsl.graph.operations import fill, filter, function, merge, minibatches, present, repeat, sync, take  # noqa: A004  # hf.filter
+    from hfdsl.graph.operations import fill, filter, function, merge, minibatches, present, queue, repeat, sync, take  # noqa: A004  # hf.filter
     from hfdsl.plan.optimize import Optimize
     from hfdsl.protocols.call import Call, current_call
     from hfdsl.protocols.conditions import provides, requires
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hfdsl.protocols.placement import At, Partial, Replicated, Sharded, Varying
     from hfdsl.protocols.protocol import Protocol
     from hfdsl.protocols.register import register
-    from hfdsl.protocols.state import exports, loads, reads, writes
+    from hfdsl.protocols.state import corrects, exports, loads, reads, writes
     from hfdsl.protocols.worker import Worker
     from hfdsl.types.batches import Batch
     from hfdsl.types.bounds import Within
@@ -95,6 +95,7 @@ __all__ = [
     "Worker",
     "bf16",
     "bool_",
+    "corrects",
     "current_call",
     "dataflow",
     "exports",
@@ -114,6 +115,7 @@ __all__ = [
     "place",
     "present",
     "provides",
+    "queue",
     "reads",
     "register",
     "register_dispatch_mode",
@@ -135,7 +137,7 @@ _NAMES = {
     "deploy.pools": "ResourcePool",
     "errors": "DeadlineError DefinitionError HfError ProtocolError ResourceError RoleError SizeError WiringError",
     "graph.dataflow": "Dataflow dataflow",
-    "graph.operations": "fill filter function merge minibatches present repeat sync take",
+    "graph.operations": "fill filter function merge minibatches present queue repeat sync take",
     "plan.optimize": "Optimize",
     "protocols.call": "Call current_call",
     "protocols.conditions": "provides requires",
@@ -145,7 +147,7 @@ _NAMES = {
     "protocols.placement": "At Partial Replicated Sharded Varying",
     "protocols.protocol": "Protocol",
     "protocols.register": "register",
-    "protocols.state": "exports loads reads writes",
+    "protocols.state": "corrects exports loads reads writes",
     "protocols.worker": "Worker",
     "types.batches": "Batch",
     "types.bounds": "Within",

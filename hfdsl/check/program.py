@@ -32,6 +32,7 @@ from hfdsl.graph.signatures import (
     method_signature,
     role_signature,
 )
+from hfdsl.graph.stages import Split, split
 from hfdsl.graph.values import LOST, RecordValue
 from hfdsl.protocols.conditions import requirements_of
 from hfdsl.protocols.placement import faults
@@ -121,6 +122,11 @@ class Program:
     def origins(self) -> Origins:
         """Which rows every value has."""
         return origins(self.graph, self.inference)
+
+    @cached_property
+    def split(self) -> Split:
+        """Its stages."""
+        return split(self.graph)
 
     @cached_property
     def argument_rows(self) -> tuple[Mapping[str, Size], ...]:

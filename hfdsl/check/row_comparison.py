@@ -13,7 +13,19 @@ from math import lcm, prod
 from typing import Any
 
 from hfdsl.check.context import Context
-from hfdsl.graph.program import Derived, Filter, FunctionCall, Input, MiniBatch, Node, Pack, Repeat, RoleCall, Take
+from hfdsl.graph.program import (
+    Derived,
+    Filter,
+    FunctionCall,
+    Input,
+    MiniBatch,
+    Node,
+    Pack,
+    Queue,
+    Repeat,
+    RoleCall,
+    Take,
+)
 from hfdsl.graph.reads import Reads, RowColumn, signature_rows
 from hfdsl.graph.row_steps import (
     FilterKey,
@@ -106,7 +118,7 @@ class Comparison:
         counts = {1}
         for node in self.nodes:
             match node.op:
-                case MiniBatch(_, count) | Repeat(count) | Filter(count):
+                case MiniBatch(_, count) | Repeat(count) | Filter(count) | Queue(_, count):
                     counts.add(count)
                 case RoleCall(_, signature) | FunctionCall(signature):
                     counts.add(signature.group_size)

@@ -70,6 +70,10 @@ class Tracing(Protocol):
         """``hf.take`` and ``hf.fill``."""
         ...
 
+    def queue(self, batch: Any, rows: Any, group: Any, lag: Any, late: Any) -> Any:
+        """``hf.queue``."""
+        ...
+
     def merge(self, record: type[Batch], parts: tuple[Any, ...]) -> Any:
         """``hf.merge``."""
         ...

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hfdsl.graph.program import Constant, Derived, FunctionCall, Graph, Input, Node, Operand, Ref, RoleCall
+from hfdsl.graph.program import Constant, Derived, FunctionCall, Graph, Input, Node, Operand, Queue, Ref, RoleCall
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec
@@ -27,7 +27,7 @@ def equal_values(graph: Graph) -> tuple[int, ...]:
     for node in graph.nodes:
         operation: object = node.op
         match node.op:
-            case Input():
+            case Input() | Queue():
                 operation = node.id
             case FunctionCall(signature):
                 operation = signature

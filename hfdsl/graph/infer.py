@@ -25,6 +25,7 @@ from hfdsl.graph.program import (
     Operand,
     Pack,
     Present,
+    Queue,
     Ref,
     Repeat,
     RoleCall,
@@ -299,8 +300,8 @@ def _identity(operand: Operand, values: list[Value]) -> tuple[object, ...]:
 
 def _value(node: Node, call: _CallBindings, values: list[Value], filters: _Filters) -> Value:
     match node.op:
-        case Input(_, record):
-            return RecordValue(RecordType(record), schema(record).row)
+        case Input(_, record, rows):
+            return RecordValue(RecordType(record), rows or schema(record).row)
         case Repeat(times):
             return _scaled(operand_value(values, node.arguments[0][1]), constant(times))
         case MiniBatch(_, count):
@@ -308,6 +309,11 @@ def _value(node: Node, call: _CallBindings, values: list[Value], filters: _Filte
         case Take(rows):
             taken = operand_value(values, node.arguments[0][1])
             return RecordValue(taken.type, constant(rows)) if isinstance(taken, RecordValue) else taken
+        case Queue(rows):
+            queued = operand_value(values, node.arguments[0][1])
+            if rows is None or not isinstance(queued, RecordValue):
+                return queued
+            return RecordValue(queued.type, constant(rows) if isinstance(rows, int) else atom_size(rows))
         case Filter(group):
             return _kept(node, group, call, values, filters)
         case Pack(record):

@@ -14,10 +14,12 @@ from hfdsl.graph.signatures import Signature, deferred, function_signature
 from hfdsl.graph.spans import caller_span
 from hfdsl.protocols.conditions import PROVISIONS, REQUIREMENTS
 from hfdsl.protocols.filtering import kept_rows, taken_rows
+from hfdsl.protocols.queueing import Late, queue_problem
 from hfdsl.protocols.state import no_sync, sync_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import Column, MetricSpec, Obj, bool_
+from hfdsl.types.dims import Dim
 from hfdsl.types.joining import picked_rows, repeated_rows
 from hfdsl.types.rows import Grouped, GroupedBy, Independent, IndependentRows, RowDependence, WholeRows
 
@@ -198,6 +200,45 @@ def fill(batch: BatchT, rows: int) -> BatchT:
     if tracer is not None:
         return tracer.take(batch, rows, fill=True)  # type: ignore[no-any-return]  # as above
     return _rows_of(batch, taken_rows(len(batch), rows, fill=True, what="fill"))
+
+
+def queue(
+    batch: BatchT,
+    *,
+    rows: int | type[Dim] | None = None,
+    group: int = 1,
+    lag: int | None = None,
+    late: Late | None = None,
+) -> BatchT:
+    """A queue between two stages of a dataflow, which step on their own: what puts ``batch`` in, and what reads it.
+
+    ``lag`` is the worst-case staleness of what is read: how many updates the state that ``batch`` was made under is
+    behind, counted from the dispatch of its rows to the update that they are in. ``late`` says what happens to groups
+    of ``group`` rows that would exceed it: the reader waits for them in order of dispatch (``"wait"``), they are
+    dropped (``"drop"``), dropped and others dispatched in their place (``"refill"``), or trained with a mask of zeros
+    (``"mask"``). ``rows`` is the size of the batch that is taken out, where a step puts in another.
+
+    Without a lag it is a synchronous edge. Called with a real record, it hands that on.
+
+    Raises:
+        DefinitionError: HF740 for arguments without a meaning.
+        WiringError: HF206 for what is no record.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Questions(hf.Batch):
+    ...     text: hf.Obj[str, B]
+    >>> hf.queue(Questions(text=["a", "b"]), lag=4, late="wait").text.objects
+    ['a', 'b']
+    """
+    tracer = active_tracer((batch, rows, group, lag, late))
+    if tracer is not None:
+        return tracer.queue(batch, rows, group, lag, late)  # type: ignore[no-any-return]  # as above
+    if (problem := queue_problem(rows, group, lag, late)) is not None:
+        raise DefinitionError("HF740", f"hf.queue: {problem}")
+    if not isinstance(batch, Batch):
+        raise WiringError("HF206", f"queue takes a record, got {batch!r}")
+    return batch
 
 
 def sync(source: Worker, *targets: Worker) -> None:

@@ -45,6 +45,7 @@ from hfdsl.graph.program import (
     Operand,
     Pack,
     Present,
+    Queue,
     Ref,
     Repeat,
     RoleCall,
@@ -58,6 +59,7 @@ from hfdsl.graph.row_steps import (
     GroupStep,
     Origin,
     PartStep,
+    QueueStep,
     RepeatStep,
     RowStep,
     SampleStep,
@@ -286,6 +288,8 @@ class _Pass:
         rows = self.of(node.arguments[0][1]) if node.arguments else None
         if rows is None or isinstance(op, Present) or (isinstance(op, MiniBatch) and op.count == 1):
             return rows
+        if isinstance(op, Queue) and not op.splits:
+            return rows
         step = self.step(node, op)
         if step is None:
             return None
@@ -304,6 +308,8 @@ class _Pass:
                 return PartStep(index, count, after)
             case Take(rows, fill) if before is not None:
                 return FillStep(rows, before) if fill else TakeStep(rows, before)
+            case Queue() if before is not None:
+                return QueueStep(node.id, before)
             case Filter(group):
                 return self.kept(node, group, after)
         return None

@@ -11,8 +11,10 @@ from typing import Any, ClassVar, TypeAlias
 from hfdsl.graph.signatures import PortType, Signature
 from hfdsl.graph.spans import Span
 from hfdsl.protocols.filtering import taken_rows
+from hfdsl.protocols.queueing import Late
 from hfdsl.protocols.ranges import NO_ROWS, RowRanges, as_ranges
 from hfdsl.types.batches import Batch
+from hfdsl.types.dims import Dim, Size
 from hfdsl.types.joining import picked_rows, repeated_rows
 
 
@@ -43,10 +45,11 @@ Arguments: TypeAlias = "tuple[tuple[str, Operand], ...]"
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A record that the caller of the dataflow gives."""
+    """A record that the caller of the dataflow gives; ``rows`` where it has others than its class declares."""
 
     name: str
     record: type[Batch]
+    rows: Size | None = None
 
     @property
     def label(self) -> str:
@@ -244,11 +247,30 @@ class Present(Derived):
         return arguments[0][1]
 
 
+@dataclass(frozen=True, slots=True)
+class Queue(Derived):
+    """What a queue gives: with a ``lag``, rows that an earlier step may have put in; without one, those of this step.
+
+    ``rows`` is how many are taken out at once, as a number or a dim; None for as many as a step puts in. Runs of
+    ``group`` rows stay whole. ``late`` is what happens to groups that would be staler than ``lag``.
+    """
+
+    rows: int | type[Dim] | None = None
+    group: int = 1
+    lag: int | None = None
+    late: Late | None = None
+
+    @property
+    def splits(self) -> bool:
+        """Whether it separates two stages; without a lag it is a synchronous edge."""
+        return self.lag is not None
+
+
 def _selected_ranges(ranges: RowRanges, selected: Sequence[int]) -> RowRanges:
     return as_ranges([row for start, stop in ranges for row in selected[start:stop]]) or NO_ROWS
 
 
-Op: TypeAlias = Input | RoleCall | FunctionCall | Repeat | MiniBatch | Filter | Take | Pack | Present
+Op: TypeAlias = Input | RoleCall | FunctionCall | Repeat | MiniBatch | Filter | Take | Queue | Pack | Present
 
 
 @dataclass(frozen=True, slots=True)

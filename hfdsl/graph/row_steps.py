@@ -112,15 +112,35 @@ class FillStep:
 
     def back(self, rows: RowInterval, case: SizeCase) -> RowInterval | None:
         """The rows modulo how many there are."""
-        number = case.number(self.before)
-        if number is None or number < 1:
-            return None
-        length, start = rows[1] - rows[0], rows[0] % number
-        return (start, start + length) if start + length <= number else (0, number)
+        return _wrapped(rows, case.number(self.before))
 
     def words(self, rows: str) -> str:
         """For people."""
         return f"{rows}, filled up to {self.rows} rows"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStep:
+    """Rows that a queue gives, which may have been put in by any step, ``before`` rows in each; groups stay whole."""
+
+    node: int
+    before: Size
+
+    def back(self, rows: RowInterval, case: SizeCase) -> RowInterval | None:
+        """The rows of the step that put them in: further ones are of the next step."""
+        return _wrapped(rows, case.number(self.before))
+
+    def words(self, rows: str) -> str:
+        """For people."""
+        return f"{rows}, queued"
+
+
+def _wrapped(rows: RowInterval, number: int | None) -> RowInterval | None:
+    """Rows modulo ``number``; all of them where they cross the end, and None where there are none."""
+    if number is None or number < 1:
+        return None
+    length, start = rows[1] - rows[0], rows[0] % number
+    return (start, start + length) if start + length <= number else (0, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +193,7 @@ class SampleStep:
         return rows
 
 
-RowStep: TypeAlias = "RepeatStep | PartStep | TakeStep | FillStep | FilterStep | GroupStep | SampleStep"
+RowStep: TypeAlias = "RepeatStep | PartStep | TakeStep | FillStep | QueueStep | FilterStep | GroupStep | SampleStep"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from hfdsl.graph.program import (
     Output,
     Pack,
     Present,
+    Queue,
     Ref,
     Repeat,
     RoleCall,
@@ -53,6 +54,7 @@ from hfdsl.graph.signatures import (
 )
 from hfdsl.graph.spans import CallSite, Span, definition_span, traceback_span, traced_span
 from hfdsl.graph.symbolic import Symbolic, SymbolicRole
+from hfdsl.protocols.queueing import queue_problem
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
 from hfdsl.protocols.worker import Worker
@@ -78,6 +80,7 @@ class Tracer:
     optional_reads: list[tuple[Span, str, PortType]] = field(default_factory=list)
     containers: dict[int, Any] = field(default_factory=dict)  # by identity, those that were used as one value
     inner_calls: list[InnerCall] = field(default_factory=list)
+    within: list[str] = field(default_factory=list)  # the inner dataflows that are being traced, outermost first
 
     def signatures(self, role: type) -> dict[str, Signature | None]:
         """The role's signatures, read once; None for a method with an invalid declaration, which is then reported."""
@@ -177,7 +180,11 @@ class Tracer:
 
     def call_dataflow(self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A dataflow is called within this one: its nodes become this one's."""
-        return call_inner(self, body, args, kwargs)
+        self.within.append(body.__name__)
+        try:
+            return call_inner(self, body, args, kwargs)
+        finally:
+            self.within.pop()
 
     def called_inner(self, signature: Signature, values: Mapping[str, Any]) -> None:
         """Note a call of another dataflow, and what it gets: values, roles by name, and plain numbers and strings."""
@@ -281,6 +288,23 @@ class Tracer:
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return self._not_rows(batch, name)
         return self.emit(Take(rows, fill), {"batch": batch}, batch._type)
+
+    def queue(self, batch: Any, rows: Any, group: Any, lag: Any, late: Any) -> Any:
+        """``hf.queue`` on a symbolic record."""
+        for value in (batch, rows, group, lag, late):
+            if isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue):
+                return value
+        shown = (_in_words(value) if isinstance(value, Symbolic) else value for value in (rows, group, lag, late))
+        if (problem := queue_problem(*shown)) is not None:
+            return self.definition(DefinitionError("HF740", f"hf.queue: {problem}"))
+        if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
+            return self._not_rows(batch, "queue")
+        if self.within and lag is not None:
+            text = (
+                f"'{self.within[-1]}' is called by another dataflow, and its hf.queue would split that one into stages"
+            )
+            return self.definition(DefinitionError("HF741", text))
+        return self.emit(Queue(rows, group, lag, late), {"batch": batch}, batch._type)
 
     def merge(self, record: type[Batch], parts: tuple[Any, ...]) -> Any:
         """``hf.merge`` of symbolic records: each column of ``record`` from the one part that has it."""

@@ -12,6 +12,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.demands import proportional
 from hfdsl.check.multiple_sizes import refuse_multiple_sizes
 from hfdsl.check.offloads import SharedGpus
+from hfdsl.check.program import Program
 from hfdsl.check.report import CheckError, Report
 from hfdsl.check.rules.presence import provided
 from hfdsl.check.run import build_context, build_report
@@ -20,13 +21,15 @@ from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.pools import devices
 from hfdsl.deploy.value_bytes import has_no_rows, value_bytes
 from hfdsl.graph.columns import columns_read, row_bytes
+from hfdsl.graph.infer import infer
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.row_weights import row_weights_read
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
+from hfdsl.graph.stages import Stage, stages
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.edges import edges
 from hfdsl.plan.optimize import Optimize
-from hfdsl.plan.plan import DRIVER, Balance, Step, ValueLayout
+from hfdsl.plan.plan import DRIVER, Balance, Plan, Step, ValueLayout
 from hfdsl.plan.sizes import rows_in
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.batches import schema
@@ -59,6 +62,27 @@ def compile_dataflow(
     )
     if not report.ok:
         raise CheckError(report)
+    return _plan(context, report, switches)
+
+
+def compile_stages(plan: Plan) -> tuple[tuple[Stage, CompiledPlan], ...]:
+    """The stages of a compiled program, each with a plan of its own on the same processes.
+
+    Raises:
+        WiringError: HF742 where a value goes around a queue.
+    """
+    compiled = []
+    for stage in stages(plan.graph, plan.inference):
+        program = Program(stage.graph, infer(stage.graph), plan.deployment)
+        context = replace(Context.of(program, dict(plan.dims)), offload=plan.optimize.offload)
+        compiled.append((stage, _plan(context, plan.report, plan.optimize)))
+    return tuple(compiled)
+
+
+def _plan(context: Context, report: Report, switches: Optimize) -> CompiledPlan:
+    deployment = context.program.deployment
+    if deployment is None:
+        raise TypeError(context)
     groups = process_groups(deployment)
     layouts: dict[int, ValueLayout] = {node.id: ValueLayout(DRIVER, (0,)) for node in context.program.graph.inputs}
     steps = _numbered([_step(context, groups, layouts, node) for node in context.program.graph.calls])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hfdsl.errors import SizeError
-from hfdsl.graph.program import Node
+from hfdsl.graph.program import Input, Node
 from hfdsl.graph.values import RecordValue, Value
 from hfdsl.plan.plan import Plan
 from hfdsl.types.batches import Batch, schema
@@ -45,7 +45,8 @@ def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Si
     """
     measured: list[tuple[str, str, Size, int, bool]] = []
     for number, batch in inputs.items():
-        name = plan.node(number).label
+        node = plan.node(number)
+        name, rows = node.label, node.op.rows if isinstance(node.op, Input) else None
         for column, spec in schema(type(batch)).fields.items():
             if isinstance(spec, MetricSpec):
                 continue
@@ -56,7 +57,8 @@ def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Si
                 raise SizeError("HF302", f"input '{name}' has no rows: every size is at least 1")
             lengths = value.shape if isinstance(spec, ColumnSpec) else (len(value),)[: len(spec.dims)]
             ragged = isinstance(spec, ColumnSpec) and spec.ragged
-            pairs = enumerate(zip(spec.dims, lengths, strict=True))
+            dims = spec.dims if rows is None else (rows, *spec.dims[1:])
+            pairs = enumerate(zip(dims, lengths, strict=True))
             measured += [(name, column, dim, int(length), ragged and i == 1) for i, (dim, length) in pairs]
     return sorted(measured, key=lambda length: (length[4], len(length[2].atoms)))
 

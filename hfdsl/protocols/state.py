@@ -17,7 +17,12 @@ from hfdsl.types.numbers import brief, is_count
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+C = TypeVar("C")
+
 EFFECTS = "__hf_effects__"
+CORRECTS = "__hf_corrects__"
+"""The attribute under which ``corrects`` leaves a lag by state."""
+
 EffectKind: TypeAlias = Literal["reads", "writes", "exports", "loads"]
 
 DeclaredLayout: TypeAlias = Layout | Callable[..., Layout]
@@ -77,6 +82,40 @@ def writes(state: str, *, ratio: str | None = None) -> Callable[[F], F]:
     if ratio is not None and not (isinstance(ratio, str) and ratio):
         raise DefinitionError("HF120", f'writes({state!r}): ratio= is a column, such as "log_probs", got {ratio!r}')
     return _effect("writes", state, ratio=ratio)
+
+
+def corrects(state: str, *, lag: int) -> Callable[[C], C]:
+    """The loss, or the method that trains, corrects for rows made under the state as it was up to ``lag`` updates ago.
+
+    A loss with importance ratios to the log-probs that rows were sampled with does, within limits that its author
+    knows; a check asks for it where rows come from a queue. The mark may stand on a class, a function or a method.
+
+    Raises:
+        DefinitionError: HF120 where ``state`` is no name or ``lag`` is no whole number of at least 1.
+
+    >>> @corrects("policy", lag=8)
+    ... def update(log_probs: list[float], advantages: list[float]) -> None: ...
+    >>> corrected_lag(update, "policy"), corrected_lag(update, "values")
+    (8, 0)
+    """
+    if not isinstance(state, str) or not state:
+        raise DefinitionError("HF120", f'corrects takes the name of a state, such as "policy", got {state!r}')
+    if not is_count(lag):
+        raise DefinitionError(
+            "HF120", f"corrects({state!r}): lag= takes a number of updates, 1 or more, got {brief(lag)}"
+        )
+
+    def declare(loss: C) -> C:
+        setattr(loss, CORRECTS, {**getattr(loss, CORRECTS, {}), state: lag})
+        return loss
+
+    return declare
+
+
+def corrected_lag(loss: object, state: str) -> int:
+    """For how many updates of a state a loss or method corrects, by what ``corrects`` declares on it; else 0."""
+    lags: dict[str, int] = getattr(loss, CORRECTS, {})
+    return lags.get(state, 0)
 
 
 def exports(state: str, *, layout: DeclaredLayout | None = None) -> Callable[[F], F]:

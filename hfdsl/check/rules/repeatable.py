@@ -13,7 +13,7 @@ from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.graph.program import Constant, Graph, Node, Operand, Ref, Repeat, Take
+from hfdsl.graph.program import Constant, Graph, Node, Operand, Queue, Ref, Repeat, Take
 from hfdsl.graph.spans import Span
 from hfdsl.graph.trace import trace
 
@@ -80,7 +80,7 @@ def _of_nodes(first: Node, second: Node) -> str | None:
 def _count(node: Node) -> int | None:
     """The count that an operation on rows takes."""
     match node.op:
-        case Repeat(number) | Take(number):
+        case Repeat(number) | Take(number) | Queue(lag=int(number)):
             return number
     return None
 

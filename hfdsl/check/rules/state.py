@@ -21,7 +21,7 @@ from hfdsl.types.dtypes import FLOATS
 Holder: TypeAlias = tuple[str, str]
 """A role and the name of a state that it holds."""
 
-Late: TypeAlias = tuple[int, Holder]
+Behind: TypeAlias = tuple[int, Holder]
 """By how many steps a copy is behind, and behind which state."""
 
 
@@ -39,7 +39,7 @@ class _WeightVersions:
             return {holder: len(self.updates[holder])}
         return self.copies.get(holder, {})
 
-    def staleness(self, holder: Holder) -> Late:
+    def staleness(self, holder: Holder) -> Behind:
         """From how many steps a copy lacks updates, and of which trained state; its own where it has none of any."""
         late = ((len(set(self.updates[of][n:])), of) for of, n in self.has(holder).items())
         return max(late, default=(0, holder))
@@ -72,11 +72,11 @@ def weights_are_fresh(context: Context) -> Iterator[Finding]:
 
 def _staleness(
     context: Context, calls: list[tuple[Node, Effect]], trained: dict[Holder, Node], steps: int
-) -> dict[tuple[int, str], Late]:
+) -> dict[tuple[int, str], Behind]:
     """How old every state is when it is read, in the last of so many steps; further steps are like it."""
     behind = _exports_behind(context, {node.id for node, effect in calls if effect.kind == "exports"})
     loop = _WeightVersions({holder: [] for holder in trained})
-    late: dict[tuple[int, str], Late] = {}
+    late: dict[tuple[int, str], Behind] = {}
     order = ("reads", "exports", "loads", "writes")  # of one call: it reads before it writes
     for step in range(steps):
         for node, effect in sorted(calls, key=lambda call: (call[0].id, order.index(call[1].kind))):

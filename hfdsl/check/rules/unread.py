@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import index_in_loop
-from hfdsl.graph.program import Filter, MiniBatch, Node, Repeat, Take
+from hfdsl.graph.program import Filter, MiniBatch, Node, Queue, Repeat, Take
 from hfdsl.graph.spans import Span
 from hfdsl.graph.values import RecordValue
 
@@ -41,7 +41,7 @@ def _unused_selections(context: Context, read: AbstractSet[int]) -> Iterator[Fin
     lines: dict[tuple[Span, str], list[Node]] = {}
     tested = {(span.file, span.line) for span, *_ in context.program.graph.optional_reads}
     for node in context.program.graph.nodes:
-        if isinstance(node.op, (Repeat, MiniBatch, Filter, Take)):
+        if isinstance(node.op, (Repeat, MiniBatch, Filter, Take, Queue)):
             function = "minibatches" if isinstance(node.op, MiniBatch) else node.op.label
             lines.setdefault((node.span, function), []).append(node)
     for (span, function), nodes in lines.items():

@@ -1,0 +1,322 @@
+"""Stages: a program is split at its queues into ordinary programs, which step on their own.
+
+A worked example, in which nodes 7 and 8 are what ``hf.sync`` calls::
+
+    0  prompts                                          stage 0
+    1  rollout = engine.generate(prompts)               stage 0
+    2  scores  = reward.score(rollout)                  stage 0
+    3  scored  = hf.merge(Scored, rollout, scores)      stage 0, fed into the queue
+    4  batch   = hf.queue(scored, lag=4, late="wait")   read by stage 1, where it is an input
+    5  ref     = reference.log_probs(batch)             stage 1
+    6  metrics = actor.update(batch, ref)               stage 1, a result of the program
+    7  weights = actor.weights()                        stage 1: 'actor' writes its weights there
+    8  engine.load(weights)                             stage 1: it reads node 7
+
+Values that are read together belong to one step, so a stage is a connected component of the graph without the edges
+into queues: 0 to 3, and 4 to 6. What is connected to neither, here 7 and 8, belongs to the stage that writes the
+weights that it exports, else to that of the call of one of its roles before it, else to the first.
+
+Why this is right. In a component every value is made in the same step as what reads it, so it is an ordinary dataflow;
+between two components there are queues only. A component on both sides of a queue would read, in one step, rows of
+this step and rows of another one: a value goes around the queue, which is a mistake (HF742) and has no stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from hfdsl.errors import WiringError
+from hfdsl.graph.infer import Inference
+from hfdsl.graph.program import Graph, Input, Node, Operand, Output, Queue, Ref, RoleCall
+from hfdsl.protocols.state import Effect, effects_of
+
+
+class HeldState(NamedTuple):
+    """A state that a role holds."""
+
+    role: str
+    state: str
+
+
+class Sync(NamedTuple):
+    """Weights on their way: the role that exports them, the one that loads them, and the nodes of both calls."""
+
+    source: HeldState
+    target: HeldState
+    export: int
+    load: int
+
+
+class Around(NamedTuple):
+    """A value that reaches what is behind a queue by another way than the queue."""
+
+    queue: Node
+    value: Node
+    reader: Node
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a program that steps on its own; nodes of queues and syncs are numbered as in the whole program.
+
+    ``graph`` is an ordinary dataflow. Its inputs are those of the program that it reads, and the queues in ``reads``,
+    by the name of the input. It returns a dict: by the same names what it puts into each of the queues ``feeds``, and
+    at ``"results"`` the tuple of those of the program's ``results`` that it makes. ``nodes`` has for each node of
+    ``graph`` its number in the program.
+    """
+
+    number: int
+    graph: Graph
+    nodes: tuple[int, ...]
+    reads: Mapping[str, int] = field(default_factory=dict)
+    feeds: Mapping[str, int] = field(default_factory=dict)
+    results: tuple[Ref, ...] = ()
+    states_read: frozenset[HeldState] = frozenset()
+    states_written: frozenset[HeldState] = frozenset()
+    syncs: tuple[Sync, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs of the program that it reads."""
+        return tuple(node.label for node in self.graph.inputs if node.label not in self.reads)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which stage every node belongs to. ``around`` are the values that go around a queue: with any, it has no meaning.
+
+    ``of`` has by node the stage that it is a value of; a queue is a value of the stage that reads it.
+    """
+
+    graph: Graph
+    of: tuple[int, ...]
+    count: int
+    around: tuple[Around, ...] = ()
+
+    @cached_property
+    def queues(self) -> tuple[tuple[Node, Queue], ...]:
+        """The queues that separate stages."""
+        return queues_of(self.graph)
+
+    def producer(self, queue: Node) -> int:
+        """The stage that feeds a queue."""
+        source = queue.batch
+        return self.of[source.node] if source is not None else 0
+
+    def calls(self, stage: int) -> Iterator[Node]:
+        """The calls of a stage."""
+        return (node for node in self.graph.calls if self.of[node.id] == stage)
+
+
+def queues_of(graph: Graph) -> tuple[tuple[Node, Queue], ...]:
+    """The queues of a program that separate stages: those with a lag."""
+    return tuple((node, node.op) for node in graph.nodes if isinstance(node.op, Queue) and node.op.splits)
+
+
+def split(graph: Graph) -> Split:
+    """The stage of every node."""
+    queues = queues_of(graph)
+    if not queues:
+        return Split(graph, (0,) * len(graph.nodes), 1)
+    parts = _components(graph, {node.id for node, _ in queues})
+    around = tuple(_around(graph, parts, queue) for queue, _ in queues if _is_around(parts, queue))
+    ends = {parts[queue.id] for queue, _ in queues} | {parts[ref.node] for queue, _ in queues for ref in queue.refs}
+    depth = _depths(graph, parts)
+    order = sorted(ends, key=lambda part: (depth[part], part))
+    stage_of = {part: number for number, part in enumerate(order)}
+    _attach(graph, parts, stage_of)
+    return Split(graph, tuple(stage_of[part] for part in parts), len(order), around)
+
+
+def _components(graph: Graph, queues: set[int]) -> list[int]:
+    """By node the first node that is connected to it without passing into a queue."""
+    parent = list(range(len(graph.nodes)))
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = node = parent[parent[node]]
+        return node
+
+    for node in graph.nodes:
+        for ref in node.refs if node.id not in queues else ():
+            first, second = sorted((root(ref.node), root(node.id)))
+            parent[second] = first
+    return [root(node) for node in range(len(parent))]
+
+
+def _is_around(parts: Sequence[int], queue: Node) -> bool:
+    return any(parts[ref.node] == parts[queue.id] for ref in queue.refs)
+
+
+def _around(graph: Graph, parts: Sequence[int], queue: Node) -> Around:
+    """The first value that is not behind the queue and is read together with what is."""
+    behind = {queue.id}
+    for node in graph.nodes[queue.id + 1 :]:
+        if any(ref.node in behind for ref in node.refs):
+            behind.add(node.id)
+    meeting = (
+        Around(queue, graph.nodes[ref.node], graph.nodes[reader])
+        for reader in sorted(behind - {queue.id})
+        for ref in graph.nodes[reader].refs
+        if ref.node not in behind and parts[ref.node] == parts[queue.id]
+    )
+    return next(meeting)
+
+
+def _depths(graph: Graph, parts: Sequence[int]) -> dict[int, int]:
+    """By component the most queues on a way to it."""
+    depth = dict.fromkeys(parts, 0)
+    for node, _ in queues_of(graph):  # in program order: what feeds a queue comes before what reads it
+        for ref in node.refs:
+            depth[parts[node.id]] = max(depth[parts[node.id]], depth[parts[ref.node]] + 1)
+    return depth
+
+
+def _attach(graph: Graph, parts: Sequence[int], stage_of: dict[int, int]) -> None:
+    """Give the components that no queue is connected to a stage: of the writer of what they export, or of a role."""
+    writers: dict[HeldState, int] = {}
+    roles: dict[str, int] = {}
+    for node in graph.calls:
+        if parts[node.id] in stage_of and isinstance(node.op, RoleCall):
+            writers |= {holder: stage_of[parts[node.id]] for holder, effect in effects(node) if effect.kind == "writes"}
+            roles.setdefault(node.op.role, stage_of[parts[node.id]])
+    loose: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        if parts[node.id] not in stage_of:
+            loose.setdefault(parts[node.id], []).append(node)
+    for part, nodes in loose.items():
+        exported = (
+            writers.get(holder) for node in nodes for holder, effect in effects(node) if effect.kind == "exports"
+        )
+        called = (roles.get(node.op.role) for node in nodes if isinstance(node.op, RoleCall))
+        known = (stage for stage in (*exported, *called) if stage is not None)
+        stage_of[part] = next(known, 0)
+
+
+def effects(node: Node) -> Iterator[tuple[HeldState, Effect]]:
+    """The effects of a call, each with the state that it is on."""
+    if isinstance(node.op, RoleCall):
+        for effect in effects_of(node.op.signature.body):
+            yield HeldState(node.op.role, effect.state), effect
+
+
+def syncs(graph: Graph) -> tuple[Sync, ...]:
+    """Every load of weights with the exports that it reads."""
+    exports: list[frozenset[int]] = []
+    for node in graph.nodes:
+        own = {node.id} if any(effect.kind == "exports" for _, effect in effects(node)) else set[int]()
+        exports.append(frozenset(own.union(*(exports[ref.node] for ref in node.refs))))
+    return tuple(
+        Sync(source, target, export, node.id)
+        for node in graph.calls
+        for target, loading in effects(node)
+        if loading.kind == "loads"
+        for export in sorted(exports[node.id] - {node.id})
+        for source, exporting in effects(graph.nodes[export])
+        if exporting.kind == "exports"
+    )
+
+
+def stages(graph: Graph, inference: Inference | None = None) -> tuple[Stage, ...]:
+    """The stages of a program, each after those that feed it; a program without queues is one stage.
+
+    ``inference`` gives the inputs that are queues the numbers of rows that they have; without it they are those that
+    their records declare.
+
+    Raises:
+        WiringError: HF742 where a value goes around a queue.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Questions(hf.Batch):
+    ...     text: hf.Obj[str, B]
+    >>> class Model(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def answer(self, questions: Questions) -> Questions: ...
+    >>> @hf.dataflow
+    ... def flow(questions: Questions, model: Model, judge: Model) -> Questions:
+    ...     answers = hf.queue(model.answer(questions), lag=1, late="wait")
+    ...     return judge.answer(answers)
+    >>> for stage in stages(flow.trace()):
+    ...     print(stage.number, [node.label for node in stage.graph.nodes], dict(stage.reads), dict(stage.feeds))
+    0 ['questions', 'model.answer'] {} {'queue': 2}
+    1 ['queue', 'judge.answer'] {'queue': 2} {}
+    """
+    parts = split(graph)
+    for queue, value, reader in parts.around:
+        text = f"'{reader.label}' reads '{value.label}' of this step together with rows of the queue at {queue.span}"
+        raise WiringError("HF742", text)
+    if parts.count == 1:
+        return (_stage(parts, 0, inference, {}),)
+    names = _names(graph, parts)
+    return tuple(_stage(parts, number, inference, names) for number in range(parts.count))
+
+
+def _names(graph: Graph, parts: Split) -> dict[int, str]:
+    """A name for each queue that no parameter of the dataflow has."""
+    taken = {*graph.roles, *(node.label for node in graph.inputs), "results"}
+    names: dict[int, str] = {}
+    for position, (node, _) in enumerate(parts.queues):
+        name = f"queue{position + 1}" if len(parts.queues) > 1 else "queue"
+        while name in taken:
+            name += "_"
+        names[node.id] = name
+    return names
+
+
+def _stage(parts: Split, number: int, inference: Inference | None, names: Mapping[int, str]) -> Stage:
+    graph = parts.graph
+    numbers = tuple(node for node in range(len(graph.nodes)) if parts.of[node] == number)
+    new = {node: position for position, node in enumerate(numbers)}
+    fed = {names[node.id]: node for node, _ in parts.queues if parts.producer(node) == number}
+    results = tuple(ref for ref in graph.output.refs() if ref.node in new)
+    outputs: dict[str, Output] = {name: Output(_moved(node.arguments[0][1], new)) for name, node in fed.items()}
+    results_made = Output(tuple(Output(_moved(ref, new)) for ref in results))
+    nodes = [_renumbered(graph.nodes[node], new, names, inference) for node in numbers]
+    calls = [graph.nodes[node] for node in numbers]
+    called = {node.op.role for node in calls if isinstance(node.op, RoleCall)}
+    whole = parts.count == 1
+    return Stage(
+        number=number,
+        graph=graph
+        if whole
+        else replace(
+            graph,
+            name=f"{graph.name}.{number}",
+            nodes=tuple(nodes),
+            roles={name: role for name, role in graph.roles.items() if name in called},
+            output=Output({**outputs, "results": results_made}),
+            misuses=(),
+            optional_reads=(),
+            inner_calls=(),
+        ),
+        nodes=numbers,
+        reads={names[node.id]: node.id for node, _ in parts.queues if parts.of[node.id] == number},
+        feeds={name: node.id for name, node in fed.items()},
+        results=results,
+        states_read=frozenset(holder for node in calls for holder, effect in effects(node) if effect.kind == "reads"),
+        states_written=frozenset(
+            holder for node in calls for holder, effect in effects(node) if effect.kind == "writes"
+        ),
+        syncs=tuple(sync for sync in syncs(graph) if sync.load in new),
+    )
+
+
+def _renumbered(node: Node, new: Mapping[int, int], names: Mapping[int, str], inference: Inference | None) -> Node:
+    """A node of a stage: a queue that it reads is an input."""
+    if node.id in names and isinstance(node.op, Queue):
+        kind = node.result
+        record = getattr(kind, "record", None)
+        if record is None:
+            raise TypeError(node)
+        rows = inference.rows(node.id) if inference is not None else None
+        return replace(node, id=new[node.id], op=Input(names[node.id], record, rows), arguments=())
+    arguments = tuple((port, _moved(operand, new)) for port, operand in node.arguments)
+    return replace(node, id=new[node.id], arguments=arguments)
+
+
+def _moved(operand: Operand, new: Mapping[int, int]) -> Operand:
+    return replace(operand, node=new[operand.node]) if isinstance(operand, Ref) else operand

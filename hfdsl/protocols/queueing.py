@@ -1,0 +1,38 @@
+"""Queues between stages: what happens to groups that would be too stale, and which arguments have a meaning."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+from hfdsl.types.dims import Dim
+from hfdsl.types.numbers import brief, is_count
+
+Late: TypeAlias = Literal["wait", "drop", "refill", "mask"]
+"""The disciplines: what a queue does with groups that would exceed its lag.
+
+``wait``: batches are taken in order of dispatch, and the reader waits for them. ``drop``: late groups leave the queue.
+``refill``: they leave, and others are dispatched in their place. ``mask``: they are trained with a mask of zeros.
+"""
+
+DISCIPLINES: tuple[Late, ...] = get_args(Late)
+
+
+def queue_problem(rows: object, group: object, lag: object, late: object) -> str | None:
+    """What is wrong with the arguments of a queue, in words; None if nothing is.
+
+    >>> queue_problem(rows=None, group=1, lag=-1, late="wait")
+    'lag= takes a number of updates, 0 or more, got -1'
+    """
+    if rows is not None and not is_count(rows) and not (isinstance(rows, type) and issubclass(rows, Dim)):
+        return f"rows= takes a number of rows, 1 or more, or a dim, got {brief(rows)}"
+    if not is_count(group):
+        return f"group= takes a number of rows, 1 or more, got {brief(group)}"
+    if isinstance(rows, int) and rows % group:
+        return f"rows={rows} cannot be filled with whole groups of {group} rows"
+    if lag is not None and not is_count(lag, least=0):
+        return f"lag= takes a number of updates, 0 or more, got {brief(lag)}"
+    if late is not None and late not in DISCIPLINES:
+        return f"late= takes {', '.join(map(repr, DISCIPLINES))} or is left out, got {brief(late)}"
+    if late is not None and lag is None:
+        return f"late={late!r} says what happens to groups beyond a lag, and there is no lag="
+    return None
