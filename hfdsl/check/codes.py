@@ -154,15 +154,15 @@ CODES: dict[str, Code] = {
     "HF735": Code("boxes of a layout that overlap or lie outside a parameter"),
     "HF736": Code("elements of a parameter that a rank needs or should hold, and does not get"),
     "HF739": Code("a layout or parameter that is none"),
-    # HF76x queues in a run
-    "HF760": Code("a queue without places for what a step puts in"),
-    "HF761": Code("a log that is not one of the decisions of these queues"),
-    "HF762": Code("a queue whose reader gets nothing"),
     # HF74x queues
     "HF740": Code("a queue with arguments that have no meaning"),
     "HF741": Code("a queue in an inner dataflow"),
     "HF742": Code("a value that goes around a queue"),
     "HF751": Code("a program with queues where one without is needed"),
+    # HF76x queues in a run
+    "HF760": Code("a queue without places for what a step puts in"),
+    "HF761": Code("a log that is not one of the decisions of these queues"),
+    "HF762": Code("a queue whose reader gets nothing"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

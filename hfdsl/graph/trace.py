@@ -300,9 +300,7 @@ class Tracer:
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return self._not_rows(batch, "queue")
         if self.within and lag is not None:
-            text = (
-                f"'{self.within[-1]}' is called by another dataflow, and its hf.queue would split that one into stages"
-            )
+            text = f"'{self.within[-1]}' is called by another dataflow, which its hf.queue would split into stages"
             return self.definition(DefinitionError("HF741", text))
         return self.emit(Queue(rows, group, lag, late), {"batch": batch}, batch._type)
 
