@@ -10,11 +10,9 @@ from hfdsl.check.findings import Finding
 from hfdsl.check.gpu_sizes import gpu_sizes
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.pools import slot_ranges
-from hfdsl.graph.program import Graph, Node, RoleCall
 from hfdsl.protocols.role_facts import declared_gpu_bytes
-from hfdsl.protocols.state import effects_of
 from hfdsl.rl.training.changes import SetField
-from hfdsl.rl.training.preflight.numbers import generating
+from hfdsl.rl.training.preflight.dataflows import generating, ready_copies
 from hfdsl.rl.training.preflight.subject import Subject, is_ready
 from hfdsl.rl.training.toml_values import FieldReference
 from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
@@ -47,42 +45,13 @@ NO_ROOM: Final = "no cache fits: offload the other roles, use more GPUs, or give
 
 
 def samplers_have_the_model(subject: Subject) -> Iterator[Finding]:
-    """A copy of an actor's weights has the actor's architecture, its end tokens, and its temperature."""
-    actors = [role for role in subject.loaded.roles if isinstance(getattr(subject.config, role, None), ActorConfig)]
-    for actor, sampler in dict.fromkeys(pair for graph in subject.graphs.values() for pair in _copies(graph)):
-        ours, theirs = getattr(subject.config, actor, None), getattr(subject.config, sampler, None)
-        if not (isinstance(ours, ActorConfig) and isinstance(theirs, SamplerConfig)):
-            continue
-        if not all(is_ready(subject.loaded.roles[role]) for role in (actor, sampler)):
-            continue
+    """A copy of an actor's weights has the actor's architecture and its end tokens."""
+    pairs = (pair for graph in subject.graphs.values() for pair in ready_copies(subject, graph))
+    for actor, sampler in dict.fromkeys(pairs):
+        ours, theirs = getattr(subject.config, actor), getattr(subject.config, sampler)
         explicit_ends = ours.model.end_tokens is not None or theirs.model.end_tokens is not None
         names = [name for name in SAME if not (name == "eos_token_id" and explicit_ends)]
         yield from _other_model(subject, actor, sampler, names)
-        mine, other = ours.generation.temperature, theirs.generation.temperature
-        if len(actors) > 1 and mine != other:  # of a single one, temperatures_agree says so
-            yield subject.finding(
-                "HF712",
-                f"'{sampler}' has temperature = {other:g}, and '{actor}' has {mine:g}: their log-probs are of "
-                "different distributions",
-                f"{sampler}.generation.temperature",
-                related={f"{actor}.generation.temperature": f"{mine:g} here"},
-                changes=(SetField(f"{sampler}.generation.temperature", mine),),
-                advice=f"set {sampler}.generation.temperature to {mine:g}",
-            )
-
-
-def _copies(graph: Graph) -> Iterator[tuple[str, str]]:
-    """The roles that send weights by ``hf.sync``, each with one that loads them."""
-    exporting = {node.id: role for node, role in _calls_with(graph, "exports")}
-    for node, role in _calls_with(graph, "loads"):
-        yield from ((exporting[ref.node], role) for ref in node.refs if ref.node in exporting)
-
-
-def _calls_with(graph: Graph, kind: str) -> Iterator[tuple[Node, str]]:
-    """The calls with an effect of this kind, and their roles."""
-    for node in graph.calls:
-        if isinstance(node.op, RoleCall) and any(e.kind == kind for e in effects_of(node.op.signature.body)):
-            yield node, node.op.role
 
 
 def _other_model(subject: Subject, actor: str, sampler: str, names: list[str]) -> Iterator[Finding]:

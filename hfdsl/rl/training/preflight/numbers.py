@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from hfdsl.check.findings import Finding
@@ -13,8 +14,8 @@ from hfdsl.rl.batches import Prompts, R, Sequences
 from hfdsl.rl.losses import PolicyLoss
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.feeds import NEEDED
+from hfdsl.rl.training.preflight.dataflows import calls, generating, is_trained, learners, ready_copies, size_of
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.training.schedules import READY_ROLES
 from hfdsl.rl.training.typed import joined
 from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ReferenceConfig, SamplerConfig, computes
 
@@ -25,7 +26,7 @@ GRADING = ("teacher_advantages", "distance")
 def lengths_agree(subject: Subject) -> Iterator[Finding]:
     """The most tokens of a response are the width of the columns that hold them."""
     for table, graph in subject.graphs.items():
-        field, width = _size_of(subject, table, "R")
+        field, width = size_of(subject, table, "R")
         if width is None or R not in program_dims(graph):
             continue
         for role in generating(graph):
@@ -47,19 +48,19 @@ def lengths_agree(subject: Subject) -> Iterator[Finding]:
 
 def temperatures_agree(subject: Subject) -> Iterator[Finding]:
     """Log-probs that are compared are of logits divided by one temperature."""
-    for learner, actor in _learners(subject):
-        for role, temperature, field in _compared(subject, learner):
-            if temperature != actor.generation.temperature:
-                mine = actor.generation.temperature
-                yield subject.finding(
-                    "HF712",
-                    f"'{role}' has temperature = {temperature:g}, and '{learner}' has {mine:g}: their log-probs are of "
-                    "different distributions",
-                    f"{role}.{field}",
-                    related={f"{learner}.generation.temperature": f"{mine:g} here"},
-                    changes=(SetField(f"{role}.{field}", mine),),
-                    advice=f"set {role}.{field} to {mine:g}",
-                )
+    for learner, role, field in dict.fromkeys((*_compared(subject), *_sampled(subject))):
+        fields = f"{learner}.generation.temperature", f"{role}.{field}"
+        mine, other = attrgetter(*fields)(subject.config)
+        if mine != other:
+            yield subject.finding(
+                "HF712",
+                f"'{role}' has temperature = {other:g}, and '{learner}' has {mine:g}: their log-probs are of "
+                "different distributions",
+                f"{role}.{field}",
+                related={f"{learner}.generation.temperature": f"{mine:g} here"},
+                changes=(SetField(f"{role}.{field}", mine),),
+                advice=f"set {role}.{field} to {mine:g}",
+            )
 
 
 def sizes_are_given(subject: Subject) -> Iterator[Finding]:
@@ -69,14 +70,14 @@ def sizes_are_given(subject: Subject) -> Iterator[Finding]:
         if table == "update" or takes not in ([Prompts], [Sequences]):
             continue
         for dim in ("B", "P") if takes == [Prompts] else ("B", "P", "R"):
-            if _size_of(subject, table, dim)[1] is None:
+            if size_of(subject, table, dim)[1] is None:
                 yield subject.finding("HF901", f"dims: '{dim}' is missing: {NEEDED[dim]}", "dims")
 
 
 def penalties_can_act(subject: Subject) -> Iterator[Finding]:
     """Some responses are long enough for a penalty of their length."""
     for table, graph in subject.graphs.items():
-        field, width = _size_of(subject, table, "R")
+        field, width = size_of(subject, table, "R")
         for node in graph.nodes:
             arguments = dict(node.arguments)
             longest, buffer = arguments.get("longest"), arguments.get("buffer")
@@ -99,7 +100,7 @@ def penalties_can_act(subject: Subject) -> Iterator[Finding]:
 def divisors_are_lengths(subject: Subject) -> Iterator[Finding]:
     """What divides the sum over a response is the longest one, or 1."""
     for table, graph in subject.graphs.items():
-        field, width = _size_of(subject, table, "R")
+        field, width = size_of(subject, table, "R")
         for node in graph.nodes:
             loss = dict(node.arguments).get("loss")
             if not (isinstance(loss, Constant) and isinstance(loss.value, PolicyLoss)) or width is None:
@@ -142,11 +143,11 @@ def coefficients_have_a_reference(subject: Subject) -> Iterator[Finding]:
 
 def dtypes_agree(subject: Subject) -> Iterator[Finding]:
     """Responses are sampled in the dtype in which the policy learns from them."""
-    for learner, actor in _learners(subject):
+    for learner, actor in learners(subject):
         learns = computes(actor)
         for role in generating(subject.graphs[""]):
             config = getattr(subject.config, role, None)
-            if not isinstance(config, (ActorConfig, SamplerConfig)) or (role != learner and _learns(subject, role)):
+            if not isinstance(config, (ActorConfig, SamplerConfig)) or (role != learner and is_trained(subject, role)):
                 continue
             samples = computes(config)
             if samples == learns:
@@ -180,61 +181,26 @@ def caches_hold_a_row(subject: Subject) -> Iterator[Finding]:
             )
 
 
-# -- the dataflow
-
-
-def _size_of(subject: Subject, table: str, dim: str) -> tuple[str, int | None]:
-    """The field that has the size of a dim in one of the dataflows, and the size."""
-    evaluation = subject.config.evaluation
-    if table == "evaluation" and evaluation is not None and dim in evaluation.dims:
-        return f"evaluation.dims.{dim}", evaluation.dims[dim]
-    return f"dims.{dim}", subject.config.dims.get(dim)
-
-
-def calls(graph: Graph, *names: str) -> Iterator[tuple[RoleCall, Node]]:
-    """The calls of ready methods of these names."""
-    for node in graph.nodes:
-        op = node.op
-        if (
-            isinstance(op, RoleCall)
-            and op.signature.name in names
-            and op.signature.body.__module__.startswith(READY_ROLES)
-        ):
-            yield op, node
-
-
-def generating(graph: Graph) -> list[str]:
-    """The roles that generate with a ready method."""
-    return list(dict.fromkeys(op.role for op, _ in calls(graph, "generate")))
-
-
-def _learns(subject: Subject, role: str) -> bool:
-    graphs = subject.graphs.values()
-    return any(op.role == role for graph in graphs for op, _ in calls(graph, "update", "prefer"))
-
-
-def _learners(subject: Subject) -> Iterator[tuple[str, ActorConfig]]:
-    """The policy that learns, where there is just one; of several, only the dataflow knows who meets whom."""
-    policies = [
-        (role, config)
-        for role in subject.loaded.roles
-        if isinstance(config := getattr(subject.config, role, None), ActorConfig) and _learns(subject, role)
-    ]
-    yield from policies if len(policies) == 1 else ()
-
-
-def _compared(subject: Subject, learner: str) -> Iterator[tuple[str, float, str]]:
-    """The other policies whose log-probs meet the learner's: their temperatures, and the fields that have them."""
+def _compared(subject: Subject) -> Iterator[tuple[str, str, str]]:
+    """The policy that learns, the others whose log-probs meet its own, and the fields with their temperatures."""
     graph = subject.graphs[""]
-    for role in generating(graph):
-        generation = getattr(getattr(subject.config, role, None), "generation", None)
-        if role != learner and isinstance(generation, GenerationConfig):
-            yield role, generation.temperature, "generation.temperature"
-    for op, node in calls(graph, "log_probs"):
-        config = getattr(subject.config, op.role, None)
-        readers = {reader.label for reader in graph.nodes if any(_is_of(ref, node) for _, ref in reader.arguments)}
-        if isinstance(config, ReferenceConfig) and not readers <= set(GRADING):
-            yield op.role, config.temperature, "temperature"
+    for learner, _ in learners(subject):
+        for role in generating(graph):
+            generation = getattr(getattr(subject.config, role, None), "generation", None)
+            if role != learner and isinstance(generation, GenerationConfig):
+                yield learner, role, "generation.temperature"
+        for op, node in calls(graph, "log_probs"):
+            readers = {reader.label for reader in graph.nodes if any(_is_of(ref, node) for _, ref in reader.arguments)}
+            is_reference = isinstance(getattr(subject.config, op.role, None), ReferenceConfig)
+            if is_reference and not readers <= set(GRADING):
+                yield learner, op.role, "temperature"
+
+
+def _sampled(subject: Subject) -> Iterator[tuple[str, str, str]]:
+    """The actors, and the roles that sample with their weights."""
+    for graph in subject.graphs.values():
+        for actor, sampler in ready_copies(subject, graph):
+            yield actor, sampler, "generation.temperature"
 
 
 def _is_of(ref: Any, node: Node) -> bool:

@@ -1,0 +1,75 @@
+"""What preflight checks read of a dataflow: who generates, who learns, and whose weights go where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.graph.program import Graph, Node, RoleCall
+from hfdsl.protocols.state import effects_of
+from hfdsl.rl.training.preflight.subject import Subject, is_ready
+from hfdsl.rl.training.schedules import READY_ROLES
+from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
+
+
+def size_of(subject: Subject, table: str, dim: str) -> tuple[str, int | None]:
+    """The field that has the size of a dim in one of the dataflows, and the size."""
+    evaluation = subject.config.evaluation
+    if table == "evaluation" and evaluation is not None and dim in evaluation.dims:
+        return f"evaluation.dims.{dim}", evaluation.dims[dim]
+    return f"dims.{dim}", subject.config.dims.get(dim)
+
+
+def calls(graph: Graph, *names: str) -> Iterator[tuple[RoleCall, Node]]:
+    """The calls of ready methods of these names."""
+    for node in graph.nodes:
+        op = node.op
+        if (
+            isinstance(op, RoleCall)
+            and op.signature.name in names
+            and op.signature.body.__module__.startswith(READY_ROLES)
+        ):
+            yield op, node
+
+
+def generating(graph: Graph) -> list[str]:
+    """The roles that generate with a ready method."""
+    return list(dict.fromkeys(op.role for op, _ in calls(graph, "generate")))
+
+
+def is_trained(subject: Subject, role: str) -> bool:
+    """Whether a role learns with a ready method."""
+    graphs = subject.graphs.values()
+    return any(op.role == role for graph in graphs for op, _ in calls(graph, "update", "prefer"))
+
+
+def learners(subject: Subject) -> Iterator[tuple[str, ActorConfig]]:
+    """The policy that learns, where there is just one; of several, only the dataflow knows who meets whom."""
+    policies = [
+        (role, config)
+        for role in subject.loaded.roles
+        if isinstance(config := getattr(subject.config, role, None), ActorConfig) and is_trained(subject, role)
+    ]
+    yield from policies if len(policies) == 1 else ()
+
+
+def copies(graph: Graph) -> Iterator[tuple[str, str]]:
+    """The roles that send weights by ``hf.sync``, each with one that loads them."""
+    exporting = {node.id: role for node, role in _calls_with(graph, "exports")}
+    for node, role in _calls_with(graph, "loads"):
+        yield from ((exporting[ref.node], role) for ref in node.refs if ref.node in exporting)
+
+
+def _calls_with(graph: Graph, kind: str) -> Iterator[tuple[Node, str]]:
+    """The calls with an effect of this kind, and their roles."""
+    for node in graph.calls:
+        if isinstance(node.op, RoleCall) and any(e.kind == kind for e in effects_of(node.op.signature.body)):
+            yield node, node.op.role
+
+
+def ready_copies(subject: Subject, graph: Graph) -> Iterator[tuple[str, str]]:
+    """Those of ``copies`` that are an actor and a sampler as hfdsl has them."""
+    for actor, sampler in copies(graph):
+        ours, theirs = getattr(subject.config, actor, None), getattr(subject.config, sampler, None)
+        are_ready = all(is_ready(subject.loaded.roles[role]) for role in (actor, sampler))
+        if are_ready and isinstance(ours, ActorConfig) and isinstance(theirs, SamplerConfig):
+            yield actor, sampler
