@@ -26,9 +26,8 @@ from hfdsl.rl.engines.handle import EngineHandle
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.generation import generate
-from hfdsl.rl.models.policies import Sampling, policy, sampling
+from hfdsl.rl.models.policies import Sampling, engine_weights, policy, sampling
 from hfdsl.rl.models.scoring import response_log_probs
-from hfdsl.rl.models.sharding import full_weights
 from hfdsl.rl.workers.config import BatchingConfig, GenerationConfig, ModelConfig
 
 
@@ -50,7 +49,7 @@ def sampler(
     def sample(step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         with in_call(Call(seed=0, step=step, node=0, rank=0, first_row=0, row_count=len(ids))), torch.no_grad():
             if external is not None:
-                sampled = external.sample(ids, mask, learner.version, lambda: full_weights(learner), greedy=False)
+                sampled = external.sample(ids, mask, *engine_weights(learner, external), greedy=False)
                 return sampled.response, sampled.mask, sampled.log_probs
             draws = torch.rand(len(ids), tokens, generator=torch.Generator().manual_seed(step)).to(device())
             if engine.captured is not None:
@@ -65,7 +64,7 @@ def weights_and_sleep(learner: Policy, external: EngineHandle) -> dict[str, str]
     prompts = torch.empty(0, 1, dtype=torch.int64, device=device())
 
     def call() -> Any:
-        return external.sample(prompts, prompts.bool(), learner.version, lambda: full_weights(learner), greedy=True)
+        return external.sample(prompts, prompts.bool(), *engine_weights(learner, external), greedy=True)
 
     asleep, _ = timed(external.sleep)
     awake, _ = timed(call)

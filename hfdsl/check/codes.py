@@ -212,6 +212,7 @@ CODES: dict[str, Code] = {
     "HF960": Code("a sampler with another model than the actor's"),
     # HF96x adapters
     "HF962": Code("a LoRA adapter that the model cannot have"),
+    "HF963": Code("a LoRA adapter that an engine or a sampler cannot take"),
 }
 
 

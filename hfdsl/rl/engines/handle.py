@@ -8,42 +8,57 @@ An actor's engine in three steps, with the version that each side has::
     update                             2          1
     generate, generate                 2          2     they go once
 
-The policy counts its version up whenever its weights are written. An engine that was ended has version 0 again: the
-next call starts another one, and the weights follow by the same rule.
+The policy counts its version up whenever its weights are written. An engine that was ended has no version: the next
+call starts another one, and the weights follow by the same rule.
+
+An engine with an adapter has two versions, and after an update the adapter alone goes to it. The base weights go once,
+and again to an engine that was started again; an adapter follows all weights that are loaded::
+
+    role                             base, adapter    engine
+    construct                          1, 1             -, -     the engine starts
+    generate                           1, 1             1, 1     both go
+    update                             1, 2             1, 1
+    generate                           1, 2             1, 2     the adapter goes
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 
-from hfdsl.errors import HfError, ResourceError, WiringError
+from hfdsl.errors import HfError, ResourceError
 from hfdsl.protocols.call import current_call
 from hfdsl.protocols.collectives import AxisGroup
-from hfdsl.rl.engines.interface import Completion, EngineStart
+from hfdsl.rl.engines.interface import Completion, EngineAdapter, EngineStart, LoadPart
 from hfdsl.rl.engines.process import EngineProcess
 from hfdsl.rl.engines.ranks import EngineRanks
 from hfdsl.rl.engines.versions import check_version, installed_version
+from hfdsl.rl.engines.weights import Shapes, Weights, fitting
 from hfdsl.rl.models.row_errors import bad_row
-from hfdsl.rl.workers.config import FloatDType, GenerationConfig
+from hfdsl.rl.workers.config import FloatDType, GenerationConfig, ModelConfig
+from hfdsl.rl.workers.engine_adapters import MATRIX_A, engine_adapter_elements
 from hfdsl.rl.workers.gpu_memory import BLOCK_TOKENS, token_bytes
+from hfdsl.rl.workers.lora import Lora
 from hfdsl.rl.workers.slicing import parts_problem
 from hfdsl.rl.workers.state_bytes import ITEM_BYTES
 
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-"""The weights of a policy: their names and shapes."""
+ENGINES: Final = {"vllm": "hfdsl.rl.engines.vllm_engine:VllmEngine"}
+"""The classes that speak to engines, by what ``GenerationConfig.engine`` says."""
 
-Weights: TypeAlias = Iterable[tuple[str, torch.Tensor]]
-"""Weights by those names; an iterable may gather them one by one."""
 
-ADAPTERS: Final = {"vllm": "hfdsl.rl.engines.vllm_engine:VllmEngine"}
-"""The adapters, by what ``GenerationConfig.engine`` says."""
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """Weights, and their version: a number from 1 that is another one whenever they have changed."""
+
+    version: int
+    weights: Callable[[], Weights]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +80,10 @@ class Requests:
 
 
 class EngineHandle:
-    """The engine of a role, for a model with a configuration of transformers and these weights.
+    """The engine of a role, for a model with a configuration of transformers and weights of these shapes.
 
-    ``ranks`` share the engine, and ``weight_peers`` gather its weights together.
+    ``ranks`` share the engine, and ``weight_peers`` gather its weights together. With ``lora``, the engine also has an
+    adapter, whose matrices have the shapes ``adapter_shapes``.
 
     Raises:
         ResourceError: HF951 where no engine is installed, or it refuses the model; HF952 where its cache does not fit;
@@ -84,6 +100,9 @@ class EngineHandle:
         pad_token: int,
         ranks: EngineRanks,
         weight_peers: AxisGroup,
+        *,
+        lora: Lora | None = None,
+        adapter_shapes: Shapes = MappingProxyType({}),
     ) -> None:
         self.ranks, self.weight_peers, parts = ranks, weight_peers, ranks.size
         version = installed_version()
@@ -91,7 +110,8 @@ class EngineHandle:
             problem = 'engine="vllm" needs vLLM, which is not installed'
             raise ResourceError("HF951", f"{problem}; pip install 'hfdsl[vllm]'")
         check_version(version)
-        self.shapes, self.pad_token, self.deadline = shapes, pad_token, generation.engine_deadline
+        self.shapes: Mapping[LoadPart, Shapes] = {"weights": shapes, "adapter": adapter_shapes}
+        self.pad_token, self.deadline = pad_token, generation.engine_deadline
         text = model_config.get_text_config()
         self.vocabulary: int = text.vocab_size
         experts = next((name for name, shape in shapes.items() if ".experts." in name and len(shape) > 2), None)
@@ -104,39 +124,51 @@ class EngineHandle:
         refusal = parts_problem(text.to_dict(), parts)
         if refusal is not None:
             raise ResourceError("HF957", refusal)
+        weight_bytes = sum(map(prod, shapes.values())) * ITEM_BYTES[dtype] // parts
+        if lora is not None:
+            sizes = ModelConfig(config=text.to_dict())
+            weight_bytes += (engine_adapter_elements(sizes, lora, parts) or 0) * ITEM_BYTES[dtype]
         limit = getattr(text, "max_position_embeddings", None) or generation.cache_tokens
         self.start = EngineStart(
             engine=generation.engine,
-            adapter=ADAPTERS[generation.engine],
+            implementation=ENGINES[generation.engine],
             config=json.dumps(_untied(model_config.to_dict())),
             dtype=dtype,
             max_length=min(limit, generation.cache_tokens),
             cache_bytes=(generation.cache_tokens + BLOCK_TOKENS) * _token_bytes(text, dtype, parts),
-            weight_bytes=sum(map(prod, shapes.values())) * ITEM_BYTES[dtype] // parts,
+            weight_bytes=weight_bytes,
             temperature=generation.temperature,
             top_p=generation.top_p,
             top_k=generation.top_k,
             max_tokens=generation.max_tokens,
             end_tokens=tuple(end_tokens),
+            adapter=None if lora is None else engine_adapter(lora, adapter_shapes),
         )
         self.process = self._started()
         self.asleep = False
 
     def sample(
-        self, ids: torch.Tensor, mask: torch.Tensor, version: int, weights: Callable[[], Weights], *, greedy: bool
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        weights: Versioned,
+        adapter: Versioned | None = None,
+        *,
+        greedy: bool,
     ) -> Sampled:
-        """Responses to prompts i64[B, P], bool[B, P], by the weights of this version.
+        """Responses to prompts i64[B, P], bool[B, P], by these weights, and by the adapter of an engine that has one.
 
-        ``weights`` gives them where the engine has another version.
+        They go to the engine where it has another version.
 
         Raises:
             HfError: HF953 for a prompt that the engine cannot take, with its row.
             ResourceError: HF954 where the engine died; HF956 for weights of another model.
             DeadlineError: HF955 where it hangs.
         """
+        sources: dict[LoadPart, Versioned] = {"weights": weights, **({} if adapter is None else {"adapter": adapter})}
         requests = self._requests(ids, mask, greedy=greedy)
         try:
-            completions = self.ranks.together(lambda: self._completions(requests, version, weights), _tokens)
+            completions = self.ranks.together(lambda: self._completions(requests, sources), _tokens)
         except HfError:
             self.process.close()  # on every rank, whichever it failed on
             raise
@@ -157,34 +189,40 @@ class EngineHandle:
             self.process.sleep()
             self.asleep = True
 
-    def _completions(self, requests: Requests, version: int, weights: Callable[[], Weights]) -> list[Completion]:
-        """Completions of all requests, by the weights of this version."""
-        self._load(version, weights)
+    def _completions(self, requests: Requests, sources: Mapping[LoadPart, Versioned]) -> list[Completion]:
+        """Completions of all requests, by these weights."""
+        self._load(sources)
         return self.process.generate(requests.prompts, requests.seeds) if requests.prompts else []
 
-    def _load(self, version: int, weights: Callable[[], Weights]) -> None:
-        """Have an engine that is awake and has this version of the weights.
+    def _load(self, sources: Mapping[LoadPart, Versioned]) -> None:
+        """Have an engine that is awake and has these versions.
 
         Weights that are sharded are gathered by all ranks that hold a part. So where one rank needs them all take part,
         also one whose engine failed meanwhile: the others would wait for it.
         """
         alive = all(self.ranks.gather(self.process.alive))
-        is_stale = self.weight_peers.all_reduce(int(not alive or self.process.version != version), "max")
-        stream = iter(weights() if is_stale else ())
+        is_stale = False  # also of an adapter whose weights are loaded before it
+        streams: dict[LoadPart, Iterator[tuple[str, torch.Tensor]]] = {}
+        for part, source in sources.items():
+            differs = is_stale or not alive or self.process.versions.get(part) != source.version
+            is_stale = bool(self.weight_peers.all_reduce(int(differs), "max"))
+            streams[part] = iter(source.weights() if is_stale else ())
         try:
             if not alive:
                 self.process.close()
                 self.process, self.asleep = self._started(), False
             if self.asleep:
                 self.process.wake("weights")
-            if self.process.version != version:
-                self.process.load(self._checked(stream), version)
+            for part, source in sources.items():
+                if self.process.versions.get(part) != source.version:
+                    self.process.load(self._checked(streams[part], part), source.version, part)
             if self.asleep:
                 self.process.wake("cache")
                 self.asleep = False
         finally:
-            for _ in stream:
-                pass
+            for stream in streams.values():
+                for _ in stream:
+                    pass
 
     def _started(self) -> EngineProcess:
         link = self.ranks.link()
@@ -196,31 +234,14 @@ class EngineHandle:
                 error = ResourceError("HF952", f"{error.message}; set a smaller generation.cache_tokens")
             raise error from None
 
-    def check_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Refuse the weights of another model (HF956)."""
-        for _ in self._checked(weights.items()):
-            pass
-
-    def _checked(self, weights: Weights) -> Weights:
+    def _checked(self, weights: Weights, part: LoadPart) -> Weights:
         """The weights, all of which the model has, and all that it has.
 
         Raises:
             WiringError: HF956.
         """
-        missing = dict(self.shapes)
-        for name, weight in weights:
-            shape, saved = missing.pop(name, None), name.removeprefix("model.")  # ``Policy`` holds the model as "model"
-            if shape is None:
-                twice = name in self.shapes
-                problem = f"was given the weight '{saved}' twice" if twice else f"has no weight '{saved}' in its model"
-                raise WiringError("HF956", f"the engine {problem}")
-            if shape != tuple(weight.shape):
-                problem = f"the engine's model has '{saved}' of shape {shape}, and got one of {tuple(weight.shape)}"
-                raise WiringError("HF956", problem)
-            yield saved, weight
-        if missing:
-            saved = next(iter(missing)).removeprefix("model.")
-            raise WiringError("HF956", f"the engine was not given the weight '{saved}' of its model")
+        for name, weight in fitting(weights, self.shapes[part], "engine"):
+            yield name.removeprefix("model."), weight  # ``Policy`` holds the model as "model"
 
     def _requests(self, ids: torch.Tensor, mask: torch.Tensor, *, greedy: bool) -> Requests:
         """What the engine is to do: rows of this rank, and of the others that share it.
@@ -265,6 +286,12 @@ class EngineHandle:
                     "HF953",
                 )
         return None
+
+
+def engine_adapter(lora: Lora, shapes: Shapes) -> EngineAdapter:
+    """What an engine has to know of an adapter whose matrices have these shapes."""
+    layers = {name.removesuffix(MATRIX_A).rpartition(".")[2] for name in shapes if name.endswith(MATRIX_A)}
+    return EngineAdapter(lora.rank, lora.alpha, tuple(sorted(layers)))
 
 
 def engine_config(model: Any) -> Any:

@@ -11,6 +11,9 @@ from hfdsl.rl.workers.config import FloatDType
 if TYPE_CHECKING:
     import torch
 
+LoadPart: TypeAlias = Literal["weights", "adapter"]
+"""What an engine loads by itself: all weights of the model, or the LoRA adapter beside them."""
+
 WakePart: TypeAlias = Literal["weights", "cache"]
 """What of a sleeping engine is taken back by itself, so that new weights are loaded before the cache needs room."""
 
@@ -29,13 +32,27 @@ class Rendezvous:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineAdapter:
+    """The LoRA adapter that an engine has beside its weights; its matrices follow by ``load``."""
+
+    rank: int
+    """The rows of A and the columns of B."""
+
+    alpha: float
+    """The adapter counts alpha / rank times."""
+
+    layers: tuple[str, ...]
+    """The last parts of the names of the layers that may have one, such as ``"q_proj"``."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStart:
     """What an engine starts with; its weights follow by ``load``."""
 
     engine: str
     """Its name, for messages."""
 
-    adapter: str
+    implementation: str
     """The class that speaks to it, a ``GenerationEngine``, as ``module:name``; its process alone imports it."""
 
     config: str
@@ -68,6 +85,9 @@ class EngineStart:
     end_tokens: tuple[int, ...]
     """The tokens that end a response, which is then its last; an engine has no other."""
 
+    adapter: EngineAdapter | None = None
+    """The adapter that it samples with; None for weights alone."""
+
     rendezvous: Rendezvous | None = None
     """Where the processes of an engine in parts meet; None for one that is whole."""
 
@@ -94,8 +114,11 @@ class GenerationEngine(Protocol):
         """
         ...
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Replace all weights, by their names in a saved model, and forget what was computed with the old ones."""
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]], part: LoadPart) -> None:
+        """Replace all weights, by their names in a saved model, or the adapter.
+
+        What was computed with the old ones is forgotten. New weights end an adapter, which is loaded again after them.
+        """
         ...
 
     def sleep(self) -> None:

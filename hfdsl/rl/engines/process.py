@@ -23,10 +23,10 @@ from weakref import finalize
 import torch
 
 from hfdsl.errors import DeadlineError, HfError, ResourceError
-from hfdsl.rl.engines.interface import Completion, EngineStart, WakePart
+from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, WakePart
 from hfdsl.rl.engines.parts import MAX_PART, parts
 from hfdsl.rl.engines.ranks import EngineLink
-from hfdsl.rl.engines.server import MORE, Failure, Reply
+from hfdsl.rl.engines.server import MORE, Failure, Reply, after_load
 
 OF_A_TRAINER: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables of the trainer's process group, which an engine would join."""
@@ -52,7 +52,8 @@ class EngineProcess:
     """
 
     def __init__(self, start: EngineStart, deadline: float, link: EngineLink | None = None) -> None:
-        self.start, self.deadline, self.link, self.version = start, deadline, link, 0
+        self.start, self.deadline, self.link = start, deadline, link
+        self.versions: dict[LoadPart, int] = {}
         folder = tempfile.mkdtemp(prefix="hfdsl-engine-")
         ours, theirs = socket.socketpair()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
@@ -89,21 +90,21 @@ class EngineProcess:
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
         """A completion of every prompt, by the weights that were loaded last."""
-        completions: list[Completion] = self._call("generate", prompts, seeds, self.version)
+        completions: list[Completion] = self._call("generate", prompts, seeds, self.versions)
         return completions
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Replace all weights by those of a version, which is counted from 1."""
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, part: LoadPart = "weights") -> None:
+        """Replace all weights, or the adapter, by those of a version, which is counted from 1."""
         self._begin()
-        self.version = 0
-        self._send(("load", version))
+        self.versions = after_load(self.versions, part)
+        self._send(("load", part, version))
         dtype = getattr(torch, self.start.dtype)
         answer = self._receive("load")
         try:
-            for part in parts(weights, dtype, MAX_PART):
+            for piece in parts(weights, dtype, MAX_PART):
                 if answer != MORE:
                     break
-                self._send(part)
+                self._send(piece)
                 answer = self._receive("load")
         except BaseException as error:
             # It has a part of the new weights. What the iterator raises, the other ranks raise too or hear of.
@@ -113,7 +114,7 @@ class EngineProcess:
             self._send(None)
             answer = self._receive("load")
         self._value("load", answer)
-        self.version = version
+        self.versions[part] = version
 
     def sleep(self) -> None:
         """Give back the memory of the device."""

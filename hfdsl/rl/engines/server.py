@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import torch
 
-from hfdsl.rl.engines.interface import EngineStart, GenerationEngine
+from hfdsl.rl.engines.interface import EngineStart, GenerationEngine, LoadPart
 
 MORE: Final = "more"
 """The answer that asks for the next part of the weights."""
@@ -79,20 +79,30 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
     connection.send(answer)
     if engine is None:
         return
-    version = 0
+    versions: dict[LoadPart, int] = {}
     while True:
         method, *arguments = connection.recv()
         if method == "load":
-            answer, _ = _tried(lambda: engine.load(_received(connection)))
-            version = arguments[0] if isinstance(answer, Reply) else 0
-        elif method == "generate" and arguments[-1] != version:
-            answer = Failure(f"the engine has version {version} of the weights, and the call is for {arguments[-1]}")
+            part, version = arguments
+            answer, _ = _tried(lambda part=part: engine.load(_received(connection), part))  # type: ignore[misc]
+            versions = {**after_load(versions, part), part: version} if isinstance(answer, Reply) else {}
+        elif method == "generate" and arguments[-1] != versions:
+            answer = Failure(f"the engine has the versions {versions}, and the call is for {arguments[-1]}")
         else:
             call = getattr(engine, method)
             wanted = arguments[:-1] if method == "generate" else arguments
             answer, value = _tried(lambda call=call, wanted=wanted: call(*wanted))  # type: ignore[misc]
             answer = Reply(value) if isinstance(answer, Reply) else answer
         connection.send(answer)
+
+
+def after_load(versions: Mapping[LoadPart, int], part: LoadPart) -> dict[LoadPart, int]:
+    """The versions that an engine still has while it loads a part: new weights end its adapter.
+
+    >>> after_load({"weights": 1, "adapter": 4}, "adapter"), after_load({"weights": 1, "adapter": 4}, "weights")
+    ({'weights': 1}, {})
+    """
+    return {} if part == "weights" else {other: version for other, version in versions.items() if other != part}
 
 
 def memory_shortage(start: EngineStart) -> str | None:
@@ -113,7 +123,7 @@ def _free_bytes() -> int:
 
 
 def _adapter(start: EngineStart, folder: Path) -> GenerationEngine:
-    module, _, name = start.adapter.partition(":")
+    module, _, name = start.implementation.partition(":")
     engine: GenerationEngine = getattr(import_module(module), name)(start, folder)
     return engine
 

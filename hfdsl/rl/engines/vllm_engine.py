@@ -8,20 +8,26 @@ What vLLM leaves to its callers, and what goes wrong without a word:
 - It gives a mixture of experts other weights than it gets, on a CPU even the same ones again (log-probs differ by 5
   nats), so these models are refused (same module).
 - It leaves a tied output layer with its old values, so the model that it is given has none (same module).
+- It gives prompts the keys and values of an adapter by its name and path alone, so each version has its own.
+- An adapter of a layer that it has none for is left out (``hfdsl.rl.workers.engine_adapters`` refuses these).
+- Before 0.28, weights of a layer with an adapter have another name than in a saved model.
 - Greedy rows ignore the temperature, also in their log-probs; a logits processor divides by it instead.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from hfdsl.rl.engines.interface import Completion, EngineStart, Rendezvous, WakePart
+from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, Rendezvous, WakePart
+from hfdsl.rl.workers.engine_adapters import allocated_rank
 
 ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",  # a model is a folder
@@ -61,8 +67,18 @@ class VllmEngine:
             }
         if start.temperature != 1:
             options["logits_processors"] = [_divide_by(start.temperature)]
+        if start.adapter is not None:
+            options |= {
+                "enable_lora": True,
+                "max_loras": 1,
+                "max_cpu_loras": 1,
+                "max_lora_rank": allocated_rank(start.adapter.rank),
+                "lora_target_modules": list(start.adapter.layers),
+            }
         self.start = start
         self.sleeps = on_gpu
+        self.adapter: Any = None
+        self.adapter_versions = 0
         self.llm = LLM(
             model=str(folder),
             runner="generate",
@@ -100,13 +116,48 @@ class VllmEngine:
         else:  # the temperature is divided by elsewhere, see above
             rules = [common(temperature=1.0, top_p=start.top_p, top_k=start.top_k, seed=seed) for seed in seeds]
         requests: Any = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        return [_completion(output.outputs[0]) for output in self.llm.generate(requests, rules, use_tqdm=False)]
+        outputs = self.llm.generate(requests, rules, use_tqdm=False, lora_request=self.adapter)
+        return [_completion(output.outputs[0]) for output in outputs]
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Replace all weights, and forget the keys and values of the old ones."""
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]], part: LoadPart) -> None:
+        """Replace all weights, or the adapter, and forget the keys and values of the old ones."""
+        if part == "adapter":
+            self._load_adapter(dict(weights))
+        else:
+            self.adapter = None
+            named = ((name_of(name), weight) for name_of in [self._names()] for name, weight in weights)
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not reset its prefix cache")
+
+    def _load_adapter(self, matrices: Mapping[str, torch.Tensor]) -> None:
+        """Take an adapter as a saved one: vLLM reads it from a folder, once."""
+        from safetensors.torch import save_file
+        from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]  # optional
+
+        adapter = self.start.adapter
+        if adapter is None:
+            raise ValueError("the engine was started without an adapter")
+        self.adapter_versions += 1
+        saved = {f"base_model.model.{name}": matrix.cpu().contiguous() for name, matrix in matrices.items()}
+        config = {"peft_type": "LORA", "r": adapter.rank, "lora_alpha": adapter.alpha, "bias": "none"}
+        with tempfile.TemporaryDirectory(prefix="hfdsl-adapter-") as folder:
+            save_file(saved, Path(folder) / "adapter_model.safetensors")
+            written = json.dumps({**config, "target_modules": list(adapter.layers)})
+            (Path(folder) / "adapter_config.json").write_text(written, "utf-8")
+            request = LoRARequest(f"version {self.adapter_versions}", self.adapter_versions, folder)
+            if not self.llm.llm_engine.add_lora(request):
+                raise RuntimeError("vLLM did not take the adapter")
+        self.adapter = request
+
+    def _names(self) -> Callable[[str], str]:
+        """What vLLM calls a weight of a saved model, where layers have adapters."""
+        from vllm.lora.layers.base import BaseLayerWithLoRA  # pyright: ignore[reportMissingImports]  # optional
+
+        if self.start.adapter is None or hasattr(BaseLayerWithLoRA, "load_weights"):
+            return str
+        [layers] = self.llm.apply_model(_wrapped_layers)
+        return partial(_of_base_layer, layers)
 
     def sleep(self) -> None:
         """Give back the memory of the GPU; on a CPU nothing happens."""
@@ -120,6 +171,23 @@ class VllmEngine:
 
     def close(self) -> None:
         """End; the process ends with it."""
+
+
+def _wrapped_layers(model: torch.nn.Module) -> frozenset[str]:
+    """The layers of vLLM's model that hold another one beside an adapter, each by the names of a saved model."""
+    packed: Mapping[str, Sequence[str]] = getattr(model, "packed_modules_mapping", {})
+    paths = [path.rpartition(".") for path, layer in model.named_modules() if hasattr(layer, "base_layer")]
+    return frozenset(f"{path}{dot}{name}" for path, dot, last in paths for name in packed.get(last, [last]))
+
+
+def _of_base_layer(layers: frozenset[str], name: str) -> str:
+    """A weight's name where its layer is held by one with an adapter.
+
+    >>> [_of_base_layer(frozenset({"0.q_proj"}), name) for name in ("0.q_proj.weight", "norm.weight")]
+    ['0.q_proj.base_layer.weight', 'norm.weight']
+    """
+    layer, _, last = name.rpartition(".")
+    return f"{layer}.base_layer.{last}" if layer in layers else name
 
 
 def _of_a_part(rendezvous: Rendezvous | None) -> dict[str, str]:

@@ -141,6 +141,15 @@ def adapters(module: nn.Module) -> dict[str, Adapter]:
     }
 
 
+def adapter_names(module: nn.Module) -> dict[str, str]:
+    """What the matrices of a module's adapters are called in its state, by their names elsewhere.
+
+    Elsewhere ``q_proj.lora_A.default.weight`` is ``q_proj.lora_A.weight``, as peft saves it.
+    """
+    states = (state for adapter in adapters(module).values() for state in (adapter.a, adapter.b))
+    return {state.replace(f".{ADAPTER}.", "."): state for state in states}
+
+
 def adapted_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """The layers of a module that have an adapter, by their names."""
     for path, inner in module.named_modules():
@@ -184,8 +193,7 @@ def save_adapter(model: Any, folder: Path, base: str | None) -> None:
     config.save_pretrained(folder)
     state = model.state_dict()
     weights = {
-        f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": state[name].detach().cpu().contiguous()
-        for adapter in adapters(model).values()
-        for name in (adapter.a, adapter.b)
+        f"base_model.model.{name}": state[inner].detach().cpu().contiguous()
+        for name, inner in adapter_names(model).items()
     }
     save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})

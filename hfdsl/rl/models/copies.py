@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,15 +11,18 @@ import torch
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.batches import Prompts
-from hfdsl.rl.engines.handle import EngineHandle, engine_config
+from hfdsl.rl.engines.handle import EngineHandle, Versioned, engine_config
 from hfdsl.rl.engines.ranks import EngineRanks, engine_ranks
+from hfdsl.rl.engines.weights import fitting
+from hfdsl.rl.models.adapters import Adapter, adapter_names, adapters, add_adapters, base_names
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.loading import end_tokens, load, pad_token
 from hfdsl.rl.models.offloading import model_to_device, model_to_host
-from hfdsl.rl.models.policies import policy, rollout, sampling
-from hfdsl.rl.models.sharding import load_full_state_dict
-from hfdsl.rl.workers.config import ModelConfig, SamplerConfig, computes
+from hfdsl.rl.models.policies import apart_in_engine, policy, rollout, sampling
+from hfdsl.rl.models.sharding import full_adapter, full_weights, load_full_state_dict
+from hfdsl.rl.workers.config import GenerationConfig, ModelConfig, SamplerConfig, computes
+from hfdsl.rl.workers.lora import Lora
 
 
 class PolicyCopy(Protocol):
@@ -62,7 +65,14 @@ class ModelCopy:
     """A model of transformers, of which this rank may hold a slice."""
 
     def __init__(self, config: SamplerConfig, tp: AxisGroup) -> None:
-        self.policy = policy(config.model, config.generation.temperature, tp, packing=config.batching.packing)
+        self.policy = policy(
+            config.model,
+            config.generation.temperature,
+            tp,
+            config.lora,
+            config.autocast,
+            packing=config.batching.packing,
+        )
         self.policy.requires_grad_(False)
         self.sampling = sampling(self.policy, config.model, config.generation, config.batching, config.autocast)
 
@@ -75,12 +85,14 @@ class ModelCopy:
         load_full_state_dict(self.policy, weights)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The weights for a checkpoint."""
-        return self.policy.state_dict()
+        """The weights for a checkpoint; of a policy with an adapter, those of the adapter."""
+        names = adapter_names(self.policy).values()
+        state = self.policy.state_dict()
+        return {name: state[name] for name in names} if names else state
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """Take the weights of a checkpoint."""
-        self.policy.load_state_dict(state)
+        self.policy.load_state_dict(state, strict=not adapter_names(self.policy))
 
     def offload(self) -> None:
         """Free the memory of the device."""
@@ -97,17 +109,41 @@ class _FirstWeights:
     """What an engine's model starts with: its weights on the host, and its configuration."""
 
     weights: dict[str, torch.Tensor]
+    adapter: dict[str, torch.Tensor]
+    """The matrices of its adapter, by names as in ``full_adapter``."""
+
+    adapted: dict[str, Adapter]
+    """The adapter of a weight, with the names of its matrices."""
+
+    apart: Lora | None
+    """The adapter that the engine has beside the weights."""
+
     config: Any
     ends: tuple[int, ...]
     pad: int
 
 
-def _first_weights(config: ModelConfig) -> _FirstWeights:
+def _first_weights(config: ModelConfig, generation: GenerationConfig, lora: Lora | None) -> _FirstWeights:
     model = load(config)
+    first, apart = engine_config(model), apart_in_engine(generation, lora, model)
+    if lora is not None:
+        add_adapters(model, lora, config.seed, SoleRank())
     whole = Policy(model, 1.0, SoleRank())
     model_to_host(whole)  # the engine needs the device
-    weights = {name: weight.clone() for name, weight in whole.state_dict().items()}
-    return _FirstWeights(weights, engine_config(model), end_tokens(config, model), pad_token(config, model))
+    outside = {inner: name for name, inner in adapter_names(whole).items()}
+    names = base_names(whole)
+    return _FirstWeights(
+        weights=dict(full_weights(whole, merged=False)),
+        adapter=dict(full_adapter(whole)),
+        adapted={
+            names[weight]: replace(adapter, a=outside[adapter.a], b=outside[adapter.b])
+            for weight, adapter in adapters(whole).items()
+        },
+        apart=apart,
+        config=first,
+        ends=end_tokens(config, model),
+        pad=pad_token(config, model),
+    )
 
 
 class EngineCopy:
@@ -115,17 +151,28 @@ class EngineCopy:
 
     def __init__(self, config: SamplerConfig, ranks: EngineRanks) -> None:
         dtype = computes(config)
-        first = _first_weights(replace(config.model, dtype=dtype, compile=False))
-        self.weights, self.version = first.weights, 1
-        shapes = {name: tuple(weight.shape) for name, weight in self.weights.items()}
+        first = _first_weights(replace(config.model, dtype=dtype, compile=False), config.generation, config.lora)
+        self.weights, self.adapter, self.version = first.weights, first.adapter, 1
+        self.adapted, self.apart = first.adapted, first.apart is not None
         self.engine = EngineHandle(
-            first.config, shapes, config.generation, dtype, first.ends, first.pad, ranks, SoleRank()
+            first.config,
+            _shapes(first.weights),
+            config.generation,
+            dtype,
+            first.ends,
+            first.pad,
+            ranks,
+            SoleRank(),
+            lora=first.apart,
+            adapter_shapes=_shapes(first.adapter) if self.apart else {},
         )
 
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
         """The columns of a ``Rollout``, whose log-probs are the engine's."""
         ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
-        sampled = self.engine.sample(ids, mask, self.version, self._weights, greedy=greedy)
+        adapter = Versioned(self.version, self.adapter.items) if self.apart else None
+        weights = Versioned(1, self.weights.items) if self.apart else Versioned(self.version, self._merged)
+        sampled = self.engine.sample(ids, mask, weights, adapter, greedy=greedy)
         return {
             "ids": torch.cat([ids, sampled.response], 1),
             "mask": torch.cat([mask, sampled.mask], 1),
@@ -135,19 +182,21 @@ class EngineCopy:
         }
 
     def load(self, weights: dict[str, torch.Tensor]) -> None:
-        """Take an actor's weights.
+        """Take an actor's weights, or its adapter.
 
         Raises:
             WiringError: HF956 where they are those of another model; the copy keeps its own then.
         """
-        self.engine.check_weights(weights)
+        kept = self.state()
+        for _ in fitting(weights.items(), _shapes(kept), "engine"):
+            pass
         for name, weight in weights.items():
-            self.weights[name].copy_(weight)
+            kept[name].copy_(weight)
         self.version += 1
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The weights for a checkpoint."""
-        return self.weights
+        """The weights for a checkpoint; of a policy with an adapter, those of the adapter."""
+        return self.adapter or self.weights
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """Take the weights of a checkpoint."""
@@ -160,5 +209,14 @@ class EngineCopy:
     def onload(self) -> None:
         """Nothing: the engine wakes when it is called."""
 
-    def _weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return iter(self.weights.items())
+    def _merged(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, weight in self.weights.items():
+            adapter = self.adapted.get(name)
+            if adapter is None:
+                yield name, weight
+            else:
+                yield name, adapter.merged(weight, self.adapter[adapter.a], self.adapter[adapter.b])
+
+
+def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(weight.shape) for name, weight in weights.items()}

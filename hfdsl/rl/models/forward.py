@@ -60,6 +60,11 @@ class Policy(nn.Module):
         """
         return 1 + self.writes + sum(parameter._version for parameter in self.parameters())
 
+    @property
+    def base_version(self) -> int:
+        """The same of the weights that do not learn, beside an adapter."""
+        return 1 + sum(parameter._version for parameter in self.parameters() if not parameter.requires_grad)
+
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor, length: int, entropy: Entropy = "none"
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,7 +14,7 @@ from hfdsl.protocols.call import current_call
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.batches import Prompts
-from hfdsl.rl.engines.handle import EngineHandle, Sampled, engine_config
+from hfdsl.rl.engines.handle import EngineHandle, Sampled, Versioned, engine_config
 from hfdsl.rl.engines.ranks import EngineRanks, engine_ranks
 from hfdsl.rl.models.adapters import add_adapters
 from hfdsl.rl.models.captured_generation import CapturedGenerator, capture_obstacle
@@ -26,8 +26,15 @@ from hfdsl.rl.models.loading import end_tokens, load, max_sequence_length, pad_t
 from hfdsl.rl.models.micro_batches import MicroBatch, assembled, micro_batches
 from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.models.scoring import response_log_probs
-from hfdsl.rl.models.sharding import full_shapes, full_weights, gathered_parameters
+from hfdsl.rl.models.sharding import (
+    adapter_shapes,
+    full_adapter,
+    full_shapes,
+    full_weights,
+    gathered_parameters,
+)
 from hfdsl.rl.workers.config import BatchingConfig, FloatDType, GenerationConfig, ModelConfig
+from hfdsl.rl.workers.engine_adapters import adapter_problem, is_apart
 from hfdsl.rl.workers.lora import Lora
 
 
@@ -111,11 +118,13 @@ def sampling(
     batching: BatchingConfig,
     dtype: FloatDType | None,
     worker: Worker | None = None,
+    lora: Lora | None = None,
 ) -> Sampling:
     """How a policy samples under these configurations; an engine is shared with peers of the ``worker``.
 
     Raises:
-        ResourceError: HF812 for a model without a pad token, or whose steps cannot be captured.
+        ResourceError: HF812 for a model without a pad token, or whose steps cannot be captured; HF963 for an adapter
+            that the engine cannot have beside its weights.
     """
     ends, pad = end_tokens(model, policy.model), pad_token(model, policy.model)
     slices = generation_slices(policy, worker) if worker is not None and generation.engine != "vllm" else None
@@ -124,9 +133,21 @@ def sampling(
     external = None
     if generation.engine == "vllm":
         config, shapes, computes = engine_config(policy.model), full_shapes(policy), dtype or model.dtype
+        apart = apart_in_engine(generation, lora, policy.model)
         ranks = engine_ranks(worker, generation.engine_tp) if worker is not None else EngineRanks()
         weight_peers = worker.axis("world") if worker is not None else SoleRank()
-        external = EngineHandle(config, shapes, generation, computes, ends, pad, ranks, weight_peers)
+        external = EngineHandle(
+            config,
+            shapes,
+            generation,
+            computes,
+            ends,
+            pad,
+            ranks,
+            weight_peers,
+            lora=apart,
+            adapter_shapes=adapter_shapes(policy) if apart is not None else {},
+        )
         external.sleep()  # until it is needed
     return Sampling(
         generation=generation,
@@ -140,6 +161,21 @@ def sampling(
         slices=slices,
         replicas=replicas_of(worker),
     )
+
+
+def apart_in_engine(generation: GenerationConfig, lora: Lora | None, model: Any) -> Lora | None:
+    """The adapter that an engine has beside the weights of a model of transformers; None for one that is merged.
+
+    Raises:
+        ResourceError: HF963.
+    """
+    values = model.config.get_text_config().to_dict()
+    if lora is None or not is_apart(generation, lora, values):
+        return None
+    problem = adapter_problem(lora, values)
+    if problem is not None:
+        raise ResourceError("HF963", f'generation.adapter = "apart", and {problem}; set it to "merged"')
+    return lora
 
 
 def _captures(policy: Policy, generation: GenerationConfig) -> bool:
@@ -189,9 +225,17 @@ def _generate_externally(
 ) -> Sampled:
     """The rows of an engine beside the policy; each of the two has the memory that the other does not need."""
     _free_for_engine(policy)
-    sampled = engine.sample(ids, mask, policy.version, lambda: full_weights(policy), greedy=greedy)
+    sampled = engine.sample(ids, mask, *engine_weights(policy, engine), greedy=greedy)
     engine.sleep()
     return sampled
+
+
+def engine_weights(policy: Policy, engine: EngineHandle) -> tuple[Versioned, Versioned | None]:
+    """What an engine gets of a policy: all weights, or the base weights and the adapter."""
+    if engine.start.adapter is None:
+        return Versioned(policy.version, lambda: full_weights(policy)), None
+    base = Versioned(policy.base_version, lambda: full_weights(policy, merged=False))
+    return base, Versioned(policy.version, lambda: full_adapter(policy))
 
 
 def _free_for_engine(policy: Policy) -> None:

@@ -19,7 +19,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup
-from hfdsl.rl.models.adapters import adapters, base_names
+from hfdsl.rl.engines.weights import fitting
+from hfdsl.rl.models.adapters import adapter_names, adapters, base_names
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.parallel_layers import gathered_slices, local_slice
@@ -89,9 +90,12 @@ def full_state_dict(module: Policy) -> dict[str, Any]:
     return dict(full_weights(module))
 
 
-def full_weights(module: Policy) -> Iterator[tuple[str, torch.Tensor]]:
-    """The same one by one, so that no rank has to hold all of them; each step is a collective."""
-    state, dims, adapters_by_weight = module.state_dict(), slice_dims(module), adapters(module)
+def full_weights(module: Policy, *, merged: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+    """The same one by one, so that no rank has to hold all of them; each step is a collective.
+
+    Without ``merged`` they are the base weights, beside which ``full_adapter`` gives the adapters.
+    """
+    state, dims, adapters_by_weight = module.state_dict(), slice_dims(module), adapters(module) if merged else {}
     for name, base_name in base_names(module).items():
         weight = _whole(state[name])
         if name in adapters_by_weight:
@@ -99,6 +103,19 @@ def full_weights(module: Policy) -> Iterator[tuple[str, torch.Tensor]]:
             weight = adapter.merged(weight, _whole(state[adapter.a]), _whole(state[adapter.b]))
         weight = weight if module.export_dtype is None else weight.to(module.export_dtype)
         yield base_name, gathered_slices(weight, module.tp, dims[name]) if name in dims else weight
+
+
+def full_adapter(module: Policy) -> Iterator[tuple[str, torch.Tensor]]:
+    """The matrices of a module's adapters by name, whole copies one by one; each step is a collective."""
+    state = module.state_dict()
+    for name, inner in adapter_names(module).items():
+        yield name, _whole(state[inner])
+
+
+def adapter_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of ``full_adapter``."""
+    state = module.state_dict()
+    return {name: tuple(state[inner].shape) for name, inner in adapter_names(module).items()}
 
 
 def _whole(value: torch.Tensor) -> torch.Tensor:
@@ -119,11 +136,18 @@ def full_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
 
 
 def load_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
-    """Load whole weights into a module of which this rank may hold a shard or a slice."""
+    """Load whole weights into a module of which this rank may hold a shard or a slice; its adapter, where it has one.
+
+    Raises:
+        WiringError: HF956 for those of another model; the module keeps its own then.
+    """
     state, dims = module.state_dict(), slice_dims(module)
+    inner = adapter_names(module)
+    for _ in fitting(weights.items(), adapter_shapes(module) if inner else full_shapes(module), "copy of the policy"):
+        pass
     with torch.no_grad():
         for name, weight in weights.items():
-            target = state[name]
+            target = state[inner.get(name, name)]
             value = local_slice(weight, dims[name], module.tp) if name in dims else weight
             value = value.to(target.device, target.dtype)
             if isinstance(target, DTensor):

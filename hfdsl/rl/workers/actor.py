@@ -49,7 +49,13 @@ class Actor(hf.Worker):
         )
         self.learner = Learner(self.policy, self.policy.model, config.training, self.axis("dp"))
         self.sampling = sampling(
-            self.policy, config.model, config.generation, config.batching, config.training.autocast, self
+            self.policy,
+            config.model,
+            config.generation,
+            config.batching,
+            config.training.autocast,
+            worker=self,
+            lora=config.lora,
         )
 
     @register(Dispatch.THREE_D_ALL_MICRO_DP)
@@ -115,9 +121,11 @@ class Actor(hf.Worker):
     @register(FROM_FIRST)
     @hf.exports("policy")
     def weights(self) -> dict[str, Any]:
-        """The policy's weights by name, a copy, for ``hf.sync``."""
-        from hfdsl.rl.models.sharding import full_state_dict
+        """The policy's weights by name, a copy, for ``hf.sync``; those of its adapter, where ``lora`` says so."""
+        from hfdsl.rl.models.sharding import full_adapter, full_state_dict
 
+        if self.config.lora is not None and self.config.lora.exports == "adapter":
+            return dict(full_adapter(self.policy))
         return full_state_dict(self.policy)
 
     def state(self) -> dict[str, Any]:

@@ -144,6 +144,11 @@ class GenerationConfig:
     the mesh's ``tp``; a role without ``tp``, such as one that FSDP shards, may have engines on 2 or more ranks of
     ``dp``."""
 
+    adapter: Literal["auto", "apart", "merged"] = "auto"
+    """For ``"vllm"`` and a role with ``lora``: ``"apart"``, the engine computes with the adapter beside the base
+    weights, and an update sends the adapter alone; ``"merged"``, an update sends all weights, which generate faster.
+    ``"auto"`` is the first where vLLM has adapters of all targets, at most of rank 512."""
+
     def __post_init__(self) -> None:
         check_fields(self)
 
@@ -238,6 +243,10 @@ class SamplerConfig:
 
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     """The micro-batches of log-probs."""
+
+    lora: Lora | None = None
+    """The actor's, where it sends its adapter alone (``exports = "adapter"``); the model is then the one that the actor
+    starts from."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -31,6 +31,7 @@ from hfdsl.rl.workers.config import (
     TrainingConfig,
     computes,
 )
+from hfdsl.rl.workers.engine_adapters import engine_adapter_elements, is_apart
 from hfdsl.rl.workers.linear_layers import adapter_parameters
 from hfdsl.rl.workers.slicing import model_config
 from hfdsl.rl.workers.state_bytes import ITEM_BYTES, weight_count
@@ -128,14 +129,16 @@ def engine_bytes(mesh: Mesh, config: ActorConfig | SamplerConfig) -> PartBytes:
 
 
 def _engine(mesh: Mesh, config: Any, generation: GenerationConfig) -> PartBytes:
-    """What a rank has of its engine, which is cut over ``engine_tp`` ranks."""
+    """What a rank has of its engine, which is cut over ``engine_tp`` ranks; an adapter counts with the weights."""
     ranks = generation.engine_tp or mesh.gen_tp_size
     item = ITEM_BYTES[computes(config)]
     weights, token = weight_count(config.model), _model_token_bytes(config.model, item, ranks)
     if weights is None or token is None:
         return {}
+    apart = is_apart(generation, config.lora, model_config(config.model))
+    adapter = engine_adapter_elements(config.model, config.lora, ranks) or 0 if apart else 0
     return {
-        "engine's weights": -(-weights * item // ranks),
+        "engine's weights": -(-weights * item // ranks) + adapter * item,
         "engine's cache": (generation.cache_tokens + BLOCK_TOKENS) * token,
         "engine's working memory": ENGINE_WORKING,
     }

@@ -22,7 +22,7 @@ class Lora:
     adapter's parameters are float32, whatever the dtype of the model. It needs ``pip install 'hfdsl[lora]'``.
 
     >>> Lora(rank=8, targets=("q_proj", "v_proj"))
-    Lora(rank=8, alpha=32.0, targets=('q_proj', 'v_proj'), dropout=0.0)
+    Lora(rank=8, alpha=32.0, targets=('q_proj', 'v_proj'), dropout=0.0, exports='merged')
     """
 
     rank: Count = 16
@@ -37,6 +37,10 @@ class Lora:
 
     dropout: Annotated[float, Within(at_least=0, below=1)] = 0.0
     """The share of an adapter's inputs that an update sets to 0. RL keeps 0: else ratios are not 1 before an update."""
+
+    exports: Literal["merged", "adapter"] = "merged"
+    """What ``hf.sync`` sends: all weights, with the adapter merged, which any role with the model can load; or the
+    adapter's matrices alone, which a ``Sampler`` with the same model and the same ``lora`` can."""
 
     def __post_init__(self) -> None:
         check_fields(self)

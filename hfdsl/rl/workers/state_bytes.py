@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from hfdsl.rl.hub import local_folder
 from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.linear_layers import adapter_parameters
+from hfdsl.rl.workers.lora import Lora
 from hfdsl.rl.workers.slicing import WithModel, model_config
 
 ITEM_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -17,15 +19,32 @@ ITEM_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 
 NEEDED: Final = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
 
-def state_bytes(config: WithModel) -> dict[str, int]:
+class WithAdapter(WithModel, Protocol):
+    """The configuration of a role whose model may have an adapter."""
+
+    @property
+    def lora(self) -> Lora | None:
+        """The adapter."""
+        ...
+
+
+def state_bytes(config: WithAdapter) -> dict[str, int]:
     """The bytes of the state ``"policy"``, where the model's files or configuration tell how many weights it has.
 
-    >>> from hfdsl.rl.workers import ReferenceConfig
+    Of an actor that exports its adapter alone, those of the adapter, which is float32.
+
+    >>> from hfdsl.rl.workers import ActorConfig, GenerationConfig
     >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
     >>> sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
-    >>> state_bytes(ReferenceConfig(ModelConfig(config={"model_type": "llama", **sizes})))
+    >>> model = ModelConfig(config={"model_type": "llama", **sizes})
+    >>> state_bytes(ActorConfig(model, GenerationConfig(8)))
     {'policy': 784}
+    >>> state_bytes(ActorConfig(model, GenerationConfig(8), lora=Lora(2, targets=("k_proj",), exports="adapter")))
+    {'policy': 48}
     """
+    if config.lora is not None and config.lora.exports == "adapter":
+        adapter = adapter_parameters(config.model, config.lora)
+        return {} if adapter is None else {"policy": 4 * adapter}
     weights = weight_count(config.model)
     return {} if weights is None else {"policy": weights * ITEM_BYTES[config.model.dtype]}
 

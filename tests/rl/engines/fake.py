@@ -14,6 +14,7 @@ from hfdsl.rl.engines.handle import EngineHandle
 from hfdsl.rl.engines.interface import EngineStart
 from hfdsl.rl.engines.ranks import EngineRanks
 from hfdsl.rl.workers.config import GenerationConfig
+from hfdsl.rl.workers.lora import Lora
 from tests.rl.engines.fake_engine import DIE, DIFFER, HANG, RAISE, VOCABULARY, FakeEngine, Refusing, Slow
 
 __all__ = [
@@ -32,11 +33,11 @@ __all__ = [
 ]
 
 
-def start(adapter: type = FakeEngine, cache_bytes: int = 0) -> EngineStart:
+def start(implementation: type = FakeEngine, cache_bytes: int = 0) -> EngineStart:
     """What a process starts with to be such an engine."""
     return EngineStart(
         engine="fake",
-        adapter=f"{adapter.__module__}:{adapter.__name__}",
+        implementation=f"{implementation.__module__}:{implementation.__name__}",
         config="{}",
         dtype="float32",
         max_length=16,
@@ -53,9 +54,9 @@ def start(adapter: type = FakeEngine, cache_bytes: int = 0) -> EngineStart:
 @contextmanager
 def installed(version: str = "0.32.0") -> Iterator[None]:
     """Within this, a version of vLLM is installed, and it is the fake engine."""
-    adapters = {"vllm": f"{FakeEngine.__module__}:{FakeEngine.__name__}"}
+    engines = {"vllm": f"{FakeEngine.__module__}:{FakeEngine.__name__}"}
     with (
-        mock.patch.object(handles, "ADAPTERS", adapters),
+        mock.patch.object(handles, "ENGINES", engines),
         mock.patch.object(handles, "installed_version", return_value=version),
     ):
         yield
@@ -67,9 +68,23 @@ def handle(version: str = "0.32.0") -> EngineHandle:
         return handle_of_installed()
 
 
-def handle_of_installed(ranks: EngineRanks | None = None, weight_peers: AxisGroup | None = None) -> EngineHandle:
+def handle_of_installed(
+    ranks: EngineRanks | None = None, weight_peers: AxisGroup | None = None, lora: Lora | None = None
+) -> EngineHandle:
     """A role's handle of the engine that is installed."""
     ranks, weight_peers = ranks or EngineRanks(), weight_peers or SoleRank()
     config = LlamaConfig(vocab_size=VOCABULARY, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
     generation = GenerationConfig(3, engine="vllm", cache_tokens=16, engine_deadline=60)
-    return EngineHandle(config, {"model.weight": (1,)}, generation, "float32", (50,), 0, ranks, weight_peers)
+    shapes = {f"model.0.q_proj.lora_{side}.weight": (2,) for side in "AB"} if lora is not None else {}
+    return EngineHandle(
+        config,
+        {"model.weight": (1,)},
+        generation,
+        "float32",
+        (50,),
+        0,
+        ranks,
+        weight_peers,
+        lora=lora,
+        adapter_shapes=shapes,
+    )

@@ -1,4 +1,4 @@
-"""An engine of a few lines: token i of a response is the prompt's last token, plus the weight, plus i.
+"""An engine of a few lines: token i of a response is the prompt's last token, plus the weight and the adapter, plus i.
 
 Its process imports this module and little else, so that it starts soon.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is documented there
 
-from hfdsl.rl.engines.interface import Completion, EngineStart, WakePart
+from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, WakePart
 
 VOCABULARY, HANG, DIE, RAISE, DIFFER = 100, 90, 91, 92, 93
 """What a prompt may begin with to make the engine misbehave; of one in parts, the process with the last part."""
@@ -23,7 +23,8 @@ VOCABULARY, HANG, DIE, RAISE, DIFFER = 100, 90, 91, 92, 93
 
 class FakeEngine:
     def __init__(self, start: EngineStart, folder: Path) -> None:
-        self.start, self.weight = start, 0
+        self.start = start
+        self.loaded: dict[LoadPart, int] = {}
         json.loads((folder / "config.json").read_text("utf-8"))
         self.calls, self.parts = 0, start.rendezvous
         self.is_last = self.parts is None or self.parts.rank == self.parts.size - 1
@@ -59,14 +60,16 @@ class FakeEngine:
     def _completion(self, prompt: Sequence[int], shift: int) -> Completion:
         tokens: list[int] = []
         while len(tokens) < self.start.max_tokens and (not tokens or tokens[-1] not in self.start.end_tokens):
-            tokens.append((prompt[-1] + self.weight + shift + len(tokens)) % VOCABULARY)
+            tokens.append((prompt[-1] + sum(self.loaded.values()) + shift + len(tokens)) % VOCABULARY)
         return Completion(tokens, [-float(token) for token in tokens])
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]], part: LoadPart) -> None:
+        if part == "weights":
+            self.loaded = {}
         for name, weight in weights:
             if weight.isnan().any():
                 raise ValueError(f"{name} is no weight")
-            self.weight = int(weight.sum())
+            self.loaded[part] = int(weight.sum())
 
     def sleep(self) -> None:
         self.states = ["asleep"]

@@ -14,9 +14,10 @@ from transformers import AutoModelForCausalLM, MixtralConfig, Qwen2MoeConfig
 from hfdsl.errors import HfWarning, ResourceError, WiringError
 from hfdsl.protocols.call import Call, in_call
 from hfdsl.protocols.collectives import SoleRank
-from hfdsl.rl.engines.handle import EngineHandle, Sampled
+from hfdsl.rl.engines.handle import EngineHandle, Sampled, Versioned
 from hfdsl.rl.engines.ranks import EngineRanks
 from hfdsl.rl.workers.config import GenerationConfig
+from hfdsl.rl.workers.lora import Lora
 from tests.rl.engines import fake
 
 
@@ -42,13 +43,13 @@ class Policy:
         ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[False] * (width - len(prompt)) + [True] * len(prompt) for prompt in prompts])
         with in_call(Call(seed=0, step=0, node=0, rank=0, row_count=len(prompts))):
-            return engine.sample(ids, mask, self.version, self.weights, greedy=greedy)
+            return engine.sample(ids, mask, Versioned(self.version, self.weights), greedy=greedy)
 
 
 @pytest.fixture
 def policy(engine: EngineHandle) -> Policy:
     policy = Policy()
-    policy.version = engine.process.version + 1
+    policy.version = engine.process.versions.get("weights", 0) + 1
     return policy
 
 
@@ -59,6 +60,35 @@ def test_weights_go_to_the_engine_once_a_version(engine: EngineHandle, policy: P
     policy.version, policy.weight = policy.version + 1, 20.0
     assert policy.sample(engine, [1, 2]).response.tolist() == [[22, 23, 24]]
     assert policy.asked == 2
+
+
+def test_an_adapter_goes_to_the_engine_alone_and_after_all_weights() -> None:
+    """The fake engine adds what it has of the weights and of the matrix that it got last."""
+    with fake.installed():
+        engine = fake.handle_of_installed(lora=Lora(rank=2))
+    ids, sent = torch.ones(1, 1, dtype=torch.int64), list[str]()
+
+    def first(base: int, adapter: int, matrix: float = 1.0) -> int:
+        def weights() -> list[tuple[str, torch.Tensor]]:
+            sent.append("weights")
+            return [("model.weight", torch.tensor([10.0]))]
+
+        def matrices() -> list[tuple[str, torch.Tensor]]:
+            sent.append("adapter")
+            return [(f"model.0.q_proj.lora_{side}.weight", torch.full((2,), matrix)) for side in "AB"]
+
+        sampled = engine.sample(ids, ids > 0, Versioned(base, weights), Versioned(adapter, matrices), greedy=True)
+        return int(sampled.response[0, 0])
+
+    assert (first(1, 1), sent) == (13, ["weights", "adapter"])
+    assert (first(1, 1), first(1, 2, 3.0), sent) == (13, 17, ["weights", "adapter", "adapter"])
+    sent.clear()
+    assert (first(2, 2, 4.0), sent) == (19, ["weights", "adapter"])
+    os.kill(engine.process.pid, signal.SIGKILL)
+    engine.process._process.wait()
+    sent.clear()
+    assert (first(2, 2, 4.0), sent) == (19, ["weights", "adapter"])
+    engine.process.close()
 
 
 def test_rows_of_many_lengths_come_back_padded(engine: EngineHandle, policy: Policy) -> None:
@@ -108,11 +138,9 @@ def test_a_dead_engine_is_started_again_with_the_weights(engine: EngineHandle, p
 def test_weights_of_another_model_are_refused(
     engine: EngineHandle, policy: Policy, weights: list[tuple[str, torch.Tensor]], says: str
 ) -> None:
-    with pytest.raises(WiringError, match=f"HF956.*{says}"):
-        engine.check_weights(dict(weights))
     ids = torch.ones(1, 1, dtype=torch.int64)
     with pytest.raises(WiringError, match=f"HF956.*{says}"):
-        engine.sample(ids, ids > 0, policy.version, lambda: weights, greedy=True)
+        engine.sample(ids, ids > 0, Versioned(policy.version, lambda: weights), greedy=True)
     assert policy.sample(engine, [1]).response.tolist() == [[11, 12, 13]]
 
 

@@ -49,15 +49,15 @@ def test_an_engine_answers_by_the_weights_of_its_version(lasting: EngineProcess)
     loaded(lasting, 10, version=1)
     assert tokens(lasting, 1) == [11, 12, 13]
     loaded(lasting, 48, version=2)
-    assert (lasting.version, tokens(lasting, 1)) == (2, [49, 50])
+    assert (lasting.versions, tokens(lasting, 1)) == ({"weights": 2}, [49, 50])
     [completion] = lasting.generate([[1]], [8])
     assert (completion.tokens, completion.log_probs) == ([50], [-50.0])
 
 
 def test_a_call_for_another_version_is_refused(engine: EngineProcess) -> None:
     loaded(engine, 10, version=1)
-    engine.version = 2
-    with pytest.raises(ResourceError, match=r"HF954.*version 1 of the weights, and the call is for 2"):
+    engine.versions["weights"] = 2
+    with pytest.raises(ResourceError, match=r"HF954.*versions .*1}, and the call is for .*2}"):
         tokens(engine, 1)
 
 
@@ -115,7 +115,7 @@ def test_an_engine_with_a_part_of_the_new_weights_is_ended(
     with pytest.raises((ResourceError, KeyError)):
         load(engine)
     assert not engine.alive
-    assert engine.version == 0
+    assert engine.versions == {}
 
 
 def test_an_engine_that_refuses_its_model_says_why(folder: Path) -> None:

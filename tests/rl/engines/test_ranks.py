@@ -18,7 +18,7 @@ from hfdsl.protocols.call import Call, in_call
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, Prompts, R, Rollout
-from hfdsl.rl.engines.handle import EngineHandle, Sampled
+from hfdsl.rl.engines.handle import EngineHandle, Sampled, Versioned
 from hfdsl.rl.engines.ranks import EngineRanks
 from tests.rl.engines import fake
 from tests.rl.workers import tiny
@@ -55,7 +55,7 @@ class Rank:
     def sample(self, prompts: Sequence[Sequence[int]], first_row: int, *, greedy: bool) -> Sampled:
         ids = torch.tensor(prompts)
         with in_call(Call(seed=0, step=0, node=0, rank=0, first_row=first_row, row_count=len(prompts))):
-            return self.engine.sample(ids, ids >= 0, self.version, self.weights, greedy=greedy)
+            return self.engine.sample(ids, ids >= 0, Versioned(self.version, self.weights), greedy=greedy)
 
 
 class Ranks:
@@ -175,7 +175,7 @@ def test_a_part_that_died_while_idle_is_started_again_with_the_others(alike: Ran
 def test_ranks_that_gather_weights_together_all_take_part(alike: Ranks) -> None:
     alike.sample(FIRST)
     asked = [rank.asked for rank in alike.ranks]
-    alike.engines[0].process.version = 99
+    alike.engines[0].process.versions["weights"] = 99
     alike.sample(FIRST)
     assert [rank.asked for rank in alike.ranks] == [count + 1 for count in asked]
 

@@ -9,6 +9,7 @@ import os
 import signal
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -134,21 +135,84 @@ def test_an_update_reaches_the_engine(engine: w.Actor) -> None:
     assert not torch.equal(after.log_probs.tensor, result.log_probs.tensor)
 
 
-@pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
-def test_an_adapter_reaches_the_engine_merged() -> None:
-    config = w.ActorConfig(MODEL, generation("vllm"), tiny.TRAINING, tiny.FIXED, lora=w.Lora(rank=4))
-    adapted = w.Actor(config)
-    first = rollout(adapted, greedy=True)
+needs_peft = pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
+LEARNING = replace(tiny.TRAINING, optimizer=w.OptimizerConfig(learning_rate=3e-2))
+WHOLE = w.Lora(rank=4)
+SOME = w.Lora(rank=5, alpha=12, targets=("q_proj", "down_proj"))
+
+
+def adapted(adapter: Any, lora: w.Lora, model: w.ModelConfig = MODEL) -> w.Actor:
+    return w.Actor(w.ActorConfig(model, generation("vllm", adapter=adapter), LEARNING, tiny.FIXED, lora=lora))
+
+
+@needs_peft
+@pytest.mark.parametrize(
+    ("adapter", "lora"),
+    [
+        ("merged", WHOLE),
+        ("apart", WHOLE),
+        ("auto", SOME),
+        ("auto", replace(SOME, targets=("lm_head",))),
+    ],
+    ids=["merged", "apart", "some-layers", "output-layer"],
+)
+def test_an_adapter_reaches_the_engine_in_every_version(adapter: Any, lora: w.Lora) -> None:
+    """The prefix cache has blocks of the prompts by every adapter before."""
+    role = adapted(adapter, lora)
+    handle, responses = role.sampling.external, []
+    assert handle is not None
+    assert (handle.start.adapter is None) == (adapter == "merged" or lora.targets == ("lm_head",))
     for _ in range(4):
-        adapted.update(experience_of(rollout(adapted)), loss=programs.ALONE)
-    ours = rollout(adapted, greedy=True)
-    merged = actor("plain")
-    merged.policy.load_state_dict(full_state_dict(adapted.policy))
-    theirs = rollout(merged, greedy=True)
-    assert torch.equal(ours.ids.tensor, theirs.ids.tensor)
-    assert differences(ours).max() < TOLERANCE
-    torch.testing.assert_close(ours.log_probs.tensor, theirs.log_probs.tensor, rtol=0, atol=TOLERANCE)
-    assert not torch.equal(ours.ids.tensor, first.ids.tensor)
+        ours = rollout(role, greedy=True)
+        merged = actor("plain")
+        merged.policy.load_state_dict(full_state_dict(role.policy))
+        theirs = rollout(merged, greedy=True)
+        assert torch.equal(ours.ids.tensor, theirs.ids.tensor)
+        assert differences(ours).max() < TOLERANCE
+        assert differences(rollout(role)).max() < TOLERANCE
+        torch.testing.assert_close(ours.log_probs.tensor, theirs.log_probs.tensor, rtol=0, atol=TOLERANCE)
+        responses.append(ours.log_probs.tensor)
+        role.update(experience_of(ours), loss=programs.ALONE)
+    assert min((after - before).abs().max() for before, after in pairwise(responses)) > 10 * TOLERANCE
+
+
+@needs_peft
+def test_an_engine_that_was_killed_has_the_adapter_again() -> None:
+    role = adapted("apart", WHOLE)
+    role.update(experience_of(rollout(role)), loss=programs.ALONE)
+    before, handle = rollout(role), role.sampling.external
+    assert handle is not None
+    os.kill(handle.process.pid, signal.SIGKILL)
+    handle.process._process.wait()
+    again = rollout(role)
+    assert torch.equal(again.ids.tensor, before.ids.tensor)
+    assert differences(again).max() < TOLERANCE
+
+
+@needs_peft
+def test_new_base_weights_reach_the_engine_below_the_adapter() -> None:
+    role = adapted("apart", WHOLE)
+    role.update(experience_of(rollout(role)), loss=programs.ALONE)
+    rollout(role)
+    with torch.no_grad():
+        for parameter in role.policy.parameters():
+            if not parameter.requires_grad:
+                parameter.mul_(1.1)
+    assert differences(rollout(role)).max() < TOLERANCE
+
+
+@needs_peft
+@pytest.mark.parametrize("adapter", ["apart", "merged"])
+def test_a_sampler_follows_an_adapter_by_sync(adapter: Any, tmp_path: Path) -> None:
+    lora = replace(WHOLE, exports="adapter")
+    sampler = w.SamplerConfig(MODEL, generation("vllm", adapter=adapter), batching=tiny.FIXED, lora=lora)
+    trained = w.ActorConfig(MODEL, generation("plain"), LEARNING, tiny.FIXED, lora=lora)
+    deployment = tiny.deployment(actor=trained, sampler=sampler, reward=tiny.VERIFIER)
+    steps = apart_steps(deployment, "local", tmp_path / "checkpoint")
+    for _, likeliest, own, _ in steps:
+        assert torch.equal(likeliest.ids.tensor, own.ids.tensor)
+        assert (likeliest.log_probs.tensor - own.log_probs.tensor).abs().max() < TOLERANCE
+    assert (steps[0][2].log_probs.tensor - steps[2][2].log_probs.tensor).abs().max() > 10 * TOLERANCE
 
 
 def test_a_row_depends_on_its_seed_and_not_on_its_batch(engine: w.Actor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -229,6 +230,42 @@ def test_a_sampler_gets_merged_weights() -> None:
         assert torch.equal(likeliest.ids.tensor, of_actor.ids.tensor)
         torch.testing.assert_close(likeliest.log_probs.tensor, of_actor.log_probs.tensor, rtol=1e-4, atol=1e-5)
     assert not torch.equal(steps[0][2].ids.tensor, steps[2][2].ids.tensor)
+
+
+def test_a_sampler_gets_the_adapter_alone(tmp_path: Path) -> None:
+    """The first sync sends B = 0, and the sampler begins with the actor's base weights."""
+    lora = replace(LORA, exports="adapter")
+    sampler = w.SamplerConfig(tiny.MODEL, tiny.GENERATION, batching=tiny.FIXED, lora=lora)
+    deployment = tiny.deployment(actor=replace(ACTOR, lora=lora), sampler=sampler, reward=tiny.VERIFIER)
+    with apart.compile(deployment, SIZES).launch("local") as running:
+        steps = [running.step(tiny.prompts(ROWS)) for _ in range(3)]
+        running.save(tmp_path)
+    for _, likeliest, of_actor, _ in steps:
+        assert torch.equal(likeliest.ids.tensor, of_actor.ids.tensor)
+        torch.testing.assert_close(likeliest.log_probs.tensor, of_actor.log_probs.tensor, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(steps[0][2].ids.tensor, steps[2][2].ids.tensor)
+    with apart.compile(deployment, SIZES).launch("local") as running:
+        running.load(tmp_path)
+        _, likeliest, of_actor, _ = running.step(tiny.prompts(ROWS))
+    assert torch.equal(likeliest.ids.tensor, of_actor.ids.tensor)
+
+
+@pytest.mark.parametrize(
+    ("sends", "takes", "says"),
+    [
+        (replace(LORA, exports="adapter"), None, "it was sent an adapter alone"),
+        (LORA, replace(LORA, exports="adapter"), "it has an adapter, and was sent whole weights"),
+        (replace(LORA, exports="adapter"), replace(LORA, rank=3), "'model.layers.0.self_attn.q_proj.lora_A.weight'"),
+    ],
+)
+def test_a_sampler_that_cannot_take_what_is_sent_says_so(sends: w.Lora, takes: w.Lora | None, says: str) -> None:
+    sampler = w.SamplerConfig(tiny.MODEL, tiny.GENERATION, batching=tiny.FIXED, lora=takes)
+    deployment = tiny.deployment(actor=replace(ACTOR, lora=sends), sampler=sampler, reward=tiny.VERIFIER)
+    with (
+        apart.compile(deployment, SIZES).launch("local") as running,
+        pytest.raises(HfError, match=f"HF956(.|\\n)*{says}"),
+    ):
+        running.step(tiny.prompts(ROWS))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

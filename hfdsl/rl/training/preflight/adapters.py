@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
 from hfdsl.rl.training.changes import SetField
-from hfdsl.rl.training.preflight.numbers import calls
+from hfdsl.rl.training.preflight.dataflows import calls, ready_copies
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.workers.config import ActorConfig, ModelConfig
+from hfdsl.rl.training.toml_values import FieldReference
+from hfdsl.rl.workers.config import ActorConfig, ModelConfig, SamplerConfig
+from hfdsl.rl.workers.engine_adapters import adapter_problem
 from hfdsl.rl.workers.linear_layers import linear_layers, targets_of
 from hfdsl.rl.workers.lora import Lora, large_rank, matches, missing_target, nearest_target
+from hfdsl.rl.workers.slicing import model_config
 
 OUTPUT = "lm_head"
 """The output layer, which an adapter may name; whether this model's can have one, is found when it is loaded."""
@@ -53,6 +56,9 @@ def adapters_have_whole_models(subject: Subject) -> Iterator[Finding]:
     """A model with an adapter is not sliced."""
     for field, _ in subject.parts(Lora):
         role = subject.role_of(field)
+        config = getattr(subject.config, role or "", None)
+        if isinstance(config, SamplerConfig) and config.generation.engine == "vllm":
+            continue  # an engine slices its adapter with its weights
         if role is not None and subject.mesh(role).tp > 1:
             yield subject.finding(
                 "HF715",
@@ -62,6 +68,72 @@ def adapters_have_whole_models(subject: Subject) -> Iterator[Finding]:
                 related={f"deployment.roles.{role}.mesh": f"tp = {subject.mesh(role).tp}"},
                 notes=(f'{role}.training.sharding = "fsdp" shards a model with its adapter over dp',),
             )
+
+
+def adapters_fit_engines(subject: Subject) -> Iterator[Finding]:
+    """An engine that is to have an adapter beside its weights can have it."""
+    for field, model, lora in _adapted(subject):
+        role = field.rpartition(".")[0]
+        generation = getattr(getattr(subject.config, role, None), "generation", None)
+        if generation is None or generation.engine != "vllm" or generation.adapter != "apart":
+            continue
+        values = model_config(model)
+        problem = adapter_problem(lora, values) if "model_type" in values else None
+        if problem is not None:
+            yield subject.finding(
+                "HF963",
+                f"'{role}' has adapter = 'apart', and {problem}",
+                f"{role}.generation.adapter",
+                related={field: "the adapter"},
+                changes=(SetField(f"{role}.generation.adapter", "merged"),),
+                advice=f'set {role}.generation.adapter to "merged"',
+            )
+
+
+def adapters_reach_samplers(subject: Subject) -> Iterator[Finding]:
+    """What an actor sends by ``hf.sync``, an adapter or all weights, is what its sampler loads."""
+    pairs = (pair for graph in subject.graphs.values() for pair in ready_copies(subject, graph))
+    for actor, sampler in dict.fromkeys(pairs):
+        ours, theirs = getattr(subject.config, actor), getattr(subject.config, sampler)
+        sent = ours.lora if ours.lora is not None and ours.lora.exports == "adapter" else None
+        if sent is None and theirs.lora is not None:
+            merged = "all weights, with the adapter merged" if ours.lora is not None else "all weights"
+            alone = (SetField(f"{actor}.lora.exports", "adapter"),) if ours.lora is not None else ()
+            yield subject.finding(
+                "HF963",
+                f"'{sampler}' loads an adapter alone, and '{actor}' sends {merged}",
+                f"{sampler}.lora",
+                related={f"{actor}.lora" if ours.lora is not None else actor: "what is sent"},
+                changes=(SetField(f"{sampler}.lora", "none"), *alone),
+                advice=f"leave out {sampler}.lora",
+            )
+        elif sent is not None and theirs.lora != sent:
+            has = "has no lora" if theirs.lora is None else "has another one"
+            yield subject.finding(
+                "HF963",
+                f"'{actor}' sends its adapter alone, and '{sampler}' {has}",
+                f"{sampler}.lora" if theirs.lora is not None else sampler,
+                related={f"{actor}.lora": 'exports = "adapter"'},
+                changes=(
+                    SetField(f"{sampler}.lora", FieldReference(f"${actor}.lora")),
+                    SetField(f"{actor}.lora.exports", "merged"),
+                ),
+                advice=f'set {sampler}.lora to "${actor}.lora"',
+            )
+        elif sent is not None and _base(ours.model) != _base(theirs.model):
+            yield subject.finding(
+                "HF963",
+                f"'{actor}' sends its adapter alone, and '{sampler}' adds it to another model than '{actor}' does",
+                f"{sampler}.model",
+                related={f"{actor}.model": "the model that the adapter learns for"},
+                changes=(SetField(f"{sampler}.model", FieldReference(f"${actor}.model")),),
+                advice=f'set {sampler}.model to "${actor}.model"',
+            )
+
+
+def _base(model: ModelConfig) -> tuple[object, ...]:
+    """What decides on the weights that a role's model begins with."""
+    return model.path, model.config, None if model.path is not None else model.seed
 
 
 def base_policies_have_adapters(subject: Subject) -> Iterator[Finding]:

@@ -12,8 +12,10 @@ from hfdsl.check.findings import Finding, order
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.preflight.adapters import (
+    adapters_fit_engines,
     adapters_fit_models,
     adapters_have_whole_models,
+    adapters_reach_samplers,
     base_policies_have_adapters,
 )
 from hfdsl.rl.training.preflight.architecture import model_keys_are_read
@@ -58,6 +60,8 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     engines_fit_their_ranks,
     adapters_have_whole_models,
     adapters_fit_models,
+    adapters_fit_engines,
+    adapters_reach_samplers,
     base_policies_have_adapters,
     schedules_fit_the_run,
     small_steps_count,
