@@ -52,7 +52,7 @@ def state_bytes(config: WithAdapter) -> dict[str, int]:
 def weight_count(model: ModelConfig) -> int | None:
     """How many weights a model exports, tied ones once for each of their names; None where that is not known."""
     values = model_config(model)
-    shapes = _saved_shapes(local_folder(model.path)) if model.path is not None and not model.config else {}
+    shapes = saved_shapes(local_folder(model.path)) if model.path is not None and not model.config else {}
     if not shapes:
         return _llama_like(values)
     tied = values.get("tie_word_embeddings") and not any(name.startswith("lm_head") for name in shapes)
@@ -62,7 +62,7 @@ def weight_count(model: ModelConfig) -> int | None:
     return sum(map(prod, shapes.values())) + (prod(embeddings) if tied else 0)
 
 
-def _saved_shapes(folder: Path) -> dict[str, list[int]]:
+def saved_shapes(folder: Path) -> dict[str, list[int]]:
     """The shapes in the headers of a folder's safetensors files: a length of 8 bytes, then JSON of that length."""
     shapes: dict[str, list[int]] = {}
     for file in folder.glob("*.safetensors"):

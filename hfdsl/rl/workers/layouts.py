@@ -1,0 +1,126 @@
+"""The parameters of a ready role's model and which part of them its ranks hold, before the model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from hfdsl.protocols.layouts import ByName, Generation, Parameter, Replicas, Shards, Slices, StandardLayout
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.rl.hub import local_folder
+from hfdsl.rl.workers.config import ActorConfig, ModelConfig, SamplerConfig
+from hfdsl.rl.workers.linear_layers import linear_layers
+from hfdsl.rl.workers.slicing import HEADS, WithModel, model_config
+from hfdsl.rl.workers.state_bytes import saved_shapes, weight_count
+
+COLUMNS: Final = ("gate_proj", "up_proj")
+"""Modules that are sliced by their outputs, beside those of heads; outputs of the others are whole on every rank."""
+
+ROWS: Final = ("o_proj.weight", "down_proj.weight")
+"""Parameters that are sliced by the inputs of their modules."""
+
+VOCABULARY: Final = ("model.embed_tokens.weight", "lm_head.weight")
+
+
+def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
+    """The parameters of the state ``"policy"`` as it is exported; none where the configuration does not tell them.
+
+    >>> from hfdsl.rl.workers import ReferenceConfig
+    >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
+    >>> sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    >>> config = ReferenceConfig(ModelConfig(config={"model_type": "llama", **sizes}))
+    >>> [(each.name, each.shape) for each in state_parameters(config)["policy"]][:2]
+    [('model.embed_tokens.weight', (8, 4)), ('model.layers.0.self_attn.q_proj.weight', (4, 4))]
+    """
+    model = config.model
+    shapes = saved_shapes(local_folder(model.path)) if model.path is not None and not model.config else {}
+    listed = [Parameter(name, tuple(shape), model.dtype) for name, shape in shapes.items()] or list(_llama_like(model))
+    if shapes and "lm_head.weight" not in shapes and model_config(model).get("tie_word_embeddings"):
+        listed += [
+            Parameter("lm_head.weight", each.shape, model.dtype) for each in listed if each.name == VOCABULARY[0]
+        ]
+    count = sum(each.bytes // each.item_bytes for each in listed)
+    return {"policy": tuple(listed)} if listed and count == weight_count(model) else {}
+
+
+def _llama_like(model: ModelConfig) -> Iterator[Parameter]:
+    """The parameters of a model of which all linear layers are known, in the order of its modules."""
+    values, layers = model_config(model), linear_layers(model)
+    vocabulary, width, kind = values.get("vocab_size"), values.get("hidden_size"), values.get("model_type")
+    if layers is None or not isinstance(vocabulary, int) or not isinstance(width, int):
+        return
+
+    def parameter(name: str, *shape: int) -> Parameter:
+        return Parameter(name, shape, model.dtype)
+
+    head = layers["model.layers.0.self_attn.k_proj"][0] // int(values[HEADS[1]])
+    yield parameter(VOCABULARY[0], vocabulary, width)
+    for path, (outputs, inputs) in layers.items():
+        block, _, module = path.rpartition(".")
+        yield parameter(f"{path}.weight", outputs, inputs)
+        if _has_bias(kind, module, bool(values.get("attention_bias")), bool(values.get("mlp_bias"))):
+            yield parameter(f"{path}.bias", outputs)
+        if module == "o_proj" and kind == "qwen3":
+            yield from (parameter(f"{block}.{norm}.weight", head) for norm in ("q_norm", "k_norm"))
+        if module == "down_proj":
+            layer = block.removesuffix(".mlp")
+            yield from (
+                parameter(f"{layer}.{norm}.weight", width) for norm in ("input_layernorm", "post_attention_layernorm")
+            )
+    yield parameter("model.norm.weight", width)
+    yield parameter(VOCABULARY[1], vocabulary, width)
+
+
+def _has_bias(kind: object, module: str, attention: bool, mlp: bool) -> bool:
+    if module in ("q_proj", "k_proj", "v_proj"):
+        return kind == "qwen2" or (kind in ("llama", "qwen3") and attention)
+    if module == "o_proj":
+        return kind in ("llama", "qwen3") and attention
+    return kind == "llama" and mlp
+
+
+def model_layout(model: ModelConfig, tp: int) -> StandardLayout | None:
+    """The slices of a model over ``tp`` ranks; None where its plan is known only once it is loaded.
+
+    >>> sizes = {"vocab_size": 9, "hidden_size": 4, "intermediate_size": 6}
+    >>> sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    >>> layout = model_layout(ModelConfig(config={"model_type": "llama", **sizes}), 2)
+    >>> layout.boxes(Parameter("model.layers.0.self_attn.k_proj.weight", (4, 4)), Mesh(tp=2), 1)
+    (((2, 4), (0, 4)),)
+    """
+    values = model_config(model)
+    if tp == 1:
+        return Replicas()
+    vocabulary = values.get("vocab_size")
+    if linear_layers(model) is None or not isinstance(vocabulary, int):
+        return None
+    heads, key_heads = (int(values[name]) for name in HEADS)
+    return ByName(
+        {f"*.{name}": Slices(1) for name in ROWS}
+        | {"*.q_proj.*": Slices(0, units=heads)}
+        | {f"*.{name}.*": Slices(0, units=key_heads) for name in ("k_proj", "v_proj")}
+        | {f"*.{name}.*": Slices(0) for name in COLUMNS}
+        | (dict.fromkeys(VOCABULARY, Slices(0)) if vocabulary % tp == 0 else {})
+    )
+
+
+def training_layout(mesh: Mesh, config: ActorConfig) -> StandardLayout | None:
+    """What a rank of an actor holds: its slice of ``tp``, of which it has a shard of ``dp`` with FSDP."""
+    layout = model_layout(config.model, mesh.tp)
+    if layout is None or mesh.pp > 1:
+        return None
+    return layout.then(Shards("dp")) if config.training.sharding == "fsdp" else layout
+
+
+def generation_layout(mesh: Mesh, config: ActorConfig) -> StandardLayout | None:
+    """What a rank of an actor holds while it generates: its slice of ``gen_tp``."""
+    layout = model_layout(config.model, mesh.gen_tp_size)
+    return None if layout is None or mesh.pp > 1 else Generation(layout)
+
+
+def sampler_layout(mesh: Mesh, config: SamplerConfig) -> StandardLayout | None:
+    """What a rank of a sampler holds: its slice of ``gen_tp``, or for an engine all of the model in host memory."""
+    if config.generation.engine == "vllm":
+        return Replicas()
+    layout = model_layout(config.model, mesh.gen_tp_size)
+    return None if layout is None or mesh.pp > 1 else Generation(layout)
