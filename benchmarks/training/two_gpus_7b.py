@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.training.beside_trl import Case, of_row, to_toml, write_words
+from benchmarks.training.models import llama
 from hfdsl.rl.data.tokenizers import Characters, load_tokenizer
 
 LARGE = Case(32, 8, 16, 512, full=True, hidden=4096, layers=32, vocabulary=32_000, heads=32, kv_heads=8)
@@ -29,17 +30,9 @@ TINY = Case(4, 4, 16, 24, full=True, hidden=64, layers=2, heads=2, kv_heads=1)
 
 def configuration(case: Case, folder: Path, *, tiny: bool, steps: int) -> dict[str, Any]:
     """The run, as a TOML file has it."""
-    model = {
-        "model_type": "llama",
-        "vocab_size": case.vocabulary,
-        "hidden_size": case.hidden,
-        "intermediate_size": 11008 if case.hidden == 4096 else case.hidden * 11 // 4,
-        "num_hidden_layers": case.layers,
-        "num_attention_heads": case.heads,
-        "num_key_value_heads": case.kv_heads,
-        "max_position_embeddings": 1024,
-        "pad_token_id": 0,
-    }
+    inner = 11008 if case.hidden == 4096 else None
+    model = llama(case.hidden, case.layers, case.vocabulary, 1024, inner, share=case.heads // case.kv_heads)
+    model = {name: value for name, value in model.items() if value is not None}  # TOML has no null
     engine = (
         {} if tiny else {"engine": "vllm", "engine_tp": 2, "cache_tokens": case.rows * (case.prompt + case.response)}
     )
