@@ -2,7 +2,7 @@ r"""One engine at a time: tokens per second, what sleep and fresh weights cost, 
 
     for engine in plain captured vllm; do python -m benchmarks.training.engines --engine $engine; done
     python -m benchmarks.training.engines --engine vllm --hidden 2048 --layers 24 --dtype bfloat16 --rows 256 \
-        --tokens 512
+        --tokens 512 --lora 16 --adapter apart
 
 One process per engine, since each keeps its memory. Weights are random, sampling is at temperature 1, and a row that
 ends early counts with the tokens that it has. The trainer's own log-probs are not in the time of generation: they are
@@ -29,6 +29,7 @@ from hfdsl.rl.models.generation import generate
 from hfdsl.rl.models.policies import Sampling, engine_weights, policy, sampling
 from hfdsl.rl.models.scoring import response_log_probs
 from hfdsl.rl.workers.config import BatchingConfig, GenerationConfig, ModelConfig
+from hfdsl.rl.workers.lora import Lora
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, Any]:
@@ -70,7 +71,8 @@ def weights_and_sleep(learner: Policy, external: EngineHandle) -> dict[str, str]
     awake, _ = timed(call)
     with torch.no_grad():
         for weight in learner.parameters():
-            weight.mul_(1)  # a new version
+            if weight.requires_grad:
+                weight.mul_(1)  # a new version
     fresh, _ = timed(call)
     seconds = {"sleep, ms": asleep, "wake, ms": awake, "weights, ms": fresh}
     return {name: f"{1e3 * value:.0f}" for name, value in seconds.items()}
@@ -87,19 +89,36 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=32_000)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--lora", type=int, default=0, help="the rank of an adapter; 0 is none")
+    parser.add_argument("--adapter", choices=("apart", "merged"), default="apart", help="of vLLM")
     args = parser.parse_args()
     positions = args.prompt + args.tokens
     model = ModelConfig(config=llama(args.hidden, args.layers, args.vocabulary, positions), dtype=args.dtype)
     cache_tokens = max(args.rows) * positions
-    generation = GenerationConfig(args.tokens, engine=args.engine, cache_tokens=cache_tokens)
-    learner = policy(model, 1.0, SoleRank())
-    start, engine = timed(lambda: sampling(learner, model, generation, BatchingConfig(tokens=32_768), None))
+    generation = GenerationConfig(
+        args.tokens, engine=args.engine, cache_tokens=cache_tokens, adapter=args.adapter if args.lora else "auto"
+    )
+    lora = Lora(rank=args.lora, alpha=2 * args.lora) if args.lora else None
+    learner = policy(model, 1.0, SoleRank(), lora)
+    if lora is not None:
+        strengthen(learner)
+    batching = BatchingConfig(tokens=32_768)
+    start, engine = timed(lambda: sampling(learner, model, generation, batching, None, lora=lora))
     size = sum(weight.numel() for weight in learner.parameters()) / 1e6
-    print(f"{size:,.1f}M parameters, {args.dtype}, {args.prompt} + {args.tokens} tokens, {device()}")
+    adapter = f", rank {args.lora} {args.adapter}" if args.lora else ""
+    print(f"{size:,.1f}M parameters, {args.dtype}{adapter}, {args.prompt} + {args.tokens} tokens, {device()}")
     for rows in args.rows:
         print_row(args.engine, {"rows": str(rows)} | measured(learner, engine, rows, args))
     if engine.external is not None:
         print_row(args.engine, {"start, s": f"{start:.1f}"} | weights_and_sleep(learner, engine.external))
+
+
+@torch.no_grad()
+def strengthen(learner: Policy) -> None:
+    """Give a new adapter, whose B is 0, one that counts."""
+    for name, weight in learner.named_parameters():
+        if ".lora_B." in name:
+            weight.normal_(0, 0.02)
 
 
 def print_row(engine: str, cells: dict[str, str]) -> None:

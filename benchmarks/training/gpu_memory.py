@@ -1,6 +1,7 @@
 """The GPU memory of an actor with a colocated engine, by phase: as predicted before launch, and as measured.
 
 python -m benchmarks.training.gpu_memory            # a Llama of 1.26 billion parameters, on a GPU
+python -m benchmarks.training.gpu_memory --lora 16 --packing
 python -m benchmarks.training.gpu_memory --tiny     # on a CPU: it only runs
 """
 
@@ -29,15 +30,16 @@ def config(args: argparse.Namespace) -> w.ActorConfig:
     """A Llama, and its engine."""
     model = llama(args.hidden, args.layers, args.vocabulary, positions=2048)
     return w.ActorConfig(
-        model=w.ModelConfig(config=model),
+        model=w.ModelConfig(config=model, dtype="bfloat16" if args.lora else "float32"),
         generation=w.GenerationConfig(args.responses, engine=args.engine, cache_tokens=args.cache),
         training=w.TrainingConfig(w.OptimizerConfig(), autocast="bfloat16", checkpointing=True),
-        batching=w.BatchingConfig(tokens=args.micro_batch),
+        batching=w.BatchingConfig(tokens=args.micro_batch, packing=args.packing),
+        lora=w.Lora(rank=args.lora) if args.lora else None,
     )
 
 
 class Meter:
-    """The most memory in use while something runs: of the process, as torch allocates it, and of the device."""
+    """The most memory in use while something runs: that torch allocates, that it keeps, and of the device."""
 
     def __init__(self) -> None:
         self.on_gpu = torch.cuda.is_available()
@@ -46,8 +48,8 @@ class Meter:
         free, total = torch.cuda.mem_get_info() if self.on_gpu else (0, 0)
         return total - free
 
-    def __call__(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
-        """What a call returns, and GiB of the process and of the device."""
+    def __call__(self, call: Callable[[], Any]) -> tuple[Any, float, float, float]:
+        """What a call returns, and GiB that torch has allocated, that it has kept, and of the device."""
         most, stop = [self.used()], threading.Event()
 
         def watch() -> None:
@@ -67,7 +69,14 @@ class Meter:
             stop.set()
             watcher.join()
         allocated = torch.cuda.max_memory_allocated() if self.on_gpu else 0
-        return result, allocated / GIB, max(most) / GIB
+        reserved = torch.cuda.max_memory_reserved() if self.on_gpu else 0
+        return result, allocated / GIB, reserved / GIB, max(most) / GIB
+
+    def now(self) -> tuple[float, float, float]:
+        """The same at this moment."""
+        if not self.on_gpu:
+            return 0.0, 0.0, 0.0
+        return torch.cuda.memory_allocated() / GIB, torch.cuda.memory_reserved() / GIB, self.used() / GIB
 
 
 def main() -> None:
@@ -77,6 +86,8 @@ def main() -> None:
     for name, value in {"prompts": 64, "responses": 448, "cache": 131_072, "micro-batch": 16_384}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--engine", default="vllm")
+    parser.add_argument("--lora", type=int, default=0, help="the rank of an adapter of a bfloat16 model; 0 is none")
+    parser.add_argument("--packing", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     if args.tiny:
@@ -84,23 +95,25 @@ def main() -> None:
         vars(args).update(small, cache=1024, engine="plain", micro_batch=64)
     actor_config, meter = config(args), Meter()
     predicted = gpu_bytes(Mesh(), actor_config)
-    print("| phase | predicted, GiB | of the process, GiB | of the device, GiB | parts of the prediction |")
-    print("|---|---:|---:|---:|---|")
+    print("| phase | predicted, GiB | of the device, GiB | apart | allocated | kept | parts of the prediction |")
+    print("|---|---:|---:|---:|---:|---:|---|")
 
-    def row(phase: str, method: str, allocated: float, device: float) -> None:
+    def row(phase: str, method: str, allocated: float, reserved: float, device: float) -> None:
         parts = predicted.get(method, {})
         listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
         total = (CONTEXT + sum(parts.values())) / GIB
-        print(f"| {phase} | {total:.2f} | {allocated:.2f} | {device:.2f} | {listed} |", flush=True)
+        gap = f"{total / device - 1:+.1%}" if device else ""
+        cells = f"{total:.2f} | {device:.2f} | {gap} | {allocated:.2f} | {reserved:.2f}"
+        print(f"| {phase} | {cells} | {listed} |", flush=True)
 
     actor, *most = meter(lambda: w.Actor(actor_config))
     row("construct", "generate", *most)
-    row("idle, at first", "", torch.cuda.memory_allocated() / GIB if meter.on_gpu else 0, meter.used() / GIB)
+    row("idle, at first", "", *meter.now())
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(2, args.vocabulary, (args.rows, args.prompts), generator=draw)
     prompts = Prompts(ids=ids, mask=torch.ones_like(ids, dtype=torch.bool), task=[{}] * args.rows)
 
-    def called(node: int, body: Callable[[], Any]) -> tuple[Any, float, float]:
+    def called(node: int, body: Callable[[], Any]) -> tuple[Any, float, float, float]:
         with in_call(Call(seed=0, step=0, node=node, rank=0, first_row=0, row_count=args.rows)):
             return meter(body)
 
@@ -117,10 +130,12 @@ def main() -> None:
         row(f"update {update + 1}", "update", *most)
     _, *most = called(4, lambda: actor.generate(prompts))
     row("generate again", "generate", *most)
-    row("idle", "", torch.cuda.memory_allocated() / GIB if meter.on_gpu else 0, meter.used() / GIB)
+    row("idle", "", *meter.now())
+    _, *most = meter(actor.weights)
+    row("weights", "weights", *most)
     if meter.on_gpu:
         torch.cuda.empty_cache()
-        row("idle, cache of torch emptied", "", torch.cuda.memory_allocated() / GIB, meter.used() / GIB)
+        row("idle, cache of torch emptied", "", *meter.now())
 
 
 if __name__ == "__main__":

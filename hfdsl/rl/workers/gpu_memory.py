@@ -6,7 +6,8 @@ with AdamW, autocast to bfloat16, recomputed activations, and vLLM with a cache 
 
     between calls   weights 4.7, moments 9.4, engine's process 1.4, gradients 4.7
     generate        weights 4.7, moments 9.4, engine's process 1.4, engine's weights 2.4, cache 12.0, working memory 2.5
-    update          weights 4.7, moments 9.4, engine's process 1.4, gradients 4.7, activations 6.4
+    update          weights 4.7, moments 9.4, engine's process 1.4, gradients 4.7, activations 6.4, fragmentation 1.3
+    weights         weights 4.7, moments 9.4, engine's process 1.4, gradients 4.7, exported copy 4.7
 
 Weights, moments and the engine's weights and cache are exact where the sizes of the model are known: they are what
 HF959 counts. The rest are estimates: ``ENGINE_PROCESS`` and ``ENGINE_WORKING`` were measured with vLLM 0.26 on an H200,
@@ -34,7 +35,7 @@ from hfdsl.rl.workers.config import (
 from hfdsl.rl.workers.engine_adapters import engine_adapter_elements, is_apart
 from hfdsl.rl.workers.linear_layers import adapter_parameters
 from hfdsl.rl.workers.slicing import model_config
-from hfdsl.rl.workers.state_bytes import ITEM_BYTES, weight_count
+from hfdsl.rl.workers.state_bytes import ITEM_BYTES, state_bytes, weight_count
 
 PartBytes: TypeAlias = dict[str, int]
 """Bytes by what they hold."""
@@ -54,7 +55,13 @@ engine itself needs one more than the sequences do."""
 CHUNK_BYTES: Final = 2**30
 """What a part of the logits needs at a time: the logits, of 256 MiB, and what is computed from them."""
 
-ESTIMATES: Final = frozenset({"engine's process", "engine's working memory", "activations"})
+FRAGMENTS: Final = 5
+"""Torch's allocator keeps a fifth more than activations take: 0.6 GiB beside 3.3, and 1.5 beside 6.4, were measured."""
+
+SCORING: Final = ("log_probs", "base_log_probs", "values", "score", "cost")
+"""The methods that pass sequences through a model without a gradient."""
+
+ESTIMATES: Final = frozenset({"engine's process", "engine's working memory", "activations", "fragmentation"})
 """The parts that are not exact."""
 
 
@@ -68,44 +75,48 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
     {'weights': 784}
     """
     count = parameter_count(config.model)
-    if count is None:
-        return {}
-    training = config.training if isinstance(config, (ActorConfig, CriticConfig)) else None
     generation = config.generation if isinstance(config, (ActorConfig, SamplerConfig)) else None
-    shards = mesh.tp * (mesh.dp if training is not None and training.sharding == "fsdp" else 1)
-    item, masters = ITEM_BYTES[config.model.dtype], training is not None and _has_masters(config)
-    sharded = training is not None and training.sharding == "fsdp" and mesh.dp > 1
-    held: PartBytes = {}
     engine = _engine(mesh, config, generation) if generation is not None and generation.engine == "vllm" else {}
-    if not (isinstance(config, SamplerConfig) and engine):  # that one has its weights in the engine alone
-        held["weights"] = -(-count * (4 if masters and sharded else item) // shards)
-    if training is not None:
-        learned = _learned_bytes(config, count)
-        if learned is None:
-            return {}
-        if masters and not sharded and isinstance(config, (ActorConfig, CriticConfig)) and config.lora is None:
-            held["master weights"] = -(-learned // shards)
-        held["moments"] = -(-2 * learned // shards)
+    only_engine = isinstance(config, SamplerConfig) and bool(engine)  # that one has its weights in the engine alone
+    held = None if count is None else _held(mesh, config, count, weights=not only_engine)
+    if count is None or held is None:
+        return {}
     if engine:
         held["engine's process"] = ENGINE_PROCESS
     sampling = {**held, **engine}
-    if training is not None:
+    if "moments" in held:
         held["gradients"] = held["moments"] // 2
-    phases: dict[str, PartBytes] = {"": held}
-    scoring = _activations(config, count, None)
-    if scoring is not None and not (isinstance(config, SamplerConfig) and engine):
-        phases |= {name: {**held, "activations": scoring} for name in ("log_probs", "values", "score", "cost")}
-    if not engine and generation is not None and mesh.gen_tp_size < mesh.tp and isinstance(config, ActorConfig):
-        slices = -(-count * item // mesh.gen_tp_size)
-        # Without FSDP the slices that learn lie in those that sample.
-        phases["generate"] = {**held, **({"generation slices": slices} if sharded else {"weights": slices})}
+    phases: dict[str, PartBytes] = {"": sampling if only_engine else held}
     if engine:
         phases["generate"] = sampling
-        phases[""] = sampling if isinstance(config, SamplerConfig) else held
-    learning = None if training is None else _activations(config, count, training)
-    if learning is not None:
-        phases |= {name: {**held, "activations": learning} for name in ("update", "prefer", "imitate")}
+    if isinstance(config, ActorConfig):
+        phases["weights"] = {**held, "exported copy": state_bytes(config).get("policy", 0)}
+    training = config.training if isinstance(config, (ActorConfig, CriticConfig)) else None
+    if not only_engine:
+        scoring = _activations(config, count, None)
+        phases |= {name: {**held, **scoring} for name in SCORING if scoring}
+    if training is not None:
+        learning = _activations(config, count, training)
+        phases |= {name: {**held, **learning} for name in ("update", "prefer", "imitate") if learning}
     return phases
+
+
+def _held(mesh: Mesh, config: Any, count: int, *, weights: bool) -> PartBytes | None:
+    """What a rank has of a model all the time, and of its optimizer; None where an adapter's sizes are not known."""
+    training: TrainingConfig | None = getattr(config, "training", None)
+    sharded = training is not None and training.sharding == "fsdp" and mesh.dp > 1
+    shards = mesh.tp * (mesh.dp if sharded else 1)
+    masters = training is not None and _has_masters(config)
+    item = 4 if masters and sharded else ITEM_BYTES[config.model.dtype]
+    held = {"weights": -(-count * item // shards)} if weights else {}
+    if training is not None:
+        learned = _learned_bytes(config, count)
+        if learned is None:
+            return None
+        if masters and not sharded and config.lora is None:
+            held["master weights"] = -(-learned // shards)
+        held["moments"] = -(-2 * learned // shards)
+    return held
 
 
 def no_gpu_bytes(mesh: Mesh, *args: object, **kwargs: object) -> dict[str, PartBytes]:
@@ -178,8 +189,10 @@ def _has_masters(config: Any) -> bool:
     return bool(config.training.master_weights) and config.model.dtype != "float32"
 
 
-def _activations(config: Any, count: int, training: TrainingConfig | None) -> int | None:
-    """What a pass over a micro-batch needs at its peak; without ``training`` it has no gradient.
+def _activations(config: Any, count: int, training: TrainingConfig | None) -> PartBytes:
+    """What a pass over a micro-batch needs at its peak; none where that is not known.
+
+    Without ``training`` it has no gradient.
 
     With autocast, residuals are float32, the inputs and outputs of linear layers 2 bytes, and the weights are there
     once more in 2 bytes until the pass ends.
@@ -187,17 +200,22 @@ def _activations(config: Any, count: int, training: TrainingConfig | None) -> in
     values, batching = model_config(config.model), config.batching
     sizes = [values.get(name) for name in ("hidden_size", "intermediate_size", "num_hidden_layers")]
     if not isinstance(batching, BatchingConfig) or batching.rows or not all(isinstance(size, int) for size in sizes):
-        return None
+        return {}
     width, inner, layers = (int(size or 0) for size in sizes)
     dtype = ITEM_BYTES[config.model.dtype]
     narrow = ITEM_BYTES[_autocast(config) or config.model.dtype]
     casts = count * narrow if narrow != dtype else 0
     layer = width * (16 + 10 * narrow) + inner * 4 * narrow
     if training is None:
-        return casts + max(batching.tokens * (8 * width + 3 * inner * narrow), CHUNK_BYTES)
+        return _fragmented(casts + max(batching.tokens * (8 * width + 3 * inner * narrow), CHUNK_BYTES))
     kept = layers * batching.tokens * (width * dtype if training.checkpointing else layer)
     working = batching.tokens * (layer * training.checkpointing + 2 * inner * narrow)
-    return kept + max(casts + CHUNK_BYTES, working)  # at the end of the forward pass, or in the backward pass
+    return _fragmented(kept + max(casts + CHUNK_BYTES, working))  # the end of the forward pass, or the backward pass
+
+
+def _fragmented(activations: int) -> PartBytes:
+    """Activations, and what torch keeps beside them in blocks that no tensor fits."""
+    return {"activations": activations, "fragmentation": activations // FRAGMENTS}
 
 
 def _autocast(config: Any) -> str | None:

@@ -1,0 +1,40 @@
+"""The predicted parts of a role's GPU memory that a CPU can count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.rl import workers as w
+from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.state_bytes import state_bytes
+from tests.rl.workers import tiny
+
+LORA = w.Lora(rank=5, targets=("q_proj", "down_proj"))
+ENGINE = replace(tiny.GENERATION, engine="vllm")
+
+
+@pytest.mark.parametrize("lora", [None, LORA, replace(LORA, exports="adapter")], ids=["whole", "merged", "adapter"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_export_needs_a_copy_of_what_it_sends(lora: w.Lora | None, dtype: Any) -> None:
+    if lora is not None:
+        pytest.importorskip("peft")
+    config = replace(tiny.ACTOR, lora=lora, model=replace(tiny.MODEL, dtype=dtype))
+    sent = sum(weight.nbytes for weight in w.Actor(config).weights().values())
+    assert gpu_bytes(Mesh(), config)["weights"]["exported copy"] == state_bytes(config)["policy"] == sent
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_an_engine_has_room_for_its_adapter(parts: int) -> None:
+    """vLLM allocates rank 8 of q, k, v and down, of two layers: by outputs the rows of B, else the columns of A."""
+    mesh, wide, narrow, inner = Mesh(tp=parts), 32, 16, 64
+    config = w.SamplerConfig(tiny.MODEL, ENGINE)
+    adapted = replace(config, lora=LORA)
+    whole, more = (gpu_bytes(mesh, each)["generate"]["engine's weights"] for each in (config, adapted))
+    sides = 3 * wide + (wide + 2 * narrow) // parts + inner // parts + wide
+    assert more - whole == 4 * 8 * 2 * sides
+    merged = replace(adapted, generation=replace(ENGINE, adapter="merged"))
+    assert gpu_bytes(mesh, merged)["generate"]["engine's weights"] == whole
