@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hfdsl.errors import ResourceError
 from hfdsl.graph.spans import NOWHERE, Span, caller_span
 from hfdsl.types.batches import closest
+from hfdsl.types.foreign_text import parse_toml, read_text
 from hfdsl.types.numbers import MAX_COUNT, brief, count_range, is_count, is_number
 
 if TYPE_CHECKING:
@@ -91,19 +92,19 @@ class Cluster:
         Raises:
             ResourceError: HF523 naming the file, the table and the key of a mistake.
         """
-        import tomllib  # not at the top: `import hfdsl` is kept fast
-
         try:
-            with open(path, encoding="utf-8") as file:  # noqa: PTH123  # not pathlib: `import hfdsl` is kept fast
-                text = file.read()
-            tables = _tables(tomllib.loads(text))
+            text = read_text(path)
+            tables = _tables(parse_toml(text))
             kinds = [_kind(table, f"table {i} of [[nodes]]: ") for i, table in enumerate(tables, 1)]
+        except UnicodeDecodeError as error:
+            line = error.object[: error.start].count(b"\n") + 1
+            raise _refused(f"{path}: line {line}: {error.reason}, where TOML is utf-8") from None
         except (OSError, ValueError) as error:  # also of a number of more digits than Python reads
             raise _refused(f"{path}: {getattr(error, 'strerror', None) or error}") from None
         except ResourceError as error:
             raise _refused(f"{path}: {error.message}") from None
         cluster = cls(*kinds)
-        heads = (line for line, written in enumerate(text.splitlines(), 1) if written.strip().startswith("[[nodes]]"))
+        heads = (line for line, written in enumerate(text.split("\n"), 1) if written.strip().startswith("[[nodes]]"))
         object.__setattr__(cluster, "span", Span(str(path), next(heads, 1)))
         return cluster
 

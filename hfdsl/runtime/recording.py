@@ -29,6 +29,7 @@ from hfdsl.protocols.collectives import recorded_collectives
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, own_rows, rebuild
 from hfdsl.types.columns import Column
+from hfdsl.types.foreign_text import parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,8 +156,8 @@ def read_header(folder: Path) -> Mapping[str, Any]:
         CheckpointError: HF906 where there is none, or one in the format of another version.
     """
     try:
-        header: Mapping[str, Any] = dict(json.loads((folder / HEADER).read_text("utf-8")))
-    except (OSError, TypeError, ValueError) as error:
+        header: Mapping[str, Any] = parse_object((folder / HEADER).read_bytes())
+    except (OSError, ValueError) as error:
         raise CheckpointError("HF906", f"{folder / HEADER} cannot be read: {type(error).__name__}: {error}") from None
     written = header.get("format", 1)
     if written != FORMAT_VERSION:

@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hfdsl.types.json_text import parse_object
+from hfdsl.types.foreign_text import parse_object
 
 FORMAT = 2
 """The first format with a digest."""

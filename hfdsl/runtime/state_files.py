@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hfdsl.errors import CheckpointError
 from hfdsl.protocols.state import methods_with
 from hfdsl.runtime.store import as_bytes
-from hfdsl.types.json_text import parse_json
+from hfdsl.types.foreign_text import parse_json
 
 if TYPE_CHECKING:
     import torch

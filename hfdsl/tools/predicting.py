@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from hfdsl.plan.predict import BANDWIDTHS, Duration, Prediction, durations, pred
 from hfdsl.plan.timeline import Timeline, read_trace
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import machine, say, show_json
+from hfdsl.types.foreign_text import parse_toml
 
 
 def show_prediction(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
@@ -38,15 +38,15 @@ def show_prediction(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
 def _read(file: Path) -> tuple[Mapping[str, Duration], Timeline | None]:
     """What nodes take, and the step of median length where the file is a trace."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
         if file.suffix == ".toml":
-            return {label: Duration(float(seconds)) for label, seconds in tomllib.loads(text)["seconds"].items()}, None
+            return {label: Duration(float(seconds)) for label, seconds in parse_toml(text)["seconds"].items()}, None
         steps = sorted(read_trace(text), key=lambda step: step.seconds)
     except OSError as error:
         raise UsageError(f"cannot read '{file}': {error.strerror}") from None
     except KeyError:
         raise UsageError(f"'{file}' has no table [seconds]") from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"'{file}' is no trace of hfdsl, nor a TOML file with a table [seconds]: {error}") from None
     if not steps:
         raise UsageError(f"'{file}' has no steps")

@@ -27,6 +27,7 @@ from hfdsl.tools.importing import (
     source_of,
 )
 from hfdsl.types.dims import Dim, Sizes
+from hfdsl.types.foreign_text import parse_toml
 
 OF_RUNS = ("data", "deployment", "dims", "output", "roles", "steps")
 """Fields of a run, of which a configuration has one at least beside ``algorithm``."""
@@ -134,13 +135,11 @@ def _is_left_by_run(file: Path) -> bool:
 
 def _configures_run(file: Path) -> bool:
     """Whether a TOML file configures a run; one that is no TOML does where it begins like one."""
-    import tomllib
-
     if not file.is_file():
         raise UsageError(f"there is no file '{file}'")
     text = file.read_text("utf-8", errors="replace")
     try:
-        table = tomllib.loads(text)
+        table = parse_toml(text)
     except ValueError:  # no TOML, or a number of too many digits
         return bool(re.search(r"^algorithm\s*=\s*[\"'][\w./\\]+:\w+", text.partition("\n[")[0], re.MULTILINE))
     algorithm = table.get("algorithm")

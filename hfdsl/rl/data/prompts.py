@@ -13,6 +13,7 @@ from hfdsl.rl.data.conversations import Conversation, Message, Tools, messages_o
 from hfdsl.rl.data.sources import Row
 from hfdsl.rl.fields import check_fields
 from hfdsl.types.batches import closest
+from hfdsl.types.foreign_text import is_unicode
 
 if TYPE_CHECKING:
     from hfdsl.rl.batches import Prompts, Sequences
@@ -157,6 +158,8 @@ class Encoder:
         return Sequences(ids=ids, mask=mask, response_mask=mask[:, self._length :].clone())
 
     def _tokens(self, text: str, place: str, *, special: bool) -> list[int]:
+        if not is_unicode(text):
+            raise DataError("HF902", f"{place}: a text with half of a surrogate pair is not Unicode: {text!r:.80}")
         tokens = [int(token) for token in self._tokenizer(text, add_special_tokens=special)["input_ids"]]
         tokenizer, unknown = self._tokenizer, self._tokenizer.unk_token_id
         # Some tokenizers use their end-of-sequence token for unknown text too; there it says nothing.
@@ -182,7 +185,7 @@ def formatted(template: str, row: Row, place: str) -> str:
         return template.format_map(row)
     except DataError:
         raise
-    except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, AttributeError, TypeError, ValueError, RecursionError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise DataError("HF902", f"{place}: the row does not fit {template!r}: {problem}") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO, Protocol, TypeAlias
 from hfdsl.errors import DataError
 from hfdsl.rl.fields import Count, check_fields
 from hfdsl.types.batches import closest
+from hfdsl.types.foreign_text import parse_json
 
 Row: TypeAlias = dict[str, Any]
 
@@ -185,6 +185,14 @@ class Indexed:
         return f"{self.label} {index}"
 
 
+MAX_LINE_BYTES = 64 * 2**20
+"""The most bytes of a row; a longer line is a bad row."""
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
 class Lines:
     """The lines of a file, whose offsets are read once and whose rows one by one, so that any file size will do."""
 
@@ -192,31 +200,43 @@ class Lines:
         self._path = path
         self._starts, self._line_numbers = array("Q"), array("Q")
         try:
+            if not path.is_file():  # a pipe or a device has no rows that can be read in any order
+                path.stat()
+                raise DataError("HF902", f"'{path}' cannot be read: it is not a file")
             with path.open("rb") as file:
                 self._index(file)
-        except OSError as error:
-            raise DataError("HF902", f"'{path}' cannot be read: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError("HF902", f"'{path}' cannot be read: {_reason(error)}") from None
         if not self._starts:
             raise DataError("HF902", f"'{path}' has no rows")
 
     def _index(self, file: BinaryIO) -> None:
-        start = 0
-        for line_number, line in enumerate(file, 1):
-            if not line.isspace():
+        start, line_number, is_new = 0, 1, True
+        while part := file.readline(MAX_LINE_BYTES):  # not the line: of a file without line ends it would be the file
+            if is_new and not part.isspace():
                 self._starts.append(start)
                 self._line_numbers.append(line_number)
-            start += len(line)
+            start += len(part)
+            is_new = part.endswith(b"\n")
+            line_number += is_new
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def row(self, index: int) -> Row:
         """The object of a line."""
-        with self._path.open("rb") as file:
-            file.seek(self._starts[index])
-            text = file.readline()
         try:
-            row = json.loads(text)
+            with self._path.open("rb") as file:
+                file.seek(self._starts[index])
+                text = file.readline(MAX_LINE_BYTES + 1)
+        except OSError as error:
+            raise DataError("HF902", f"{self.place(index)} cannot be read: {_reason(error)}") from None
+        if len(text) > MAX_LINE_BYTES:
+            raise DataError("HF902", f"{self.place(index)}: the line has more than {MAX_LINE_BYTES // 2**20} MiB")
+        try:
+            row = parse_json(text)
         except ValueError as error:  # of JSON or UTF-8
             raise DataError("HF902", f"{self.place(index)}: not JSON: {error}") from None
         if not isinstance(row, dict):

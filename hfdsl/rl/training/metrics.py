@@ -14,7 +14,7 @@ from hfdsl.graph.program import Output, Ref
 from hfdsl.plan.plan import Plan
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import Metric, MetricSpec
-from hfdsl.types.json_text import parse_object
+from hfdsl.types.foreign_text import parse_object
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hfdsl.errors import ConfigError, HfWarning
-from hfdsl.types.json_text import parse_object
+from hfdsl.types.foreign_text import parse_object
 
 LOCK_FILE = "run.lock"
 """The file that is locked; it names the process that holds the lock, or held it last."""

@@ -25,7 +25,7 @@ from hfdsl.errors import HfWarning
 from hfdsl.rl.training.metrics import Record, Writer, scalars_of
 from hfdsl.rl.training.run_config import MlflowConfig, RunConfig, WandbConfig
 from hfdsl.rl.training.tables import Table, flattened
-from hfdsl.types.json_text import parse_object
+from hfdsl.types.foreign_text import parse_object
 
 SINKS_FILE = "sinks.json"
 """The file in a run's folder that names its runs in the sinks, and the last step that each has."""

@@ -20,6 +20,7 @@ from hfdsl.rl.training.toml_values import REFERENCE, FieldReference, key_text, v
 from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, value_of
 from hfdsl.types.batches import closest, nearest
 from hfdsl.types.bounds import is_union
+from hfdsl.types.foreign_text import is_unicode, parse_toml
 from hfdsl.types.numbers import MAX_COUNT, brief
 
 Table: TypeAlias = dict[str, Any]
@@ -40,16 +41,21 @@ def read_toml(path: str | Path) -> Table:
         line = error.object[: error.start].count(b"\n") + 1
         unreadable.span = Span(str(path), line)
         raise unreadable from None
+    except ValueError as error:
+        raise ConfigError("HF901", f"{path}: {error}") from None
     try:
-        table = tomllib.loads(text)
+        table = parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         span = error_span(str(path), text, error)
         located = ConfigError("HF901", f"{path}: {syntax_problem(text, span, error)}")
         located.span = span
         raise located from None
-    except ValueError:  # Python reads no number of so many digits
-        line = next((n for n, line in enumerate(text.split("\n"), 1) if MANY_DIGITS.search(line)), 1)
-        raise _too_large(f"{path}: line {line}", Span(str(path), line)) from None
+    except ValueError as error:
+        lines = [line for line, written in enumerate(text.split("\n"), 1) if MANY_DIGITS.search(written)]
+        if not lines:
+            raise ConfigError("HF901", f"{path}: {error}") from None
+        # Python reads no number of so many digits.
+        raise _too_large(f"{path}: line {lines[0]}", Span(str(path), lines[0])) from None
     for name, value in flattened(table):
         if not _is_whole_number_of_toml(value):
             raise _too_large(f"{path}: {name} = {brief(value)}", spans_of(str(path), text).at(name))
@@ -94,6 +100,8 @@ def with_changes(table: Mapping[str, Any], kind: type, changes: Sequence[str]) -
         name, sign, text = change.partition("=")
         if not sign or not name:
             raise ConfigError("HF901", f"a change is FIELD=VALUE, such as seed=1, got '{change}'")
+        if not text.isascii() and not is_unicode(text):
+            raise ConfigError("HF901", f"{name}: a value is Unicode, got {text!r}")
         parts = name.strip().split(".")
         value = parse_value(text, _annotation(kind, result, parts), name)
         inner = result
@@ -134,11 +142,13 @@ def parse_value(text: str, annotation: Any, name: str) -> Any:
     """The value of a text as TOML has it, or the text itself where the field takes one."""
     text = text.strip()
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = None if text == NONE else text
-    except ValueError:  # Python reads no number of so many digits
-        raise _too_large(name) from None
+    except ValueError as error:
+        if not MANY_DIGITS.search(text):
+            raise ConfigError("HF901", f"{name}: {error}") from None
+        raise _too_large(name) from None  # Python reads no number of so many digits
     if not _is_whole_number_of_toml(value):
         raise _too_large(f"{name} = {brief(value)}")
     if isinstance(value, str) and REFERENCE.fullmatch(value):

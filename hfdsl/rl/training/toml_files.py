@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
 
+from hfdsl.types.foreign_text import read_text
+
 _TEXTS: ContextVar[Mapping[str, str]] = ContextVar("hfdsl_toml_texts", default=MappingProxyType({}))
 
 
@@ -30,10 +32,10 @@ def text_of(path: str | Path) -> str:
 
     Raises:
         OSError: where it cannot be read.
-        UnicodeDecodeError: where it is not UTF-8.
+        ValueError: where it is not UTF-8 (then a ``UnicodeDecodeError``), or too large.
     """
     text = _TEXTS.get().get(real_path(path))
-    return Path(path).read_bytes().decode("utf-8-sig") if text is None else text.removeprefix("\ufeff")
+    return read_text(path) if text is None else text.removeprefix("\ufeff")
 
 
 def real_path(path: str | Path) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl.hub import local_folder
 from hfdsl.rl.workers.config import ModelConfig, SamplerConfig
+from hfdsl.types.foreign_text import parse_object
 from hfdsl.types.numbers import is_count
 
 BY_HEADS: Final = frozenset(
@@ -38,8 +39,15 @@ def model_config(model: ModelConfig) -> dict[str, Any]:
     14
     """
     file = None if model.path is None else local_folder(model.path) / "config.json"
-    saved = json.loads(file.read_text("utf-8")) if file is not None and file.is_file() else {}
-    return {**saved, **(model.config or {})}
+    return {**_saved_config(file), **(model.config or {})}
+
+
+def _saved_config(file: Path | None) -> dict[str, Any]:
+    """The values of a file, as far as it can be read; what is wrong with it is reported where it is loaded."""
+    try:
+        return parse_object(file.read_bytes()) if file is not None and file.is_file() else {}
+    except (OSError, ValueError):
+        return {}
 
 
 def sliced(config: WithModel) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -13,6 +12,7 @@ from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.rl.workers.linear_layers import adapter_parameters
 from hfdsl.rl.workers.lora import Lora
 from hfdsl.rl.workers.slicing import WithModel, model_config
+from hfdsl.types.foreign_text import parse_object
 
 ITEM_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -66,9 +66,13 @@ def saved_shapes(folder: Path) -> dict[str, list[int]]:
     """The shapes in the headers of a folder's safetensors files: a length of 8 bytes, then JSON of that length."""
     shapes: dict[str, list[int]] = {}
     for file in folder.glob("*.safetensors"):
-        with file.open("rb") as opened:
-            header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-        shapes |= {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
+        try:
+            with file.open("rb") as opened:
+                size = min(int.from_bytes(opened.read(8), "little"), file.stat().st_size)
+                header = parse_object(opened.read(size))
+            shapes |= {name: list(map(int, entry["shape"])) for name, entry in header.items() if name != "__metadata__"}
+        except (OSError, ValueError, KeyError, TypeError):  # reported where the model is loaded
+            return {}
     return shapes
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.sources import near_paths, renamed_path
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.types.foreign_text import parse_object
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
 TOKENIZERS = (
@@ -224,7 +224,6 @@ def _vocabulary(path: Path) -> frozenset[str] | None:
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        value = json.loads(file.read_text("utf-8"))
+        return parse_object(file.read_bytes())
     except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}

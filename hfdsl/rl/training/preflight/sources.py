@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.gym import dataset_names
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.types.batches import closest, nearest
+from hfdsl.types.foreign_text import parse_json, parse_object
 
 FIRST_ROWS = 16
 LONGEST_LINE = 1 << 20
@@ -145,7 +145,7 @@ def _json_lines(path: Path) -> Sample:
         _refuse_stand_ins(path, file)
         for number, line in islice(_lines(file), FIRST_ROWS):
             try:
-                row = json.loads(line)
+                row = parse_json(line)
             except ValueError as error:  # of JSON or UTF-8
                 problems.append(f"{path}:{number}: not JSON: {error}")
                 continue
@@ -162,9 +162,12 @@ def _json_lines(path: Path) -> Sample:
 
 def _opened(path: Path) -> BinaryIO:
     try:
+        if not path.is_file():  # not a pipe, which would be waited for
+            path.stat()
+            raise _wrong("path", f"'{path}' is not a file")
         return path.open("rb")
-    except OSError as error:
-        raise _wrong("path", f"'{path}' cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise _wrong("path", f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 LFS = b"version https://git-lfs"
@@ -263,10 +266,9 @@ def _saved(path: Path, split: str | None) -> Sample:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        value = json.loads(path.read_text("utf-8"))
+        return parse_object(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _unfit(reader: FieldReader, sample: Sample) -> str | None:
