@@ -34,7 +34,7 @@ from typing import Final
 from hfdsl.errors import ProtocolError
 from hfdsl.protocols.boxes import Box, total, volume
 from hfdsl.protocols.layouts import Layout, Parameter
-from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.mesh import Coordinates, Mesh
 from hfdsl.protocols.resharding import Need, Piece, RankMap, Route, flaws, routes
 
 BUCKET_BYTES: Final = 256 * 2**20
@@ -209,12 +209,23 @@ class Schedule:
 
     def _owner(self, piece: Piece, target: int, turn: int) -> int:
         """The rank that sends a piece: of the nearest that hold it, the one whose turn it is."""
-        distances = [self._distance(source, target) for source in piece.holding.ranks]
-        nearest = min(distances)
-        owners = [
-            source for source, distance in zip(piece.holding.ranks, distances, strict=True) if distance == nearest
-        ]
+        holders = piece.holding.ranks
+        if (holders, target) not in self._nearest:
+            distances = [self._distance(source, target) for source in holders]
+            least = min(distances)
+            self._nearest[holders, target] = tuple(
+                source for source, distance in zip(holders, distances, strict=True) if distance == least
+            )
+        owners = self._nearest[holders, target]
         return owners[turn % len(owners)]
+
+    @cached_property
+    def _nearest(self) -> dict[tuple[tuple[int, ...], int], tuple[int, ...]]:
+        return {}
+
+    @cached_property
+    def _coordinates(self) -> tuple[Coordinates, ...]:
+        return tuple(map(self.source_mesh.coordinates, range(self.source_mesh.world_size)))
 
     def _distance(self, source: int, target: int) -> tuple[bool, int]:
         """Whether hosts differ, and on how many axes of the mesh the rank differs from that in the target's process."""
@@ -222,7 +233,7 @@ class Schedule:
         remote = hosts is not None and other_hosts is not None and hosts[source] != other_hosts[target]
         if target not in self.shared:
             return remote, 0
-        here, other = self.source_mesh.coordinates(source), self.source_mesh.coordinates(self.shared[target])
+        here, other = self._coordinates[source], self._coordinates[self.shared[target]]
         return remote, (here.pp != other.pp) + (here.dp != other.dp) + (here.tp != other.tp)
 
 

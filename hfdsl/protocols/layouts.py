@@ -221,15 +221,19 @@ class Generation(StandardLayout):
 
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
         """As ``StandardLayout.cuts``."""
-        replicas = mesh.dp * mesh.micro_dp_size
-        groups = Mesh(pp=mesh.gen_pp_size, dp=replicas, tp=mesh.gen_tp_size)
-        return tuple(_for_generation(cut) for cut in self.layout.cuts(parameter, groups))
+        return tuple(_for_generation(cut) for cut in self.layout.cuts(parameter, _generation_groups(mesh)))
 
     def stored_as(self, name: str) -> str:
         """As ``Layout.stored_as``."""
         return self.layout.stored_as(name)
 
 
+@lru_cache(maxsize=64)
+def _generation_groups(mesh: Mesh) -> Mesh:
+    return Mesh(pp=mesh.gen_pp_size, dp=mesh.dp * mesh.micro_dp_size, tp=mesh.gen_tp_size)
+
+
+@lru_cache(maxsize=256)
 def _for_generation(cut: Cut) -> Cut:
     axes = tuple(renamed for axis in cut.axes for renamed in GENERATION_AXES.get(axis, (axis,)))
     changed: Cut = replace(cut, axis=axes)  # type: ignore[type-var]  # every cut is a dataclass
@@ -264,7 +268,9 @@ def holdings(layout: Layout, parameter: Parameter, mesh: Mesh) -> tuple[Holding,
 
 def _held(layout: Layout, parameter: Parameter, mesh: Mesh) -> Iterator[tuple[tuple[Box, ...], tuple[int, ...]]]:
     if not isinstance(layout, StandardLayout):
-        yield from ((tuple(layout.boxes(parameter, mesh, rank)), (rank,)) for rank in range(mesh.world_size))
+        for rank in range(mesh.world_size):
+            boxes = layout.boxes(parameter, mesh, rank)
+            yield tuple(box for box in boxes if all(start != stop for start, stop in box)), (rank,)
         return
     cuts = layout.cuts(parameter, mesh)
     for at, ranks in ranks_by_coordinate(mesh, tuple(cut.axes for cut in cuts)).items():

@@ -15,7 +15,7 @@ rows in the end, and no row twice: what it held is a part of what it needs.
 
 The proof
 ---------
-``pieces_of`` goes through the holdings of the source and gives each element that is still needed to the first holding
+``routes`` goes through the holdings of the source and gives each element that is still needed to the first holding
 that has it. ``flaws`` does not believe this. For the boxes N that a rank needs and the pieces P that it is assigned:
 
 - N without P is empty: all that is needed is there, from the rank itself or from another one.
@@ -154,17 +154,17 @@ def _route(
     targets: tuple[Holding, ...],
     processes: tuple[tuple[int, int], ...],
 ) -> Route:
-    covered, _ = pieces_of([whole(parameters[0].shape)], sources)
-    disjoint = sum(volume(piece.box) for piece in covered) == sum(total(holding.boxes) for holding in sources)
+    held = tuple(holding.boxes for holding in sources)
+    covered = _assigned((whole(parameters[0].shape),), held)
+    disjoint = sum(volume(box) for box, _ in covered) == sum(map(total, held))
     owners = _owners(tuple(target.ranks for target in targets), tuple(source.ranks for source in sources), processes)
     needs: list[Need] = []
     for target, groups in zip(targets, owners, strict=True):
-        regular = pieces_of(target.boxes, sources)[0] if disjoint else None
+        pieces = _pieces(target.boxes, sources) if disjoint else ()
         for owner, ranks in groups:
             owned = None if owner is None else sources[owner]
-            pieces = regular
-            if pieces is None:  # of elements in several holdings, a rank's own come first
-                pieces = pieces_of(target.boxes, (*([owned] if owned else []), *sources))[0]
+            if not disjoint:  # of elements in several holdings, a rank's own come first
+                pieces = _pieces(target.boxes, sources if owned is None else (owned, *sources))
             needs.append(Need(ranks, target.boxes, pieces, owned))
     return Route(parameters, sources, tuple(needs))
 
@@ -187,24 +187,30 @@ def _owners(
     return tuple(groups)
 
 
-def pieces_of(boxes: Iterable[Box], sources: Iterable[Holding]) -> tuple[tuple[Piece, ...], tuple[Box, ...]]:
-    """Boxes in pieces, each from the first source that holds it, and what none of them holds."""
-    pieces: list[Piece] = []
-    missing = tuple(boxes)
-    for holding in sources:
-        for box in holding.boxes:
+def _pieces(boxes: tuple[Box, ...], sources: tuple[Holding, ...]) -> tuple[Piece, ...]:
+    assigned = _assigned(boxes, tuple(holding.boxes for holding in sources))
+    return tuple(Piece(box, sources[number]) for box, number in assigned)
+
+
+@lru_cache(maxsize=256)  # stages differ in their ranks, not in their boxes
+def _assigned(boxes: tuple[Box, ...], held: tuple[tuple[Box, ...], ...]) -> tuple[tuple[Box, int], ...]:
+    """Boxes in pieces, each with the number of the first holding that has it; without what none of them has."""
+    pieces: list[tuple[Box, int]] = []
+    missing = boxes
+    for number, source in enumerate(held):
+        for box in source:
             rest: list[Box] = []
             for part in missing:
                 common = intersection(part, box)
                 if common is None:
                     rest.append(part)
                 else:
-                    pieces.append(Piece(common, holding))
+                    pieces.append((common, number))
                     rest += difference(part, common)
             missing = tuple(rest)
         if not missing:
             break
-    return tuple(pieces), missing
+    return tuple(pieces)
 
 
 def _common(left: Iterable[Box], right: Sequence[Box]) -> int:
@@ -233,7 +239,7 @@ class Flaw:
 
 def flaws(route: Route) -> Iterator[Flaw]:
     """Why a route does not give every rank what it needs: the proof fails; nothing where it succeeds."""
-    parameter, checked = route.parameters[0], set[int]()
+    parameter = route.parameters[0]
     invalid = [
         *(flaw for holding in route.sources for flaw in _invalid(parameter, "source", holding.ranks, holding.boxes)),
         *(flaw for need in route.needs for flaw in _invalid(parameter, "target", need.ranks, need.boxes)),
@@ -244,11 +250,14 @@ def flaws(route: Route) -> Iterator[Flaw]:
     held = dict.fromkeys(need.boxes for need in route.needs)
     if lost := without([whole(parameter.shape)], (box for boxes in held for box in boxes)):
         yield Flaw("HF736", parameter, "target", (), f"{_elements(lost)} on no rank that loads it")
+    kept: dict[int, dict[int, int]] = {}  # of pieces, the elements by holding
     for need in route.needs:
-        if id(need.pieces) not in checked:
-            checked.add(id(need.pieces))
+        if id(need.pieces) not in kept:
+            kept[id(need.pieces)] = by_holding = dict[int, int]()
+            for piece in need.pieces:
+                by_holding[id(piece.holding)] = by_holding.get(id(piece.holding), 0) + volume(piece.box)
             yield from _unequal(parameter, need)
-        owned = sum(volume(piece.box) for piece in need.pieces if piece.holding is need.owned)
+        owned = kept[id(need.pieces)].get(id(need.owned), 0)
         if owned != need.owned_elements:
             problem = f"{need.owned_elements} of the needed elements are in the process, and {owned} of them are kept"
             yield Flaw("HF736", parameter, "target", need.ranks, problem)
@@ -271,18 +280,23 @@ def _invalid(parameter: Parameter, side: Side, ranks: tuple[int, ...], boxes: Se
 
 def _unequal(parameter: Parameter, need: Need) -> Iterator[Flaw]:
     """HF736: pieces that are not what is needed, or not where they are said to be."""
-    assigned = [piece.box for piece in need.pieces]
-    missing, count = without(need.boxes, assigned), total(need.boxes)
+    assigned = tuple(piece.box for piece in need.pieces)
+    missing, sent, count = _remaining(need.boxes, assigned), total(assigned), total(need.boxes)
     if missing:
         problem = f"{_elements(missing)} needed, and on no rank that exports it"
         yield Flaw("HF736", parameter, "target", need.ranks, problem)
-    elif total(assigned) != count:
-        problem = f"{_elements(need.boxes)} needed, and {total(assigned)} elements would be sent"
+    elif sent != count:
+        problem = f"{_elements(need.boxes)} needed, and {sent} elements would be sent"
         yield Flaw("HF736", parameter, "target", need.ranks, problem)
     for piece in need.pieces:
-        if lacking := without([piece.box], piece.holding.boxes):
+        if lacking := _remaining((piece.box,), piece.holding.boxes):
             problem = f"{_elements(lacking)} sent by a rank that does not hold it"
             yield Flaw("HF736", parameter, "source", piece.holding.ranks, problem)
+
+
+@lru_cache(maxsize=2048)  # as of ``_assigned``
+def _remaining(boxes: tuple[Box, ...], removed: tuple[Box, ...]) -> tuple[Box, ...]:
+    return without(boxes, removed)
 
 
 def _elements(boxes: Sequence[Box]) -> str:

@@ -1,0 +1,237 @@
+"""Schedules against plain Python that moves elements one by one; mistakes put into them are found by the proof."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+from typing import TypeAlias
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hfdsl.errors import ProtocolError
+from hfdsl.plan.resharding import Schedule, compile_schedule
+from hfdsl.protocols.layouts import (
+    Box,
+    Generation,
+    Layout,
+    Parameter,
+    Replicas,
+    Shards,
+    Slices,
+    Stages,
+    Tied,
+)
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.resharding import Need, Piece, Route, flaws, routes
+from tests.protocols.layout_cases import Listed, layouts, meshes, parameters
+
+Element: TypeAlias = tuple[str, tuple[int, ...]]
+
+
+def elements(name: str, boxes: tuple[Box, ...]) -> set[Element]:
+    return {(name, index) for box in boxes for index in product(*(range(*ends) for ends in box))}
+
+
+def held(layout: Layout, parameters: list[Parameter], mesh: Mesh, rank: int) -> set[Element]:
+    return set().union(*(elements(each.name, layout.boxes(each, mesh, rank)) for each in parameters))
+
+
+class Case:
+    """Parameters between two roles, which may share processes."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.source_mesh = data.draw(meshes())
+        together = data.draw(st.booleans())
+        self.target_mesh = self.source_mesh if together else data.draw(meshes(most=8))
+        self.shared = {rank: rank for rank in range(self.source_mesh.world_size)} if together else {}
+        first = data.draw(parameters())
+        self.parameters = [replace(first, name=f"weight{i}") for i in range(data.draw(st.integers(1, 3)))]
+        self.source = data.draw(layouts(first, self.source_mesh))
+        self.target = data.draw(layouts(first, self.target_mesh))
+
+    @property
+    def whole(self) -> set[Element]:
+        return {(each.name, index) for each in self.parameters for index in product(*(range(n) for n in each.shape))}
+
+    def on_all_ranks(self) -> tuple[set[Element], set[Element]]:
+        """The elements on any rank that exports, and on any that loads."""
+        exported, loaded = (
+            set().union(*(held(layout, self.parameters, mesh, rank) for rank in range(mesh.world_size)))
+            for layout, mesh in ((self.source, self.source_mesh), (self.target, self.target_mesh))
+        )
+        return exported, loaded
+
+    def complete(self) -> bool:
+        """Whether every element is on a rank of either side."""
+        return self.on_all_ranks() == (self.whole, self.whole)
+
+    def schedule(self, bucket_bytes: int = 100) -> Schedule:
+        return compile_schedule(
+            self.parameters,
+            self.source,
+            self.source_mesh,
+            self.target,
+            self.target_mesh,
+            self.shared,
+            bucket_bytes=bucket_bytes,
+        )
+
+
+@given(st.data())
+def test_every_rank_gets_its_elements_once_from_an_owner(data: st.DataObject) -> None:
+    case = Case(data)
+    assume(case.complete())
+    schedule = case.schedule()
+    size = case.parameters[0].item_bytes
+    owned = [held(case.source, case.parameters, case.source_mesh, rank) for rank in range(case.source_mesh.world_size)]
+    received: dict[int, list[Element]] = {rank: [] for rank in range(case.target_mesh.world_size)}
+    for transfer in schedule.transfers:
+        moved = elements(transfer.parameter.name, (transfer.box,))
+        assert moved <= owned[transfer.source]
+        assert transfer.bytes == len(moved) * size
+        received[transfer.target] += moved
+    for rank, arrived in received.items():
+        needed = held(case.target, case.parameters, case.target_mesh, rank)
+        before = needed & owned[case.shared[rank]] if rank in case.shared else set()
+        assert Counter(arrived) == Counter(needed - before)
+        assert schedule.needed[rank] == len(needed) * size
+        assert schedule.received[rank] == len(arrived) * size
+        beside = len(owned[case.shared[rank]] - needed) if rank in case.shared else 0
+        assert schedule.redundant[rank] == beside * size
+        assert schedule.received_by(rank) == tuple(each for each in schedule.transfers if each.target == rank)
+        largest = max((sum(each.bytes for each in schedule.of(bucket, rank)) for bucket in schedule.buckets), default=0)
+        assert schedule.needed[rank] + largest <= schedule.peak[rank] <= schedule.needed[rank] + schedule.received[rank]
+    assert [each for bucket in schedule.buckets for each in bucket] == case.parameters
+
+
+@given(st.data())
+def test_a_layout_that_lacks_elements_is_refused(data: st.DataObject) -> None:
+    case = Case(data)
+    if case.complete():
+        case.schedule()
+        return
+    exported, loaded = case.on_all_ranks()
+    if loaded - exported or loaded != case.whole:
+        with pytest.raises(ProtocolError, match=r"^HF736: 'weight0' "):
+            case.schedule()
+
+
+MISTAKES = ("dropped", "doubled", "shifted", "larger", "other holder", "received again")
+
+
+@given(st.data(), st.sampled_from(MISTAKES))
+def test_every_mistake_in_a_schedule_is_found(data: st.DataObject, mistake: str) -> None:
+    case = Case(data)
+    assume(case.complete())
+    [route] = routes(case.parameters, case.source, case.source_mesh, case.target, case.target_mesh, case.shared)[:1]
+    assert list(flaws(route)) == []
+    wrong = mistakes(route, mistake)
+    assume(wrong)
+    assert list(flaws(data.draw(st.sampled_from(wrong)))) != []
+
+
+def mistakes(route: Route, mistake: str) -> list[Route]:
+    """The route with one mistake, in one piece of one need."""
+    changed: list[Route] = []
+    for i, need in enumerate(route.needs):
+        for j, piece in enumerate(need.pieces):
+            for other in with_mistake(route, need, piece, mistake):
+                pieces = (*need.pieces[:j], *other, *need.pieces[j + 1 :])
+                needs = (*route.needs[:i], replace(need, pieces=pieces), *route.needs[i + 1 :])
+                changed.append(replace(route, needs=needs))
+    return changed
+
+
+def with_mistake(route: Route, need: Need, piece: Piece, mistake: str) -> list[tuple[Piece, ...]]:
+    (start, stop), *rest = piece.box
+    match mistake:
+        case "dropped":
+            return [()]
+        case "doubled":
+            return [(piece, piece)]
+        case "shifted":
+            return [(replace(piece, box=((start + 1, stop + 1), *rest)),)]
+        case "larger":
+            return [(replace(piece, box=((start, stop + 1), *rest)),)]
+        case "other holder":
+            others = [holding for holding in route.sources if holding is not piece.holding]
+            return [
+                (replace(piece, holding=holding),)
+                for holding in others
+                if not elements("", (piece.box,)) <= elements("", holding.boxes)
+            ]
+        case "received again":
+            others = [holding for holding in route.sources if holding is not need.owned]
+            return [
+                (replace(piece, holding=holding),)
+                for holding in others
+                if piece.holding is need.owned and elements("", (piece.box,)) <= elements("", holding.boxes)
+            ]
+    raise ValueError(mistake)
+
+
+@given(st.data())
+def test_a_shifted_vocabulary_is_found(data: st.DataObject) -> None:
+    """Each rank's rows begin a little later than they should: the first rows are nowhere, or the last are outside."""
+    size, tp, shift = 12, data.draw(st.sampled_from((2, 3, 4))), data.draw(st.integers(1, 3))
+    rows = size // tp
+    shifted = Listed(tuple((((rank * rows + shift, (rank + 1) * rows + shift),),) for rank in range(tp)))
+    clipped = Listed(tuple((((box[0][0], min(box[0][1], size)),),) for [box] in shifted.by_rank))
+    for layout, code in ((shifted, "HF735"), (clipped, "HF736")):
+        with pytest.raises(ProtocolError, match=f"^{code}: 'embedding' "):
+            compile_schedule([Parameter("embedding", (size,))], layout, Mesh(tp=tp), Replicas(), Mesh())
+
+
+def test_generation_in_place_is_an_all_gather() -> None:
+    layout, mesh = Stages(4).then(Slices(0)), Mesh(pp=2, dp=2, tp=4, gen_pp=1, gen_tp=2)
+    weights = [Parameter(f"layers.{i}.weight", (8, 4)) for i in range(4)]
+    same = {rank: rank for rank in range(mesh.world_size)}
+    schedule = compile_schedule(weights, layout, mesh, Generation(layout), mesh, same)
+    groups = {
+        tuple(mesh.rank(pp=pp, dp=dp, tp=tp) for pp in range(2) for tp in (first, first + 1))
+        for dp in range(2)
+        for first in (0, 2)
+    }
+    assert set(schedule.gather_groups) == groups
+    assert set(schedule.redundant) == {0}
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (Slices(0), Slices(1)),
+        (Shards("tp"), Slices(0, blocks=(4, 4))),
+        (Slices(0), Slices(0, "gen_tp", blocks=(4, 4), interleaved=4)),
+    ],
+)
+def test_what_does_not_fold_is_no_gather(source: Layout, target: Layout) -> None:
+    mesh = Mesh(tp=4, gen_tp=2)
+    same = {rank: rank for rank in range(4)}
+    assert compile_schedule([Parameter("w", (8, 8))], source, mesh, target, mesh, same).gather_groups == ()
+
+
+def test_owners_take_turns_and_the_nearest_come_first() -> None:
+    weights = [Parameter(name, (8,)) for name in "abcd"]
+    one = compile_schedule(weights, Slices(0), Mesh(dp=4, tp=2), Replicas(), Mesh())
+    assert Counter(each.source for each in one.transfers) == dict.fromkeys(range(8), 1)
+    near = compile_schedule(weights, Slices(0), Mesh(dp=2, tp=2), Replicas(), Mesh(dp=2), hosts=((0, 0, 1, 1), (1, 0)))
+    assert {(each.target, each.source) for each in near.transfers} == {(0, 2), (0, 3), (1, 0), (1, 1)}
+
+
+def test_a_tied_parameter_goes_once() -> None:
+    weights = [Parameter("embed", (8,)), Parameter("head", (8,))]
+    tied = Tied(Replicas(), {"head": "embed"})
+    names = [each.parameter.name for each in compile_schedule(weights, Slices(0), Mesh(), tied, Mesh()).transfers]
+    assert names == ["embed"]
+
+
+def test_buckets_keep_the_order_and_bound_the_peak() -> None:
+    weights = [Parameter(f"w{i}", (size,), "int8") for i, size in enumerate((40, 30, 50, 120, 10))]
+    schedule = compile_schedule(weights, Replicas(), Mesh(), Replicas(), Mesh(), bucket_bytes=100)
+    assert [[each.name for each in bucket] for bucket in schedule.buckets] == [["w0", "w1"], ["w2"], ["w3"], ["w4"]]
+    assert (schedule.needed, schedule.peak, schedule.messages(0)) == ((250,), (370,), 4)
+    whole = compile_schedule(weights, Replicas(), Mesh(), Replicas(), Mesh(), bucket_bytes=0)
+    assert whole.peak == (250,)

@@ -1,0 +1,158 @@
+"""Layouts against the tensors that torch makes with chunk, split and cat."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfdsl.errors import ProtocolError
+from hfdsl.protocols.boxes import difference, intersection, overlap, total, without
+from hfdsl.protocols.layouts import (
+    Box,
+    ByName,
+    Experts,
+    Generation,
+    Layout,
+    Only,
+    Parameter,
+    Replicas,
+    Shards,
+    Slices,
+    Stages,
+    Tied,
+    holdings,
+)
+from hfdsl.protocols.mesh import Mesh
+from tests.protocols.layout_cases import composed, cut_lists, layouts, local_tensor, meshes, parameters
+
+
+def elements(box: Box) -> set[tuple[int, ...]]:
+    return set(product(*(range(start, stop) for start, stop in box)))
+
+
+def boxes(dims: int) -> st.SearchStrategy[Box]:
+    side = st.tuples(st.integers(0, 5), st.integers(0, 5)).map(lambda ends: (min(ends), max(ends) + 1))
+    return st.tuples(*[side] * dims)
+
+
+@given(st.integers(0, 3).flatmap(lambda dims: st.tuples(boxes(dims), boxes(dims), boxes(dims))))
+def test_the_algebra_of_boxes_is_that_of_their_elements(three: tuple[Box, Box, Box]) -> None:
+    box, other, third = three
+    common = intersection(box, other)
+    assert (set() if common is None else elements(common)) == elements(box) & elements(other)
+    if common is not None:
+        rest = difference(box, common)
+        assert set().union(*map(elements, rest)) == elements(box) - elements(other)
+        assert overlap(rest) is None
+    left = without([box], [other, third])
+    assert set().union(*map(elements, left)) == elements(box) - elements(other) - elements(third)
+    assert total(left) == len(set().union(*map(elements, left)))
+    assert (overlap([box, other]) is None) == elements(box).isdisjoint(elements(other))
+
+
+@given(st.data())
+def test_boxes_in_order_are_the_local_tensor(data: st.DataObject) -> None:
+    mesh, parameter = data.draw(meshes()), data.draw(parameters())
+    cuts = data.draw(cut_lists(parameter, mesh))
+    whole = torch.arange(torch.Size(parameter.shape).numel()).reshape(parameter.shape)
+    for rank in range(mesh.world_size):
+        local = local_tensor(whole, cuts, mesh, rank)
+        held = composed(cuts).boxes(parameter, mesh, rank)
+        if local is None:
+            assert held == ()
+        else:
+            # one dim has several ranges at most, or each dim's are in order: rows of ranges, joined dim by dim
+            dims = range(len(parameter.shape))
+            ranges = [list(dict.fromkeys(box[dim] for box in held)) for dim in dims]
+            indices = [torch.cat([torch.arange(*part) for part in parts]) for parts in ranges]
+            assert torch.equal(whole[torch.meshgrid(*indices, indexing="ij")], local)
+            assert held == tuple(product(*ranges))
+
+
+@given(st.data())
+def test_holdings_are_the_boxes_of_all_ranks(data: st.DataObject) -> None:
+    mesh, parameter = data.draw(meshes()), data.draw(parameters())
+    layout: Layout = data.draw(layouts(parameter, mesh))
+    by_rank = {rank: layout.boxes(parameter, mesh, rank) for rank in range(mesh.world_size)}
+    held = holdings(layout, parameter, mesh)
+    assert {rank: holding.boxes for holding in held for rank in holding.ranks} == {
+        rank: part for rank, part in by_rank.items() if part
+    }
+    assert len({holding.boxes for holding in held}) == len(held)
+    assert all(list(holding.ranks) == sorted(holding.ranks) for holding in held)
+
+
+@given(meshes())
+def test_a_training_slice_lies_in_the_generation_slice(mesh: Mesh) -> None:
+    weight, layout = Parameter("layers.5.weight", (24, 12)), Stages(12).then(Slices(0))
+    for rank in range(mesh.world_size):
+        held, needed = layout.boxes(weight, mesh, rank), Generation(layout).boxes(weight, mesh, rank)
+        assert without(held, needed) == ()
+
+
+def test_stages_hold_consecutive_layers() -> None:
+    names = [
+        "model.embed_tokens.weight",
+        *(f"model.layers.{i}.bias" for i in range(5)),
+        "norm.weight",
+        "lm_head.weight",
+    ]
+    stages = Stages(5, counts=(2, 3), ends=("lm_head*",))
+    held = [[name for name in names if stages.boxes(Parameter(name, (2,)), Mesh(pp=2), rank)] for rank in range(2)]
+    assert held == [[*names[:3], "lm_head.weight"], names[3:]]
+
+
+def test_experts_and_names() -> None:
+    layout = Experts(4, ("dp", "tp")).then(ByName({"*.w1": Slices(1)}))
+    mesh = Mesh(dp=2, tp=2)
+    assert [layout.boxes(Parameter("experts.3.w2", (4, 4)), mesh, rank) for rank in (0, 3)] == [(), (((0, 4), (0, 4)),)]
+    assert layout.boxes(Parameter("mlp.w1", (4, 4)), mesh, 1) == (((0, 4), (2, 4)),)
+
+
+def test_a_tied_parameter_lies_as_the_stored_one() -> None:
+    layout = Tied(ByName({"embed": Slices(0)}), {"head": "embed"})
+    assert layout.boxes(Parameter("head", (4,)), Mesh(tp=2), 1) == (((2, 4),),)
+    assert (layout.stored_as("head"), layout.then(Shards()).stored_as("head")) == ("embed", "embed")
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "mesh", "problem"),
+    [
+        (Slices(0, units=8), (1024, 64), Mesh(tp=3), "tp = 3 does not divide the 8 heads along dim 0"),
+        (Slices(1), (4, 10), Mesh(tp=4), "tp = 4 does not divide the 10 elements along dim 1"),
+        (Slices(2), (4, 4), Mesh(tp=2), r"Slices cuts dim 2, and its shape is \(4, 4\)"),
+        (Slices(0, blocks=(4, 2)), (8,), Mesh(tp=2), r"blocks \(4, 2\) add up to 6, and dim 0 has 8"),
+        (Slices(0, units=3), (8,), Mesh(tp=2), "3 units do not divide the 8 elements of dim 0"),
+        (Slices(0, interleaved=3), (6,), Mesh(tp=2), "tp = 2 does not divide its 3 interleaved groups"),
+        (Slices(0, units=2, shared=True), (6,), Mesh(tp=3), "tp = 3 does not divide the 2 heads along dim 0"),
+        (Slices(0, ("dp", "tp")), (6,), Mesh(dp=2, tp=2), r"dp\*tp = 4 does not divide the 6 elements"),
+        (Shards("dp"), (), Mesh(dp=2), r"Shards cuts dim 0, and its shape is \(\)"),
+        (Stages(5), (4,), Mesh(pp=2), "pp = 2 does not divide the 5 layers; set counts"),
+        (Stages(4, counts=(1, 2)), (4,), Mesh(pp=2), r"counts \(1, 2\) are not of 4 layers in 2 stages"),
+        (Stages(3, counts=(1, 2)), (4,), Mesh(pp=2), "it is of layer 3, and there are 3"),
+        (Experts(4), (4,), Mesh(tp=3), "tp = 3 does not divide the 4 experts"),
+        (Experts(1), (4,), Mesh(tp=1), "it is of expert 1, and there are 1"),
+    ],
+)
+def test_a_cut_that_is_not_possible(layout: Layout, shape: tuple[int, ...], mesh: Mesh, problem: str) -> None:
+    parameter = Parameter("layers.3.experts.1.weight", shape)
+    with pytest.raises(ProtocolError, match=f"^HF734: 'layers.3.experts.1.weight' .* cannot be cut: {problem}"):
+        layout.boxes(parameter, mesh, 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "problem"),
+    [((4, -1), "float32", "has a size that is no count"), ((4,), "float31", "the dtype of 'w' is one of")],
+)
+def test_a_parameter_that_is_none(shape: tuple[int, ...], dtype: str, problem: str) -> None:
+    with pytest.raises(ProtocolError, match=f"^HF739: .*{problem}"):
+        Parameter("w", shape, dtype)
+
+
+def test_an_axis_that_no_mesh_has() -> None:
+    with pytest.raises(ProtocolError, match=r"HF739: Only cuts over an axis of pp, .* got 'ep'"):
+        Replicas().then(Only(axis="ep", at=(0,))).boxes(Parameter("w", (4,)), Mesh(), 0)
