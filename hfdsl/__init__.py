@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from hfdsl.deploy.deployment import Deployment, Placement, place
     from hfdsl.deploy.experiment import Experiment
     from hfdsl.deploy.pools import ResourcePool
+    from hfdsl.deploy.retries import Retries
     from hfdsl.errors import (
         DeadlineError,
         DefinitionError,
         HfError,
+        LostProcessError,
         ProtocolError,
         ResourceError,
         RoleError,
@@ -68,6 +70,7 @@ __all__ = [
     "GroupedBy",
     "HfError",
     "Independent",
+    "LostProcessError",
     "Mesh",
     "Metric",
     "Mul",
@@ -85,6 +88,7 @@ __all__ = [
     "Report",
     "ResourceError",
     "ResourcePool",
+    "Retries",
     "RoleError",
     "Sharded",
     "SizeError",
@@ -135,7 +139,9 @@ _NAMES = {
     "deploy.deployment": "Deployment Placement place",
     "deploy.experiment": "Experiment",
     "deploy.pools": "ResourcePool",
-    "errors": "DeadlineError DefinitionError HfError ProtocolError ResourceError RoleError SizeError WiringError",
+    "deploy.retries": "Retries",
+    "errors": "DeadlineError DefinitionError HfError LostProcessError ProtocolError ResourceError RoleError SizeError "
+    "WiringError",
     "graph.dataflow": "Dataflow dataflow",
     "graph.operations": "fill filter function merge minibatches present queue repeat sync take",
     "plan.optimize": "Optimize",

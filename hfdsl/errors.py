@@ -72,6 +72,10 @@ class RoleError(HfError, RuntimeError):
     """A role's body raised: reported once, with role, method, rank, step and the worker's own traceback (HF806)."""
 
 
+class LostProcessError(RoleError):
+    """A process died, or what it had returned is lost (HF806); HF840 where that happened too often."""
+
+
 class DeadlineError(HfError, TimeoutError):
     """A wait exceeded its deadline; the message says what every rank was doing (HF807)."""
 

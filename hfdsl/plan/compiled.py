@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from hfdsl.deploy.retries import Retries
 from hfdsl.plan.edges import sizes_known
 from hfdsl.plan.memory import ProcessMemory, peaks, process_memory
 from hfdsl.plan.plan import Plan
@@ -41,13 +42,15 @@ class CompiledPlan(Plan):
         timeout: float = 60.0,
         deadline: float = 1800.0,
         worker_env: Mapping[str, str] | None = None,
+        retries: Retries | None = None,
     ) -> Running:
         """Start the plan's processes; use it as a context manager, which also ends them.
 
         ``backend="local"`` simulates all ranks in this process, ``"ray"`` makes worker groups on the Ray cluster that
         is connected (or starts one); a lowering of your own may stand in their place. ``seed`` is the root of every
         random stream; ``timeout`` (seconds) bounds placing and starting, ``deadline`` one step. ``worker_env`` adds
-        environment variables to Ray workers.
+        environment variables to Ray workers. With ``retries`` the run goes on after it has lost processes: the step is
+        repeated, with the same values.
 
         Raises:
             ResourceError: HF502, HF505 where the cluster cannot hold the pools.
@@ -56,4 +59,12 @@ class CompiledPlan(Plan):
         """
         from hfdsl.runtime.launch import launch  # late: the one arrow from this room up to the runtime
 
-        return launch(self, backend, seed=seed, timeout=timeout, deadline=deadline, worker_env=worker_env or {})
+        return launch(
+            self,
+            backend,
+            seed=seed,
+            timeout=timeout,
+            deadline=deadline,
+            worker_env=worker_env or {},
+            retries=retries,
+        )

@@ -55,7 +55,7 @@ from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, Segme
 from hfdsl.runtime.offloader import Offloader
 from hfdsl.runtime.recording import Recorder
 from hfdsl.runtime.role_errors import role_error
-from hfdsl.runtime.state_files import StateWriter, load_worker, worker_state
+from hfdsl.runtime.state_files import FlatState, StateWriter, load_worker, unflatten_state, worker_state
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
 from hfdsl.types.dims import Size
 
@@ -155,6 +155,32 @@ class Executor:
         """
         for name in self._workers:
             self._call_role(name, "load_state", load_worker, folder, saved.get(name))
+
+    def copy_states(self) -> dict[str, FlatState]:
+        """Each worker's state; its tensors may be the worker's own, so the caller copies them before the next call.
+
+        Raises:
+            RoleError: HF806 where ``state()`` raises.
+            CheckpointError: HF908 where a role that trains has no state, or one that cannot be copied.
+        """
+        states = {name: self._call_role(name, "state", worker_state, False) for name in self._workers}
+        return {name: state for name, state in states.items() if state is not None}
+
+    def restore(self, states: Mapping[str, FlatState]) -> None:
+        """Load copies of the workers' states, and forget the step that was under way.
+
+        Raises:
+            RoleError: HF806 where ``load_state()`` raises.
+        """
+        self.forget_step()
+        for name, state in states.items():
+            self._call_role(name, "load_state", _load_state, state)
+
+    def forget_step(self) -> None:
+        """Drop what a step that is to be repeated has left here, and the specs: the new processes have none."""
+        self.store.clear()
+        self._specs.clear()
+        self._current_step = None
 
     def record(self, folder: str | None) -> None:
         """Write the calls of the next steps to a recording; with None stop."""
@@ -295,6 +321,10 @@ class Executor:
                 raise role_error(step.label, self._rank, call.step, error) from None
         presence = self._plans[call.plan].presence.get(step.node, {})
         return result_columns(step, index, table, presence, arguments, result, self._widths[call.plan, step.node])
+
+
+def _load_state(_: str, worker: Any, state: FlatState) -> None:
+    worker.load_state(unflatten_state(state))
 
 
 def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from hfdsl.check.rules.serialization import unsendable_values
+from hfdsl.deploy.retries import Retries
 from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.graph.stages import queues_of
 from hfdsl.plan.plan import Plan
-from hfdsl.runtime.backend import Lowering
+from hfdsl.runtime.backend import Backend, Lowering
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.processes import Processes
+from hfdsl.runtime.recovery import RecoverableBackend, Recovery
 from hfdsl.runtime.running import Running
 
 
@@ -36,9 +38,18 @@ def nothing_launched() -> Iterator[None]:
 
 
 def launch(
-    plan: Plan, backend: str | Lowering, *, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]
+    plan: Plan,
+    backend: str | Lowering,
+    *,
+    seed: int,
+    timeout: float,
+    deadline: float,
+    worker_env: Mapping[str, str],
+    retries: Retries | None = None,
 ) -> Running:
     """Start the processes of a plan, on one of the backends that there are or on what a lowering makes.
+
+    Locally no process can be lost, so ``retries`` change nothing there.
 
     Raises:
         ResourceError: HF518 for an unknown backend, HF801 for a module of the program that workers cannot import; see
@@ -58,11 +69,26 @@ def launch(
             ray = RayBackend(plan, seed, timeout, deadline, worker_env)
         except HfError as error:
             raise _explained(plan, error) from error
-        return Running(plan, Processes(ray, {plan.name: 0}, seed))
+        return _started(plan, ray, seed, retries)
     if callable(backend):
         lowered = backend(plan, seed=seed, timeout=timeout, deadline=deadline, worker_env=worker_env)
-        return Running(plan, Processes(lowered, {plan.name: 0}, seed))
+        return _started(plan, lowered, seed, retries)
     raise ResourceError("HF518", f"no backend {backend!r}; there are 'local' and 'ray'")
+
+
+def _started(plan: Plan, backend: Backend, seed: int, retries: Retries | None) -> Running:
+    processes = Processes(backend, {plan.name: 0}, seed)
+    if retries is not None:
+        try:
+            if not isinstance(backend, RecoverableBackend):
+                lacks = f"{type(backend).__name__} cannot replace processes"
+                raise ResourceError("HF841", f"retries= needs a backend that can, such as 'ray': {lacks}")
+            processes.recovery = Recovery(backend, retries, processes.steps)
+            processes.recovery.begin()
+        except BaseException:
+            processes.close()
+            raise
+    return Running(plan, processes)
 
 
 def _explained(plan: Plan, error: HfError) -> HfError:

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 
 from hfdsl.errors import HfError
 from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.recovery import Recovery
 
 
 @dataclass
 class Processes:
     """The processes that runs share: one failure breaks them for all, since ranks may be anywhere within a step.
 
-    ``steps`` counts the committed steps of each plan; ``restored`` those of plans that have not been added yet.
+    ``steps`` counts the committed steps of each plan; ``restored`` those of plans that have not been added yet. With a
+    ``recovery`` the run goes on after a loss.
     """
 
     backend: Backend | None
@@ -20,6 +22,12 @@ class Processes:
     seed: int
     restored: dict[str, int] = field(default_factory=dict)
     broken: str | None = None
+    recovery: Recovery | None = None
+
+    @property
+    def generation(self) -> int:
+        """How often processes were replaced."""
+        return self.recovery.generation if self.recovery is not None else 0
 
     def usable_backend(self, plan_name: str) -> Backend:
         """The backend, while it can be used.

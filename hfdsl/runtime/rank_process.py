@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -24,12 +24,14 @@ from hfdsl.runtime.messages import (
 from hfdsl.runtime.process_groups import ProcessCollectives
 from hfdsl.runtime.serialization import (
     PickledValue,
+    StateCopy,
     content_of,
     deserialized,
     payload_class,
     pickle_content,
     serialized,
 )
+from hfdsl.runtime.state_files import FlatState
 from hfdsl.runtime.store import PayloadContent, bytes_of
 
 
@@ -70,6 +72,22 @@ class RankProcess(Worker):
     def load(self, folder: str, saved: dict[str, dict[str, str]]) -> None:
         """Load them."""
         self._executor.load(folder, saved)
+
+    def copy_states(self) -> tuple[None, StateCopy]:
+        """The states of this process's workers, copied on their way to the object store; None says that they are."""
+        return None, StateCopy(self._executor.copy_states())
+
+    def restore(self, states: Mapping[str, FlatState]) -> None:
+        """Load such copies."""
+        self.forget_step()
+        self._executor.restore(states)
+
+    def forget_step(self) -> None:
+        """Drop what a step that is to be repeated has left here."""
+        self._direct.clear()
+        self._broadcasts.clear()
+        self._failed = None
+        self._executor.forget_step()
 
     def record(self, folder: str | None) -> None:
         """Write the calls of the next steps to a recording; with None stop."""

@@ -6,13 +6,13 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
 import ray
 from ray.exceptions import GetTimeoutError
 
-from hfdsl.deploy.deployment import processes_per_slot
+from hfdsl.deploy.deployment import ProcessGroup, processes_per_slot
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import HfError
 from hfdsl.plan.payloads import ColumnSlice, Payload, Topology
@@ -46,8 +46,21 @@ from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, s
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 from hfdsl.single_controller.waiting import fetch
 
+LOSS_SECONDS = 20.0
+"""The time in which Ray notices that a process or its node is gone, while others wait for it."""
+
+FORGET_SECONDS = 5.0
+"""The time in which a process ends what it does in a step that is to be repeated; one that takes longer is replaced."""
+
 SAVED_REPLY_SECONDS = 60.0
 """The time in which an idle process says whether its files are written."""
+
+
+class Copied(NamedTuple):
+    """References to the copy of a rank's states: whether it exists, which is small, and the copy itself."""
+
+    done: Any
+    states: Any
 
 
 class RayBackend:
@@ -71,6 +84,7 @@ class RayBackend:
 
     def __init__(self, plan: Plan, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]) -> None:
         self._deadline, self._step_end = deadline, 0.0
+        self._plans, self._seed, self._worker_env = [plan], seed, worker_env
         self._owns_cluster = not ray.is_initialized()
         self._processes_per_slot, self._process_groups = processes_per_slot(plan.groups), plan.groups
         self._pools: dict[str, RayResourcePool] = {}
@@ -88,22 +102,31 @@ class RayBackend:
             if self._owns_cluster:
                 connect()
             for group in plan.groups:
-                process = RayClassWithInitArgs(RankProcess, plan, group.name, group.roles, seed, deadline)
-                self._groups[group.name] = RayWorkerGroup(
-                    self._pool(group.pool, timeout),
-                    self._direct_groups.prepare(group.name, process),
-                    worker_env=worker_env,
-                    timeout=timeout,
-                    deadline=None,  # a step has one; roles that load large models may take what they take
-                )
+                self._start_group(group, timeout)
             self.begin()
-            self._hosts = {name: self._call_all(workers, "host") for name, workers in self._workers.items()}
-            self._direct_groups.join(self._workers, deadline)
-            self._direct_groups.prepare_plan(plan)
-            self._start_relays(plan)
+            self._connect()
         except BaseException:
             self.close()
             raise
+
+    def _start_group(self, group: ProcessGroup, timeout: float) -> None:
+        """Start the processes of a group, with its roles."""
+        process = RayClassWithInitArgs(RankProcess, self._plans[0], group.name, group.roles, self._seed, self._deadline)
+        self._groups[group.name] = RayWorkerGroup(
+            self._pool(group.pool, timeout),
+            self._direct_groups.prepare(group.name, process),
+            worker_env=self._worker_env,
+            timeout=timeout,
+            deadline=None,  # a step has one; roles that load large models may take what they take
+        )
+
+    def _connect(self) -> None:
+        """Find out where the processes are, link those that read each other's tensors, and start relays."""
+        self._hosts = {name: self._call_all(workers, "host") for name, workers in self._workers.items()}
+        self._direct_groups.join(self._workers, self._deadline)
+        for plan in self._plans:
+            self._direct_groups.prepare_plan(plan)
+            self._start_relays(plan)
 
     @property
     def _workers(self) -> dict[str, Sequence[Any]]:
@@ -144,6 +167,7 @@ class RayBackend:
         self.driver.add(plan)
         self.begin()
         self._call_all(self._every_worker, "add", plan)
+        self._plans.append(plan)
         self._direct_groups.prepare_plan(plan)
         self._start_relays(plan)
 
@@ -341,6 +365,112 @@ class RayBackend:
             for rank, worker in enumerate(self._groups[group.name].workers):
                 loading.append(worker.load.remote(folder, {role: dict(saved[role][rank]) for role in roles}))
         self._wait_for_all(loading, "states")
+
+    # -- recovery ------------------------------------------------------------------------------------------------------
+
+    def lost(self) -> dict[str, list[int]]:
+        """The ranks whose process is gone, by process group; a process that is busy is not.
+
+        Where a rank does not answer, this waits for Ray to find out, for at most ``LOSS_SECONDS``.
+        """
+        asked = {
+            worker.host.remote(): (group, rank)
+            for group, workers in self._workers.items()
+            for rank, worker in enumerate(workers)
+        }
+        lost: dict[str, list[int]] = {}
+        for ready in as_completed(list(asked), LOSS_SECONDS):
+            for ref in ready:
+                group, rank = asked[ref]
+                try:
+                    fetch([ref])
+                except HfError:
+                    lost.setdefault(group, []).append(rank)
+            if lost:
+                break  # the others may wait for them
+        return {group: sorted(ranks) for group, ranks in lost.items()}
+
+    def copy_states(self) -> dict[str, list[Copied]]:
+        """References to the states of every rank; the processes copy them before their next call."""
+        copies = {
+            group: [Copied(*worker.copy_states.options(num_returns=2).remote()) for worker in workers]
+            for group, workers in self._workers.items()
+        }
+        if self._relays is not None:  # what relays submit next may come before what this process submitted now
+            self.begin()
+            self._wait_for_all([copy.done for ranks in copies.values() for copy in ranks], "states")
+        return copies
+
+    def copied(self, copies: Mapping[str, Sequence[Copied]], wait: float) -> bool:
+        """Whether all copies exist; HF806, HF908 where one cannot be made."""
+        refs = [copy.done for ranks in copies.values() for copy in ranks]
+        ready, late = ray.wait(refs, num_returns=len(refs), timeout=wait)
+        fetch(ready)
+        return not late
+
+    def rebuild(self, lost: Mapping[str, Sequence[int]], *, everything: bool, wait: float) -> None:
+        """Replace the groups of lost ranks, and those that do not end the step or are linked with one of these.
+
+        With ``everything`` all are replaced.
+
+        Raises:
+            ResourceError: HF504 where the cluster has no room for them in time.
+            RoleError: HF806 where a role's constructor raises.
+        """
+        if self._relays is not None:
+            self._relays.close()
+            self._relays = None
+        self._relayed_plans.clear()
+        self._pending.clear()
+        self._acknowledged.clear()
+        self._sent_table = None
+        self.driver.forget_step()
+        replaced = set(self._groups) if everything else self._linked(set(lost))
+        for name in replaced:
+            self._groups[name].shutdown()  # first, so that what others wait for ends
+        for name in self._linked(self._unresponsive(set(self._groups) - replaced)):
+            self._groups[name].shutdown()
+            replaced.add(name)
+        if replaced & self._direct_groups.groups:
+            self._direct_groups.close()
+            self._direct_groups = DirectGroups(self._plans[0])
+        for group in self._process_groups:
+            if group.name in replaced:
+                self._start_group(group, wait)
+        self.begin()
+        started = [worker for name in sorted(replaced) for worker in self._workers[name]]
+        for plan in self._plans[1:]:
+            self._call_all(started, "add", plan)
+        self._connect()
+
+    def _linked(self, groups: set[str]) -> set[str]:
+        """These groups, and with one that is linked all that are: links are made for all of them at once."""
+        linked = self._direct_groups.groups
+        return groups | linked if groups & linked else set(groups)
+
+    def _unresponsive(self, groups: set[str]) -> set[str]:
+        """The groups of which some process does not forget its step in time: it waits for one that was lost."""
+        asked = {worker.forget_step.remote(): name for name in groups for worker in self._workers[name]}
+        unresponsive = set(asked.values())
+        for name in groups:
+            refs = [ref for ref, group in asked.items() if group == name]
+            try:
+                fetch(refs, FORGET_SECONDS)
+            except (HfError, GetTimeoutError):
+                continue
+            unresponsive.discard(name)
+        return unresponsive
+
+    def restore(self, copies: Mapping[str, Sequence[Copied]]) -> None:
+        """Load the copies into all ranks.
+
+        Raises:
+            RoleError: HF806 where ``load_state()`` raises, or a copy is lost.
+            HfError: HF807 where the deadline passed.
+        """
+        self.begin()
+        pairs = [pair for name, workers in self._workers.items() for pair in zip(workers, copies[name], strict=True)]
+        self._wait_for_all([worker.restore.remote(copy.states) for worker, copy in pairs], "states")
 
     def record(self, folder: str | None) -> None:
         """Have every process write the calls of the next steps; HF807 where one is not ready in time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from os import PathLike
@@ -22,6 +22,7 @@ from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.messages import SMALL_PAYLOAD_BYTES
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.recording import begin
+from hfdsl.runtime.recovery import Recovered
 from hfdsl.runtime.saving import Saving, read_manifest
 from hfdsl.runtime.step import Routing, StepRun
 from hfdsl.runtime.store import bytes_of
@@ -53,6 +54,7 @@ class Running:
         self._record: StepRecord | None = None
         self._traces: list[TraceFile] = []
         self._unwritten: StepRecord | None = None
+        self._generation = 0
 
     def also(self, plan: Plan) -> Running:
         """Run another plan of the same deployment on the same workers, such as an evaluation between training steps.
@@ -72,7 +74,10 @@ class Running:
         if plan.name in self._processes.steps:
             raise ResourceError("HF519", f"a plan named '{plan.name}' runs here already")
         self._processes.usable_backend(self.plan.name).add(plan)
-        self._processes.steps[plan.name] = self._processes.restored.pop(plan.name, 0)
+        steps = self._processes.restored.pop(plan.name, 0)
+        self._processes.steps[plan.name] = steps
+        if self._processes.recovery is not None:
+            self._processes.recovery.add(plan.name, steps)
         return Running(plan, self._processes, owner=False)
 
     def __enter__(self) -> Self:
@@ -109,7 +114,7 @@ class Running:
             RoleError: HF806 where a role's ``state()`` raises.
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
-        self._begin_saving(Path(folder), background=False).wait()
+        self._save(Path(folder), background=False)
 
     def save_in_background(self, folder: str | PathLike[str]) -> Saving:
         """Save while steps run: workers copy their states before this returns, and write the copies in a thread.
@@ -123,18 +128,36 @@ class Running:
         Raises:
             CheckpointError, RoleError, HfError: as ``save``; HF906 is raised by the returned object.
         """
-        return self._begin_saving(Path(folder), background=True)
+        return self._save(Path(folder), background=True)
 
     save_behind = save_in_background
     """Its name in earlier versions."""
 
-    def _begin_saving(self, folder: Path, background: bool) -> Saving:
-        backend = self._processes.usable_backend(self.plan.name)
+    def _save(self, folder: Path, background: bool) -> Saving:
+        backend, recovery = self._processes.usable_backend(self.plan.name), self._processes.recovery
         if any(folder.iterdir()):
             raise CheckpointError("HF906", f"the state cannot be written to {folder}: it is not empty")
-        backend.save(str(folder.resolve()), background)
-        steps = self._processes.restored | self._processes.steps
-        return Saving(self._processes, folder, self.plan.deployment, steps, self._processes.seed)
+
+        def attempt() -> Saving:
+            for left in folder.iterdir():  # by an attempt before, whose processes were lost
+                left.unlink()
+            backend.save(str(folder.resolve()), background)
+            saving = self._saving(folder)
+            if not background:
+                saving.wait()
+            return saving
+
+        return attempt() if recovery is None else recovery.run(self.plan.name, attempt)
+
+    def _saving(self, folder: Path) -> Saving:
+        return Saving(
+            processes=self._processes,
+            folder=folder,
+            deployment=self.plan.deployment,
+            steps=self.all_steps,
+            seed=self._processes.seed,
+            generation=self._processes.generation,
+        )
 
     def load(self, folder: str | PathLike[str]) -> None:
         """Load the states that ``save`` wrote; the next step has the random streams that it would have had then.
@@ -147,14 +170,47 @@ class Running:
         """
         backend = self._processes.usable_backend(self.plan.name)
         manifest = read_manifest(Path(folder), self.plan.deployment, self._processes.seed)
+        place = str(Path(folder).resolve())
         try:
-            backend.load(str(Path(folder).resolve()), manifest.roles)
+            backend.load(place, manifest.roles)
         except BaseException as error:
             self._processes.broken = f"a load of '{folder}' ({type(error).__name__})"
             raise
         known = self._processes.steps
         self._processes.restored = {name: n for name, n in manifest.steps.items() if name not in known}
         known |= {name: manifest.steps.get(name, 0) for name in known}
+        if self._processes.recovery is not None:
+            self._processes.recovery.begin(lambda: backend.load(place, manifest.roles))
+
+    def go_back_to(self, folder: str | PathLike[str]) -> None:
+        """After a loss of processes, go back to what ``save`` wrote into this folder, rather than to an older copy.
+
+        The folder has to stay until a newer one takes its place. Without ``launch(..., retries=...)`` nothing happens.
+
+        Raises:
+            CheckpointError: HF905, HF906 as for ``load``.
+        """
+        recovery = self._processes.recovery
+        if recovery is not None:
+            backend = self._processes.usable_backend(self.plan.name)
+            place = Path(folder).resolve()
+            manifest = read_manifest(place, self.plan.deployment, self._processes.seed)
+            recovery.go_back_to(manifest.steps, lambda: backend.load(str(place), manifest.roles))
+
+    @property
+    def all_steps(self) -> Mapping[str, int]:
+        """How many steps of each plan on these workers have been committed, by the plan's name."""
+        return dict(self._processes.restored | self._processes.steps)
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the run goes on after a loss of processes, as ``launch(..., retries=...)`` makes it do."""
+        return self._processes.recovery is not None
+
+    @property
+    def recoveries(self) -> Sequence[Recovered]:
+        """The losses of processes from which this run went on."""
+        return tuple(self._processes.recovery.recoveries) if self._processes.recovery is not None else ()
 
     @property
     def timings(self) -> dict[str, float]:
@@ -232,12 +288,26 @@ class Running:
         inputs = self._inputs(batches, named)
         sizes = bind_sizes(self.plan, inputs)
         routing = self._routing(backend, inputs, sizes)
+        recovery = self._processes.recovery
         try:
-            run = StepRun(self.plan, backend, routing, self._step_number, sizes)
-            result, self._record = run.run(inputs, self._write)
+            if recovery is None:
+                return self._run(backend, inputs, sizes, routing)
+            result = recovery.run(self.plan.name, lambda: self._run_again(inputs))
+            recovery.committed(self.plan.name, self._run_again, inputs)
         except BaseException as error:
             self._processes.broken = f"step {self._step_number} of '{self.plan.name}' ({type(error).__name__})"
             raise
+        return result
+
+    def _run_again(self, inputs: Mapping[int, Batch]) -> Any:
+        """Run the dataflow once, on the processes that there are by now."""
+        backend, sizes = self._processes.usable_backend(self.plan.name), bind_sizes(self.plan, inputs)
+        return self._run(backend, inputs, sizes, self._routing(backend, inputs, sizes))
+
+    def _run(self, backend: Backend, inputs: Mapping[int, Batch], sizes: Mapping[Any, int], routing: Routing) -> Any:
+        """Run the dataflow once, and count the step."""
+        run = StepRun(self.plan, backend, routing, self._step_number, sizes)
+        result, self._record = run.run(inputs, self._write)
         self._processes.steps[self.plan.name] += 1
         self._unwritten = self._record if self._traces else None
         self._measured += 1
@@ -255,6 +325,9 @@ class Running:
         New ones take the ID of the least recently used: their specs replace those of the old ones in all processes.
         """
         self._check_sizes(tuple(sizes.items()))
+        if self._processes.generation != self._generation:  # new processes have no specs
+            self._routings.clear()
+            self._generation = self._processes.generation
         hints = Hints(self._find_short_steps(), self._inline_inputs(inputs))
         cache, key = self._routings, (tuple(sizes.get(dim) for dim in self._row_dims), hints)
         routing = cache.pop(key, None)

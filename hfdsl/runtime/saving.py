@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hfdsl.deploy.deployment import Deployment
-from hfdsl.errors import CheckpointError, HfError
+from hfdsl.errors import CheckpointError, HfError, LostProcessError
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.sealed_json import sealed, unsealed
 from hfdsl.runtime.state_files import sync_to_disk
@@ -58,6 +58,7 @@ class Saving:
     deployment: Deployment
     steps: Mapping[str, int]
     seed: int
+    generation: int
     complete: bool = False
 
     def done(self, wait: float = 0.0) -> bool:
@@ -65,12 +66,15 @@ class Saving:
 
         Raises:
             CheckpointError: HF906 where a file cannot be written.
+            LostProcessError: HF806 where a process was lost before its state was written.
             HfError: HF807 where the deadline passed, HF808 where the run was closed before.
         """
         if self.complete:
             return True
         if self.processes.backend is None:
             raise HfError("HF808", f"the run was closed before its state was written to {self.folder}")
+        if self.processes.generation != self.generation:
+            raise LostProcessError("HF806", f"processes were lost while they wrote the state to {self.folder}")
         saved = self.processes.backend.saved(str(self.folder.resolve()), wait)
         if saved is not None:
             write_manifest(self.folder, self.deployment, saved, self.steps, self.seed)

@@ -2,14 +2,15 @@
 
 ``ZeroCopyPayload`` goes through the object store, its buffers out of band: they are written into shared memory once,
 and every reader maps them. ``CopiedPayload`` does so without shared buffers. ``serialized`` makes bytes of a small one.
-``PickledValue`` leaves its tensors in the process that produced them, and only the rest is pickled.
+``StateCopy`` has the states of roles. ``PickledValue`` leaves its tensors in the process that produced them, and only
+the rest is pickled.
 """
 
 from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import BytesIO
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +19,7 @@ import ray
 
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan
+from hfdsl.runtime.state_files import FlatState
 from hfdsl.runtime.store import PayloadContent, as_bytes
 from hfdsl.single_controller.ray_internals import CloudPickler
 from hfdsl.types.batches import own_rows
@@ -53,6 +55,21 @@ class CopiedPayload:
     def __reduce__(self) -> tuple[Any, ...]:
         rows = [(*_fields(key), _on_cpu(value), _is_cuda(value)) for key, value in self._content.items()]
         return _copied_content, (rows,)
+
+
+class StateCopy:
+    """States by role on their way: they arrive as they are, with tensors in memory of the reader's own."""
+
+    def __init__(self, states: Mapping[str, FlatState]) -> None:
+        self._states = states
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _decoded_states, (
+            {
+                role: ({name: _encoded(tensor) for name, tensor in state.tensors.items()}, state.skeleton)
+                for role, state in self._states.items()
+            },
+        )
 
 
 def payload_class(plan: Plan) -> type[ZeroCopyPayload] | type[CopiedPayload]:
@@ -233,6 +250,14 @@ def _decoded(encoded: Any) -> Any:
 
 def _decoded_content(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
     return {ColumnSlice(*fields): _decoded(encoded) for *fields, encoded in rows}
+
+
+def _decoded_states(states: Mapping[str, tuple[Mapping[str, Any], str]]) -> dict[str, FlatState]:
+    # Roles may keep what they load and write into it; the memory that readers share must stay as it is.
+    return {
+        role: FlatState({name: _decoded(encoded).clone() for name, encoded in tensors.items()}, skeleton)
+        for role, (tensors, skeleton) in states.items()
+    }
 
 
 def _copied_content(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:

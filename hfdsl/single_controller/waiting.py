@@ -18,7 +18,7 @@ import ray
 from ray import ObjectRef
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from hfdsl.errors import DeadlineError, HfError, ResourceError, RoleError
+from hfdsl.errors import DeadlineError, HfError, LostProcessError, ResourceError, RoleError
 from hfdsl.single_controller.stacks import Frame, WatchedProcess, grouped, listed, stacks
 
 DEADLINE_SECONDS: Final = 1800.0
@@ -44,9 +44,9 @@ def fetch(refs: Sequence[ObjectRef[Any]], timeout: float | None = None) -> list[
             ref.future()  # looked at: else Ray would log every other rank's failure again, as unhandled
         raise _hf_error(error) from None
     except RayActorError as error:
-        raise RoleError("HF806", f"a worker's process is gone: {error}") from None
+        raise LostProcessError("HF806", f"a worker's process is gone: {error}") from None
     except RayError as error:
-        raise RoleError("HF806", f"a worker's output is lost: {type(error).__name__}: {error}") from None
+        raise LostProcessError("HF806", f"a worker's output is lost: {type(error).__name__}: {error}") from None
 
 
 def _hf_error(error: RayTaskError) -> HfError:
@@ -92,7 +92,7 @@ class Waiter:
             raise DeadlineError("HF807", self._late(refs, what, seconds or 0.0)) from None
         except RoleError as error:
             if gone := _gone(refs):
-                raise RoleError("HF806", f"in {what} {listed(gone)} died: {error.message}") from None
+                raise LostProcessError("HF806", f"in {what} {listed(gone)} died: {error.message}") from None
             raise
 
     def within(self, seconds: float | None) -> Waiter:

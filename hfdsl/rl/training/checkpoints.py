@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hfdsl.errors import CheckpointError
+from hfdsl.errors import CheckpointError, LostProcessError
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.training.run_config import MAY_CHANGE
 from hfdsl.rl.training.tables import ABSENT, differences
@@ -92,10 +92,26 @@ class Keeper:
         point, saving = self._under_way
         self._under_way = None  # a failure is reported once
         with _told(point):
-            if saving.done(wait):
+            try:
+                done = saving.done(wait)
+            except LostProcessError:
+                if not self.running.recovers:
+                    raise
+                self._write_again(point, saving)
+                return
+            if done:
                 self._publish(point)
             else:
                 self._under_way = point, saving
+
+    def _write_again(self, point: RunPosition, saving: Saving) -> None:
+        """Write a checkpoint again whose processes were lost; not if the run has gone on: the next one is due soon."""
+        part = self._part(point)
+        shutil.rmtree(part)
+        if all(self.running.all_steps[plan] == count for plan, count in saving.steps.items()):
+            part.mkdir()
+            self.running.save(part)
+            self._publish(point)
 
     def _publish(self, point: RunPosition) -> None:
         part, final = self._part(point), self.folder / name(point)
@@ -116,6 +132,7 @@ class Keeper:
             final.rename(self.folder / f".{final.name}.old.part")
         part.rename(final)
         sync_to_disk(self.folder)
+        self.running.go_back_to(final)
         for old in [*whole(self.folder)[: -self.keep], *self.folder.glob(".*.part")]:
             shutil.rmtree(old)
 

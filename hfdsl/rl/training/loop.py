@@ -137,7 +137,13 @@ def train(
 
 def _train(run: Prepared, begins: Beginning, show: Show, worker_env: Mapping[str, str] | None) -> Ended:
     config, saved = run.loaded.config, run.folder / CHECKPOINTS
-    launched = run.plan.launch(config.backend, seed=config.seed, deadline=config.deadline, worker_env=worker_env)
+    launched = run.plan.launch(
+        config.backend,
+        seed=config.seed,
+        deadline=config.deadline,
+        worker_env=worker_env,
+        retries=config.faults.on(config.backend),
+    )
     with (
         launched as running,
         Prefetcher(run.feed) if config.data.ahead else nullcontext(run.feed) as feed,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from hfdsl.deploy.retries import Retries
 from hfdsl.errors import ConfigError
 from hfdsl.rl.data.feed import OnBad
 from hfdsl.rl.data.prompts import Prompt
@@ -92,6 +93,25 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultsConfig:
+    """How a run on Ray goes on after it has lost processes: it goes back to a copy of all states, and repeats steps."""
+
+    retries: Annotated[int, Within(at_least=0)] = 3
+    """How often a step is repeated before the run ends with the first loss; with 0 every loss ends the run."""
+    copy_every: Count | None = None
+    """Steps between two copies of all states in host memory; left out, the run goes back to its last checkpoint."""
+    wait: Positive = 300.0
+    """Seconds in which the cluster must have room for new processes."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def on(self, backend: str) -> Retries | None:
+        """What a launch takes; None where no process can be lost, or a loss ends the run."""
+        return Retries(self.retries, self.copy_every, self.wait) if self.retries and backend == "ray" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +207,8 @@ class RunConfig:
     """The update that rounds of ``algorithm`` gather rows for; left out, every step is one pass of ``algorithm``."""
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     """When checkpoints are written, and how many are kept."""
+    faults: FaultsConfig = field(default_factory=FaultsConfig)
+    """How the run goes on after it has lost processes."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -202,6 +224,7 @@ MAY_CHANGE = (
     "mlflow",
     "record",
     "checkpoints",
+    "faults",
     "deployment",
     "evaluation.every",
     "evaluation.samples",

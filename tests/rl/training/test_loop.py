@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from safetensors.torch import load_file
 
 from hfdsl.check.report import CheckError
@@ -24,6 +25,7 @@ from hfdsl.rl.training.config import from_table, load
 from hfdsl.rl.training.loop import Ended, prepare, train
 from hfdsl.rl.training.metrics import Record
 from hfdsl.runtime import state_files
+from hfdsl.runtime.ray import RayBackend
 from hfdsl.testing import replay
 from tests.rl.training.test_config import SEVERAL
 from tests.rl.training.toy import table
@@ -121,6 +123,30 @@ def test_a_resumed_run_is_the_same_on_ray_and_other_pools(tmp_path: Path, straig
     assert weights(other) == weights(straight)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("copy_every", [None, 2])
+def test_a_run_on_ray_that_loses_processes_is_the_same(
+    tmp_path: Path, straight: Path, ray_cluster: Any, copy_every: int | None
+) -> None:
+    other = fresh(tmp_path, "loses")
+    killed = list[int]()
+
+    def show(record: Record) -> None:
+        if record.nodes and record.step in {2, 4} - set(killed):  # after a step, not an evaluation
+            killed.append(record.step)
+            (backend,) = (backend for backend in RayBackend.launched if backend._groups)
+            worker = next(iter(backend._groups.values())).workers[-1]
+            os.kill(ray.get(worker.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+
+    changes = [f"output={other}/run", "backend=ray", "checkpoints.every=2"]
+    if copy_every is not None:
+        changes.append(f"faults.copy_every={copy_every}")
+    with pytest.warns(HfWarning, match="HF842"):
+        train(from_table(table(tmp_path), changes), show=show)
+    assert killed == [2, 4]
+    assert (lines(other), weights(other)) == (lines(straight), weights(straight))
+
+
 PLACES = {
     "split": {
         "pools": {"one": {"processes": [2], "gpu": False}, "two": {"processes": [1, 1], "gpu": False}},
@@ -216,6 +242,7 @@ from pathlib import Path
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.loop import train
 from hfdsl.runtime import state_files
+from hfdsl.runtime.ray import RayBackend
 from tests.rl.training.toy import table
 
 folder, *changes = sys.argv[1:]

@@ -1,0 +1,144 @@
+"""A run that loses processes goes on with the values of one that does not; where it cannot, it names the first loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hfdsl as hf
+from hfdsl.errors import HfError, HfWarning, LostProcessError, ResourceError, RoleError
+from tests.runtime.dying_programs import FOLDER, death, deployment, learn, look
+from tests.runtime.saving_programs import batch
+
+STEPS = 4
+CALLS = ("sieve.keep", "actor.draw", "critic.score", "actor.update", "after actor.update")
+
+
+def run(
+    folder: Path, retries: hf.Retries | None, *, own_pools: bool = False, backend: Any = "ray"
+) -> tuple[list[Any], Any]:
+    """The metrics of each step, the states at the end as another plan sees them, and what was lost."""
+    plan = learn.compile(deployment(own_pools=own_pools))
+    with plan.launch(backend, seed=7, worker_env={FOLDER: str(folder)}, retries=retries) as running:
+        looking = running.also(look.compile(plan.deployment))
+        metrics = []
+        for step in range(STEPS):
+            result = running.step(batch(step))
+            metrics.append((result.loss.value, result.weight.value))
+            metrics.append(looking.step(batch(100)).x.tensor.tolist())
+        return metrics, running.recoveries
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What the program gives where nothing is lost: by another backend, which has no recovery."""
+    folder = tmp_path_factory.mktemp("none")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER, str(folder))
+        return run(folder, None, backend="local")[0]
+
+
+@pytest.mark.parametrize(
+    ("label", "rank", "own_pools", "every"),
+    [
+        pytest.param(label, rank, own_pools, every, marks=[] if chosen else [pytest.mark.nightly])
+        for label in CALLS
+        for rank in (0, 1)
+        for own_pools in (False, True)
+        for every in (1, 3)
+        for chosen in [
+            (label, rank, own_pools, every) in {("critic.score", 1, True, 3), ("after actor.update", 0, False, 1)}
+        ]
+    ],
+)
+def test_a_lost_process_costs_no_value(
+    tmp_path: Path, undisturbed: list[Any], label: str, rank: int, own_pools: bool, every: int
+) -> None:
+    death(tmp_path, label, rank, 2)
+    with pytest.warns(HfWarning, match="HF842"):
+        metrics, recoveries = run(tmp_path, hf.Retries(every=every), own_pools=own_pools)
+    assert metrics == undisturbed
+    (recovered,) = recoveries
+    assert recovered.step == 2
+    assert any(rank in ranks for ranks in recovered.lost.values())
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_lost_is_nothing_changed(tmp_path: Path, undisturbed: list[Any]) -> None:
+    assert run(tmp_path, hf.Retries(), own_pools=True) == (undisturbed, ())
+
+
+@pytest.mark.nightly
+def test_two_losses_in_two_steps(tmp_path: Path, undisturbed: list[Any]) -> None:
+    death(tmp_path, "actor.draw", 1, 1)
+    death(tmp_path, "critic.score", 0, 3)
+    with pytest.warns(HfWarning, match="HF842"):
+        metrics, recoveries = run(tmp_path, hf.Retries(every=2), own_pools=True)
+    assert metrics == undisturbed
+    assert [recovered.step for recovered in recoveries] == [1, 3]
+
+
+def test_a_step_that_always_dies_ends_the_run_with_the_first_loss(tmp_path: Path) -> None:
+    death(tmp_path, "critic.score", 1, 1, times=3)
+    with pytest.warns(HfWarning, match="HF842"), pytest.raises(LostProcessError, match="HF840") as error:
+        run(tmp_path, hf.Retries(attempts=1))
+    assert "step 1 of 'learn' lost processes 2 times" in str(error.value)
+    assert "hf.Retries(attempts=1)" in str(error.value)
+    assert isinstance(error.value.__cause__, HfError)
+
+
+def test_a_body_that_raises_is_raised_at_once(tmp_path: Path) -> None:
+    class Raises:
+        """Not a loss."""
+
+    plan = learn.compile(deployment(own_pools=False))
+    with plan.launch("ray", worker_env={FOLDER: str(tmp_path / "missing")}, retries=hf.Retries()) as running:
+        (tmp_path / "missing").mkdir()
+        (tmp_path / "missing" / "critic.score 1 0 0").write_text("no signal")
+        with pytest.raises(RoleError, match="invalid literal for int") as error:
+            running.step(batch(0))
+        assert not isinstance(error.value, LostProcessError)
+        assert running.recoveries == ()
+
+
+def test_without_retries_a_loss_ends_the_run(tmp_path: Path) -> None:
+    death(tmp_path, "critic.score", 1, 1)
+    with pytest.raises(RoleError, match="HF806"):
+        run(tmp_path, None)
+
+
+@pytest.mark.nightly
+def test_a_load_is_where_a_run_goes_back_to(tmp_path: Path, undisturbed: list[Any]) -> None:
+    faults, saved = tmp_path / "faults", tmp_path / "saved"
+    faults.mkdir()
+    saved.mkdir()
+    plan = learn.compile(deployment(own_pools=False))
+    with plan.launch("ray", seed=7, worker_env={FOLDER: str(faults)}) as running:
+        running.step(batch(0))
+        running.save(saved)
+    with plan.launch("ray", seed=7, worker_env={FOLDER: str(faults)}, retries=hf.Retries(every=5)) as running:
+        running.load(saved)
+        death(faults, "actor.update", 1, 1)
+        with pytest.warns(HfWarning, match="HF842"):
+            result = running.step(batch(1))
+        assert running.steps == 2
+    expected = undisturbed[2]
+    assert (result.loss.value, result.weight.value) == expected
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"attempts": 0}, {"attempts": True}, {"every": 1.5}, {"wait": 0}, {"wait": float("nan")}, {"wait": "1"}]
+)
+def test_retries_that_mean_nothing(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ResourceError, match="HF841"):
+        hf.Retries(**wrong)
+
+
+def test_a_backend_that_cannot_replace_processes(tmp_path: Path) -> None:
+    from hfdsl.runtime.local import LocalBackend
+
+    plan = learn.compile(deployment(own_pools=False))
+    with pytest.raises(ResourceError, match="HF841"):
+        plan.launch(lambda plan, seed, **_: LocalBackend(plan, seed), retries=hf.Retries())
