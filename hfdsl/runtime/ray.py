@@ -46,9 +46,6 @@ from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, s
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 from hfdsl.single_controller.waiting import fetch
 
-LOSS_SECONDS = 20.0
-"""The time in which Ray notices that a process or its node is gone, while others wait for it."""
-
 FORGET_SECONDS = 5.0
 """The time in which a process ends what it does in a step that is to be repeated; one that takes longer is replaced."""
 
@@ -368,18 +365,15 @@ class RayBackend:
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 
-    def lost(self) -> dict[str, list[int]]:
-        """The ranks whose process is gone, by process group; a process that is busy is not.
-
-        Where a rank does not answer, this waits for Ray to find out, for at most ``LOSS_SECONDS``.
-        """
+    def lost(self, wait: float) -> dict[str, list[int]]:
+        """The ranks whose process is gone, by process group; one that is busy for so many seconds is not."""
         asked = {
             worker.host.remote(): (group, rank)
             for group, workers in self._workers.items()
             for rank, worker in enumerate(workers)
         }
         lost: dict[str, list[int]] = {}
-        for ready in as_completed(list(asked), LOSS_SECONDS):
+        for ready in as_completed(list(asked), wait):
             for ref in ready:
                 group, rank = asked[ref]
                 try:

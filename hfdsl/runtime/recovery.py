@@ -43,13 +43,19 @@ from hfdsl.runtime.backend import Backend
 
 T = TypeVar("T")
 
+LOSS_SECONDS = 20.0
+"""The time in which Ray finds out that a node is gone, where a value of one of its processes is lost."""
+
+PEER_SECONDS = 3.0
+"""The time in which Ray finds out that a process is gone, where a peer raised that may have waited for it."""
+
 
 @runtime_checkable
 class RecoverableBackend(Backend, Protocol):
     """A backend whose processes can be lost and replaced."""
 
-    def lost(self) -> Mapping[str, Sequence[int]]:
-        """The ranks whose process is gone, by process group."""
+    def lost(self, wait: float) -> Mapping[str, Sequence[int]]:
+        """The ranks whose process is gone, by process group, where that is known after ``wait`` seconds."""
         ...
 
     def copy_states(self) -> Any:
@@ -161,7 +167,7 @@ class Recovery:
                     self._go_back(plan, step, *losses[-1])
                 return attempt()
             except Exception as error:
-                lost = self.backend.lost()
+                lost = self.backend.lost(LOSS_SECONDS if isinstance(error, LostProcessError) else PEER_SECONDS)
                 if not lost:
                     raise
                 losses.append((lost, error))

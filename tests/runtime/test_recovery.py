@@ -48,7 +48,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         for rank in (0, 1)
         for own_pools in (False, True)
         for every in (1, 3)
-        for chosen in [(label, rank, own_pools, every) in {("critic.score", 1, False, 1)}]
+        for chosen in [(label, rank, own_pools, every) == ("critic.score", 1, False, 1)]
     ],
 )
 def test_a_lost_process_costs_no_value(
