@@ -10,6 +10,7 @@ that the plan predicts the most that was in use on each GPU.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,8 @@ class Meter:
 
     def _watch(self) -> None:
         query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # of which nvidia-smi knows nothing
+        query += [f"--id={visible}"] if visible else []
         while not self.stop.wait(0.1):
             used = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
             self.most = [max(pair) for pair in zip(self.most, map(int, used), strict=True)]
