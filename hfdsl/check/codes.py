@@ -163,6 +163,8 @@ CODES: dict[str, Code] = {
     "HF760": Code("a queue without places for what a step puts in"),
     "HF761": Code("a log that is not one of the decisions of these queues"),
     "HF762": Code("a queue whose reader gets nothing"),
+    "HF764": Code("a loader that gives nothing in time"),
+    "HF765": Code("a queue that takes out other rows than a step puts in"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from hfdsl.check.offloads import IdlePeriod, ResidentMemory
@@ -12,6 +13,7 @@ from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import Graph, Node, Operand, Ref
 from hfdsl.graph.signatures import Signature
+from hfdsl.graph.stages import Split, split
 from hfdsl.plan.optimize import Optimize
 from hfdsl.protocols.dispatch import Functions
 from hfdsl.protocols.mesh import Mesh
@@ -125,6 +127,16 @@ class Plan:
     def name(self) -> str:
         """The dataflow's name."""
         return self.graph.name
+
+    @cached_property
+    def split(self) -> Split:
+        """The stages between its queues; one without queues."""
+        return split(self.graph)
+
+    @cached_property
+    def steps_in_flight(self) -> int:
+        """How many steps may have begun and not ended where stages step on their own; 0 for a plan without queues."""
+        return sum((queue.lag or 0) + 1 for _, queue in self.split.queues)
 
     def node(self, number: int) -> Node:
         """A node of the graph."""

@@ -29,7 +29,8 @@ it receives is there. Let a step S join the segment that begins with F.
   the segment, or its producer is in ``before[F]``, the steps that have ended in any case when F begins.
 - No reader elsewhere of an earlier step of the segment waits longer: each of them has S in its own ``before``, hence
   waits for S in any case, and S begins no later than it would have as a call of its own.
-- S waits for the same runtime queries as F, so it can be submitted with F.
+- S waits for the same runtime queries as F, so it can be submitted with F; and it belongs to the same stage, where a
+  program has queues.
 - S has the same ranks, so no rank waits for one that has more steps to do. All this speaks of steps, whose ranks work
   in lockstep, as collectives make them. What it does not see: where ranks need different times for one step, or begin
   it at different times, a fast rank may wait for a slow one a step earlier than it would have to.
@@ -182,7 +183,11 @@ def segments(
             continue
         last = by_number.get(open_segment.get(step.group, -1))
         short = step.node in short_steps
-        if last is not None and plan.optimize.fusion and _may_join(step, last, waits, received, readers, short):
+        if (
+            last is not None
+            and plan.optimize.fusion
+            and _may_join(step, last, waits, received, readers, short, plan.split.of)
+        ):
             ranks = tuple(sorted({*last.ranks, *step.ranks}))
             by_number[last.number] = replace(last, steps=(*last.steps, step), ranks=ranks)
         else:
@@ -211,11 +216,12 @@ def _may_join(
     received: Mapping[int, frozenset[int]],
     readers: Mapping[int, set[int]],
     short: bool,
+    stages: Sequence[int],
 ) -> bool:
     """Whether a segment can take in a step without anybody waiting longer, as the head of this file argues."""
     if step.group == DRIVER or step.custom or segment.custom:
         return False
-    if waits.queries[step.node] != waits.queries[segment.number]:
+    if waits.queries[step.node] != waits.queries[segment.number] or stages[step.node] != stages[segment.number]:
         return False
     if not short and any(other.ranks != step.ranks for other in segment.steps):
         return False

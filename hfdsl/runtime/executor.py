@@ -22,8 +22,9 @@ share three rows evenly, on row 0 again as padding; of its two results only the 
 
 Why it is right. *Order*: a process runs its calls one after another in the order of their submission, which is program
 order; so a role's state changes in program order, whatever the timing. *Once*: each payload is an argument of one call
-of a process, which stores it until the step after which the task drops it. *No stale values*: ``begin`` clears the
-store at the first call of a step. *No hidden sharing*: readers in this process get a value by reference and others a
+of a process, which stores it until the step after which the task drops it. *No stale values*: every step has a store of
+its own, which ``begin`` empties at the first call of the step; where a program has queues, the stores of the steps that
+are in flight lie beside each other. *No hidden sharing*: readers in this process get a value by reference and others a
 view of it, so a body that writes into its
 arguments is an error (``inputs_unchanged``), and so is one that writes into
 its result later (``StoredValue.read``, ``Store.check_watched``). *The same numbers everywhere*: random streams are
@@ -49,6 +50,7 @@ from hfdsl.plan.rows import RowTable, argument_rows
 from hfdsl.protocols.call import Call, in_call, seed_streams, seeded
 from hfdsl.protocols.collectives import Collectives, without_peers
 from hfdsl.protocols.kinds import PerRank
+from hfdsl.protocols.ranges import RowRanges
 from hfdsl.protocols.worker import RankContext, current_rank
 from hfdsl.runtime.body_results import detached, planned_widths, result_columns
 from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
@@ -99,8 +101,9 @@ class Executor:
         self._widths: dict[tuple[str, int], Mapping[Any, Size]] = {}  # by step, of its result's dims
         self._steps: dict[tuple[str, int], Step] = {}
         self._offloader = Offloader(context.rank)
+        self._stores: dict[tuple[str, int], Store] = {}  # by plan and step, of those that may be in flight
+        self.store = self._shared_store = Store()  # the latter of all steps that run one after another
         self.add(plan)
-        self.store = Store()
         self._specs: dict[tuple[str, int, int], tuple[SegmentSpec, Reader]] = {}
         self._current_step: tuple[str, int] | None = None
         self._recorder: Recorder | None = None
@@ -153,6 +156,8 @@ class Executor:
             RoleError: HF806 where ``load_state()`` raises.
             CheckpointError: HF905 where a worker's state is missing, HF906 where a file is damaged.
         """
+        self._stores.clear()
+        self._current_step = None
         for name in self._workers:
             self._call_role(name, "load_state", load_worker, folder, saved.get(name))
 
@@ -208,12 +213,26 @@ class Executor:
 
     def begin(self, plan: str, step_number: int) -> None:
         """Begin a step of a plan, unless it has begun."""
-        if (plan, step_number) != self._current_step:
+        step = (plan, step_number)
+        if step == self._current_step:
+            return
+        self._current_step = step
+        if step in self._stores:
+            self.store = self._stores[step]
+            return
+        if in_flight := self._plans[plan].steps_in_flight:
+            ended = [
+                (name, number) for name, number in self._stores if name == plan and number <= step_number - in_flight
+            ]
+            for earlier in ended:
+                del self._stores[earlier]
+            self.store = self._stores[step] = Store()
+        else:
+            self.store = self._shared_store
             self.store.clear()
-            self._offloader.begin(plan, step_number)
-            # Routes below zero were those of the last step alone.
-            self._specs = {key: spec for key, spec in self._specs.items() if key[1] >= 0}
-            self._current_step = (plan, step_number)
+        self._offloader.begin(plan, step_number)
+        # Routes below zero were those of one step alone; what is still to run of it comes with its spec.
+        self._specs = {key: spec for key, spec in self._specs.items() if key[1] >= 0}
 
     def run(
         self,
@@ -283,8 +302,12 @@ class Executor:
         key = (call.plan, call.routing, call.segment)
         if spec is not None:
             plan = self._plans[call.plan]
-            self._specs[key] = spec, Reader(plan.graph.nodes, plan.layouts, spec.table, self.store.read)
+            self._specs[key] = spec, Reader(plan.graph.nodes, plan.layouts, spec.table, self._read)
         return self._specs[key]
+
+    def _read(self, node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
+        """Rows of a value of the step that runs."""
+        return self.store.read(node, column, chunk, rows)
 
     def _call_body(
         self, call: SegmentCall, step: Step, index: int, arguments: dict[str, Any], table: RowTable

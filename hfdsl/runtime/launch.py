@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from hfdsl.check.rules.serialization import unsendable_values
 from hfdsl.deploy.retries import Retries
 from hfdsl.errors import HfError, ResourceError, WiringError
-from hfdsl.graph.stages import queues_of
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Backend, Lowering
 from hfdsl.runtime.local import LocalBackend
@@ -54,12 +53,10 @@ def launch(
     Raises:
         ResourceError: HF518 for an unknown backend, HF801 for a module of the program that workers cannot import; see
             ``CompiledPlan.launch`` for the others.
-        WiringError: HF802 where the program holds what cannot be sent to another process, HF751 where it has queues.
+        WiringError: HF802 where the program holds what cannot be sent to another process.
     """
     if _loading.get():
         raise LaunchedError
-    if queues_of(plan.graph):
-        raise WiringError("HF751", f"'{plan.name}' has queues, and no backend runs its stages on their own yet")
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed))
     if backend == "ray":

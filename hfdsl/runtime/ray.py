@@ -87,7 +87,7 @@ class RayBackend:
         self._pools: dict[str, RayResourcePool] = {}
         self._groups: dict[str, RayWorkerGroup] = {}
         self._payload_class = payload_class(plan)
-        self._pending: list[Any] = []  # the acknowledgments of this step's calls that have not been looked at
+        self._pending: list[Any] = []  # the acknowledgments of calls that have not been looked at
         self._acknowledged: dict[Any, list[Any]] = {}  # those that have arrived, by handle
         self._sent_table: tuple[RowTable, Any] | None = None  # the last one, and its reference in the object store
         self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=seed, collectives=None)
@@ -169,8 +169,8 @@ class RayBackend:
         self._start_relays(plan)
 
     def _start_relays(self, plan: Plan) -> None:
-        """Have relays call the ranks of a plan, if that pays."""
-        if relays_pay(plan, self._hosts, self._direct_groups.groups):
+        """Have relays call the ranks of a plan, if that pays; they know the calls of one step at a time."""
+        if not plan.steps_in_flight and relays_pay(plan, self._hosts, self._direct_groups.groups):
             self._relayed_plans.add(plan.name)
             self._relays = self._relays or Relays(self._workers, self._hosts, self._time_left)
 
@@ -191,7 +191,6 @@ class RayBackend:
     def begin(self) -> None:
         """Begin a step: its deadline runs from now."""
         self._step_end = time.monotonic() + self._deadline
-        self._pending.clear()
         self._acknowledged.clear()
         if self._relays is not None:
             self._relays.begin()
@@ -280,6 +279,7 @@ class RayBackend:
             remote = [handle for handle in acknowledgments if isinstance(handle, RemoteHandle)]
             self._acknowledged |= {handle: handle.value for handle in remote if handle.value is not None}
         self._check_late(len(acknowledgments), acknowledgments, self._acknowledged, "parts of the step")
+        self._pending = [handle for handle in self._pending if handle not in self._acknowledged]
         return [Acknowledgment.from_wire(self._acknowledged[handle]).result for handle in acknowledgments]
 
     def get(self, handles: Sequence[Any]) -> list[Any]:
@@ -304,8 +304,9 @@ class RayBackend:
                     late = f"a value did not arrive within {self._deadline:g} s; launch(..., deadline=...) sets this"
                     raise HfError("HF807", late) from None
             # The rank that makes a value may wait for one that has failed: look at what has ended.
-            ended, self._pending = ray.wait(self._pending, num_returns=len(self._pending), timeout=0)
-            fetch(ended)
+            if self._pending:
+                ended, self._pending = ray.wait(self._pending, num_returns=len(self._pending), timeout=0)
+                fetch(ended)
 
     def _fetched(self, handles: Sequence[Any]) -> list[Any]:
         """Acknowledgments and payloads, within the time after which ``get`` looks for failures."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from os import PathLike
@@ -19,6 +19,7 @@ from hfdsl.plan.size_checks import check_sizes
 from hfdsl.plan.sizes import bind_sizes, row_dims
 from hfdsl.plan.timeline import Timeline, TraceFile
 from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.loading import LoaderThread
 from hfdsl.runtime.messages import SMALL_PAYLOAD_BYTES
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.recording import begin
@@ -26,6 +27,7 @@ from hfdsl.runtime.recovery import Recovered
 from hfdsl.runtime.saving import Saving, read_manifest
 from hfdsl.runtime.step import Routing, StepRun
 from hfdsl.runtime.store import bytes_of
+from hfdsl.runtime.streaming import DecisionLog, StepCallbacks, Stream, check_queued_rows
 from hfdsl.runtime.timeline import StepRecord, timeline
 from hfdsl.types.batches import Batch, closest, upcast
 
@@ -55,6 +57,7 @@ class Running:
         self._traces: list[TraceFile] = []
         self._unwritten: StepRecord | None = None
         self._generation = 0
+        self._stream: Stream | None = None
 
     def also(self, plan: Plan) -> Running:
         """Run another plan of the same deployment on the same workers, such as an evaluation between training steps.
@@ -176,6 +179,7 @@ class Running:
         except BaseException as error:
             self._processes.broken = f"a load of '{folder}' ({type(error).__name__})"
             raise
+        self._stream = None  # what was in flight belongs to the states before
         known = self._processes.steps
         self._processes.restored = {name: n for name, n in manifest.steps.items() if name not in known}
         known |= {name: manifest.steps.get(name, 0) for name in known}
@@ -278,25 +282,27 @@ class Running:
         """Run the dataflow once on these batches, in the order of its parameters or by name, and return its result.
 
         Raises:
-            WiringError: HF203, HF206 for batches that are not those of the dataflow.
+            WiringError: HF203, HF206 for batches that are not those of the dataflow, HF751 where it has queues.
             SizeError: HF302 for sizes that are not those of the plan, HF319 for sizes that the check had left open
                 and that do not work out, HF313 and HF321 for what filters keep.
             RoleError: HF806 where a body raised; the run is broken then.
             HfError: HF807 where a body waits for peers that never arrive, or the deadline passed; broken as well.
         """
         backend = self._processes.usable_backend(self.plan.name)
+        if self.plan.steps_in_flight:
+            use = "use 'for result in running.stream(loader)' instead of running.step(batch)"
+            raise WiringError(
+                "HF751", f"'{self.plan.name}' has queues, so several steps are in progress at a time; {use}"
+            )
         inputs = self._inputs(batches, named)
         sizes = bind_sizes(self.plan, inputs)
         routing = self._routing(backend, inputs, sizes)
         recovery = self._processes.recovery
-        try:
+        with self._breaking(self._step_number):
             if recovery is None:
                 return self._run(backend, inputs, sizes, routing)
             result = recovery.run(self.plan.name, lambda: self._run_again(inputs))
             recovery.committed(self.plan.name, self._run_again, inputs)
-        except BaseException as error:
-            self._processes.broken = f"step {self._step_number} of '{self.plan.name}' ({type(error).__name__})"
-            raise
         return result
 
     def _run_again(self, inputs: Mapping[int, Batch]) -> Any:
@@ -307,17 +313,99 @@ class Running:
     def _run(self, backend: Backend, inputs: Mapping[int, Batch], sizes: Mapping[Any, int], routing: Routing) -> Any:
         """Run the dataflow once, and count the step."""
         run = StepRun(self.plan, backend, routing, self._step_number, sizes)
-        result, self._record = run.run(inputs, self._write)
+        result, record = run.run(inputs, self._write)
+        self._commit()
+        self._keep_record(record)
+        return result
+
+    def stream(
+        self,
+        loader: Iterable[Batch | Sequence[Batch] | Mapping[str, Batch]],
+        *,
+        timeout: float = 1800.0,
+        log: str | PathLike[str] | None = None,
+        replay: str | PathLike[str] | None = None,
+    ) -> Iterator[Any]:
+        """Run the dataflow on every batch of a loader, stages beside each other, and give its results in order.
+
+        ::
+
+            for metrics in running.stream(loader):
+                print(running.steps, metrics)
+
+        The loader gives for each step what ``step`` takes: a batch, or several in a sequence or by name. It is asked
+        for as many steps ahead as the queues have places, and may take ``timeout`` seconds for each. A step that was
+        begun stays in the run: if the loop is left early, the next ``stream`` gives its result first. Every decision of
+        the queues is appended to the file ``log`` as a line of JSON; with ``replay`` the decisions must be those of
+        such a file, with whose last step the stream ends.
+
+        Raises:
+            HfError: HF764 where the loader gives nothing in time; HF765 where a queue gives other numbers of rows than
+                a step puts in; HF807 where the deadline of a step passed.
+            CheckpointError: HF761 where decisions are not those of ``replay``.
+            ResourceError: HF841 where the plan was launched with ``retries=``.
+            WiringError, SizeError, RoleError: as ``step``; whatever the loader raises.
+        """
+        self._processes.usable_backend(self.plan.name)
+        if self._processes.recovery is not None:
+            raise ResourceError(
+                "HF841", "retries= repeat steps, and a stream has several in progress; launch without them"
+            )
+        if self._stream is None:
+            callbacks = StepCallbacks(
+                begin=self._begin_step, within=self._breaking, committed=self._commit, ended=self._keep_record
+            )
+            self._stream = Stream(self.plan, self._step_number, callbacks)
+        return self._results(self._stream, loader, timeout, DecisionLog(log, replay))
+
+    def _results(self, stream: Stream, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
+        source = LoaderThread(loader, timeout, lambda: str(stream.order))
+        try:
+            for result in stream.results(source, decisions):
+                yield result
+                self._processes.usable_backend(self.plan.name)
+        finally:
+            source.close()
+            decisions.close()
+
+    def _begin_step(self, step_number: int, batch: Batch | Sequence[Batch] | Mapping[str, Batch]) -> StepRun:
+        """Begin a step of a stream: errors as for ``step``, and HF765."""
+        backend = self._processes.usable_backend(self.plan.name)
+        if isinstance(batch, Mapping):
+            inputs = self._inputs((), dict(batch))
+        else:
+            inputs = self._inputs((batch,) if isinstance(batch, Batch) else tuple(batch), {})
+        sizes = bind_sizes(self.plan, inputs)
+        routing = self._routing(backend, inputs, sizes)
+        check_queued_rows(self.plan, routing.routes.table)
+        with self._breaking(step_number):
+            run = StepRun(self.plan, backend, routing, step_number, sizes)
+            run.begin(inputs)
+        return run
+
+    def _commit(self) -> None:
         self._processes.steps[self.plan.name] += 1
-        self._unwritten = self._record if self._traces else None
+
+    @contextmanager
+    def _breaking(self, step_number: int) -> Iterator[None]:
+        """Within this, an error breaks the run: processes may be anywhere within the step."""
+        try:
+            yield
+        except BaseException as error:
+            self._processes.broken = f"step {step_number} of '{self.plan.name}' ({type(error).__name__})"
+            raise
+
+    def _keep_record(self, record: StepRecord) -> None:
+        """Keep the record of a step that has ended, and what it says of how long bodies take."""
+        self._record = record
+        self._unwritten = record if self._traces else None
         self._measured += 1
         if 1 < self._measured <= MEASURED_STEPS[-1]:  # the first step of all loads what bodies import
             slowest: dict[str, float] = {}
-            for call in (call for part in self._record.results for call in part.calls):
+            for call in (call for part in record.results for call in part.calls):
                 slowest[call.label] = max(slowest.get(call.label, 0.0), call.stop - call.start)
             for label, seconds in slowest.items():
                 self._fastest[label] = min(self._fastest.get(label, seconds), seconds)
-        return result
 
     def _routing(self, backend: Backend, inputs: Mapping[int, Batch], sizes: Mapping[Any, int]) -> Routing:
         """The routes for these sizes, which depend on numbers of rows alone, and for what was measured.
@@ -333,7 +421,8 @@ class Running:
         routing = cache.pop(key, None)
         if routing is None:
             new_routes = compute_routes(self.plan, row_table(self.plan, sizes), backend.topology(self.plan), hints)
-            routing_id = len(cache) if len(cache) < CACHED_ROUTINGS else cache.pop(next(iter(cache))).id
+            most = max(CACHED_ROUTINGS, self.plan.steps_in_flight + 1)  # those of steps in flight are used last
+            routing_id = len(cache) if len(cache) < most else cache.pop(next(iter(cache))).id
             routing = Routing(new_routes, routing_id, hints)
         cache[key] = routing
         return routing

@@ -38,7 +38,7 @@ a group is the version under which it is taken minus the one under which it was 
   them with those that were trained, are fewer than (k + v + 1) B. Nothing overtakes it, and what is lost before it
   makes p only smaller, so it is taken at version p // B at the latest, and p // B <= k + v.
 
-Why nothing deadlocks. Places are (k + 1) B. Say that no group is running. Discipline ones are removed, and r groups are
+Why nothing deadlocks. Places are (k + 1) B. Say that no group is running. Late ones are removed, and r groups are
 ready. If r >= B, a batch can be taken. Otherwise at most B - 1 places are in use, and a dispatch of s groups is
 admitted if B - 1 + s <= (k + 1) B, that is s <= k B + 1. Where nothing is lost, r is a multiple of gcd(s, B), and
 s <= k B + gcd(s, B) is enough; ``QueueSpec`` refuses any other s (HF760). A version has finitely many groups to drop:
@@ -61,9 +61,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from hfdsl.errors import SizeError
-
-Discipline: TypeAlias = Literal["wait", "drop", "refill", "mask"]
-"""What happens to a group that would be taken with more staleness than the lag."""
+from hfdsl.protocols.queueing import Late
 
 GroupStatus: TypeAlias = Literal["running", "ready", "lost"]
 
@@ -78,7 +76,7 @@ class QueueSpec:
 
     name: str
     lag: int
-    late: Discipline = "wait"
+    late: Late = "wait"
     batch: int = 1
     dispatch: int = 1
 
@@ -185,7 +183,7 @@ class QueueState:
     def take(self) -> tuple[QueueState, QueueBatch | None]:
         """The state after the next batch was taken, and the batch; None if it is not complete.
 
-        Discipline groups that are ready are dropped in either case, unless they are to be masked or waited for.
+        Late groups that are ready are dropped in either case, unless they are to be masked or waited for.
         """
         return self._take_in_order() if self.spec.late == "wait" else self._take_ready()
 

@@ -33,7 +33,9 @@ only what has not been submitted, since the old ones leave out whatever a filter
 last reader*: every submission is counted (``HandleTable``), and after new routes the reads to come are counted again.
 The backend keeps a payload for the calls that it was submitted with, so the driver need not wait for them. *A step is a
 transaction*: an error leaves ``run`` before the step is counted, and breaks the run, since ranks may be anywhere within
-the step.
+the step. *Stages*: where a program has queues, the segments of one stage may be submitted long after those of another,
+and those of other steps between them. What a segment receives is still submitted before it, since a stage is submitted
+after those that feed it; handles are counted by step, so a payload waits in its queue until its reader is submitted.
 """
 
 from __future__ import annotations
@@ -76,7 +78,11 @@ class Routing:
 
 
 class StepRun:
-    """One step in progress: the handles of the payloads that are still to be read, and of what was submitted."""
+    """One step in progress: the handles of the payloads that are still to be read, and of what was submitted.
+
+    ``run`` does all of it. Where a program has queues, several steps are in progress: each is begun, its stages are
+    submitted when their queues allow it, and the result and the record are fetched when they are wanted.
+    """
 
     def __init__(
         self, plan: Plan, backend: Backend, routing: Routing, step_number: int, sizes: Mapping[Any, int]
@@ -86,6 +92,7 @@ class StepRun:
         self._handles = HandleTable(drop=plan.optimize.liveness)
         self._reads = DriverReads(plan, backend, self._handles)
         self._acknowledgments: dict[tuple[int, int], Any] = {}  # by segment and rank, in the order of submission
+        self._stages: set[int] = set()  # whose segments may be submitted
         self._submitted: set[int] = set()
         self._deferred: list[Segment] = []  # of the driver: submitted, and not run before somebody reads its results
         self._log = StepLog()
@@ -100,6 +107,17 @@ class StepRun:
 
     def run(self, inputs: Mapping[int, Batch], meanwhile: Callable[[], None]) -> tuple[Any, StepRecord]:
         """The dataflow's result, and the step's record; ``meanwhile`` is called when only waiting is left to do."""
+        self.begin(inputs)
+        for stage in range(self._plan.split.count):
+            self.submit(stage)
+        wanted = self._reads.missing(self._routes.result)
+        results = self._wait(self._acknowledgments.values(), wanted, meanwhile)
+        check_same_presence(self._plan, results)
+        value = self._result()
+        return value, self._record(results)
+
+    def begin(self, inputs: Mapping[int, Batch]) -> None:
+        """Send the caller's inputs."""
         self._backend.begin()
         self._driver.begin(self._plan.name, self._step_number)
         for node, batch in inputs.items():
@@ -107,18 +125,51 @@ class StepRun:
         while self._routes.early_queries:
             self._resolve(self._routes.early_queries[0])
         self._send_from_driver(CALLER)
+
+    def submit(self, stage: int) -> None:
+        """Submit the segments of a stage, once those that it reads from have been submitted.
+
+        It waits for the runtime queries of earlier stages and, in the last one, for those of all stages.
+        """
+        self._enter()
+        self._stages.add(stage)
+        last = len(self._stages) == self._plan.split.count
         self._submit_ready()
-        while unresolved := [query for query in self._routes.query_payloads if query not in self._query_results]:
+        while unresolved := [query for query in self._routes.query_payloads if self._may_resolve(query, stage, last)]:
             self._resolve(unresolved[0])
             self._submit_ready()
-        wanted = self._reads.missing(self._routes.result)
-        results = self._wait(self._acknowledgments.values(), wanted, meanwhile)
+
+    def result(self) -> Any:
+        """The dataflow's result, as soon as it is there: what else the step does may go on."""
+        self._enter()
+        return self._result()
+
+    def record(self) -> StepRecord:
+        """The step's record, once all of it has ended."""
+        self._enter()
+        results = self._wait(self._acknowledgments.values())
         check_same_presence(self._plan, results)
+        return self._record(results)
+
+    def _enter(self) -> None:
+        """Go on with this step, after another one may have been in between."""
+        if self._plan.steps_in_flight:
+            self._backend.begin()
+            self._driver.begin(self._plan.name, self._step_number)
+
+    def _may_resolve(self, query: int, stage: int, last: bool) -> bool:
+        """Whether a query is open, and to be resolved before what follows in a stage."""
+        return query not in self._query_results and (last or self._plan.split.of[query] < stage)
+
+    def _result(self) -> Any:
         with self._log.timed(RESULT):
             reader = self._reads.reader(self._routes.result, self._routes.table)
             value = self._reads.result(self._plan.graph.output, reader)
         self._driver.store.clear()
-        return value, StepRecord(
+        return value
+
+    def _record(self, results: Sequence[SegmentResult]) -> StepRecord:
+        return StepRecord(
             plan=self._plan,
             step_number=self._step_number,
             stop=time.time(),
@@ -134,7 +185,7 @@ class StepRun:
         """Submit every segment whose rows are known, in program order."""
         with self._log.timed("submits"):
             for segment in self._routes.segments:
-                if segment.number not in self._submitted:
+                if segment.number not in self._submitted and self._plan.split.of[segment.number] in self._stages:
                     self._submit(segment)
             self._run_deferred()
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pytest
 import torch
 
 import hfdsl as hf
 from hfdsl import Dispatch, f32, register
-from hfdsl.errors import WiringError
 from hfdsl.plan.build import compile_stages
 
 
@@ -64,8 +62,3 @@ def test_stages_run_one_after_another_give_what_a_synchronous_edge_gives() -> No
     with training.launch("local") as running:
         result = running.step(made["queue"])
     assert result["results"][0].total.value == expected.total.value == 24.0
-
-
-def test_a_program_with_queues_is_not_launched_as_one_of_steps() -> None:
-    with pytest.raises(WiringError, match="HF751: 'split' has queues"):
-        split.compile(DEPLOYMENT, dims={B: 4}).launch("local")

@@ -7,10 +7,9 @@ from math import gcd
 
 from hypothesis import strategies as st
 
-from hfdsl.runtime.schedule import Discipline, QueueSpec
+from hfdsl.protocols.queueing import DISCIPLINES, Late
+from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.runtime.simulation import Simulation, Slots, simulate
-
-DISCIPLINES: tuple[Discipline, ...] = ("wait", "drop", "refill", "mask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class QueueSchedule:
 
 
 @st.composite
-def schedules(draw: st.DrawFn, late: Discipline | None = None, losses: bool = True, slowest: int = 30) -> QueueSchedule:
+def schedules(draw: st.DrawFn, late: Late | None = None, losses: bool = True, slowest: int = 30) -> QueueSchedule:
     """Schedules of a small queue, with a long tail; with ``losses`` a filter loses up to two thirds of the groups."""
     lag, batch = draw(st.integers(0, 4)), draw(st.integers(1, 4))
     lost = draw(st.lists(st.booleans(), max_size=6)) if losses else []
@@ -54,7 +53,7 @@ def schedules(draw: st.DrawFn, late: Discipline | None = None, losses: bool = Tr
         for count in range(1, (lag + 1) * batch + 1)
         if count <= lag * batch + (1 if any(lost_groups) else gcd(count, batch))
     ]
-    discipline: Discipline = draw(st.sampled_from(DISCIPLINES)) if late is None else late
+    discipline: Late = draw(st.sampled_from(DISCIPLINES)) if late is None else late
     short, long = st.integers(1, 5), st.integers(1, slowest)
     return QueueSchedule(
         spec=QueueSpec("scored", lag, discipline, batch, draw(st.sampled_from(fits))),

@@ -1,4 +1,4 @@
-"""A program whose stages step on their own is launched as one that has steps."""
+"""A step of a program whose stages step on their own."""
 
 import torch
 
@@ -23,12 +23,22 @@ class Critic(hf.Worker):
         return Scores(reward=torch.zeros(len(prompts)))
 
 
+class Judge(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def score(self, scores: Scores) -> Scores:
+        return scores
+
+
 @hf.dataflow
-def program(prompts: Prompts, critic: Critic) -> Scores:
-    # good: return critic.score(hf.queue(prompts))
-    return critic.score(hf.queue(prompts, lag=0))  # bad
+def program(prompts: Prompts, critic: Critic, judge: Judge) -> Scores:
+    return judge.score(hf.queue(critic.score(prompts), lag=1, late="wait"))
 
 
-deployment = hf.Deployment(critic=hf.place(Critic, pool=hf.ResourcePool([2], name="pool")))
-with program.compile(deployment).launch() as running:  # <-
-    running.step(Prompts(ids=torch.arange(4)))
+deployment = hf.Deployment(
+    critic=hf.place(Critic, pool=hf.ResourcePool([2], name="pool")),
+    judge=hf.place(Judge, pool=hf.ResourcePool([2], name="other")),
+)
+with program.compile(deployment).launch() as running:
+    prompts = Prompts(ids=torch.arange(4))
+    # good: results = list(running.stream([prompts]))
+    running.step(prompts)  # <- bad

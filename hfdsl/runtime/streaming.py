@@ -1,0 +1,214 @@
+"""The run of a program with queues: stages step on their own, and results come in the order of updates.
+
+A worked example. An engine generates, a queue of lag 1 follows, an actor trains and sends its weights to the engine::
+
+    rollout = engine.generate(prompts)                     stage 0
+    batch = hf.queue(rollout, lag=1, late="wait")
+    metrics = actor.update(batch)                          stage 1
+    hf.sync(actor, engine)                                 stage 1
+
+The driver submits, and its processes run their calls in this order::
+
+    driver                                engine                   actor
+    stage 0 of step 0                     generate 0, version 0
+    stage 0 of step 1                     generate 1, version 0
+    stage 1 of step 0, waits for result   |                        update 0, export 1
+    stage 0 of step 2                     load 1, generate 2       |
+    stage 1 of step 1, waits for result   |                        update 1, export 2
+    stage 0 of step 3                     load 2, generate 3       |
+
+Payloads go from the engine to the actor as in any step: a queue is the time between the submission of two stages of one
+step, and what lies in it is a payload whose reader has not been submitted. The driver has handles and numbers alone.
+
+Why it is right. *The bound*: ``QueueState`` admits step n into a queue of lag k after the n - k - 1-st was taken; the
+load that belongs to that take was submitted before, and a process runs its calls in the order of submission. So step n
+is generated under version n - k, and trained under version n. *The same values everywhere*: the order of submission
+does not depend on times, and random streams are derived from the number of the step. *No deadlock*: a stage is
+submitted after those that feed it, so what the earliest call waits for has been submitted. *Backpressure*: a stage is
+submitted only if its queues have places, and the result of an update is fetched before the next one is submitted.
+*Nothing is lost*: a step that was begun stays in the stream until its result was given out; if the caller stops, or the
+loader raises, the next ``stream`` goes on with it.
+
+All four disciplines decide the same here: engines finish what a step puts in as a whole and in order, so nothing is
+ever late. ``hfdsl simulate`` shows what they would do with groups that finish one by one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from hfdsl.errors import CheckpointError, HfError
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.rows import RowTable
+from hfdsl.runtime.decisions import Decision, dispatch_decision, from_lines, take_decisions, to_lines
+from hfdsl.runtime.loading import END, LoaderThread
+from hfdsl.runtime.schedule import QueueSpec, QueueState
+from hfdsl.runtime.step import StepRun
+from hfdsl.runtime.timeline import StepRecord
+
+
+class StageOrder:
+    """Which stage may be submitted next; the unit of its queues is what one step puts in.
+
+    ``steps`` counts by stage the steps that were submitted, those before the stream too.
+    """
+
+    def __init__(self, plan: Plan, first_step: int) -> None:
+        self.steps = [first_step] * plan.split.count
+        self._feeds = [(plan.split.producer(node), plan.split.of[node.id]) for node, _ in plan.split.queues]
+        names = ["queue"] if len(self._feeds) == 1 else [f"queue{i + 1}" for i in range(len(self._feeds))]
+        self.queues = [
+            QueueState(QueueSpec(name, queue.lag or 0, queue.late or "wait"), first_step, first_step)
+            for name, (_, queue) in zip(names, plan.split.queues, strict=True)
+        ]
+
+    def next(self, prompts: bool) -> int | None:
+        """The first stage that may be submitted, hence the one before which no other has places; None if none may.
+
+        Without ``prompts`` no step is begun.
+        """
+        return next((stage for stage in range(len(self.steps)) if self._may_step(stage, prompts)), None)
+
+    def _may_step(self, stage: int, prompts: bool) -> bool:
+        steps = self.steps[stage]
+        if steps == max(self.steps) and not prompts:
+            return False
+        return all(
+            (reader != stage or self.steps[producer] > steps) and (producer != stage or queue.admits(1))
+            for (producer, reader), queue in zip(self._feeds, self.queues, strict=True)
+        )
+
+    def submit(self, stage: int) -> list[Decision]:
+        """Count a step of a stage: what its queues decide."""
+        decisions = list[Decision]()
+        for index, (producer, reader) in enumerate(self._feeds):
+            before = self.queues[index]
+            if reader == stage:
+                after, batch = before.take()
+                decisions += take_decisions(before, after, batch)
+                self.queues[index] = after
+            if producer == stage:
+                after = before.dispatch([self.steps[stage]])
+                decisions.append(dispatch_decision(before, after))
+                # Its rows may not exist yet: the calls of the stage that reads them wait for them.
+                self.queues[index] = after.finish([before.dispatched])
+        self.steps[stage] += 1
+        return decisions
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"'{queue.spec.name}' of lag {queue.spec.lag} has {len(queue.groups)} of {queue.spec.places} batches"
+            for queue in self.queues
+        )
+
+
+def check_queued_rows(plan: Plan, table: RowTable) -> None:
+    """Refuse a queue that takes out other numbers of rows than a step puts in.
+
+    Raises:
+        HfError: HF765 naming the queue.
+    """
+    for node, queue in plan.split.queues:
+        source = node.batch
+        put, taken = table.rows.get(source.node) if source else None, table.rows.get(node.id)
+        if put is not None and taken is not None and put != taken:
+            raise HfError(
+                "HF765",
+                f"the queue in line {node.span.line} of '{plan.name}' takes out {taken} rows (rows={queue.rows}), and "
+                f"a step puts in {put}; a run takes out what a step puts in, so leave rows= out",
+            )
+
+
+class DecisionLog:
+    """Where decisions go: into a file, and past the decisions of an earlier run that this one has to repeat."""
+
+    def __init__(self, log: str | PathLike[str] | None, replay: str | PathLike[str] | None) -> None:
+        self._file = None if log is None else Path(log).open("a", encoding="utf-8")  # noqa: SIM115  # see close
+        self._expected = deque(from_lines(Path(replay).read_text("utf-8"))) if replay is not None else None
+
+    @property
+    def begins_steps(self) -> bool:
+        """Whether another step may be begun: without a log to repeat always."""
+        return self._expected is None or any(decision.kind == "dispatch" for decision in self._expected)
+
+    def add(self, decisions: Sequence[Decision]) -> None:
+        """Write decisions down.
+
+        Raises:
+            CheckpointError: HF761 where the log that is repeated has others.
+        """
+        for decision in decisions if self._expected is not None else ():
+            expected = self._expected.popleft() if self._expected else None
+            if decision != expected:
+                logged = to_lines([expected]).strip() if expected else "nothing"
+                text = f"this run decides {to_lines([decision]).strip()} where its log has {logged}"
+                raise CheckpointError("HF761", f"{text}; a log is repeated from the step at which it begins")
+        if self._file is not None:
+            self._file.write(to_lines(decisions))
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCallbacks:
+    """What a stream asks of its run: to begin a step, to break where one fails, to count and to record one."""
+
+    begin: Callable[[int, Any], StepRun]
+    within: Callable[[int], AbstractContextManager[None]]
+    committed: Callable[[], None]
+    ended: Callable[[StepRecord], None]
+
+
+class Stream:
+    """The steps of a run that were begun and have not ended."""
+
+    def __init__(self, plan: Plan, first_step: int, callbacks: StepCallbacks) -> None:
+        self._plan, self._callbacks = plan, callbacks
+        self.order = StageOrder(plan, first_step)
+        self._in_flight: dict[int, StepRun] = {}
+        self._unrecorded: deque[tuple[int, StepRun]] = deque()  # given out, while what else they do may go on
+
+    def results(self, source: LoaderThread, log: DecisionLog) -> Iterator[Any]:
+        """Submit stages as their queues allow, and give out the results of steps in order."""
+        prompts = True
+        while (stage := self.order.next(prompts and log.begins_steps)) is not None:
+            step = self.order.steps[stage]
+            if step not in self._in_flight:
+                batch = source.next()
+                prompts = batch is not END
+                if prompts:
+                    self._in_flight[step] = self._callbacks.begin(step, batch)
+                continue
+            with self._callbacks.within(step):
+                self._in_flight[step].submit(stage)
+            log.add(self.order.submit(stage))
+            if min(self.order.steps) > step:
+                yield self._finish(step)
+        self._record(0)
+
+    def _finish(self, step: int) -> Any:
+        run = self._in_flight.pop(step)
+        with self._callbacks.within(step):
+            result = run.result()
+        self._unrecorded.append((step, run))
+        self._record(self._plan.steps_in_flight)
+        self._callbacks.committed()
+        return result
+
+    def _record(self, kept: int) -> None:
+        """Record steps but the last ones: all that an earlier one does has ended by now."""
+        while len(self._unrecorded) > kept:
+            step, run = self._unrecorded.popleft()
+            with self._callbacks.within(step):
+                record = run.record()
+            self._callbacks.ended(record)

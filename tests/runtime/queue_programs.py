@@ -1,0 +1,162 @@
+"""Programs with queues: an engine that generates with the weights of an actor, some updates old."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import torch
+
+import hfdsl as hf
+from hfdsl import Dispatch, f32, i64, register
+from hfdsl.protocols.queueing import Late
+
+DEADLY = 1000.0
+"""A prompt that an engine does not survive."""
+
+
+class B(hf.Dim):
+    """Rows of a batch."""
+
+
+class Prompts(hf.Batch):
+    x: f32[B]
+
+
+class Samples(hf.Batch):
+    x: f32[B]
+    version: i64[B]
+
+
+class Scored(hf.Batch):
+    x: f32[B]
+    version: i64[B]
+    score: f32[B]
+
+
+class Scores(hf.Batch):
+    score: f32[B]
+
+
+class Trained(hf.Batch):
+    version: i64[B]
+    update: i64[B]
+    weight: f32[B]
+
+
+class Weights(hf.Batch):
+    version: hf.Metric[int, Literal["max"]]
+    weight: hf.Metric[float, Literal["max"]]
+
+
+class Engine(hf.Worker):
+    def __init__(self) -> None:
+        self.version, self.weight = 0, 1.0
+
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, prompts: Prompts) -> Samples:
+        """Samples that depend on the weights and on random numbers."""
+        if prompts.x.tensor.max() >= DEADLY:
+            os._exit(1)
+        if prompts.x.tensor.min() <= 4 - DEADLY:
+            raise ValueError("a prompt that no engine takes")
+        noise = torch.rand(len(prompts))
+        return Samples(x=prompts.x.tensor * self.weight + noise, version=torch.full((len(prompts),), self.version))
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy")
+    def load(self, weights: Weights) -> None:
+        """Take new weights."""
+        self.version, self.weight = int(weights.version.value), float(weights.weight.value)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds."""
+        return {"version": torch.tensor(self.version), "weight": torch.tensor(self.weight, dtype=torch.float64)}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """What it held."""
+        self.version, self.weight = int(state["version"]), float(state["weight"])
+
+
+class Judge(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def score(self, samples: Samples) -> Scores:
+        """Scores with random numbers of their own."""
+        return Scores(score=samples.x.tensor * 2 + torch.rand(len(samples)))
+
+
+class Actor(hf.Worker):
+    def __init__(self) -> None:
+        self.updates, self.weight = 0, 1.0
+
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def update(self, batch: Scored) -> Trained:
+        """An update on what all ranks have, in rank order; returns the staleness of each row."""
+        total = torch.stack(self.axis("dp").all_gather(batch.score.tensor.sum())).sum()
+        self.weight = float(self.weight * 0.9 + 0.01 * total)
+        self.updates += 1
+        rows = len(batch)
+        return Trained(
+            version=batch.version.tensor,
+            update=torch.full((rows,), self.updates - 1),
+            weight=torch.full((rows,), self.weight),
+        )
+
+    @register(Dispatch.ONE_TO_ALL, execute_mode=hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> Weights:
+        """The weights for engines."""
+        return Weights(version=self.updates, weight=self.weight)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds."""
+        return {"updates": torch.tensor(self.updates), "weight": torch.tensor(self.weight, dtype=torch.float64)}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """What it held."""
+        self.updates, self.weight = int(state["updates"]), float(state["weight"])
+
+
+@hf.dataflow
+def flow(
+    prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, lag: int | None = 2, late: Late | None = "wait"
+) -> Trained:
+    """Two stages, or one without a lag."""
+    samples = engine.generate(prompts)
+    scored = hf.merge(Scored, samples, judge.score(samples))
+    batch = hf.queue(scored, lag=lag, late=None if lag is None else late)
+    trained = actor.update(batch)
+    hf.sync(actor, engine)
+    return trained
+
+
+@hf.dataflow
+def chain(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, first: int = 1, second: int = 1) -> Trained:
+    """Three stages: the judge steps on its own."""
+    samples = hf.queue(engine.generate(prompts), lag=first, late="wait")
+    scored = hf.queue(hf.merge(Scored, samples, judge.score(samples)), lag=second, late="wait")
+    trained = actor.update(scored)
+    hf.sync(actor, engine)
+    return trained
+
+
+@hf.dataflow
+def look(prompts: Prompts, engine: Engine) -> Samples:
+    """What the engine generates, beside the training."""
+    return engine.generate(prompts)
+
+
+def deployment() -> hf.Deployment:
+    """A pool for each role, of two, one and two processes."""
+    return hf.Deployment(
+        engine=hf.place(Engine, pool=hf.ResourcePool([2], use_gpu=False, name="engine")),
+        judge=hf.place(Judge, pool=hf.ResourcePool([1], use_gpu=False, name="judge")),
+        actor=hf.place(Actor, pool=hf.ResourcePool([2], use_gpu=False, name="actor")),
+    )
+
+
+def rows(count: int, size: int = 4) -> list[Prompts]:
+    """Batches of prompts."""
+    return [Prompts(x=torch.arange(size, dtype=torch.float32) + step) for step in range(count)]

@@ -1,0 +1,232 @@
+"""Stages step on their own, and yet a run has the same values everywhere, no prompt is lost, and nothing hangs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfdsl.errors import CheckpointError, HfError, RoleError, WiringError
+from hfdsl.protocols.queueing import DISCIPLINES, Late
+from hfdsl.runtime.decisions import from_lines
+from hfdsl.runtime.running import Running
+from hfdsl.runtime.schedule import QueueSpec
+from hfdsl.runtime.streaming import StageOrder
+from hfdsl.testing import check_decisions
+from tests.runtime.queue_programs import DEADLY, B, Prompts, Trained, chain, deployment, flow, look, rows
+
+Values = list[tuple[list[int], list[int], list[float]]]
+
+
+def values(trained: Trained) -> tuple[list[int], list[int], list[float]]:
+    return trained.version.tensor.tolist(), trained.update.tensor.tolist(), trained.weight.tensor.tolist()
+
+
+def launched(lag: int | None = 2, late: Late | None = "wait", backend: Literal["local", "ray"] = "local") -> Running:
+    return flow.given(lag=lag, late=late).compile(deployment(), dims={B: 4}).launch(backend, seed=3, deadline=60)
+
+
+def streamed(running: Running, loader: Any, **options: Any) -> Values:
+    return [values(trained) for trained in running.stream(loader, **options)]
+
+
+def version_of(step: int, lag: int) -> int:
+    return max(0, step - lag)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_every_row_is_as_stale_as_the_lag_says(lag: int) -> None:
+    with launched(lag) as running:
+        results = streamed(running, rows(7))
+        assert running.steps == 7
+    assert [versions for versions, _, _ in results] == [[version_of(step, lag)] * 4 for step in range(7)]
+    assert [updates for _, updates, _ in results] == [[step] * 4 for step in range(7)]
+
+
+def test_a_lag_of_zero_has_the_values_of_steps() -> None:
+    with launched(0) as running:
+        results = streamed(running, rows(5))
+    with launched(None) as running:
+        assert [values(running.step(batch)) for batch in rows(5)] == results
+    with launched(None) as running:
+        assert streamed(running, rows(5)) == results, "a program without queues streams too"
+
+
+def test_disciplines_decide_alike_where_nothing_is_late() -> None:
+    results = []
+    for late in DISCIPLINES:
+        with launched(2, late) as running:
+            results.append(streamed(running, rows(6)))
+    assert results == [results[0]] * len(DISCIPLINES)
+
+
+def test_stages_in_a_row_add_their_lags() -> None:
+    plan = chain.given(first=1, second=2).compile(deployment(), dims={B: 4})
+    with plan.launch() as running:
+        results = streamed(running, rows(9))
+    ahead = plan.steps_in_flight - 1
+    assert [versions[0] for versions, _, _ in results] == [version_of(step, ahead) for step in range(9)]
+
+
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(0, 12))
+def test_order_of_stages_keeps_every_queue_within_its_places(first: int, second: int, steps: int) -> None:
+    order = StageOrder(chain.given(first=first, second=second).compile(deployment(), dims={B: 4}), 0)
+    ended = []
+    while (stage := order.next(prompts=order.steps[0] < steps)) is not None:
+        order.submit(stage)
+        ahead = [a - b for a, b in zip(order.steps, order.steps[1:], strict=False)]
+        assert all(0 <= count <= lag + 1 for count, lag in zip(ahead, (first, second), strict=True))
+        ended.append(min(order.steps))
+    assert order.steps == [steps] * 3
+    assert ended == sorted(ended)
+
+
+# -- nothing is lost
+
+
+def test_a_loop_that_is_left_goes_on_where_it_was() -> None:
+    with launched() as running:
+        straight = streamed(running, rows(8))
+    with launched() as running:
+        loader, results = iter(rows(8)), []
+        for trained in running.stream(loader):
+            results.append(values(trained))
+            if running.steps == 3:
+                break
+        results += streamed(running, loader)
+    assert results == straight
+
+
+def test_what_was_begun_is_trained_after_the_loader_raised() -> None:
+    def raising() -> Iterator[Prompts]:
+        yield from rows(4)
+        raise KeyError("gone")
+
+    with launched() as running:
+        results, stream = list[Any](), running.stream(raising())
+        with pytest.raises(KeyError, match="gone"):
+            results.extend(values(trained) for trained in stream)
+        begun = len(results)
+        results += streamed(running, rows(8)[4:])
+    with launched() as running:
+        assert streamed(running, rows(8)) == results
+    assert begun < 4
+
+
+def test_a_checkpoint_loses_no_prompt_and_trains_none_twice(tmp_path: Path) -> None:
+    with launched() as running:
+        for _ in running.stream(rows(9)):
+            if running.steps == 4:
+                running.save(tmp_path)
+                break
+    with launched() as running:
+        running.load(tmp_path)
+        assert running.steps == 4
+        results = streamed(running, rows(9)[running.steps :])
+    assert [updates[0] for _, updates, _ in results] == [4, 5, 6, 7, 8]
+    assert [versions[0] for versions, _, _ in results] == [4, 4, 4, 5, 6], "what was on the way is generated again"
+
+
+def test_another_plan_steps_between_two_updates() -> None:
+    place = deployment()
+    with flow.compile(place, dims={B: 4}).launch(seed=3) as running:
+        looking = running.also(look.compile(place, dims={B: 4}))
+        versions = [looking.step(rows(1)[0]).version.tensor[0].item() for _ in running.stream(rows(5))]
+    assert versions == [1, 2, 3, 4, 5]
+    with launched() as alone, flow.compile(place, dims={B: 4}).launch(seed=3) as running:
+        looking = running.also(look.compile(place, dims={B: 4}))
+        beside = [(values(trained), looking.step(rows(1)[0]))[0] for trained in running.stream(rows(5))]
+        assert beside == streamed(alone, rows(5))
+
+
+# -- the log
+
+
+def test_the_log_keeps_the_laws_and_repeats_the_run(tmp_path: Path) -> None:
+    log, again = tmp_path / "log.jsonl", tmp_path / "again.jsonl"
+    with launched() as running:
+        results = streamed(running, rows(6), log=log)
+    check_decisions(QueueSpec("queue", lag=2), from_lines(log.read_text()))
+    with launched() as running:
+        assert streamed(running, rows(20), replay=log, log=again) == results, "it ends with the log"
+    assert again.read_text() == log.read_text()
+
+
+def test_a_log_of_another_program_is_refused(tmp_path: Path) -> None:
+    with launched(1) as running:
+        streamed(running, rows(4), log=tmp_path / "log")
+    with launched(2) as running, pytest.raises(CheckpointError, match=r'HF761: this run decides \{"kind": "dispatch"'):
+        streamed(running, rows(4), replay=tmp_path / "log")
+
+
+# -- mistakes
+
+
+def test_a_step_names_the_stream() -> None:
+    with (
+        launched() as running,
+        pytest.raises(WiringError, match=r"HF751: 'flow' has queues.*running\.stream\(loader\)"),
+    ):
+        running.step(rows(1)[0])
+
+
+def test_a_loader_that_hangs_is_named_with_what_waits() -> None:
+    release = threading.Event()
+
+    def hanging() -> Iterator[Prompts]:
+        yield from rows(1)
+        release.wait()
+
+    with launched() as running:
+        with pytest.raises(HfError, match=r"HF764: .* for 0\.2 s \('queue' of lag 2 has 1 of 3 batches\)"):
+            streamed(running, hanging(), timeout=0.2)
+        release.set()
+        assert len(streamed(running, [])) == 1, "what was begun is still there"
+
+
+def test_a_batch_that_is_none_breaks_nothing() -> None:
+    with launched() as running:
+        with pytest.raises(WiringError, match="HF203"):
+            streamed(running, [[]])
+        assert len(streamed(running, [[batch] for batch in rows(2)])) == 2
+        assert len(streamed(running, [{"prompts": batch} for batch in rows(2)])) == 2
+
+
+def test_rows_that_no_step_takes_break_nothing() -> None:
+    with launched() as running:
+        with pytest.raises(HfError, match="HF302"):
+            streamed(running, rows(1, size=3))
+        assert len(streamed(running, rows(1))) == 1
+
+
+def test_a_body_that_raises_breaks_the_run() -> None:
+    with launched() as running:
+        with pytest.raises(RoleError, match=r"HF806: 'engine.generate' raised"):
+            streamed(running, [*rows(2), Prompts(x=rows(1)[0].x.tensor - DEADLY)])
+        with pytest.raises(HfError, match=r"HF808: .* is broken since step 2"):
+            streamed(running, rows(1))
+
+
+# -- Ray
+
+
+def test_ray_has_the_values_of_the_local_backend(ray_cluster: Any, tmp_path: Path) -> None:
+    with launched() as running:
+        straight = streamed(running, rows(7))
+    with launched(backend="ray") as running:
+        results = []
+        for trained in running.stream(rows(7)):
+            results.append(values(trained))
+            if running.steps == 3:
+                running.save(tmp_path)
+        assert results == straight
+        assert running.timeline.number == 6
+        running.load(tmp_path)
+        assert len(streamed(running, rows(7)[3:])) == 4
+        with pytest.raises(RoleError, match="HF806"):
+            streamed(running, [*rows(2), Prompts(x=rows(1)[0].x.tensor + DEADLY), *rows(3)])
