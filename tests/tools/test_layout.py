@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from hfdsl.tools.layout import PAGE, Sheet, Text, lay_out, text_width
-from hfdsl.tools.scene import Box, Lane, Link, Scene
+from hfdsl.tools.scene import Lane, Link, Scene, SceneBox
 
 
 class Area(NamedTuple):
@@ -34,7 +34,7 @@ def any_scene(seed: int) -> Scene:
     driver = Lane("driver", "driver", ("input and results",))
     last = lot.randint(1, 6) + 1
     boxes = [
-        Box(key=f"in{i}", kind="input", lane="driver", role=f"in{i}", stage=0, title=f"input{i}", lines=("T",))
+        SceneBox(key=f"in{i}", kind="input", lane="driver", role=f"in{i}", stage=0, title=f"input{i}", lines=("T",))
         for i in range(lot.randint(1, 2))
     ]
     for stage in range(1, last):
@@ -42,7 +42,7 @@ def any_scene(seed: int) -> Scene:
             lane = lot.choice(pools) if lot.random() < 0.9 else driver
             key, role = f"n{len(boxes)}", f"role{lot.randint(0, 3)}"
             boxes.append(
-                Box(
+                SceneBox(
                     key=key,
                     kind="call",
                     lane=lane.key,
@@ -52,7 +52,9 @@ def any_scene(seed: int) -> Scene:
                     lines=("3D_PROTO · dp=2",),
                 )
             )
-    boxes.append(Box(key="out0", kind="result", lane="driver", role="out0", stage=last, title="result", lines=("R",)))
+    boxes.append(
+        SceneBox(key="out0", kind="result", lane="driver", role="out0", stage=last, title="result", lines=("R",))
+    )
     links = []
     for box in boxes:
         earlier = [other for other in boxes if other.stage < box.stage]
