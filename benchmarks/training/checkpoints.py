@@ -22,7 +22,7 @@ from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, R, Sequences
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.dataflows.supervised import supervised
-from hfdsl.rl.training.checkpoints import Keeper, RunPosition
+from hfdsl.rl.training.checkpoints import Keeper, RunInputs, RunPosition
 from hfdsl.runtime.running import Running
 
 ROWS, LENGTH = 4, 16
@@ -47,7 +47,8 @@ def batch(step: int) -> Sequences:
 
 def pauses(running: Running, folder: Path, behind: bool, times: int) -> dict[str, Any]:
     """Milliseconds of ordinary steps, of those while a checkpoint is written, and of what the loop waits for it."""
-    keeper = Keeper(folder, running, {}, 1, behind)
+    inputs = RunInputs(config={}, rows=ROWS, data={}, code={}, versions={})
+    keeper = Keeper(folder, running, inputs, 1, behind)
     plain, during, waits = list[float](), list[float](), list[float]()
     for number in range(times):
         plain += [milliseconds(partial(running.step, batch(seed))) for seed in range(4)]

@@ -32,6 +32,7 @@ from hfdsl.runtime.sealed_json import sealed
 from hfdsl.runtime.state_files import flatten_state, load_worker, read_file, unflatten_state, write
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.target import discovered_files
+from hfdsl.tools.training import Finder
 from tests.nightly import examples
 from tests.rl.training.toy import Policy, ToyConfig
 
@@ -202,10 +203,10 @@ def test_what_is_not_a_file_ends_in_a_coded_error(read: Callable[[Path], object]
 def test_the_path_of_a_configuration_may_be_anything(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_bytes(VALID_CONFIG.replace(b"rows.jsonl", rb"a\u0000b"))
     with pytest.raises(HfError):
-        ConfigCheck().load(str(tmp_path / "run.toml"), (), None)
+        ConfigCheck().load(str(tmp_path / "run.toml"), (), Finder())
     for change in ("output=\udcff", "steps=" + "1" * 5000, "dims=" + "[" * DEEP, "dims=" + "{a=" * 500):
         with pytest.raises(HfError, match="HF901"):
-            ConfigCheck().load(str(tmp_path / "run.toml"), [change], None)
+            ConfigCheck().load(str(tmp_path / "run.toml"), [change], Finder())
 
 
 # -- rows
@@ -248,8 +249,8 @@ def test_a_damaged_state_ends_in_a_coded_error(tmp_path: Path) -> None:
         content = bytearray(valid)
         content[draw.randrange(len(content))] ^= draw.randrange(1, 256)
         contents.append(bytes(content))
-    for content in contents:
-        file.write_bytes(content)
+    for damaged in contents:
+        file.write_bytes(damaged)
         with pytest.raises(HfError, match="HF906"):
             load_worker("policy", Holder(), str(tmp_path), written)
 
