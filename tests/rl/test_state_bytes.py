@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig, ReferenceConfig
+from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig
 from hfdsl.rl.workers.config import FloatDType, ModelConfig
 from hfdsl.rl.workers.state_bytes import state_bytes
 
@@ -35,7 +35,7 @@ def exported_bytes(model: Any) -> int:
 
 
 def of(model: ModelConfig) -> dict[str, int]:
-    return state_bytes(ReferenceConfig(model))
+    return state_bytes(ActorConfig(model, GenerationConfig(max_tokens=2)))
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -2,6 +2,7 @@
 
 import torch
 
+from hfdsl.rl.engines.handle import Versioned
 from tests.rl.engines import fake
 
 ids = torch.full((2, 3), 5)
@@ -14,5 +15,5 @@ def weights() -> list[tuple[str, torch.Tensor]]:
 
 
 engine = fake.handle()
-engine.sample(ids, ids > 0, 1, weights, greedy=True)  # <-
+engine.sample(ids, ids > 0, Versioned(1, weights), greedy=True)  # <-
 engine.process.close()
