@@ -21,6 +21,7 @@ from hfdsl.check.requirements import config_fields
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.infer import Inference
+from hfdsl.graph.lags import Versions, lags
 from hfdsl.graph.origins import Origins, origins
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, MiniBatch, Node, Pack, Ref, RoleCall
 from hfdsl.graph.signatures import (
@@ -32,7 +33,7 @@ from hfdsl.graph.signatures import (
     method_signature,
     role_signature,
 )
-from hfdsl.graph.stages import Split, split
+from hfdsl.graph.stages import HeldState, Split, Sync, split, syncs
 from hfdsl.graph.values import LOST, RecordValue
 from hfdsl.protocols.conditions import requirements_of
 from hfdsl.protocols.placement import faults
@@ -127,6 +128,16 @@ class Program:
     def split(self) -> Split:
         """Its stages."""
         return split(self.graph)
+
+    @cached_property
+    def syncs(self) -> tuple[Sync, ...]:
+        """The loads of weights, each with an export that it reads."""
+        return syncs(self.graph)
+
+    @cached_property
+    def lags(self) -> tuple[Mapping[HeldState, Versions], ...]:
+        """By node the trained states that its value was made under, with the worst lag of each."""
+        return lags(self.graph)
 
     @cached_property
     def argument_rows(self) -> tuple[Mapping[str, Size], ...]:

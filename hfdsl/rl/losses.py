@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from hfdsl.errors import ConfigError
+from hfdsl.protocols.state import corrects
 from hfdsl.rl.corrections import Correction, no_correction
 from hfdsl.rl.fields import NonNegative, Positive, check_fields
 from hfdsl.rl.kl import MAX_LOG_RATIO, Estimator, kl_estimate
@@ -139,6 +140,7 @@ def _missing(loss: PolicyLoss, term: str, coefficient: float, needed: str) -> Co
     return ConfigError("HF941", f"{type(loss).__name__}({term}={coefficient}) needs {needed}, or leave out {term}=")
 
 
+@corrects("policy", lag=8)
 @dataclass(frozen=True, slots=True)
 class Clip(PolicyLoss):
     """The clipped surrogate of PPO: -min(ratio * A, clip(ratio, 1 - low, 1 + high) * A).
@@ -177,6 +179,7 @@ class Clip(PolicyLoss):
         return torch.where(held, bound, loss), torch.where(held, torch.ones_like(clipped), clipped)
 
 
+@corrects("policy", lag=8)
 @dataclass(frozen=True, slots=True)
 class SequenceClip(PolicyLoss):
     """The clipped surrogate of GSPO, where a response has one ratio: the geometric mean of its tokens' ratios.
@@ -245,6 +248,7 @@ class ValueTerms(NamedTuple):
     clipped: torch.Tensor  # 1 where the clip holds the value
 
 
+@corrects("critic", lag=8)
 @dataclass(frozen=True, slots=True)
 class ClippedValue:
     """Half the squared error of a critic, the larger of that of the value and of the value held near the old one.
@@ -296,6 +300,7 @@ class PreferenceTerms(NamedTuple):
     correct: torch.Tensor  # 1 where the margin is positive
 
 
+@corrects("policy", lag=8)
 @dataclass(frozen=True, slots=True)
 class DPO:
     """Direct preference optimization: -log sigmoid(margin), from the log-probs of whole responses.

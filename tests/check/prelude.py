@@ -54,6 +54,7 @@ pool = hf.ResourcePool([4])
 
 class Trainer(hf.Worker):
     @register(Dispatch.THREE_D_PROTO)
+    @hf.corrects("policy", lag=8)
     @hf.writes("policy")
     def update(self, rollout: Rollout) -> None: ...
 

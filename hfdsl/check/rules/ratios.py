@@ -83,7 +83,7 @@ def _misnamed(signature: Signature, name: str) -> str:
 
 def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
     """HF335: the old log-probs of an update are those of its own policy, from before its updates on these rows."""
-    ratios = list(_ratios(context))
+    ratios = list(formed_ratios(context))
     if not ratios or context.program.graph.misuses:
         return  # a call that is not there may be the one that sends weights
     weights, reported = _Weights(context), set[object]()
@@ -103,13 +103,13 @@ def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
 
 def divides_by_others(context: Context, learner: str, state: str, others: str) -> bool:
     """Whether an update of a state may divide by log-probs of another role: not where all are certainly its own."""
-    weights, ratios = _Weights(context), list(_ratios(context, every=True))
+    weights, ratios = _Weights(context), list(formed_ratios(context, every=True))
     own = {r.update.id for r in ratios if (maker := weights.maker(r.column)) is not None and _role(maker) != others}
     updates = {node.id for node, effect in weights.updates if (_role(node), effect.state) == (learner, state)}
     return not updates <= own
 
 
-def _ratios(context: Context, *, every: bool = False) -> Iterator[Ratio]:
+def formed_ratios(context: Context, *, every: bool = False) -> Iterator[Ratio]:
     """The updates that form a ratio, with its column; ``every`` has those too whose loss forms none."""
     for node, signature in context.program.graph.bodies:
         if not isinstance(node.op, RoleCall) or (not every and _forms_none(node)):

@@ -1,0 +1,169 @@
+"""Corrections: a loss on rows of an older policy corrects for that, with the log-probs that the rows were sampled with.
+
+A worked example::
+
+    rollout = engine.generate(prompts)                  # log-probs of the policy at dispatch: version w
+    batch   = hf.queue(rollout, lag=4, late="drop")     # read at version v, v - w <= 4
+    now     = actor.log_probs(batch)                    # log-probs of the policy now: version v
+    actor.update(batch, loss=Clip())                    # policy / policy at w: right
+    actor.update(now, loss=Clip())                      # policy / policy at v: takes the rows for rows of version v
+    actor.update(batch, loss=Reinforce())               # no ratio at all: the gradient of another policy
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
+from hfdsl.check.rules.ratios import formed_ratios
+from hfdsl.graph.lags import Versions, trained_sources
+from hfdsl.graph.origins import stored_column
+from hfdsl.graph.program import Constant, Node, Queue, Ref
+from hfdsl.graph.reads import RowColumn
+from hfdsl.graph.stages import HeldState, effects
+from hfdsl.protocols.state import CORRECTS, corrected_lag
+from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.dtypes import FLOATS
+
+DECLARE = "a loss with importance ratios to the log-probs of sampling declares the lag that it corrects for"
+
+
+def losses_correct_lags(context: Context) -> Iterator[Finding]:
+    """HF749: what trains on rows of a queue corrects for the lag that they may have."""
+    for node, state, versions in _lagging_updates(context):
+        subject, most = _correction(context, node, state.state)
+        if most is None or most >= versions.lag:
+            continue
+        corrects = f"corrects for {most} only" if most else "corrects for none"
+        yield Finding(
+            "HF749",
+            f"'{node.label}' trains on rows that were made under '{state.state}' {_ago(versions)}, and {subject} "
+            f"{corrects}",
+            Label(node.span, "trains on older rows"),
+            (Label(versions.reader.span, f"made under '{state.state}'"), *_queues(context, node)),
+            notes=(f'{DECLARE}: @hf.corrects("{state.state}", lag={versions.lag})',),
+        )
+
+
+def ratios_are_of_the_sampling_policy(context: Context) -> Iterator[Finding]:
+    """HF750: the log-probs by which a lag is corrected are those that the rows were sampled with."""
+    lagging = {(node.id, state): versions for node, state, versions in _lagging_updates(context)}
+    behind = _behind_queues(context) if lagging else frozenset()
+    for ratio in formed_ratios(context) if lagging else ():
+        state = HeldState(ratio.role, ratio.state)
+        versions = lagging.get((ratio.update.id, state))
+        maker = None if versions is None else _maker(context, ratio.column, state)
+        if versions is None or maker is None or maker.id not in behind:
+            continue
+        columns = context.program.origins.columns(ratio.update.id)
+        makers = [_maker(context, column, state) for column in columns if _is_of_tokens(column, ratio.column)]
+        if any(other is not None and other.id not in behind for other in makers):
+            continue  # log-probs of sampling are there as well: a loss of three policies
+        yield Finding(
+            "HF750",
+            f"'{ratio.update.label}' divides by log-probs that '{maker.label}' computes behind the queue, and not by "
+            f"those of the policy {_ago(versions)} that sampled the rows",
+            Label(ratio.update.span, "takes them for rows of the policy as it is now"),
+            (Label(maker.span, "log-probs of the policy as it is now"), *_queues(context, ratio.update)),
+            notes=(f"let '{versions.reader.label}' return its log-probs, and train with these",),
+        )
+
+
+def _lagging_updates(context: Context) -> Iterator[tuple[Node, HeldState, Versions]]:
+    """The calls that change a state and learn from rows, and numbers, which older versions of it made.
+
+    To imitate takes tokens alone, of any policy.
+    """
+    split = context.program.split
+    if not split.queues or split.around or context.program.graph.misuses:
+        return
+    for node in context.program.graph.calls:
+        for holder, effect in effects(node):
+            versions = context.program.lags[node.id].get(holder)
+            lagging = effect.kind == "writes" and versions is not None and versions.lag > 0
+            if lagging and any(map(_is_float, context.program.origins.columns(node.id))):
+                yield node, holder, versions
+
+
+def _correction(context: Context, node: Node, state: str) -> tuple[str, int | None]:
+    """What corrects in an update, in words, and for how many updates; None where that is not known."""
+    losses = [value for value in _options(context, node) if _is_loss(value)]
+    if losses:
+        loss = max(losses, key=lambda value: corrected_lag(value, state))
+        return f"its loss {getattr(loss, '__name__', type(loss).__name__)}", corrected_lag(loss, state)
+    if context.program.config(node) is None:
+        return "", None
+    method = context.program.override(node) or signature_of(node)
+    return "it", 0 if method is None else corrected_lag(method.body, state)
+
+
+def _is_loss(value: object) -> bool:
+    return isinstance(getattr(value, "uses_ratio", None), bool) or hasattr(value, CORRECTS)
+
+
+def _options(context: Context, node: Node) -> Iterator[Any]:
+    """The plain values that a call is given, or has by default, and what its role is built with."""
+    signature = signature_of(node)
+    wired = {name for name, _ in node.arguments}
+    yield from (operand.value for _, operand in node.arguments if isinstance(operand, Constant))
+    if signature is not None:
+        parameters = inspect.signature(signature.body).parameters
+        yield from (parameter.default for name, parameter in parameters.items() if name not in wired)
+    yield from (context.program.config(node) or {}).values()
+
+
+def _maker(context: Context, column: RowColumn, state: HeldState) -> Node | None:
+    """The call that makes a column of floats from a version of a state; None where it is another value."""
+    stored = stored_column(context.program.graph, column.ref)
+    if not isinstance(stored, Ref) or not _is_float(column):
+        return None
+    node = context.program.graph.nodes[stored.node]
+    sources = trained_sources(context.program.graph)
+    reads = (holder for holder, effect in effects(node) if effect.kind == "reads")
+    return node if any(state in sources.get(holder, ()) for holder in reads) else None
+
+
+def _is_of_tokens(column: RowColumn, other: RowColumn) -> bool:
+    return set(column.inner) == set(other.inner)
+
+
+def _is_float(column: RowColumn) -> bool:
+    return isinstance(column.spec, ColumnSpec) and issubclass(column.spec.dtype, FLOATS)
+
+
+def _behind_queues(context: Context) -> frozenset[int]:
+    behind: set[int] = set()
+    for node in context.program.graph.nodes:
+        is_queue = isinstance(node.op, Queue) and node.op.splits
+        if is_queue or any(ref.node in behind for ref in node.refs):
+            behind.add(node.id)
+    return frozenset(behind)
+
+
+def _queues(context: Context, node: Node) -> Iterator[Label]:
+    """The queues on the way to a call."""
+    nodes, waiting, seen = context.program.graph.nodes, [node.id], set[int]()
+    while waiting:
+        number = waiting.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        waiting += [ref.node for ref in nodes[number].refs]
+    for before in (nodes[number] for number in sorted(seen)):
+        if isinstance(before.op, Queue) and before.op.splits:
+            yield Label(before.span, f"lag={before.op.lag}")
+
+
+def _ago(versions: Versions) -> str:
+    return f"up to {versions.lag} update{'s' * (versions.lag > 1)} ago"
+
+
+def all_rules(context: Context) -> Iterator[Finding]:
+    """Every rule of this module; a program without queues pays for none of them."""
+    if context.program.split.queues:
+        yield from chain(losses_correct_lags(context), ratios_are_of_the_sampling_policy(context))

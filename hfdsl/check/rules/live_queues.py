@@ -1,0 +1,134 @@
+"""Liveness: whether a batch of every queue is filled, and whether its two stages can work at the same time.
+
+Let a step put D rows into a queue, a batch have R, and the lag be k, so that there are places for (k + 1) R rows. What
+the reader leaves behind is fewer than R rows, and a multiple of gcd(D, R), so at most R - gcd(D, R). The next step is
+dispatched if its D rows have places beside these: D + R - gcd(D, R) <= (k + 1) R. If not, both stages wait for ever::
+
+    D = 64, R = 64    k >= 0: 64 places, and nothing is left behind
+    D = 96, R = 64    k >= 1: 96 + 32 <= 128
+    D = 512, R = 64   k >= 7: the 512 rows of one step are eight batches, and the last is seven updates late
+
+This is the least capacity of an edge of a synchronous dataflow graph (Lee and Messerschmitt, 1987, Synchronous Data
+Flow), p + c - gcd(p, c), against the tokens that a lag gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.queues import queued
+from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.deploy.pools import devices
+from hfdsl.graph.program import Filter, Node, Queue, RoleCall
+from hfdsl.types.dims import Answer, KeptGroups, Size, atom_size, constant
+
+
+def stages_overlap(context: Context) -> Iterator[Finding]:
+    """HF744: stages on separate pools can work at the same time."""
+    split = context.program.split
+    if split.around or context.program.deployment is None:
+        return
+    for node, queue in split.queues:
+        if queue.lag != 0:
+            continue
+        feeding, reading = (_devices(context, stage) for stage in (split.producer(node), split.of[node.id]))
+        if feeding and reading and feeding.isdisjoint(reading):
+            finding = Finding(
+                "HF744",
+                "lag=0 leaves no token on the cycle from one stage to the other: rows that are dispatched during an "
+                "update would be one update late, so the two pools never work at the same time",
+                Label(node.span, "separates stages on two pools"),
+            )
+            late = {} if queue.late else {"late": "wait"}
+            one_step = queued(node, [{"lag": 1, **late}], "let the stages overlap: ")
+            advice = "without a lag the queue is a synchronous edge"
+            yield with_suggestions(context, finding, [one_step], advice)
+
+
+def _devices(context: Context, stage: int) -> set[tuple[str, int]]:
+    """The devices of the roles that a stage calls, but for those that only get weights in it."""
+    roles = {
+        node.op.role: context.program.placement(node)
+        for node in context.program.split.calls(stage)
+        if isinstance(node.op, RoleCall) and not _is_transfer(context, node)
+    }
+    return {device for placement in roles.values() if placement is not None for device in devices(placement.pool)}
+
+
+def _is_transfer(context: Context, node: Node) -> bool:
+    return any(node.id in (sync.export, sync.load) for sync in context.program.syncs)
+
+
+def batches_are_filled(context: Context) -> Iterator[Finding]:
+    """HF745, HF752: a step puts in whole groups, and enough rows for a batch; without a lag, as many as are read."""
+    for node in context.program.graph.nodes:
+        if isinstance(node.op, Queue) and node.batch is not None:
+            rows = context.program.inference.rows(node.batch.node)
+            if rows is not None and not context.program.inference.misfits:
+                yield from _filled(context, node, node.op, context.known(rows))
+
+
+def _filled(context: Context, node: Node, queue: Queue, put_in: Size) -> Iterator[Finding]:
+    taken = put_in
+    if queue.rows is not None:
+        taken = context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))
+    filters = [atom for atom in put_in.atoms if isinstance(atom, KeptGroups)]
+    if not queue.splits:
+        if (filters and queue.rows is not None) or taken.equals(put_in) is Answer.REFUTED:
+            yield _uneven(node, taken, put_in)
+        return
+    for rows, words in ((put_in, "a step puts in"), (taken, "a batch has")):
+        if not filters and rows.value is not None and rows.value % queue.group:
+            yield _unfilled(
+                context, node, f"{words} {rows} rows, which are not whole groups of {queue.group}", "cannot be filled"
+            )
+            return
+    if filters and queue.rows is not None and queue.late != "refill":
+        finding = _starved(context, node, queue, taken)
+        yield with_suggestions(
+            context, finding, [queued(node, [{"late": "refill"}], "dispatch others in their place: ")]
+        )
+    elif put_in.value is not None and taken.value is not None and queue.lag is not None:
+        count, batch = int(put_in.value), int(taken.value)
+        least = -((gcd(count, batch) - count) // batch)  # D - gcd(D, R) <= k R, rounded up
+        if queue.lag < least:
+            finding = _unfilled(
+                context,
+                node,
+                f"a step puts in {count} rows, a batch has {batch}, and lag={queue.lag} leaves places for "
+                f"{(queue.lag + 1) * batch} rows",
+                f"{count + batch - gcd(count, batch)} are needed: both stages would wait for each other",
+            )
+            yield with_suggestions(context, finding, [queued(node, [{"lag": least}], "make room: ")])
+
+
+def _uneven(node: Node, taken: Size, put_in: Size) -> Finding:
+    return Finding(
+        "HF752",
+        f"a queue without a lag hands on the rows of this step, which are {put_in}, and not {taken}",
+        Label(node.span, f"declares {taken} rows"),
+        notes=("leave out rows=, or give it a lag; hf.take and hf.fill change a number of rows within a step",),
+    )
+
+
+def _unfilled(context: Context, node: Node, what: str, why: str) -> Finding:
+    return Finding("HF745", f"{what}: {why}", Label(node.span, "this queue"))
+
+
+def _starved(context: Context, node: Node, queue: Queue, taken: Size) -> Finding:
+    nodes, waiting, filters = context.program.graph.nodes, [ref.node for ref in node.refs], list[Node]()
+    while waiting:
+        before = nodes[waiting.pop()]
+        if isinstance(before.op, Filter):
+            filters.append(before)
+        waiting += [ref.node for ref in before.refs]
+    return Finding(
+        "HF745",
+        f"the queue waits for {taken} rows, and nothing is dispatched in place of those that the filter drops: under "
+        f"late={queue.late!r} a batch may never be filled",
+        Label(node.span, f"waits for {taken} rows"),
+        tuple(Label(each.span, "drops rows") for each in filters[:1]),
+    )
