@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from hfdsl.check.findings import VERSION, Finding, Severity
 from hfdsl.check.render import render
 from hfdsl.errors import HfError
+
+if TYPE_CHECKING:
+    from hfdsl.check.queue_bounds import QueueBounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +43,14 @@ class Report:
     """All findings of one check, errors first, each kind in the order of the program.
 
     ``str(report)`` is for people, ``report.json()`` for machines; a report is true where there is no error in it.
-    ``coverage`` says whether the check left something out.
+    ``coverage`` says whether the check left something out, ``queues`` what it proves of each where there is no error.
     """
 
     dataflow: str
     findings: tuple[Finding, ...] = ()
     facts: str = field(default="", compare=False)
     coverage: Coverage = field(default=Coverage(), compare=False)
+    queues: tuple[QueueBounds, ...] = field(default=(), compare=False)
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -85,12 +90,14 @@ class Report:
         return self.text()
 
     def json(self) -> str:
-        """One object per finding, each on a line; where the check left something out, a last one with a ``summary``."""
+        """One object per finding, each on a line; then a ``summary`` of queues and omissions, where there are any."""
         import json  # not at the top: `import hfdsl` is kept fast
 
         records = [finding.as_dict() for finding in self.findings]
-        if self.coverage.omissions:
-            records.append({"version": VERSION, "summary": {"dataflow": self.dataflow, **asdict(self.coverage)}})
+        if self.coverage.omissions or self.queues:
+            queues = {"queues": [asdict(queue) for queue in self.queues]} if self.queues else {}
+            summary = {"dataflow": self.dataflow, **asdict(self.coverage), **queues}
+            records.append({"version": VERSION, "summary": summary})
         return "\n".join(map(json.dumps, records))
 
 

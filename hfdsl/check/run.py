@@ -13,6 +13,7 @@ from hfdsl.check.findings import Finding, Label, order
 from hfdsl.check.kept_rows import KeptRows
 from hfdsl.check.multiple_sizes import Rule, check_each_size
 from hfdsl.check.program import Program
+from hfdsl.check.queue_bounds import queue_bounds
 from hfdsl.check.report import Coverage, Report
 from hfdsl.check.rules import (
     balances,
@@ -224,7 +225,8 @@ def build_report(context: Context, start: float, *, repairs: bool = True) -> Rep
         search_cut_off=context.budget.exhausted,
     )
     facts = f" ({', '.join([counts, *coverage.omissions, f'{milliseconds:.1f} ms'])})"
-    return Report(context.program.graph.name, findings, facts, coverage)
+    report = Report(context.program.graph.name, findings, facts, coverage)
+    return replace(report, queues=queue_bounds(context)) if report.ok and context.program.split.queues else report
 
 
 def run_rules(context: Context) -> Sequence[Finding]:

@@ -94,7 +94,7 @@ class MarkedGraph:
         """The cycle with the most seconds for each token, which bounds the speed; None where there is no cycle.
 
         Each round looks for a cycle that is slower than the slowest known one, by longest paths under the weights
-        seconds - ratio * tokens: one with a positive sum is slower. There are finitely many, so the last one is slowest.
+        seconds - ratio * tokens: a positive sum is slower. There are finitely many, so that the last one is slowest.
 
         Raises:
             ValueError: where a cycle has no tokens.

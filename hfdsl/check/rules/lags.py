@@ -85,8 +85,9 @@ def _lagging_updates(context: Context) -> Iterator[tuple[Node, HeldState, Versio
     for node in context.program.graph.calls:
         for holder, effect in effects(node):
             versions = context.program.lags[node.id].get(holder)
-            lagging = effect.kind == "writes" and versions is not None and versions.lag > 0
-            if lagging and any(map(_is_float, context.program.origins.columns(node.id))):
+            if effect.kind != "writes" or versions is None or not versions.lag:
+                continue
+            if any(map(_is_float, context.program.origins.columns(node.id))):
                 yield node, holder, versions
 
 

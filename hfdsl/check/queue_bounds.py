@@ -1,0 +1,113 @@
+"""What the check proves of a queue: its worst staleness, its rows in flight, and the memory that they take.
+
+A worked example: a step puts in 512 rows, a batch has 512 in groups of 8, ``lag=4``, and 4 KiB of each row are read
+behind the queue::
+
+    staleness        at most 4 updates
+    rows in flight   (4 + 1) * 512 = 2,560, from dispatch to the end of their update: 320 groups
+    memory           2,560 * 4 KiB = 10 MiB, in the processes that made the rows
+    least            512 + 512 - gcd(512, 512) = 512 rows: with places for fewer, both stages would wait for ever
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+
+from hfdsl.check.context import Context
+from hfdsl.graph.columns import columns_read, result_origins, row_bytes
+from hfdsl.graph.lags import Versions
+from hfdsl.graph.program import Node, Queue
+from hfdsl.graph.stages import HeldState
+from hfdsl.protocols.queueing import Late
+from hfdsl.types.dims import Size, atom_size, constant
+from hfdsl.types.numbers import byte_amount
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """The bounds of a queue; numbers that a size decides are None where it is unknown.
+
+    ``worst`` is the largest staleness of a row that is trained, None without a bound; ``states`` are the trained
+    states that its rows were made under, each with their staleness behind this queue and those before it. ``places``
+    are rows: those in flight, and ``least_places`` the fewest with which the stages do not wait for each other.
+    """
+
+    file: str
+    line: int
+    lag: int
+    late: Late | None
+    group: int
+    put_in: str
+    taken: str
+    worst: int | None
+    states: tuple[tuple[str, int], ...]
+    places: int | None
+    least_places: int | None
+    bytes: int | None
+
+    def __str__(self) -> str:
+        worst = f"at most {self.lag} update{'s' * (self.lag != 1)} late"
+        if self.worst is None:
+            worst = f"{self.lag} updates late in the mean, worst unbounded"
+        together = f", groups of {self.group}" if self.group > 1 else ""
+        parts = [f"lag={self.lag} {self.late or 'as ready'}{together}: {worst}"]
+        if self.places is not None:
+            memory = "" if self.bytes is None else f", {byte_amount(self.bytes)}"
+            parts.append(f"{self.places} rows in flight{memory}")
+            if self.least_places is not None:
+                parts.append(f"at least {self.least_places} needed")
+        return "; ".join(parts)
+
+
+def queue_bounds(context: Context) -> tuple[QueueBounds, ...]:
+    """The bounds of every queue that separates stages, in the order of the program."""
+    return tuple(_bounds(context, node, queue) for node, queue in context.program.split.queues)
+
+
+def _bounds(context: Context, node: Node, queue: Queue) -> QueueBounds:
+    rows = None if node.batch is None else context.program.inference.rows(node.batch.node)
+    put_in = None if rows is None else context.known(rows)
+    taken = put_in
+    if queue.rows is not None:
+        taken = context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))
+    count, batch, lag = _number(put_in), _number(taken), queue.lag or 0
+    places = None if batch is None else (lag + 1) * batch
+    size = _row_bytes(context, node)
+    return QueueBounds(
+        file=node.span.file,
+        line=node.span.line,
+        lag=lag,
+        late=queue.late,
+        group=queue.group,
+        put_in=str(put_in),
+        taken=str(taken),
+        worst=lag if queue.late is not None or not lag else None,
+        states=tuple((f"{state.role}.{state.state}", known.lag) for state, known in _states(context, node)),
+        places=places,
+        least_places=None if count is None or batch is None else count + batch - gcd(count, batch),
+        bytes=None if places is None or size is None else places * size,
+    )
+
+
+def _states(context: Context, node: Node) -> Iterator[tuple[HeldState, Versions]]:
+    return iter(context.program.lags[node.id].items())
+
+
+def _number(size: Size | None) -> int | None:
+    return None if size is None or size.value is None or size.value.denominator != 1 else int(size.value)
+
+
+def _row_bytes(context: Context, queue: Node) -> int | None:
+    """Bytes of a row in the columns that are read behind a queue; None where a size is unknown, or differs by row."""
+    graph = context.program.graph
+    behind = {queue.id}
+    for node in graph.nodes[queue.id + 1 :]:
+        if any(ref.node in behind for ref in node.refs):
+            behind.add(node.id)
+    columns = {column for node in graph.calls if node.id in behind for column in columns_read(graph, node.id)}
+    for ref in graph.output.refs():
+        columns |= set(result_origins(graph, ref)) if ref.node in behind else set()
+    sizes = [row_bytes(graph, node, column, context.sizes) for node, column in columns if node not in behind]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
