@@ -248,7 +248,6 @@ class ValueTerms(NamedTuple):
     clipped: torch.Tensor  # 1 where the clip holds the value
 
 
-@corrects("critic", lag=8)
 @dataclass(frozen=True, slots=True)
 class ClippedValue:
     """Half the squared error of a critic, the larger of that of the value and of the value held near the old one.

@@ -77,7 +77,8 @@ def ratios_are_of_the_sampling_policy(context: Context) -> Iterator[Finding]:
 def _lagging_updates(context: Context) -> Iterator[tuple[Node, HeldState, Versions]]:
     """The calls that change a state and learn from rows, and numbers, which older versions of it made.
 
-    To imitate takes tokens alone, of any policy.
+    To imitate takes tokens alone, of any policy. A state that only judges what another trained one sampled, as a critic
+    does, learns from rows of any policy: they are no samples of its own.
     """
     split = context.program.split
     if not split.queues or split.around or context.program.graph.misuses:
@@ -85,10 +86,15 @@ def _lagging_updates(context: Context) -> Iterator[tuple[Node, HeldState, Versio
     for node in context.program.graph.calls:
         for holder, effect in effects(node):
             versions = context.program.lags[node.id].get(holder)
-            if effect.kind != "writes" or versions is None or not versions.lag:
+            if effect.kind != "writes" or versions is None or not versions.lag or _only_judges(context, versions):
                 continue
             if any(map(_is_float, context.program.origins.columns(node.id))):
                 yield node, holder, versions
+
+
+def _only_judges(context: Context, versions: Versions) -> bool:
+    """Whether the call that read the state read what another trained state had made."""
+    return any(context.program.lags[ref.node] for ref in versions.reader.refs)
 
 
 def _correction(context: Context, node: Node, state: str) -> tuple[str, int | None]:

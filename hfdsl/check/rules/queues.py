@@ -55,8 +55,8 @@ def lags_are_bounds(context: Context) -> Iterator[Finding]:
         if queue.lag and queue.late is None:
             finding = Finding(
                 "HF743",
-                f"lag={queue.lag} is no bound here: groups are taken as they become ready, so that their staleness is "
-                f"at most {queue.lag} in the mean, and has no bound for a single one",
+                f"lag={queue.lag} is no bound here, where groups are taken as they become ready: staleness is at most "
+                f"{queue.lag} in the mean, and the worst is unbounded",
                 Label(node.span, "says nothing of groups that are late"),
             )
             words = "say what happens to them: "
