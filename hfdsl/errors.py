@@ -76,6 +76,17 @@ class LostProcessError(RoleError):
     """A process died, or what it had returned is lost (HF806); HF840 where that happened too often."""
 
 
+class SyncError(HfError, RuntimeError):
+    """Copies of one state differ, or a failed load has left one incomplete (HF770, HF771).
+
+    ``role``, ``parameter`` and ``ranks`` say where.
+    """
+
+    role: str = ""
+    parameter: str = ""
+    ranks: tuple[int, ...] = ()
+
+
 class DeadlineError(HfError, TimeoutError):
     """A wait exceeded its deadline; the message says what every rank was doing (HF807)."""
 

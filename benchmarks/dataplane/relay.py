@@ -26,11 +26,13 @@ from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing
+from hfdsl.runtime.digests import Digests
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import CallResult, SegmentResult
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.relay_client import Relays
 from hfdsl.runtime.running import Running
+from hfdsl.runtime.verification import DTypes, Sync
 
 DIRECT, RELAYED = "a call per rank", "a call per node"
 
@@ -221,6 +223,13 @@ class Accepts:
 
     def record(self, folder: str | None) -> None:
         """Nobody has calls to write."""
+
+    def digests(self, sync: Sync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
+        """Nobody has weights."""
+        return []
+
+    def digest_exports(self, wanted: Mapping[Sync, DTypes]) -> None:
+        """Nobody exports any."""
 
     def begin(self) -> None:
         """Nothing to wait for."""

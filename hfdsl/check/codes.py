@@ -174,6 +174,10 @@ CODES: dict[str, Code] = {
     "HF762": Code("a queue whose reader gets nothing"),
     "HF764": Code("a loader that gives nothing in time"),
     "HF765": Code("a queue that takes out other rows than a step puts in"),
+    # HF77x copies of weights in a run
+    "HF770": Code("a copy of weights that a failed load left incomplete"),
+    "HF771": Code("a copy of weights that differs from what was exported"),
+    "HF772": Code("a state to verify that nothing syncs"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

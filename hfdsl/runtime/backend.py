@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hfdsl.plan.payloads import Payload, Topology
 from hfdsl.plan.plan import Plan
@@ -12,6 +12,10 @@ from hfdsl.plan.segments import Segment
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.store import PayloadContent
+from hfdsl.runtime.verification import DTypes, Sync
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.digests import Digests
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,13 @@ class Backend(Protocol):
 
     def record(self, folder: str | None) -> None:
         """Have every process, the driver too, write the calls of the next steps to a recording; with None stop."""
+
+    def digests(self, sync: Sync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
+        """Of every rank of a role, the digests of what it holds of a synced state, or of what it ``exported`` last."""
+        ...
+
+    def digest_exports(self, wanted: Mapping[Sync, DTypes]) -> None:
+        """Have every process digest what the next steps export in these syncs."""
 
     def begin(self) -> None:
         """Begin a step: its deadline runs from now."""

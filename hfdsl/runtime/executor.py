@@ -37,7 +37,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import HfError, RoleError, WiringError
@@ -59,7 +59,11 @@ from hfdsl.runtime.recording import Recorder
 from hfdsl.runtime.role_errors import role_error
 from hfdsl.runtime.state_files import FlatState, StateWriter, load_worker, unflatten_state, worker_state
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
+from hfdsl.runtime.verification import DTypes, ExportDigests, Sync, rank_digests
 from hfdsl.types.dims import Size
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.digests import Digests
 
 REMEMBERED_SAVES = 16
 """How many folders before the newest a process remembers, with the files that it wrote there."""
@@ -107,6 +111,7 @@ class Executor:
         self._specs: dict[tuple[str, int, int], tuple[SegmentSpec, Reader]] = {}
         self._current_step: tuple[str, int] | None = None
         self._recorder: Recorder | None = None
+        self._export_digests = ExportDigests()
         self._writers: dict[str, StateWriter] = {}
         self._workers: dict[str, Any] = {}
         for name in roles:
@@ -193,6 +198,27 @@ class Executor:
             self._recorder = None
             return
         self._recorder = Recorder(folder, self._rank)
+
+    def digests(self, sync: Sync, role: str, dtypes: DTypes | None, exported: bool) -> Digests | None:
+        """The digests of what a role holds of a synced state here, or of what it ``exported`` last.
+
+        Raises:
+            RoleError: HF806 where ``held_weights()`` raises.
+        """
+        if exported:
+            return self._export_digests.taken(sync)
+
+        def taken(_: str, worker: Any) -> Digests | None:
+            start = Call(self._seed, 0, -1, self._rank)
+            with in_call(start):
+                return rank_digests(worker, sync.state, self._rank, dtypes)
+
+        digests: Digests | None = self._call_role(role, "held_weights", taken)
+        return digests
+
+    def digest_exports(self, wanted: Mapping[Sync, DTypes]) -> None:
+        """Digest what the next steps export in these syncs."""
+        self._export_digests.want(wanted)
 
     def _call_role(self, role: str, method: str, function: Callable[..., Any], *args: Any) -> Any:
         """What ``function(role, worker, *args)`` returns; where the role has the method, all of it is loaded."""
@@ -338,6 +364,8 @@ class Executor:
         with in_call(current), streams, peers, inputs_unchanged(step.label, arguments):
             try:
                 result = body(**arguments)
+                if self._export_digests and step.role is not None:
+                    self._export_digests.take(step, self._workers[step.role], result)
             except RoleError:
                 raise
             except Exception as error:  # noqa: BLE001  # the user's code may raise anything

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import finalize
 
 from hfdsl.errors import HfError
@@ -21,6 +21,10 @@ from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.runtime.store import PayloadContent, StoredValue
+from hfdsl.runtime.verification import DTypes, Sync
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.digests import Digests
 
 T = TypeVar("T")
 _Tasks: TypeAlias = SimpleQueue[Callable[[], None] | None]
@@ -278,6 +282,19 @@ class LocalBackend:
         """Have every executor write the calls of the next steps to a recording."""
         for executor in self._every_executor():
             executor.record(folder)
+
+    def digests(self, sync: Sync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
+        """Rank after rank, in turns: a rank may call its peers."""
+        group = next(group for group, roles in self._roles.items() if role in roles)
+        executors = self._executors[group]
+        return self._together(
+            group, [partial(executor.digests, sync, role, dtypes, exported) for executor in executors]
+        )
+
+    def digest_exports(self, wanted: Mapping[Sync, DTypes]) -> None:
+        """Have every executor digest what the next steps export."""
+        for executor in self._every_executor():
+            executor.digest_exports(wanted)
 
     def _together(self, group: str, bodies: Sequence[Callable[[], T]]) -> list[T]:
         try:

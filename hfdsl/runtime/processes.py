@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hfdsl.errors import HfError
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.recovery import Recovery
+from hfdsl.runtime.verification import Sync, SyncHistory
 
 
 @dataclass
@@ -23,11 +24,28 @@ class Processes:
     restored: dict[str, int] = field(default_factory=dict)
     broken: str | None = None
     recovery: Recovery | None = None
+    syncs: SyncHistory = field(default_factory=SyncHistory)
+    verifying: tuple[Sync, ...] = ()
+    """The syncs whose exports are digested."""
+
+    digesting_generation: int = 0
+    """The generation of the processes that digest them."""
 
     @property
     def generation(self) -> int:
         """How often processes were replaced."""
         return self.recovery.generation if self.recovery is not None else 0
+
+    def digest_exports(self, backend: Backend) -> None:
+        """Have processes digest what the next steps export in the syncs that are verified."""
+        backend.digest_exports({sync: self.syncs.dtypes[sync] for sync in self.verifying})
+
+    def forget_replaced(self, backend: Backend) -> None:
+        """Forget what processes had digested of which some were replaced since."""
+        if self.digesting_generation != self.generation:
+            self.digesting_generation = self.generation
+            self.syncs.forget()
+            self.digest_exports(backend)
 
     def usable_backend(self, plan_name: str) -> Backend:
         """The backend, while it can be used.

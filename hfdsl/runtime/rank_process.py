@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -33,6 +33,10 @@ from hfdsl.runtime.serialization import (
 )
 from hfdsl.runtime.state_files import FlatState
 from hfdsl.runtime.store import PayloadContent, bytes_of
+from hfdsl.runtime.verification import DTypes, Sync
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.digests import Digests
 
 
 class RankProcess(Worker):
@@ -92,6 +96,14 @@ class RankProcess(Worker):
     def record(self, folder: str | None) -> None:
         """Write the calls of the next steps to a recording; with None stop."""
         self._executor.record(folder)
+
+    def digests(self, sync: Sync, role: str, dtypes: DTypes | None, exported: bool) -> Digests | None:
+        """The digests of what a role holds of a synced state here, or of what it ``exported`` last."""
+        return self._executor.digests(sync, role, dtypes, exported)
+
+    def digest_exports(self, wanted: Mapping[Sync, DTypes]) -> None:
+        """Digest what the next steps export in these syncs."""
+        self._executor.digest_exports(wanted)
 
     def host(self) -> str:
         """Ray's ID of the node that this process runs on."""

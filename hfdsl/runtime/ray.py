@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
 import ray
@@ -41,10 +41,14 @@ from hfdsl.runtime.relay import FAILURE_POLL_SECONDS, as_completed
 from hfdsl.runtime.relay_client import Relays, RemoteHandle, relays_pay
 from hfdsl.runtime.serialization import deserialized, payload_class, serialized
 from hfdsl.runtime.store import PayloadContent, bytes_of
+from hfdsl.runtime.verification import DTypes, Sync
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, split_resource_pool
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 from hfdsl.single_controller.waiting import fetch
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.digests import Digests
 
 FORGET_SECONDS = 5.0
 """The time in which a process ends what it does in a step that is to be repeated; one that takes longer is replaced."""
@@ -472,6 +476,17 @@ class RayBackend:
         self.driver.record(folder)
         self.begin()
         self._call_all(self._every_worker, "record", folder)
+
+    def digests(self, sync: Sync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
+        """All ranks at once; HF806 where a role's ``held_weights()`` raises, HF807 where the deadline passed."""
+        group = next(group for group in self._process_groups if role in group.roles)
+        self.begin()
+        return self._call_all(self._groups[group.name].workers, "digests", sync, role, dtypes, exported)
+
+    def digest_exports(self, wanted: Mapping[Sync, DTypes]) -> None:
+        """Have every process digest what the next steps export; HF807 where one is not ready in time."""
+        self.begin()
+        self._call_all(self._every_worker, "digest_exports", wanted)
 
     def close(self) -> None:
         """End the processes and give the slots back; a cluster that this backend started ends too."""

@@ -29,6 +29,7 @@ from hfdsl.runtime.step import Routing, StepRun
 from hfdsl.runtime.store import bytes_of
 from hfdsl.runtime.streaming import DecisionLog, StepCallbacks, Stream, check_queued_rows
 from hfdsl.runtime.timeline import StepRecord, timeline
+from hfdsl.runtime.verification import Sync, Verified, comparable, compare, dtypes_of, same_names, states_of, syncs_of
 from hfdsl.types.batches import Batch, closest, upcast
 
 CALL_SECONDS = 1e-3
@@ -180,6 +181,7 @@ class Running:
             self._processes.broken = f"a load of '{folder}' ({type(error).__name__})"
             raise
         self._stream = None  # what was in flight belongs to the states before
+        self._processes.syncs.forget()
         known = self._processes.steps
         self._processes.restored = {name: n for name, n in manifest.steps.items() if name not in known}
         known |= {name: manifest.steps.get(name, 0) for name in known}
@@ -271,6 +273,88 @@ class Running:
             if self._processes.backend is not None and not self._processes.broken:
                 backend.record(None)
 
+    def verify(self, state: str) -> Verified:
+        """Compare digests of every weight that roles export and that others have loaded: do the copies hold it?
+
+        A copy is compared with the last export. Where its source has learned since then, that works for a sync in a
+        step under ``verifying``; other copies, and roles without access to their weights, are listed as skipped.
+
+        Raises:
+            SyncError: HF771 where a copy holds other weights, with its role, the parameter and the ranks.
+            ResourceError: HF772 where no plan that has run here syncs such a state.
+            RoleError: HF806 where a role's ``held_weights()`` raises.
+            HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
+        """
+        recovery = self._processes.recovery
+        if recovery is None:
+            return self._verify(state)
+        return recovery.run(self.plan.name, lambda: self._verify(state))
+
+    def _verify(self, state: str) -> Verified:
+        """Compare digests once, on the processes that there are by now."""
+        backend, history = self._processes.usable_backend(self.plan.name), self._processes.syncs
+        self._processes.forget_replaced(backend)
+        syncs = [sync for sync in {**dict.fromkeys(history.current), **syncs_of(self.plan)} if sync.state == state]
+        if not syncs:
+            known = ", ".join(map(repr, dict.fromkeys(states_of(self.plan)))) or "none"
+            missing = f"no hf.sync of '{self.plan.name}' sends the state {state!r}"
+            raise ResourceError("HF772", f"{missing}; states that it sends: {known}")
+        compared, skipped = list[Sync](), dict[Sync, str]()
+        for sync in syncs:
+            problem = comparable(sync, history) or self._compare(backend, sync, learned=not history.current[sync])
+            if problem is None:
+                compared.append(sync)
+            else:
+                skipped[sync] = problem
+        return Verified(state, tuple(compared), skipped)
+
+    def _compare(self, backend: Backend, sync: Sync, learned: bool) -> str | None:
+        """Compare a copy with its source; why that is not possible, or None."""
+        missing = "has no method held_weights(state), which gives the weights that a rank holds"
+        copies = backend.digests(sync, sync.target, None, exported=False)
+        if all(digests is None for digests in copies):
+            return f"'{sync.target}' {missing}"
+        held = [digests or () for digests in copies]
+        exports = backend.digests(sync, sync.source, dtypes_of(held), exported=learned)
+        if all(digests is None for digests in exports):
+            return f"'{sync.source}' exports something else than a dict of tensors, and {missing}"
+        exported = [digests or () for digests in exports]
+        if not hasattr(self.plan.deployment[sync.target].role, "held_weights") and not same_names(exported, held):
+            return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {missing}"
+        compare(sync, exported, held)
+        return None
+
+    @contextmanager
+    def verifying(self, *states: str) -> Iterator[None]:
+        """Verify the syncs of the steps within the block, as ``verify`` does, as it ends; of all states by default.
+
+        What the steps export is digested, which ``verify`` needs where the source learns after the sync::
+
+            with running.verifying("policy"):
+                running.step(batch)
+
+        Raises:
+            SyncError, ResourceError, RoleError, HfError: as ``verify``.
+        """
+        backend = self._processes.usable_backend(self.plan.name)
+        syncs = [sync for sync in syncs_of(self.plan) if not states or sync.state in states]
+        dtypes = self._processes.syncs.dtypes
+        for sync in syncs:
+            if sync not in dtypes:
+                copies = backend.digests(sync, sync.target, None, exported=False)
+                dtypes[sync] = dtypes_of([digests or () for digests in copies])
+        before = self._processes.verifying
+        self._processes.verifying = (*before, *syncs)
+        self._processes.digest_exports(backend)
+        try:
+            yield
+            for state in states or dict.fromkeys(sync.state for sync in syncs):
+                self.verify(state)
+        finally:
+            self._processes.verifying = before
+            if self._processes.backend is not None and not self._processes.broken:
+                self._processes.digest_exports(backend)
+
     def _write(self) -> None:
         """Write the last step to the traces, once."""
         if self._unwritten is not None:
@@ -307,7 +391,9 @@ class Running:
 
     def _run_again(self, inputs: Mapping[int, Batch]) -> Any:
         """Run the dataflow once, on the processes that there are by now."""
-        backend, sizes = self._processes.usable_backend(self.plan.name), bind_sizes(self.plan, inputs)
+        processes, sizes = self._processes, bind_sizes(self.plan, inputs)
+        backend = processes.usable_backend(self.plan.name)
+        processes.forget_replaced(backend)
         return self._run(backend, inputs, sizes, self._routing(backend, inputs, sizes))
 
     def _run(self, backend: Backend, inputs: Mapping[int, Batch], sizes: Mapping[Any, int], routing: Routing) -> Any:
@@ -385,6 +471,7 @@ class Running:
 
     def _commit(self) -> None:
         self._processes.steps[self.plan.name] += 1
+        self._processes.syncs.add(self.plan, self._processes.verifying)
 
     @contextmanager
     def _breaking(self, step_number: int) -> Iterator[None]:

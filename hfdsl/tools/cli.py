@@ -165,6 +165,12 @@ def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.Arg
     train.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="override a field, such as seed=1; repeatable"
     )
+    train.add_argument(
+        "--verify-sync",
+        type=int,
+        metavar="N",
+        help="every N steps, compare digests of all synced weights with those of their copies; as verify_sync=N",
+    )
     train.add_argument("--resume", action="store_true", help="continue from the last checkpoint of the run")
     train.add_argument(
         "--accept",

@@ -93,6 +93,8 @@ def train(arguments: argparse.Namespace) -> int:
     from hfdsl.rl.training.metrics import Record, line
 
     finder = Finder()
+    if arguments.verify_sync is not None:
+        arguments.set = [*arguments.set, f"verify_sync={arguments.verify_sync}"]
     loaded = ConfigCheck().load(arguments.config, arguments.set, finder)
     reports = ConfigCheck().reports(loaded)
     if not machine(arguments) or not all(reports):

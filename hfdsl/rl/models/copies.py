@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
+from hfdsl.errors import SyncError
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.batches import Prompts
@@ -20,9 +22,17 @@ from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.loading import end_tokens, load, pad_token
 from hfdsl.rl.models.offloading import model_to_device, model_to_host
 from hfdsl.rl.models.policies import apart_in_engine, policy, rollout, sampling
-from hfdsl.rl.models.sharding import full_adapter, full_weights, load_full_state_dict
+from hfdsl.rl.models.sharding import (
+    check_full_state_dict,
+    full_adapter,
+    full_weights,
+    held_adapter,
+    held_pieces,
+    load_full_state_dict,
+)
 from hfdsl.rl.workers.config import GenerationConfig, ModelConfig, SamplerConfig, computes
 from hfdsl.rl.workers.lora import Lora
+from hfdsl.runtime.digests import Piece
 
 
 class PolicyCopy(Protocol):
@@ -44,6 +54,10 @@ class PolicyCopy(Protocol):
         """Take the weights of a checkpoint."""
         ...
 
+    def held_weights(self) -> dict[str, Piece]:
+        """The parts of what it loads that this rank holds."""
+        ...
+
     def offload(self) -> None:
         """Free the memory of the device."""
         ...
@@ -61,6 +75,39 @@ def copy_of_policy(config: SamplerConfig, worker: Worker) -> PolicyCopy:
     return ModelCopy(config, worker.axis("gen_tp"))
 
 
+class LoadFence:
+    """Keeps a copy from being used while its weights are those of two versions, as a load that fails may leave them.
+
+    >>> fence = LoadFence()
+    >>> with fence.loading():
+    ...     pass  # writes the weights
+    >>> fence.check()
+    """
+
+    def __init__(self) -> None:
+        self._failure: str | None = None
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Within this context weights are written; an error leaves them incomplete until a load succeeds."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = f"{type(error).__name__}: {error}"
+            raise
+        self._failure = None
+
+    def check(self) -> None:
+        """Refuse incomplete weights.
+
+        Raises:
+            SyncError: HF770.
+        """
+        if self._failure is not None:
+            problem = f"the last load of weights failed ({self._failure}), and left some of the old and some of the new"
+            raise SyncError("HF770", f"{problem}; sync again")
+
+
 class ModelCopy:
     """A model of transformers, of which this rank may hold a slice."""
 
@@ -75,24 +122,34 @@ class ModelCopy:
         )
         self.policy.requires_grad_(False)
         self.sampling = sampling(self.policy, config.model, config.generation, config.batching, config.autocast)
+        self.fence = LoadFence()
 
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
         """The columns of a ``Rollout``."""
+        self.fence.check()
         return rollout(self.policy, prompts, self.sampling, greedy=greedy)
 
     def load(self, weights: dict[str, torch.Tensor]) -> None:
         """Take an actor's weights."""
-        load_full_state_dict(self.policy, weights)
+        check_full_state_dict(self.policy, weights)
+        with self.fence.loading():
+            load_full_state_dict(self.policy, weights)
 
     def state(self) -> dict[str, torch.Tensor]:
         """The weights for a checkpoint; of a policy with an adapter, those of the adapter."""
+        self.fence.check()
         names = adapter_names(self.policy).values()
         state = self.policy.state_dict()
         return {name: state[name] for name in names} if names else state
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """Take the weights of a checkpoint."""
-        self.policy.load_state_dict(state, strict=not adapter_names(self.policy))
+        with self.fence.loading():
+            self.policy.load_state_dict(state, strict=not adapter_names(self.policy))
+
+    def held_weights(self) -> dict[str, Piece]:
+        """The parts of what it loads that this rank holds."""
+        return dict(held_adapter(self.policy) if adapter_names(self.policy) else held_pieces(self.policy))
 
     def offload(self) -> None:
         """Free the memory of the device."""
@@ -153,7 +210,7 @@ class EngineCopy:
         dtype = computes(config)
         first = _first_weights(replace(config.model, dtype=dtype, compile=False), config.generation, config.lora)
         self.weights, self.adapter, self.version = first.weights, first.adapter, 1
-        self.adapted, self.apart = first.adapted, first.apart is not None
+        self.adapted, self.apart, self.fence = first.adapted, first.apart is not None, LoadFence()
         self.engine = EngineHandle(
             first.config,
             _shapes(first.weights),
@@ -169,6 +226,7 @@ class EngineCopy:
 
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
         """The columns of a ``Rollout``, whose log-probs are the engine's."""
+        self.fence.check()
         ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
         adapter = Versioned(self.version, self.adapter.items) if self.apart else None
         weights = Versioned(1, self.weights.items) if self.apart else Versioned(self.version, self._merged)
@@ -187,16 +245,22 @@ class EngineCopy:
         Raises:
             WiringError: HF956 where they are those of another model; the copy keeps its own then.
         """
-        kept = self.state()
+        kept = self.adapter or self.weights
         for _ in fitting(weights.items(), _shapes(kept), "engine"):
             pass
-        for name, weight in weights.items():
-            kept[name].copy_(weight)
-        self.version += 1
+        with self.fence.loading():
+            for name, weight in weights.items():
+                kept[name].copy_(weight)
+            self.version += 1
 
     def state(self) -> dict[str, torch.Tensor]:
         """The weights for a checkpoint; of a policy with an adapter, those of the adapter."""
+        self.fence.check()
         return self.adapter or self.weights
+
+    def held_weights(self) -> dict[str, Piece]:
+        """What it loads, beside the engine: all of it on every rank."""
+        return {name: Piece(weight) for name, weight in (self.adapter or self.weights).items()}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """Take the weights of a checkpoint."""

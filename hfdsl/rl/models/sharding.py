@@ -26,6 +26,7 @@ from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.parallel_layers import gathered_slices, local_slice
 from hfdsl.rl.models.tensor_parallel import slice_dims
 from hfdsl.rl.workers.config import FloatDType
+from hfdsl.runtime.digests import Piece
 
 
 def shard(
@@ -135,16 +136,47 @@ def full_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def load_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
-    """Load whole weights into a module of which this rank may hold a shard or a slice; its adapter, where it has one.
+def held_pieces(module: Policy) -> Iterator[tuple[str, Piece]]:
+    """The parts of the weights that this rank holds, as they are exported, and where they are in the whole.
+
+    With adapters, which are merged into whole weights, a collective as ``full_weights``.
+    """
+    if adapters(module):
+        yield from ((name, Piece(weight)) for name, weight in full_weights(module))
+        return
+    dims = slice_dims(module)
+    for name, value in module.state_dict().items():
+        offset = [0] * value.dim()
+        if name in dims:
+            offset[dims[name]] = module.tp.rank * value.shape[dims[name]]
+        if isinstance(value, DTensor):  # FSDP2 cuts dim 0 as torch.chunk does
+            each = -(-value.shape[0] // value.device_mesh.size())
+            offset[0] += value.device_mesh.get_local_rank() * each
+        part = local_part(value)
+        if part.numel():
+            yield name, Piece(part if module.export_dtype is None else part.to(module.export_dtype), tuple(offset))
+
+
+def held_adapter(module: Policy) -> Iterator[tuple[str, Piece]]:
+    """The matrices of ``full_adapter``, whole on every rank."""
+    yield from ((name, Piece(matrix)) for name, matrix in full_adapter(module))
+
+
+def check_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
+    """Refuse whole weights that are not all of a module's, or of its adapter, where it has one.
 
     Raises:
-        WiringError: HF956 for those of another model; the module keeps its own then.
+        WiringError: HF956.
     """
+    shapes = adapter_shapes(module) if adapter_names(module) else full_shapes(module)
+    for _ in fitting(weights.items(), shapes, "copy of the policy"):
+        pass
+
+
+def load_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
+    """Load whole weights, or an adapter's, into a module of which this rank may hold a shard or a slice."""
     state, dims = module.state_dict(), slice_dims(module)
     inner = adapter_names(module)
-    for _ in fitting(weights.items(), adapter_shapes(module) if inner else full_shapes(module), "copy of the policy"):
-        pass
     with torch.no_grad():
         for name, weight in weights.items():
             target = state[inner.get(name, name)]

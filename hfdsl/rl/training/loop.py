@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -264,7 +264,7 @@ class _Loop:
     def _step(self, point: RunPosition) -> tuple[RunPosition, Record]:
         start = perf_counter()
         step = point.step + 1
-        with _numbered(f"step {step}"):
+        with _numbered(f"step {step}"), self._verified(step):
             done = self.stepping.step(point.cursor, step, lambda running: self._recorded(running, step))
         seconds = perf_counter() - start
         passed = {name: float(getattr(done.cursor, name)) for name in ("epoch", "skipped", "held_out")}
@@ -273,6 +273,15 @@ class _Loop:
         rows = responses(self.run.plan)
         speed = length * rows * done.rounds / seconds if length is not None and rows is not None else None
         return RunPosition(step, done.cursor, point.rows), Record(step, values, seconds, done.nodes, speed)
+
+    @contextmanager
+    def _verified(self, step: int) -> Iterator[None]:
+        """Within this, what the step syncs is verified, where its number says so."""
+        every = self.run.loaded.config.verify_sync
+        with ExitStack() as stack:
+            for running in self.stepping.runs if every is not None and step % every == 0 else ():
+                stack.enter_context(running.verifying())
+            yield
 
     def _recorded(self, running: Running, step: int) -> AbstractContextManager[None]:
         place = self.run.folder / RECORDINGS_FOLDER / f"step-{step}"

@@ -42,6 +42,11 @@ class Single:
     feed: Feed | Prefetcher
     running: Running
 
+    @property
+    def runs(self) -> tuple[Running, ...]:
+        """What is stepped."""
+        return (self.running,)
+
     def step(self, cursor: Cursor, step: int, recorded: Recorded) -> Taken:
         """One step; errors as for ``Feed.take``, ``Running.step`` and ``values_of``."""
         batch, cursor = self.feed.take(cursor)
@@ -61,6 +66,11 @@ class Rounds:
     sampling: Running
     updating: Running
     asked: UpdateConfig
+
+    @property
+    def runs(self) -> tuple[Running, ...]:
+        """What is stepped."""
+        return self.sampling, self.updating
 
     def step(self, cursor: Cursor, step: int, recorded: Recorded) -> Taken:
         """As many rounds as it takes, and the update, which is what is recorded.

@@ -201,6 +201,8 @@ class RunConfig:
     """Send the metrics to MLflow, too; this needs mlflow-skinny or mlflow."""
     record: tuple[int, ...] = ()
     """The numbers of the steps that are recorded for ``hfdsl replay``."""
+    verify_sync: Count | None = None
+    """Compare digests of all synced weights with those of their copies every so many steps; left out, never."""
     evaluation: EvaluationConfig | None = None
     """How the policy is evaluated; left out, it is not."""
     update: UpdateConfig | None = None
@@ -223,6 +225,7 @@ MAY_CHANGE = (
     "wandb",
     "mlflow",
     "record",
+    "verify_sync",
     "checkpoints",
     "faults",
     "deployment",

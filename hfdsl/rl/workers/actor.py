@@ -128,6 +128,13 @@ class Actor(hf.Worker):
             return dict(full_adapter(self.policy))
         return full_state_dict(self.policy)
 
+    def held_weights(self, state: str) -> dict[str, Any]:
+        """The parts of what it exports that this rank holds, for ``running.verify``."""
+        from hfdsl.rl.models.sharding import held_adapter, held_pieces
+
+        alone = self.config.lora is not None and self.config.lora.exports == "adapter"
+        return dict(held_adapter(self.policy) if alone else held_pieces(self.policy))
+
     def state(self) -> dict[str, Any]:
         """The state in a checkpoint: weights, the optimizer's states, the number of steps."""
         return self.learner.state()

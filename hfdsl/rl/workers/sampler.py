@@ -38,6 +38,10 @@ class Sampler(hf.Worker):
         """Load the actor's weights."""
         self.copy.load(weights)
 
+    def held_weights(self, state: str) -> dict[str, Any]:
+        """The parts of what it loads that this rank holds, for ``running.verify``."""
+        return self.copy.held_weights()
+
     def state(self) -> dict[str, Any]:
         """The state in a checkpoint: the weights, which may be older than the actor's."""
         return self.copy.state()

@@ -11,6 +11,8 @@ import torch
 
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.loop import train
+from hfdsl.runtime import running
+from hfdsl.runtime.verification import Sync
 from tests.rl.workers import tiny
 
 MODEL = {"config": {name: value for name, value in tiny.LLAMA.items() if value is not None}}
@@ -74,11 +76,11 @@ def test_a_run_with_a_sampler_trains_and_goes_on(tmp_path: Path, algorithm: str)
 
     stopped = table(tmp_path, algorithm, output=str(tmp_path / "again"), steps=2)
     train(from_table(stopped))
-    train(from_table({**stopped, "steps": 4}), resume=True)
+    train(from_table({**stopped, "steps": 4, "verify_sync": 1}), resume=True)
     assert updates(tmp_path / "again") == steps
 
 
-def test_dapo_samples_its_rounds_with_it(tmp_path: Path) -> None:
+def test_dapo_samples_its_rounds_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     update = {
         "algorithm": "hfdsl.rl.dataflows.dapo:dapo_update",
@@ -88,8 +90,10 @@ def test_dapo_samples_its_rounds_with_it(tmp_path: Path) -> None:
     }
     rounds = table(tmp_path, "dapo:dapo_round", options={"group": 4, "longest": 6, "buffer": 2}, update=update, steps=2)
     del rounds["reference"]
-    records: list[Any] = []
-    train(from_table(rounds), show=records.append)
+    records, compared = list[Any](), list[Sync]()
+    monkeypatch.setattr(running, "compare", lambda sync, *digests: compared.append(sync))
+    train(from_table({**rounds, "verify_sync": 2}), show=records.append)
+    assert compared == [Sync("policy", "actor", "sampler")]  # after the second step
     gaps = [record.values["actor/engine_gap_max"] for record in records if "actor/engine_gap_max" in record.values]
     assert gaps
     assert max(gaps) < 1e-5

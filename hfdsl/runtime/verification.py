@@ -1,0 +1,275 @@
+"""Do the copies of a state hold what was exported? ``running.verify`` compares digests of every weight on both sides.
+
+An example
+----------
+A step of GRPO with an actor on two ranks of ``tp`` and a sampler on one, which is verified after the step::
+
+    step                what is digested
+    hf.sync             the actor's slices, on each of its ranks, as they are exported
+    sampler.generate
+    actor.update        nothing: the actor now is ahead of its copy, as it should be
+    verify              the sampler's weights; the digests of the actor's slices add up to them
+
+So what is compared is the export of the last sync, and the copy as it is now. Digests of an export are taken in steps
+that are to be verified; without an update since the last sync, the exporter's weights are still those, and are digested
+when ``verify`` is called. Weights are compared in the dtype of the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from hfdsl.errors import SyncError
+from hfdsl.graph.program import Ref
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.protocols.boxes import Box, in_words
+from hfdsl.protocols.dispatch import Execute
+from hfdsl.protocols.register import registration_of
+from hfdsl.protocols.state import EffectKind, effects_of, methods_with
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.digests import Digests
+
+DTypes: TypeAlias = Mapping[str, str]
+"""The dtypes of weights, by name."""
+
+MAX_COMBINATIONS = 64
+"""The most choices between replicas that differ, among which the ones that are right are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A state that one role exports and another loads, in a plan."""
+
+    state: str
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What ``verify`` has compared, and what it could not, with the reason."""
+
+    state: str
+    compared: tuple[Sync, ...]
+    skipped: Mapping[Sync, str] = field(default_factory=dict)
+
+
+def syncs_of(plan: Plan) -> dict[Sync, Step]:
+    """The syncs of a plan, each with the step that exports."""
+    steps = {step.node: step for step in plan.steps}
+    found: dict[Sync, Step] = {}
+    for step in plan.steps:
+        for state in _states(step, "loads"):
+            for _, operand in step.arguments:
+                source = steps.get(operand.node) if isinstance(operand, Ref) else None
+                if source is not None and source.role is not None and state in _states(source, "exports"):
+                    found[Sync(state, source.role, step.role or "")] = source
+    return found
+
+
+def _states(step: Step, kind: EffectKind) -> list[str]:
+    return [effect.state for effect in effects_of(step.signature.body) if step.role is not None and effect.kind == kind]
+
+
+@dataclass
+class SyncHistory:
+    """Which copies hold the last export of their source, and whether the source has changed since."""
+
+    current: dict[Sync, bool] = field(default_factory=dict)
+    """The syncs that have run; whether the source is as it was exported."""
+
+    digested: set[Sync] = field(default_factory=set)
+    """Those whose export was digested."""
+
+    dtypes: dict[Sync, DTypes] = field(default_factory=dict)
+    """The dtypes of copies, as far as they have been needed."""
+
+    def add(self, plan: Plan, digesting: Sequence[Sync]) -> None:
+        """A step of a plan has been committed, in which the exports of some syncs were digested."""
+        syncs = syncs_of(plan)
+        for step in plan.steps:
+            for sync, source in syncs.items():
+                if source is step:
+                    self.current[sync] = True
+                    (self.digested.add if sync in digesting else self.digested.discard)(sync)
+            for state in _states(step, "writes"):
+                learned = [sync for sync in self.current if (sync.source, sync.state) == (step.role, state)]
+                self.current |= dict.fromkeys(learned, False)
+
+    def forget(self) -> None:
+        """Copies and sources may be of other versions, as after a load."""
+        self.current.clear()
+        self.digested.clear()
+
+
+# -- in the process of a rank ------------------------------------------------------------------------------------------
+
+
+class ExportDigests:
+    """Digests of what a rank exports, taken in the steps that are to be verified."""
+
+    def __init__(self) -> None:
+        self._wanted: Mapping[Sync, DTypes] = {}
+        self._taken: dict[Sync, Digests | None] = {}
+
+    def want(self, wanted: Mapping[Sync, DTypes]) -> None:
+        """Take those of these syncs from now on."""
+        self._wanted = wanted
+
+    def take(self, step: Step, worker: Any, result: Any) -> None:
+        """A role has exported a state, or has done something else."""
+        from hfdsl.runtime.digests import digests, pieces_of
+
+        for sync, dtypes in self._wanted.items():
+            if sync.source == step.role and sync.state in _states(step, "exports"):
+                pieces = pieces_of(worker.held_weights(sync.state) if hasattr(worker, "held_weights") else result)
+                self._taken[sync] = None if pieces is None else digests(pieces.items(), dtypes)
+
+    def taken(self, sync: Sync) -> Digests | None:
+        """Those of the last export; None where this rank takes no part."""
+        return self._taken.get(sync)
+
+    def __bool__(self) -> bool:
+        return bool(self._wanted)
+
+
+def rank_digests(worker: Any, state: str, rank: int, dtypes: DTypes | None) -> Digests | None:
+    """The digests of what a rank holds of a state; None where the role gives no access to it.
+
+    ``held_weights(state)`` gives it. Without that method it is what the exporting method returns, or ``state()``.
+    """
+    from hfdsl.runtime.digests import digests, pieces_of
+
+    if hasattr(worker, "held_weights"):
+        value = worker.held_weights(state)
+    elif export := methods_with(type(worker), "exports").get(state):
+        registration = registration_of(getattr(worker, export))
+        alone = registration is not None and registration.execute_mode is Execute.RANK_ZERO
+        value = getattr(worker, export)() if not alone or rank == 0 else {}
+    else:
+        value = worker.state() if hasattr(worker, "state") else None
+    pieces = pieces_of(value)
+    return None if pieces is None else digests(pieces.items(), dtypes)
+
+
+# -- in the driver -----------------------------------------------------------------------------------------------------
+
+
+def dtypes_of(ranks: Sequence[Digests]) -> dict[str, str]:
+    """The dtypes of weights that ranks hold."""
+    return {digest.name: digest.dtype for digests in ranks for digest in digests}
+
+
+def same_names(source: Sequence[Digests], target: Sequence[Digests]) -> bool:
+    """Whether both sides hold weights of the same names and shapes."""
+    sides = [{name: _extent(parts) for name, parts in _by_name(ranks).items()} for ranks in (source, target)]
+    return sides[0] == sides[1]
+
+
+def compare(sync: Sync, source: Sequence[Digests], target: Sequence[Digests]) -> None:
+    """Compare what ranks of the two roles hold of a state.
+
+    Raises:
+        SyncError: HF771.
+    """
+    exported, loaded = _by_name(source), _by_name(target)
+    for name in (*exported, *(name for name in loaded if name not in exported)):
+        if name not in loaded or name not in exported:
+            lacking, other = (sync.target, sync.source) if name not in loaded else (sync.source, sync.target)
+            raise _different(
+                sync.target, name, (), f"'{other}' holds '{name}' of '{sync.state}', and '{lacking}' does not"
+            )
+        _compare_weight(sync, name, exported[name], loaded[name])
+
+
+_Parts: TypeAlias = dict[Box, dict[int, int]]
+"""The digests of a weight by part and rank."""
+
+
+def _by_name(ranks: Sequence[Digests]) -> dict[str, _Parts]:
+    weights: dict[str, _Parts] = {}
+    for rank, digests in enumerate(ranks):
+        for digest in digests:
+            weights.setdefault(digest.name, {}).setdefault(digest.box, {})[rank] = digest.value
+    return weights
+
+
+def _compare_weight(sync: Sync, name: str, source: _Parts, target: _Parts) -> None:
+    if _extent(source) != _extent(target):
+        sizes = f"{_extent(target)} in '{sync.target}' and {_extent(source)} in '{sync.source}'"
+        raise _different(sync.target, name, (), f"'{name}' of '{sync.state}' has the shape {sizes}")
+    for box, replicas in source.items():
+        if len(set(replicas.values())) > 1:
+            ranks, part = _minority(replicas), f"'{name}'{_place(box, source)} of '{sync.state}'"
+            problem = f"ranks of '{sync.source}' hold different values of {part}: {_listed(ranks)} and the others"
+            raise _different(sync.source, name, ranks, problem)
+    expected = sum(next(iter(replicas.values())) for replicas in source.values()) % 2**64
+    wrong = _wrong(source, target, expected)
+    if wrong:
+        held = {rank: box for box, replicas in target.items() for rank in replicas}
+        places = {_place(held[rank], target) for rank in wrong}
+        where = places.pop() if len(places) == 1 else ""
+        problem = f"'{sync.target}' holds other values of '{name}'{where} of '{sync.state}' on {_listed(wrong)}"
+        raise _different(sync.target, name, wrong, f"{problem} than '{sync.source}' exported")
+
+
+def _wrong(source: _Parts, target: _Parts, expected: int) -> tuple[int, ...]:
+    """The ranks of the target that hold other values; of parts that only add up to others, all ranks."""
+    if source.keys() == target.keys():
+        right = {box: next(iter(replicas.values())) for box, replicas in source.items()}
+        return _others(target, right)
+    choices = [sorted(set(replicas.values())) for replicas in target.values()]
+    count = 1
+    for choice in choices:
+        count *= len(choice)
+    for values in product(*choices) if count <= MAX_COMBINATIONS else ():
+        if sum(values) % 2**64 == expected:
+            return _others(target, dict(zip(target, values, strict=True)))
+    return tuple(sorted({rank for replicas in target.values() for rank in replicas}))
+
+
+def _others(target: _Parts, right: Mapping[Box, int]) -> tuple[int, ...]:
+    wrong = {rank for box, replicas in target.items() for rank, value in replicas.items() if value != right[box]}
+    return tuple(sorted(wrong))
+
+
+def _minority(replicas: Mapping[int, int]) -> tuple[int, ...]:
+    values = list(replicas.values())
+    usual = max(values, key=values.count)
+    return tuple(rank for rank, value in replicas.items() if value != usual)
+
+
+def _extent(parts: _Parts) -> tuple[int, ...]:
+    return tuple(max(stop for _, stop in ranges) for ranges in zip(*parts, strict=True))
+
+
+def _place(box: Box, parts: _Parts) -> str:
+    return "" if len(parts) == 1 else in_words(box)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _different(role: str, name: str, ranks: tuple[int, ...], problem: str) -> SyncError:
+    error = SyncError("HF771", problem)
+    error.role, error.parameter, error.ranks = role, name, ranks
+    return error
+
+
+def comparable(sync: Sync, history: SyncHistory) -> str | None:
+    """Why a copy cannot be compared with its source; None where it can."""
+    if sync not in history.current:
+        return f"'{sync.target}' has not been synced"
+    if not history.current[sync] and sync not in history.digested:
+        return f"'{sync.source}' has learned since the sync, which was not in a step that is verified"
+    return None
+
+
+def states_of(plan: Plan) -> Iterator[str]:
+    """The states that a plan syncs."""
+    yield from dict.fromkeys(sync.state for sync in syncs_of(plan))

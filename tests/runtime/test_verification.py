@@ -1,0 +1,176 @@
+"""Verified syncs: a copy that differs in any element is found, whatever the layouts; others are left alone."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.errors import HfWarning, ResourceError, SyncError
+from hfdsl.runtime.digests import Piece, digests
+from hfdsl.runtime.verification import Sync, compare
+from tests.runtime.dying_programs import FOLDER, death
+from tests.runtime.verified_programs import B, Dying, Engine, Renaming, Rows, Trainer, learned, synced
+
+SYNC = Sync("policy", "actor", "engine")
+DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int8)
+
+
+def cuts(size: int) -> st.SearchStrategy[list[int]]:
+    inner = st.sets(st.integers(1, size - 1), max_size=3) if size > 1 else st.just(set[int]())
+    return inner.map(lambda chosen: [0, *sorted(chosen), size])
+
+
+@st.composite
+def layouts(draw: st.DrawFn, weight: torch.Tensor) -> list[list[tuple[str, Piece]]]:
+    """What ranks hold of a weight: a grid of parts, some of which several ranks hold."""
+    edges = [draw(cuts(size)) for size in weight.shape]
+    boxes: list[tuple[tuple[int, int], ...]] = [()]
+    for dim in edges:
+        boxes = [(*box, pair) for box in boxes for pair in pairwise(dim)]
+    extra = draw(st.lists(st.sampled_from(boxes), max_size=3))
+    ranks = draw(st.permutations([*boxes, *extra]))
+    return [
+        [("x", Piece(weight[tuple(slice(*pair) for pair in box)], tuple(start for start, _ in box)))] for box in ranks
+    ]
+
+
+@st.composite
+def weights(draw: st.DrawFn) -> torch.Tensor:
+    shape = draw(st.lists(st.integers(1, 6), max_size=3))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**20)))
+    return (torch.randn(shape, generator=generator) * 50).to(draw(st.sampled_from(DTYPES)))
+
+
+def of(ranks: list[list[tuple[str, Piece]]]) -> list[Any]:
+    return [digests(pieces) for pieces in ranks]
+
+
+@given(st.data())
+def test_layouts_of_one_weight_agree(data: st.DataObject) -> None:
+    weight = data.draw(weights())
+    compare(SYNC, of(data.draw(layouts(weight))), of(data.draw(layouts(weight.clone()))))
+
+
+@given(st.data())
+def test_a_part_that_differs_on_one_rank_is_found_there(data: st.DataObject) -> None:
+    weight = data.draw(weights())
+    source, target = of(data.draw(layouts(weight))), data.draw(layouts(weight))
+    rank = data.draw(st.integers(0, len(target) - 1))
+    (name, piece) = target[rank][0]
+    changed = piece.tensor.clone().view(-1)
+    index = data.draw(st.integers(0, len(changed) - 1))
+    changed[index] = changed[index] + 1 if changed[index].abs() < 100 else 0
+    target[rank] = [(name, Piece(changed.view(piece.tensor.shape), piece.offset))]
+    with pytest.raises(SyncError, match="'engine' holds other values of 'x'") as error:
+        compare(SYNC, source, of(target))
+    assert error.value.code == "HF771"
+    assert (error.value.role, error.value.parameter) == ("engine", "x")
+    assert rank in error.value.ranks
+
+
+@given(st.data())
+def test_rows_in_another_order_are_found(data: st.DataObject) -> None:
+    """As after a swapped interleave, or a shifted vocabulary."""
+    rows, columns = data.draw(st.integers(2, 8)), data.draw(st.integers(1, 5))
+    weight = torch.randn(rows, columns)
+    order = data.draw(st.permutations(range(rows)).filter(lambda order: order != list(range(rows))))
+    with pytest.raises(SyncError, match="HF771"):
+        compare(SYNC, of([[("x", Piece(weight))]]), of(data.draw(layouts(weight[order]))))
+
+
+def test_exports_are_compared_in_the_dtype_of_the_copy() -> None:
+    weight = torch.randn(4, 4)
+    copy = [digests([("x", Piece(weight.bfloat16()))])]
+    compare(SYNC, [digests([("x", Piece(weight))], {"x": "bfloat16"})], copy)
+    with pytest.raises(SyncError, match="HF771"):
+        compare(SYNC, [digests([("x", Piece(weight + 1))], {"x": "bfloat16"})], copy)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "says"),
+    [
+        ({"x": (2,), "y": (2,)}, {"x": (2,)}, "'actor' holds 'y' of 'policy', and 'engine' does not"),
+        ({"x": (2,)}, {"x": (2,), "y": (2,)}, "'engine' holds 'y' of 'policy', and 'actor' does not"),
+        ({"x": (2, 2)}, {"x": (2, 4)}, r"'x' of 'policy' has the shape \(2, 4\) in 'engine' and \(2, 2\) in 'actor'"),
+    ],
+)
+def test_other_names_and_shapes_are_found(source: Any, target: Any, says: str) -> None:
+    sides = [of([[(name, Piece(torch.zeros(shape))) for name, shape in side.items()]]) for side in (source, target)]
+    with pytest.raises(SyncError, match=says):
+        compare(SYNC, *sides)
+
+
+# -- runs
+
+
+def running(
+    plan: hf.Dataflow[Any, Any], spoils: int = -1, backend: Any = "local", engine: Any = Engine, **launch: Any
+) -> Any:
+    pools = [hf.ResourcePool([2], use_gpu=False) for _ in range(2)]
+    deployment = hf.Deployment(actor=hf.place(Trainer, pool=pools[0]), engine=hf.place(engine, spoils, pool=pools[1]))
+    return plan.compile(deployment, {B: 4}).launch(backend, **launch)
+
+
+ROWS = Rows(x=torch.zeros(4))
+
+
+def test_a_copy_is_compared_with_the_export_that_it_is_of() -> None:
+    """Not with weights that have learned since."""
+    with running(learned, spoils=3) as run:
+        assert run.verify("policy").skipped == {SYNC: "'engine' has not been synced"}
+        run.step(ROWS)
+        (reason,) = run.verify("policy").skipped.values()
+        assert "learned since the sync" in reason
+        with run.verifying("policy"):
+            run.step(ROWS)
+        assert run.verify("policy").compared == (SYNC,)  # what was digested is still that of the copy
+        with pytest.raises(SyncError, match=r"'engine' holds other values of 'weight' of 'policy' on rank 1") as error:  # noqa: SIM117  # the block raises as it ends
+            with run.verifying():
+                run.step(ROWS)
+        assert error.value.ranks == (1,)
+
+
+def test_a_source_that_has_not_learned_is_compared_at_once() -> None:
+    with running(synced, spoils=2) as run:
+        run.step()
+        assert run.verify("policy").compared == (SYNC,)
+        run.step()
+        with pytest.raises(SyncError, match="on rank 1"):
+            run.verify("policy")
+        with pytest.raises(
+            ResourceError, match=r"HF772: no hf.sync of 'synced' sends the state 'value'; .* sends: 'policy'"
+        ):
+            run.verify("value")
+
+
+def test_other_names_in_a_state_are_no_mistake() -> None:
+    with running(synced, engine=Renaming) as run:
+        run.step()
+        (reason,) = run.verify("policy").skipped.values()
+        assert reason.startswith("the state() of 'engine' has other names than 'actor' exports")
+
+
+@pytest.mark.nightly
+def test_processes_that_are_lost_are_no_mistake(ray_cluster: Any, tmp_path: Path) -> None:
+    death(tmp_path, "engine.sample", 1, 1)
+    options: dict[str, Any] = {"retries": hf.Retries(), "worker_env": {FOLDER: str(tmp_path)}}
+    with running(learned, spoils=4, backend="ray", engine=Dying, **options) as run, run.verifying():
+        run.step(ROWS)
+        with pytest.warns(HfWarning, match="HF842"):
+            run.step(ROWS)
+        assert run.verify("policy").compared == (SYNC,)
+
+
+def test_the_same_between_processes(ray_cluster: Any) -> None:
+    with running(learned, spoils=2, backend="ray") as run:
+        with run.verifying():
+            run.step(ROWS)
+        with pytest.raises(SyncError, match="on rank 1"), run.verifying():
+            run.step(ROWS)
