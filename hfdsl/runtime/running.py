@@ -457,10 +457,15 @@ class Running:
     def _begin_step(self, step_number: int, batch: Batch | Sequence[Batch] | Mapping[str, Batch]) -> StepRun:
         """Begin a step of a stream: errors as for ``step``, and HF765."""
         backend = self._processes.usable_backend(self.plan.name)
-        if isinstance(batch, Mapping):
+        if isinstance(batch, Batch):
+            inputs = self._inputs((batch,), {})
+        elif isinstance(batch, Mapping):
             inputs = self._inputs((), dict(batch))
+        elif isinstance(batch, Sequence):
+            inputs = self._inputs(tuple(batch), {})
         else:
-            inputs = self._inputs((batch,) if isinstance(batch, Batch) else tuple(batch), {})
+            text = f"the loader of '{self.plan.name}' gave {type(batch).__name__} instead of a batch, or several"
+            raise WiringError("HF206", text)
         sizes = bind_sizes(self.plan, inputs)
         routing = self._routing(backend, inputs, sizes)
         check_queued_rows(self.plan, routing.routes.table)

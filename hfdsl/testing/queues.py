@@ -88,7 +88,7 @@ def broken_laws(spec: QueueSpec, decisions: Iterable[Decision]) -> tuple[str, ..
 
     >>> log = [Decision("dispatch", "scored", 0, (0,), (7,)), Decision("take", "scored", 0, (0,))]
     >>> broken_laws(QueueSpec("scored", lag=0), [*log, *log])[0]
-    'a dispatch under version 0 after 1 updates'
+    'group 0 was dispatched twice'
     """
     log, problems = _Log(spec), list[str]()
     for decision in decisions:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import hfdsl
 from hfdsl.check.report import CheckError
 from hfdsl.errors import HfError
+from hfdsl.protocols.queueing import DISCIPLINES
 from hfdsl.tools import commands, output
 from hfdsl.tools.importing import UsageError
 
@@ -134,6 +135,20 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="with --predict: seconds from the end of a call to the start of the next",
     )
+
+    simulate = command("simulate", "print how long steps would take with one lag of the queues or another", target)
+    simulate.add_argument(
+        "--seconds", metavar="FILE", required=True, help="a trace of a run, or a TOML file with [seconds]"
+    )
+    simulate.add_argument(
+        "--lag", action="append", default=[], metavar="K", help="a lag, or 'none' for no queue; repeatable"
+    )
+    simulate.add_argument("--steps", type=_count, default=200, metavar="N", help="how many steps (default: 200)")
+    simulate.add_argument("--seed", type=int, default=0, metavar="S", help="of durations that are drawn (default: 0)")
+    simulate.add_argument(
+        "--slots", type=_count, metavar="N", help="simulate groups one by one, of which producers have N in progress"
+    )
+    simulate.add_argument("--late", choices=DISCIPLINES, help="with --slots: another discipline than that of the queue")
 
     draw = command("draw", "draw the plan", target)
     draw.add_argument("-o", "--output", metavar="FILE", help=".svg, .png or .mmd; without it Mermaid goes to stdout")

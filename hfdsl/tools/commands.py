@@ -78,6 +78,17 @@ def plan(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def simulate(arguments: argparse.Namespace) -> int:
+    """``hfdsl simulate``."""
+    from hfdsl.tools.simulating import show_simulation
+
+    target = load(arguments.target, arguments.set)
+    if target.rounds is not None:
+        raise UsageError(f"simulate covers one dataflow, and {target.rounds}")
+    show_simulation(target.plans("simulate")[0], arguments)
+    return OK
+
+
 def draw(arguments: argparse.Namespace) -> int:
     """``hfdsl draw``: a file, or Mermaid on stdout; findings go to stderr."""
     from hfdsl.tools.draw import check_path, draw_scene

@@ -1,0 +1,175 @@
+"""``hfdsl simulate``: how long steps of a dataflow with queues would take with one lag or another."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hfdsl.graph.stages import syncs
+from hfdsl.plan.compiled import CompiledPlan
+from hfdsl.plan.rows import row_table
+from hfdsl.plan.timeline import read_trace
+from hfdsl.protocols.queueing import Late
+from hfdsl.runtime.plan_simulation import (
+    CallSeconds,
+    DrawnSeconds,
+    recorded_seconds,
+    simulate_groups,
+    simulate_plan,
+    with_lag,
+)
+from hfdsl.tools.importing import UsageError
+from hfdsl.tools.output import machine, say, show_json
+from hfdsl.types.foreign_text import parse_toml
+
+NO_LAG = "none"
+"""How the command line names steps that run one after another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The simulation of one lag: seconds per step, and shares of groups and of time."""
+
+    lag: int | None
+    late: Late | None
+    seconds: float
+    staleness: Mapping[int, float]
+    dropped: float
+    idle: Mapping[str, float]
+
+
+def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
+    """Simulate the lags of the command line, and print them side by side.
+
+    Raises:
+        UsageError: where the program has no queue, the file has no time for a node or cannot be read, or a size that
+            decides the number of groups is unknown.
+        HfError: HF762 where a queue starves.
+    """
+    if arguments.late is not None and arguments.slots is None:
+        raise UsageError("--late goes with --slots: batches that are taken in order are never late")
+    if not plan.split.queues:
+        raise UsageError(f"'{plan.name}' has no hf.queue with a lag, so there is nothing to compare")
+    seconds = _read(Path(arguments.seconds), plan)
+    if missing := sorted({step.label for step in plan.steps} - seconds.keys() - _light(plan)):
+        raise UsageError(f"'{arguments.seconds}' has no time for {', '.join(map(repr, missing))}")
+    rows = [_row(plan, lag, seconds, arguments) for lag in _lags(arguments.lag, plan, arguments.slots is not None)]
+    if machine(arguments):
+        show_json([asdict(row) for row in rows])
+    else:
+        say(_table(plan.name, rows, arguments))
+
+
+def _light(plan: CompiledPlan) -> set[str]:
+    """The calls that take no time unless the file has one: those that only move weights."""
+    moving = {node for sync in syncs(plan.graph) for node in (sync.export, sync.load)}
+    return {step.label for step in plan.steps if step.node in moving}
+
+
+def _read(file: Path, plan: CompiledPlan) -> Mapping[str, CallSeconds]:
+    """How long calls take: those of a trace, or as a TOML file says."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        if file.suffix != ".toml":
+            return recorded_seconds(plan, read_trace(text))
+        return {label: _drawn(label, entry) for label, entry in dict(parse_toml(text)["seconds"]).items()}
+    except OSError as error:
+        raise UsageError(f"cannot read '{file}': {error.strerror}") from None
+    except KeyError:
+        raise UsageError(f"'{file}' has no table [seconds]") from None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(f"'{file}' is no trace of hfdsl, nor a TOML file with a table [seconds]: {error}") from None
+
+
+def _drawn(label: str, entry: Any) -> DrawnSeconds:
+    """``41.0``, or ``{ median = 41.0, tail = 3.0 }``."""
+    values = entry if isinstance(entry, dict) else {"median": entry}
+    if not values.keys() <= {"median", "tail"} or "median" not in values:
+        raise ValueError(f'"{label}" is a number of seconds or {{ median = SECONDS, tail = P99/MEDIAN }}')
+    median, tail = float(values["median"]), float(values.get("tail", 1.0))
+    if not (0 <= median < float("inf") and 1 <= tail < float("inf")):
+        raise ValueError(f'"{label}" takes {median:g} s with a tail of {tail:g}: at least 0 s, a tail of at least 1')
+    return DrawnSeconds(median, tail)
+
+
+def _lags(texts: Sequence[str], plan: CompiledPlan, by_groups: bool) -> list[int | None]:
+    own = {queue.lag or 0 for _, queue in plan.split.queues}
+    texts = texts or ([] if by_groups else [NO_LAG]) + [str(lag) for lag in sorted({0, 1, 2, 4, 8} | own)]
+    try:
+        lags = [None if text == NO_LAG else int(text) for text in texts]
+    except ValueError:
+        raise UsageError(f"--lag takes numbers and '{NO_LAG}', got {', '.join(map(repr, texts))}") from None
+    if any(lag is not None and lag < 0 for lag in lags):
+        raise UsageError("--lag takes numbers of at least 0")
+    if by_groups and None in lags:
+        raise UsageError(f"--slots simulates queues: '--lag {NO_LAG}' does not go with it")
+    return list(dict.fromkeys(lags))
+
+
+def _row(plan: CompiledPlan, lag: int | None, seconds: Mapping[str, CallSeconds], arguments: argparse.Namespace) -> Row:
+    late: Late | None = None if lag is None else arguments.late or plan.split.queues[0][1].late
+    if arguments.slots is None or late is None:
+        run = simulate_plan(with_lag(plan, lag), seconds, arguments.steps, arguments.seed)
+        return Row(
+            lag=lag, late=late, seconds=run.seconds, staleness=_shares(run.staleness), dropped=0.0, idle=run.idle
+        )
+    groups = simulate_groups(
+        with_lag(plan, lag), late, _groups(plan), arguments.slots, seconds, arguments.steps, arguments.seed
+    )
+    producers, trainer = groups.idle
+    return Row(
+        lag=lag,
+        late=late,
+        seconds=groups.seconds,
+        staleness=_shares(groups.staleness),
+        dropped=groups.dropped_share,
+        idle={"producers": producers, "trainer": trainer},
+    )
+
+
+def _groups(plan: CompiledPlan) -> int:
+    """How many groups a batch of the first queue has."""
+    node, queue = plan.split.queues[0]
+    rows = row_table(plan, plan.dims).rows.get(node.id)
+    if rows is None:
+        raise UsageError("--slots needs the size of every dim that the queue's rows depend on; give it with --set")
+    return max(1, rows // queue.group)
+
+
+def _shares(counts: Mapping[int, int]) -> Mapping[int, float]:
+    total = sum(counts.values())
+    return {staleness: count / total for staleness, count in sorted(counts.items())}
+
+
+def _table(name: str, rows: Sequence[Row], arguments: argparse.Namespace) -> str:
+    staleness = sorted({number for row in rows for number in row.staleness})
+    idle = list(dict.fromkeys(group for row in rows for group in row.idle))
+    first = rows[0].seconds
+    lines = [
+        ("lag", [NO_LAG if row.lag is None else str(row.lag) for row in rows]),
+        ("seconds per step", [f"{row.seconds:.4g}" for row in rows]),
+        ("times as fast", [f"{first / row.seconds:.2f}" if row.seconds else "" for row in rows]),
+        *((f"staleness {number}", [_percent(row.staleness.get(number)) for row in rows]) for number in staleness),
+        ("dropped", [_percent(row.dropped) for row in rows]),
+        *((f"idle: {group}", [_percent(row.idle.get(group)) for row in rows]) for group in idle),
+    ]
+    width = max(len(label) for label, _ in lines)
+    table = [f"{label:{width}}  {_cells(cells)}".rstrip() for label, cells in lines]
+    late = next((row.late for row in rows if row.late), None)
+    schedule = (
+        f'groups one by one, {arguments.slots} at a time, late="{late}"'
+        if arguments.slots is not None
+        else "batches in order, as runs take them"
+    )
+    return "\n".join([f"{name}: {arguments.steps} steps, {schedule}", "", *table])
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return "  ".join(f"{cell:>7}" for cell in cells)
+
+
+def _percent(share: float | None) -> str:
+    return "" if not share else f"{share:.0%}" if share >= 0.01 else "<1%"

@@ -1,0 +1,105 @@
+"""``hfdsl simulate``: steps with one lag or another, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hfdsl.tools import output
+from hfdsl.tools.cli import main
+
+Capture = pytest.CaptureFixture[str]
+QUEUED = """
+import hfdsl as hf
+from shouting import *
+
+@hf.dataflow
+def queued(questions: Questions, actor: Actor, judge: Judge) -> Lengths:
+    return judge.score(hf.queue(actor.answer(questions), lag=2, late="drop"))
+
+experiment = hf.Experiment(queued, deployment, dims={B: 8, P: 4})
+"""
+SECONDS = '[seconds]\n"actor.answer" = { median = 4.0, tail = 10.0 }\n"judge.score" = 1.0\n'
+CONSTANT = '[seconds]\n"actor.answer" = 3.0\n"judge.score" = 2.0\n'
+
+
+def run_cli(capsys: Capture, *argv: str) -> tuple[int, str, str]:
+    code = main(argv)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def queued(write: Callable[[str, str], str], program: str) -> str:
+    write("queued.py", QUEUED)
+    return "queued.py:experiment"
+
+
+def test_lags_are_side_by_side(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
+    file = write("seconds.toml", CONSTANT)
+    code, out, _ = run_cli(
+        capsys, "simulate", queued, "--seconds", file, "--steps", "10", "--lag", "none", "--lag", "1"
+    )
+    assert code == output.OK
+    assert [line.split() for line in out.splitlines()[2:8]] == [
+        ["lag", "none", "1"],
+        ["seconds", "per", "step", "5", "3.2"],  # ten generations of 3 s and the last update, in ten steps
+        ["times", "as", "fast", "1.00", "1.56"],
+        ["staleness", "0", "10%"],
+        ["staleness", "1", "90%"],
+        ["dropped"],
+    ]
+
+
+def test_groups_that_are_late_are_dropped(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
+    call = ("simulate", queued, "--seconds", write("seconds.toml", SECONDS), "--slots", "32", "--format", "json")
+    code, out, _ = run_cli(capsys, *call, "--lag", "1", "--lag", "8")
+    assert code == output.OK
+    short, long = json.loads(out)
+    assert [short["late"], long["late"]] == ["drop", "drop"]
+    assert short["dropped"] > long["dropped"]
+    assert short["seconds"] > long["seconds"]
+    _, out, _ = run_cli(capsys, *call, "--lag", "1", "--late", "wait")
+    assert json.loads(out)[0]["dropped"] == 0
+
+
+def test_a_trace_of_a_run_gives_the_seconds(queued: str, capsys: Capture) -> None:
+    trace = "steps.json"
+    run_cli(capsys, "run", "shouting.py:experiment", "--trace", trace)
+    code, out, _ = run_cli(capsys, "simulate", queued, "--seconds", trace, "--format", "json")
+    assert code == output.OK
+    assert [row["lag"] for row in json.loads(out)] == [None, 0, 1, 2, 4, 8]
+    assert Path(trace).exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "more", "message"),
+    [
+        ("shouting.py:experiment", CONSTANT, (), "'shout' has no hf.queue with a lag"),
+        ("queued.py:experiment", None, (), "cannot read 'x.toml': No such file"),
+        ("queued.py:experiment", '[seconds]\n"judge.score" = 1\n', (), "'x.toml' has no time for 'actor.answer'"),
+        ("queued.py:experiment", '[seconds]\n"judge.score" = -1\n', (), "'x.toml' is no trace of hfdsl, nor a TOML"),
+        ("queued.py:experiment", '[seconds]\n"judge.score" = { tail = 2 }\n', (), "'x.toml' is no trace of hfdsl"),
+        ("queued.py:experiment", CONSTANT, ("--lag", "two"), "--lag takes numbers and 'none', got 'two'"),
+        ("queued.py:experiment", CONSTANT, ("--lag", "-1"), "--lag takes numbers of at least 0"),
+        ("queued.py:experiment", CONSTANT, ("--late", "drop"), "--late goes with --slots"),
+        ("queued.py:experiment", CONSTANT, ("--slots", "2", "--lag", "none"), "--slots simulates queues"),
+    ],
+)
+def test_what_cannot_be_simulated(
+    write: Callable[[str, str], str],
+    queued: str,
+    capsys: Capture,
+    target: str,
+    text: str | None,
+    more: tuple[str, ...],
+    message: str,
+) -> None:
+    if text is not None:
+        write("x.toml", text)
+    code, out, err = run_cli(capsys, "simulate", target, "--seconds", "x.toml", *more)
+    assert (code, out) == (output.USAGE, "")
+    assert err.startswith(f"hfdsl simulate: {message}")
