@@ -6,16 +6,19 @@ r"""One engine at a time: tokens per second, what sleep and fresh weights cost, 
 
 One process per engine, since each keeps its memory. Weights are random, sampling is at temperature 1, and a row that
 ends early counts with the tokens that it has. The trainer's own log-probs are not in the time of generation: they are
-computed for every engine.
+computed for every engine. With ``--turns FILE``, processes on one GPU start together, and measure one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
 
 import torch
 
@@ -91,7 +94,10 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--lora", type=int, default=0, help="the rank of an adapter; 0 is none")
     parser.add_argument("--adapter", choices=("apart", "merged"), default="apart", help="of vLLM")
+    parser.add_argument("--turns", type=Path, help="a file that processes lock by turns")
     args = parser.parse_args()
+    turns = None if args.turns is None else args.turns.open("w")
+    lock(turns, fcntl.LOCK_SH)
     positions = args.prompt + args.tokens
     model = ModelConfig(config=llama(args.hidden, args.layers, args.vocabulary, positions), dtype=args.dtype)
     cache_tokens = max(args.rows) * positions
@@ -107,6 +113,7 @@ def main() -> None:
     size = sum(weight.numel() for weight in learner.parameters()) / 1e6
     adapter = f", rank {args.lora} {args.adapter}" if args.lora else ""
     print(f"{size:,.1f}M parameters, {args.dtype}{adapter}, {args.prompt} + {args.tokens} tokens, {device()}")
+    lock(turns, fcntl.LOCK_EX)  # when all others have started, and none is measuring
     for rows in args.rows:
         print_row(args.engine, {"rows": str(rows)} | measured(learner, engine, rows, args))
     if engine.external is not None:
@@ -121,6 +128,12 @@ def strengthen(learner: Policy) -> None:
             weight.normal_(0, 0.02)
 
 
+def lock(file: IO[str] | None, operation: int) -> None:
+    """Wait for a lock on a file, instead of the one that the process has on it."""
+    if file is not None:
+        fcntl.flock(file, operation)
+
+
 def print_row(engine: str, cells: dict[str, str]) -> None:
     """A table of one row."""
     print("| engine | " + " | ".join(cells) + " |\n|---|" + "---:|" * len(cells))
@@ -133,12 +146,10 @@ def measured(learner: Policy, engine: Sampling, rows: int, args: argparse.Namesp
     ids = torch.randint(2, args.vocabulary, (rows, args.prompt), generator=draw).to(device())
     sample = sampler(learner, engine, ids, args.tokens)
     sample(0)  # what the first call captures or compiles is not counted
-    rates = list[float]()
-    for step in range(1, args.times + 1):
-        seconds, (_, response_mask, _) = timed(lambda step=step: sample(step))  # type: ignore[misc]
-        rates.append(float(response_mask.sum()) / seconds)
+    calls = [timed(partial(sample, step)) for step in range(1, args.times + 1)]
+    rates = [float(response_mask.sum()) / seconds for seconds, (_, response_mask, _) in calls]
+    _, (response, response_mask, log_probs) = calls[-1]
     cells = {"tokens/s": f"{statistics.median(rates):,.0f}", "best": f"{max(rates):,.0f}"}
-    response, response_mask, log_probs = sample(args.times + 1)
     if log_probs is not None:
         sequences = torch.cat([ids, response], 1)
         mask = torch.cat([torch.ones_like(ids).bool(), response_mask], 1)
