@@ -48,7 +48,7 @@ def run_in(metrics: Path) -> Run:
 
 
 def runs_in(place: Path) -> dict[str, Run]:
-    """The runs of a folder, or those that ``--figures`` kept, by name."""
+    """The runs of a folder, or those that ``--figures`` wrote, by name."""
     if place.is_dir():
         return {path.parent.name: run_in(path) for path in sorted(place.glob("*/metrics.jsonl"))}
     saved: dict[str, Any] = json.loads(place.read_text("utf-8"))
@@ -66,6 +66,11 @@ def groups(runs: Mapping[str, Run]) -> dict[str, list[Run]]:
     return dict(sorted(by_name.items()))
 
 
+def common_steps(runs: Sequence[Run]) -> list[int]:
+    """The steps after which all of these runs were evaluated."""
+    return sorted(set.intersection(*(set(run.solved) for run in runs)))
+
+
 def spread(values: Sequence[float], digits: int = 2) -> str:
     """``0.60 (0.58-0.63)``: median, lowest and highest."""
     middle = f"{median(values):.{digits}f}"
@@ -75,9 +80,9 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 def table(groups_of_runs: Mapping[str, Sequence[Run]]) -> None:
     print("| | seeds | steps | held-out before | after | seconds a step |\n|---|---:|---:|---:|---:|---:|")
     for name, runs in groups_of_runs.items():
-        curves = [list(run.solved.values()) for run in runs if run.solved]
-        before, after = (spread([curve[at] for curve in curves]) if curves else "" for at in (0, -1))
-        steps = max(run.steps for run in runs)
+        evaluated = common_steps(runs)
+        before, after = (spread([run.solved[evaluated[at]] for run in runs]) if evaluated else "" for at in (0, -1))
+        steps = evaluated[-1] if evaluated else max(run.steps for run in runs)
         print(f"| {name} | {len(runs)} | {steps} | {before} | {after} | {spread([run.seconds for run in runs], 3)} |")
     for name, runs in groups_of_runs.items():
         shares = {node: median(run.nodes[node] for run in runs) for node in runs[0].nodes}
@@ -93,9 +98,9 @@ def draw(groups_of_runs: Mapping[str, Sequence[Run]], out: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "hfdsl"
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     for name, runs in groups_of_runs.items():
-        if not all(run.solved for run in runs) or runs[0].steps < LAST_STEPS:
+        steps = common_steps(runs)
+        if not steps or runs[0].steps < LAST_STEPS:
             continue
-        steps = sorted(set.intersection(*(set(run.solved) for run in runs)))
         values = [[run.solved[step] for run in runs] for step in steps]
         algorithm, _, where = name.partition("_")
         label = f"{algorithm.upper()} {where.replace('_', ' ')}".rstrip() + (
@@ -118,11 +123,11 @@ def draw(groups_of_runs: Mapping[str, Sequence[Run]], out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=Path, help="the folder of the runs' folders, or a file of --figures")
+    parser.add_argument("runs", type=Path, nargs="+", help="folders of the runs' folders, or files of --figures")
     parser.add_argument("-o", "--out", type=Path, help="where the picture goes")
     parser.add_argument("--figures", type=Path, help="where the figures of the runs go, as JSON")
     options = parser.parse_args()
-    runs = runs_in(options.runs)
+    runs = {name: run for place in options.runs for name, run in runs_in(place).items()}
     groups_of_runs = groups(runs)
     table(groups_of_runs)
     if options.figures:

@@ -100,17 +100,13 @@ def change(draw: Random, name: str, thing: str) -> Problem:
     return question, rest
 
 
-KINDS: tuple[Callable[[Random, str, str], Problem], ...] = (
-    buys,
-    gives,
-    boxes,
-    shares,
-    buys_and_gives,
-    boxes_and_loose,
-    two_days,
-    change,
-)
+Kind = Callable[[Random, str, str], Problem]
 
+ONE_STEP: tuple[Kind, ...] = (buys, gives, boxes, shares)
+TWO_STEPS: tuple[Kind, ...] = (buys_and_gives, boxes_and_loose, two_days, change)
+
+TWO_STEPS_SHARE = 0.25
+"""The share of problems that take two steps: the pretrained model solves next to none of them."""
 
 NUMBER = re.compile(r"(?<!\d)-?\d[\d,]*(?:\.\d+)?")
 
@@ -125,7 +121,7 @@ def problems(seed: int, *, held_out: bool) -> Iterator[Mapping[str, str]]:
     """
     draw, seen = Random(seed), set[str]()
     while True:
-        kind = draw.choice(KINDS)
+        kind = draw.choice(TWO_STEPS if draw.random() < TWO_STEPS_SHARE else ONE_STEP)
         question, answer = kind(draw, draw.choice(NAMES), draw.choice(THINGS))
         numbers = " ".join([kind.__name__, *NUMBER.findall(question)])
         is_held_out = crc32(numbers.encode()) % HELD_OUT_SHARE == 0
