@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,38 @@ def test_a_lost_process_costs_no_value(
 @pytest.mark.nightly
 def test_nothing_lost_is_nothing_changed(tmp_path: Path, undisturbed: list[Any]) -> None:
     assert run(tmp_path, hf.Retries(), own_pools=True) == (undisturbed, ())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("own_pools", [False, True])
+def test_random_losses_cost_no_value_and_train_no_row_twice(tmp_path: Path, own_pools: bool) -> None:
+    lot, steps = random.Random(23), 40
+    plan = learn.compile(deployment(own_pools=own_pools))
+    faults = tmp_path / "faults"
+    faults.mkdir()
+
+    def metrics(retries: hf.Retries | None) -> list[tuple[float, float]]:
+        backend: Any = "local" if retries is None else "ray"
+        with plan.launch(backend, seed=3, worker_env={FOLDER: str(faults)}, retries=retries) as running:
+            results = []
+            for step in range(steps):
+                if retries is not None:
+                    for label in lot.sample(CALLS, lot.choice((0, 1, 1, 2))):
+                        death(faults, label, lot.randint(0, 1), step)
+                result = running.step(batch(step))
+                results.append((result.loss.value, result.weight.value))
+            lost.append(len(running.recoveries))
+        return results
+
+    lost: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER, str(faults))
+        expected = metrics(None)
+    with pytest.warns(HfWarning, match="HF842"):
+        assert metrics(hf.Retries(every=lot.choice((1, 3, 7)))) == expected
+    assert lost[0] == 0
+    assert lost[1] >= steps // 2
+    assert not list(faults.iterdir())
 
 
 @pytest.mark.nightly
