@@ -190,9 +190,8 @@ CODES: dict[str, Code] = {
     "HF811": Code("a row that a ready-made role cannot process"),
     "HF812": Code("a configuration that lacks what a ready-made role needs"),
     "HF813": Code("a tensor-parallel size that does not divide the model"),
-    "HF840": Code("a step that loses processes too often"),
+    "HF840": Code("a step that lost processes"),
     "HF841": Code("retries that mean nothing"),
-    "HF842": Code("a step that was repeated after a loss", "warning"),
     # HF9xx training
     "HF901": Code("a configuration that does not match its fields"),
     "HF902": Code("a row that cannot be read, or lacks a field"),

@@ -237,7 +237,7 @@ class Recovery:
         repeated = f", with {len(self._journal)} steps repeated" if self._journal else ""
         warnings.warn(
             HfWarning(
-                "HF842",
+                "HF840",
                 f"step {step} of '{plan}' lost {named(lost)}; the run goes on after {recovered.seconds:.1f} s"
                 f"{repeated}: {recovered.cause}",
             ),
@@ -246,7 +246,8 @@ class Recovery:
 
 
 def _text(error: Exception) -> str:
-    return str(getattr(error, "message", error))
+    """The first line of an error: what else Ray says of a process is in the error itself, the cause of the last one."""
+    return str(getattr(error, "message", error)).partition("\n")[0]
 
 
 def named(lost: Mapping[str, Sequence[int]]) -> str:

@@ -46,4 +46,4 @@ def shown(error: HfError) -> str:
     with chdir(ROOT):
         text = str(Report("", (finding,))).rpartition("\n\n")[0].replace(f"{ROOT}/", "")
     text = re.sub(r"^ +[\^~]+\n", "", text, flags=re.MULTILINE)
-    return re.sub(r'(File "hfdsl/[\w/]+\.py", line) \d+', r"\1 ?", text)
+    return re.sub(r'(File "(?:hfdsl|tests/rl)/[\w/]+\.py", line) \d+', r"\1 ?", text)

@@ -141,7 +141,7 @@ def test_a_run_on_ray_that_loses_processes_is_the_same(
     changes = [f"output={other}/run", "backend=ray", "checkpoints.every=2"]
     if copy_every is not None:
         changes.append(f"faults.copy_every={copy_every}")
-    with pytest.warns(HfWarning, match="HF842"):
+    with pytest.warns(HfWarning, match="HF840"):
         train(from_table(table(tmp_path), changes), show=show)
     assert killed == [2, 4]
     assert (lines(other), weights(other)) == (lines(straight), weights(straight))
