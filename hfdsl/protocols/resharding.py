@@ -116,13 +116,33 @@ def routes(
     >>> [(need.ranks, [piece.box for piece in need.received]) for need in route.needs]
     [((0,), [((2, 4),)]), ((1,), [((0, 2),)]), ((2,), [((6, 8),)]), ((3,), [((4, 6),)])]
     """
-    alike: dict[object, list[Parameter]] = {}
+    processes = tuple(sorted(shared.items())) if shared else ()
+    return tuple(
+        _route(
+            group,
+            holdings(source_layout, group[0], source_mesh),
+            holdings(target_layout, group[0], target_mesh),
+            processes,
+        )
+        for group in alike(parameters, source_layout, source_mesh, target_layout, target_mesh)
+    )
+
+
+def alike(
+    parameters: Iterable[Parameter], source_layout: Layout, source_mesh: Mesh, target_layout: Layout, target_mesh: Mesh
+) -> tuple[tuple[Parameter, ...], ...]:
+    """The parameters in groups of one shape, size of elements and cuts on both sides; tied ones once.
+
+    Raises:
+        ProtocolError: HF734 where a layout cannot cut a parameter.
+    """
+    groups: dict[object, list[Parameter]] = {}
     stored: set[str] = set()
     for parameter in parameters:
         name = target_layout.stored_as(parameter.name)
         if name not in stored:
             stored.add(name)
-            alike.setdefault(
+            groups.setdefault(
                 (
                     parameter.shape,
                     parameter.item_bytes,
@@ -131,16 +151,7 @@ def routes(
                 ),
                 [],
             ).append(parameter)
-    processes = tuple(sorted(shared.items())) if shared else ()
-    return tuple(
-        _route(
-            tuple(group),
-            holdings(source_layout, group[0], source_mesh),
-            holdings(target_layout, group[0], target_mesh),
-            processes,
-        )
-        for group in alike.values()
-    )
+    return tuple(map(tuple, groups.values()))
 
 
 def _lies(layout: Layout, parameter: Parameter, mesh: Mesh) -> object:

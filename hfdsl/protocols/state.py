@@ -25,7 +25,7 @@ CORRECTS = "__hf_corrects__"
 
 EffectKind: TypeAlias = Literal["reads", "writes", "exports", "loads"]
 
-DeclaredLayout: TypeAlias = Layout | Callable[..., Layout]
+DeclaredLayout: TypeAlias = Layout | Callable[..., Layout | None]
 """A layout, or a function of the mesh and of what the role's constructor takes that returns one."""
 
 
