@@ -150,9 +150,14 @@ CODES: dict[str, Code] = {
     "HF722": Code("a metric sink that gets nothing", "warning"),
     "HF723": Code("a model that is downloaded when the run starts", "warning"),
     # HF73x layouts of weights
+    "HF730": Code("a parameter that is loaded and that no role exports"),
+    "HF731": Code("a parameter that is exported and that the role which loads does not have", "warning"),
+    "HF732": Code("a parameter whose shapes differ on both sides of a sync"),
+    "HF733": Code("a parameter whose dtypes differ so that a sync cannot convert it"),
     "HF734": Code("a parameter that cannot be cut as its layout says"),
     "HF735": Code("boxes of a layout that overlap or lie outside a parameter"),
     "HF736": Code("elements of a parameter that a rank needs or should hold, and does not get"),
+    "HF737": Code("a fused parameter whose matrices have other sizes on the other side of a sync", "warning"),
     "HF739": Code("a layout or parameter that is none"),
     # HF74x queues
     "HF740": Code("a queue with arguments that have no meaning"),

@@ -6,9 +6,10 @@ from typing import Literal
 import hfdsl as hf
 from hfdsl import Add, Dispatch, Div, Mul, f32, i64, register
 from hfdsl.protocols.dispatch import get_predefined_dispatch_fn
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices, Stages, Tied
 
 __all__ = ["Actor", "Add", "B", "Dispatch", "Div", "Kept", "Literal", "Mul", "P", "Prompts", "R", "Rollout", "Scores"]
-__all__ += ["Engine", "Trainer"]
+__all__ += ["Engine", "Parameter", "Slices", "Stages", "Tied", "Trainer"]
 __all__ += ["f32", "group", "hf", "i64", "pool", "register"]
 
 
@@ -50,9 +51,16 @@ class Actor(hf.Worker):
 
 
 pool = hf.ResourcePool([4])
+WHOLE = Replicas()
 
 
 class Trainer(hf.Worker):
+    def __init__(self, *parameters: Parameter) -> None: ...
+
+    @staticmethod
+    def state_parameters(*parameters: Parameter) -> dict[str, tuple[Parameter, ...]]:
+        return {"policy": parameters}
+
     @register(Dispatch.THREE_D_PROTO)
     @hf.corrects("policy", lag=8)
     @hf.writes("policy")
@@ -63,13 +71,23 @@ class Trainer(hf.Worker):
     def weights(self) -> dict[str, list[float]]: ...
 
 
+def engine_layout(mesh: hf.Mesh, *parameters: Parameter, layout: Layout = WHOLE) -> Layout:
+    return layout
+
+
 class Engine(hf.Worker):
+    def __init__(self, *parameters: Parameter, layout: Layout = WHOLE) -> None: ...
+
+    @staticmethod
+    def state_parameters(*parameters: Parameter, layout: Layout = WHOLE) -> dict[str, tuple[Parameter, ...]]:
+        return {"policy": parameters}
+
     @register(Dispatch.DP_PROTO)
     @hf.reads("policy")
     def generate(self, prompts: Prompts) -> Rollout: ...
 
     @register(Dispatch.ONE_TO_ALL)
-    @hf.loads("policy")
+    @hf.loads("policy", layout=engine_layout)
     def load(self, weights: dict[str, list[float]]) -> None: ...
 
 

@@ -53,11 +53,11 @@ def _finding(context: Context, tp: int, sizes: Mapping[str, int], places: Mappin
         tuple(others),
     )
     return with_suggestions(
-        context, finding, _narrower(context, places, sorted(fitting, key=lambda size: abs(size - tp)))
+        context, finding, narrower(context, places, sorted(fitting, key=lambda size: abs(size - tp)))
     )
 
 
-def _narrower(context: Context, places: Mapping[str, Placement[Any]], nearest: Sequence[int]) -> Iterator[Suggestion]:
+def narrower(context: Context, places: Mapping[str, Placement[Any]], nearest: Sequence[int]) -> Iterator[Suggestion]:
     """Meshes of the nearest sizes that divide the model, with dp to fill the pools."""
     changes: list[Change] = []
     for size in nearest:

@@ -22,6 +22,7 @@ from hfdsl.rl.batches import (
 from hfdsl.rl.losses import DPO, PolicyLoss
 from hfdsl.rl.workers.config import ActorConfig, computes, samples_with
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.layouts import state_parameters, training_layout
 from hfdsl.rl.workers.slicing import sliced
 from hfdsl.rl.workers.state_bytes import state_bytes
 
@@ -35,6 +36,7 @@ class Actor(hf.Worker):
     gpu_bytes = staticmethod(gpu_bytes)
     sliced = staticmethod(sliced)
     state_bytes = staticmethod(state_bytes)
+    state_parameters = staticmethod(state_parameters)
     computes = staticmethod(computes)
     samples_with = staticmethod(samples_with)
 
@@ -119,7 +121,7 @@ class Actor(hf.Worker):
         return ImitationMetrics(**sft_update(self.learner, sequences, self.config, self.axis("dp")))
 
     @register(FROM_FIRST)
-    @hf.exports("policy")
+    @hf.exports("policy", layout=training_layout)
     def weights(self) -> dict[str, Any]:
         """The policy's weights by name, a copy, for ``hf.sync``; those of its adapter, where ``lora`` says so."""
         from hfdsl.rl.models.sharding import full_adapter, full_state_dict

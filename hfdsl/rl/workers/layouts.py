@@ -23,7 +23,9 @@ VOCABULARY: Final = ("model.embed_tokens.weight", "lm_head.weight")
 
 
 def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
-    """The parameters of the state ``"policy"`` as it is exported; none where the configuration does not tell them.
+    """The parameters of the state ``"policy"`` as it is exported; none where the configuration does not have them.
+
+    Of an adapter that is sent alone there are none: it is whole on every rank.
 
     >>> from hfdsl.rl.workers import ReferenceConfig
     >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
@@ -32,8 +34,12 @@ def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
     >>> [(each.name, each.shape) for each in state_parameters(config)["policy"]][:2]
     [('model.embed_tokens.weight', (8, 4)), ('model.layers.0.self_attn.q_proj.weight', (4, 4))]
     """
-    model = config.model
+    model, lora = config.model, getattr(config, "lora", None)
+    if lora is not None and lora.exports == "adapter":
+        return {}
     shapes = saved_shapes(local_folder(model.path)) if model.path is not None and not model.config else {}
+    if shapes and VOCABULARY[0] not in shapes:
+        return {}  # transformers may load them under other names
     listed = [Parameter(name, tuple(shape), model.dtype) for name, shape in shapes.items()] or list(_llama_like(model))
     if shapes and "lm_head.weight" not in shapes and model_config(model).get("tie_word_embeddings"):
         listed += [

@@ -10,6 +10,7 @@ from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Prompts, Rollout
 from hfdsl.rl.workers.config import SamplerConfig, computes, samples_with
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.layouts import sampler_layout, state_parameters
 from hfdsl.rl.workers.slicing import sliced
 
 
@@ -18,6 +19,7 @@ class Sampler(hf.Worker):
 
     gpu_bytes = staticmethod(gpu_bytes)
     sliced = staticmethod(sliced)
+    state_parameters = staticmethod(state_parameters)
     computes = staticmethod(computes)
     samples_with = staticmethod(samples_with)
 
@@ -33,7 +35,7 @@ class Sampler(hf.Worker):
         return Rollout(**self.copy.rollout(prompts, greedy=greedy))
 
     @register(Dispatch.ONE_TO_ALL)
-    @hf.loads("policy")
+    @hf.loads("policy", layout=sampler_layout)
     def load(self, weights: dict[str, Any]) -> None:
         """Load the actor's weights."""
         self.copy.load(weights)

@@ -1,0 +1,318 @@
+"""Layouts: does every rank that loads weights get what its layout says, from a rank that exports it?
+
+A worked example, a key projection of 8 heads on ``tp=3``::
+
+    class Engine(hf.Worker):
+        @staticmethod
+        def state_parameters() -> dict[str, list[Parameter]]:
+            return {"policy": [Parameter("k_proj.weight", (1024, 4096))]}
+
+        @register(Dispatch.ONE_TO_ALL)
+        @hf.loads("policy", layout=Slices(0, units=8))
+        def load(self, weights: ...) -> None: ...
+
+The rule compares the parameters of both sides by name, shape and dtype, then cuts each on both sides (HF734). Where the
+parts tile the parameter on both sides, every rank can get what it needs (``protocols/tilings.py``); else the routes
+between them are proved rank by rank (HF735, HF736; ``protocols/resharding.py``). Where neither side states its
+parameters or where a layout is not known, there is nothing to prove, and nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hfdsl.check.constructor_types import parameters as constructor_parameters
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.check.rules.slices import narrower
+from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
+from hfdsl.errors import HfError
+from hfdsl.protocols.layouts import Layout, Parameter, Slices, StandardLayout, holdings
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.resharding import Flaw, alike, flaws, routes
+from hfdsl.protocols.role_facts import sliced_sizes
+from hfdsl.protocols.tilings import tiles
+from hfdsl.types.batches import nearest
+from hfdsl.types.numbers import divisors
+
+MOST_NAMES = 3
+"""How many parameters a message names."""
+
+FLOATS = ("float64", "float32", "bfloat16", "float16")
+"""The dtypes that a sync converts to each other."""
+
+
+def weights_reach_every_rank(context: Context) -> Iterator[Finding]:
+    """HF730 to HF739: the parameters and layouts of both sides of each sync fit each other."""
+    for sync in weight_syncs(context.program.graph, context.program.deployment):
+        layouts = dict[str, Layout]()
+        for side in (sync.source, sync.target):
+            layout = _layout(side)
+            if isinstance(layout, Finding):
+                yield layout
+            elif layout is not None:
+                layouts[side.effect.kind] = layout
+        if len(layouts) == 2:
+            yield from _sync(context, sync, layouts["exports"], layouts["loads"])
+
+
+def _layout(side: SyncSide) -> Layout | Finding | None:
+    """The layout of a side, or HF739 where its function raises for arguments that its constructor takes."""
+    try:
+        role: type = side.placement.role
+        constructor_parameters(role).bind(*side.placement.args, **side.placement.kwargs)
+    except TypeError:
+        return None  # HF516
+    try:
+        return side.layout()
+    except HfError as error:
+        problem, code = error.message, error.code if error.code == "HF734" else "HF739"
+    except Exception as error:  # noqa: BLE001  # a function of the user's
+        problem, code = f"the layout of '{side.node.label}' raises {type(error).__name__}: {error}", "HF739"
+    return Finding(
+        code,
+        problem,
+        Label(side.node.op.signature.span, f"declares it on {side.placement.mesh}"),  # type: ignore[union-attr]  # a call
+        (Label(side.placement.span, f"'{side.role}' has its place here"),),
+    )
+
+
+def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) -> Iterator[Finding]:
+    exported, loaded = sync.source.parameters, sync.target.parameters
+    if exported and loaded:
+        by_name = {each.name: each for each in exported}
+        yield from _names(sync, by_name, loaded, source, target)
+        pairs = [(by_name[name], each) for each in loaded if (name := _exported_as(each, by_name, source)) is not None]
+        unequal = [*_shapes(sync, pairs), *_dtypes(sync, pairs)]
+        yield from unequal
+        parameters = [each for _, each in pairs]
+        if unequal:
+            return
+    else:
+        parameters = list(loaded or exported)
+    groups = _alike(sync, parameters, source, target)
+    representatives = [group[0] for group in groups] if groups else parameters
+    uncut = list(_uncut(context, sync, representatives, {"exports": source, "loads": target}))
+    yield from uncut
+    if groups and not uncut and sync.declared:
+        yield from _fused(sync, representatives, source, target)
+        yield from _unproved(sync, groups, source, target)
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------
+
+
+def _exported_as(parameter: Parameter, exported: Mapping[str, Parameter], source: Layout) -> str | None:
+    """The name under which a parameter is exported: its own, or that of the one it is tied to."""
+    return next((name for name in (parameter.name, source.stored_as(parameter.name)) if name in exported), None)
+
+
+def _names(
+    sync: WeightSync, exported: Mapping[str, Parameter], loaded: Sequence[Parameter], source: Layout, target: Layout
+) -> Iterator[Finding]:
+    """HF730, HF731: the names that only one side has."""
+    known = set(exported) | {target.stored_as(name) for name in exported}
+    missing = [
+        each
+        for each in loaded
+        if _exported_as(each, exported, source) is None and target.stored_as(each.name) not in known
+    ]
+    if missing:
+        yield _about(
+            sync,
+            "HF730",
+            f"'{sync.target.role}' loads {_listed(missing)}, and '{sync.source.role}' does not export "
+            f"{'it' if len(missing) == 1 else 'them'}",
+            notes=tuple(_advice(missing[0], exported, sync)),
+        )
+    taken = {name for each in loaded for name in (each.name, target.stored_as(each.name), source.stored_as(each.name))}
+    renamed = {each.shape for each in missing}  # what is loaded under another name is reported above
+    if unread := [
+        each
+        for each in exported.values()
+        if taken.isdisjoint((each.name, target.stored_as(each.name))) and each.shape not in renamed
+    ]:
+        yield _about(
+            sync,
+            "HF731",
+            f"'{sync.source.role}' exports {_listed(unread)}, and '{sync.target.role}' has no parameter of "
+            f"{'that name' if len(unread) == 1 else 'those names'}",
+        )
+
+
+def _advice(missing: Parameter, exported: Mapping[str, Parameter], sync: WeightSync) -> Iterator[str]:
+    alike = [name for name, each in exported.items() if each.shape == missing.shape and "embed" in name]
+    if "head" in missing.name and alike:
+        layout = f'layout=Tied(..., {{"{missing.name}": "{alike[0]}"}})'
+        yield f"where it is tied to '{alike[0]}' in '{sync.source.role}', say so: {layout}"
+    elif (name := nearest(missing.name, list(exported))) is not None:
+        yield f"'{sync.source.role}' exports '{name}'"
+
+
+def _shapes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> Iterator[Finding]:
+    """HF732: the same parameter has another shape on the other side."""
+    different = [(out, into) for out, into in pairs if out.shape != into.shape]
+    if different:
+        out, into = different[0]
+        rows = [each.shape[0] for each in (out, into) if each.shape]
+        padded = (
+            len(rows) == 2 and out.shape[1:] == into.shape[1:] and any(word in out.name for word in ("embed", "head"))
+        )
+        advice = (
+            f"pad rows are no part of a parameter: state its {min(rows)} rows on both sides, and let the layout pad "
+            "them, as Slices(0, padding=...) does"
+            if padded
+            else "both sides state the shape of the whole parameter, as a checkpoint has it"
+        )
+        yield _about(
+            sync,
+            "HF732",
+            f"'{sync.source.role}' exports {out.name!r} as {out.shape}, and '{sync.target.role}' loads it as "
+            f"{into.shape}{_others(len(different))}",
+            notes=(advice,),
+        )
+
+
+def _dtypes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> Iterator[Finding]:
+    """HF733: a dtype that is not converted to the other, such as a quantized one."""
+    different = [
+        (out, into)
+        for out, into in pairs
+        if out.dtype != into.dtype and not (out.dtype in FLOATS and into.dtype in FLOATS)
+    ]
+    if different:
+        out, into = different[0]
+        yield _about(
+            sync,
+            "HF733",
+            f"'{sync.source.role}' exports {out.name!r} in {out.dtype}, and '{sync.target.role}' loads it in "
+            f"{into.dtype}{_others(len(different))}",
+            notes=(f"a sync converts between {', '.join(FLOATS[:-1])} and {FLOATS[-1]}; export it in {into.dtype}",),
+        )
+
+
+# -- layouts -----------------------------------------------------------------------------------------------------------
+
+
+def _uncut(
+    context: Context, sync: WeightSync, parameters: Sequence[Parameter], layouts: Mapping[str, Layout]
+) -> Iterator[Finding]:
+    """HF734: a parameter that a side cannot cut so on its mesh."""
+    for side in (sync.source, sync.target):
+        place, layout = side.placement, layouts[side.effect.kind]
+        problem = _problem(layout, parameters, place.mesh)
+        if problem is None or _reported(side):
+            continue
+        code, message = problem
+        finding = Finding(
+            code,
+            f"'{side.node.label}' on {place.mesh}: {message}",
+            Label(place.span, f"'{side.role}' has {place.mesh}"),
+            _methods(sync),
+        )
+        nearby = sorted(divisors(place.pool.world_size), key=lambda size: abs(size - place.mesh.tp))
+        yield with_suggestions(context, finding, narrower(context, {side.role: place}, nearby))
+
+
+def _reported(side: SyncSide) -> bool:
+    """Whether HF813 says it."""
+    sizes = sliced_sizes(side.placement.role, side.placement.args, side.placement.kwargs)
+    return any(size % side.placement.mesh.tp for size in sizes.values())
+
+
+def _problem(layout: Layout, parameters: Sequence[Parameter], mesh: Mesh) -> tuple[str, str] | None:
+    """The code and words of the first parameter that cannot be cut."""
+    for parameter in parameters:
+        try:
+            if not tiles(layout, parameter, mesh):
+                holdings(layout, parameter, mesh)
+        except HfError as error:
+            return error.code, error.message
+        except Exception as error:  # noqa: BLE001  # a layout of the user's
+            return "HF739", f"its layout raises {type(error).__name__} for {parameter.name!r}: {error}"
+    return None
+
+
+def _fused(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, target: Layout) -> Iterator[Finding]:
+    """HF737: both sides say of which matrices a parameter is fused, and say it differently."""
+    if not isinstance(source, StandardLayout) or not isinstance(target, StandardLayout):
+        return
+    for parameter in parameters:
+        sides = [
+            {cut.dim: cut.blocks for cut in layout.cuts(parameter, mesh) if isinstance(cut, Slices) and cut.blocks}
+            for layout, mesh in ((source, sync.source.placement.mesh), (target, sync.target.placement.mesh))
+        ]
+        for dim in sides[0].keys() & sides[1].keys():
+            if sides[0][dim] != sides[1][dim]:
+                yield _about(
+                    sync,
+                    "HF737",
+                    f"dim {dim} of {parameter.name!r} {parameter.shape} is fused of matrices of {sides[0][dim]} where "
+                    f"'{sync.source.role}' exports it, and of {sides[1][dim]} where '{sync.target.role}' loads it",
+                )
+                return
+
+
+def _alike(
+    sync: WeightSync, parameters: Sequence[Parameter], source: Layout, target: Layout
+) -> tuple[tuple[Parameter, ...], ...]:
+    """The parameters in groups that lie alike; none where a layout cannot cut one of them."""
+    try:
+        return alike(parameters, source, sync.source.placement.mesh, target, sync.target.placement.mesh)
+    except Exception:  # noqa: BLE001  # ``_uncut`` finds which
+        return ()
+
+
+def _unproved(
+    sync: WeightSync, groups: Sequence[tuple[Parameter, ...]], source: Layout, target: Layout
+) -> Iterator[Finding]:
+    """HF735, HF736: the proof of a route fails; one finding for each code and side."""
+    meshes = sync.source.placement.mesh, sync.target.placement.mesh
+    failures = dict[tuple[str, str], list[tuple[Flaw, int]]]()
+    doubtful = [
+        parameter
+        for group in groups
+        if not (tiles(source, group[0], meshes[0]) and tiles(target, group[0], meshes[1]))
+        for parameter in group
+    ]
+    for route in routes(doubtful, source, meshes[0], target, meshes[1]):
+        for kind, flaw in {(flaw.code, flaw.side): flaw for flaw in reversed(list(flaws(route)))}.items():
+            failures.setdefault(kind, []).append((flaw, len(route.parameters)))
+    for flawed in failures.values():
+        flaw, _ = flawed[0]
+        side, mesh = (sync.source, meshes[0]) if flaw.side == "source" else (sync.target, meshes[1])
+        count = sum(count for _, count in flawed)
+        yield _about(sync, flaw.code, f"'{side.role}'{_place(flaw, mesh)}: {flaw.message}{_others(count)}")
+
+
+def _place(flaw: Flaw, mesh: Mesh) -> str:
+    """The first rank of a flaw with its coordinates, and how many others there are."""
+    if not flaw.ranks:
+        return f" on {mesh}"
+    more = f" and {len(flaw.ranks) - 1} more" if len(flaw.ranks) > 1 else ""
+    return f", rank {flaw.ranks[0]} ({mesh.coordinates(flaw.ranks[0])}){more}"
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _about(sync: WeightSync, code: str, message: str, notes: tuple[str, ...] = ()) -> Finding:
+    return Finding(code, message, Label(sync.target.node.span, "the weights go here"), _methods(sync), notes=notes)
+
+
+def _methods(sync: WeightSync) -> tuple[Label, ...]:
+    """The methods of both sides."""
+    return tuple(
+        Label(side.node.op.signature.span, f"'{side.node.label}' {side.effect.kind} '{sync.state}'")  # type: ignore[union-attr]  # a call
+        for side in (sync.source, sync.target)
+    )
+
+
+def _listed(parameters: Sequence[Parameter]) -> str:
+    names = ", ".join(f"{each.name!r} {each.shape}" for each in parameters[:MOST_NAMES])
+    return f"{names} and {len(parameters) - MOST_NAMES} more" if len(parameters) > MOST_NAMES else names
+
+
+def _others(count: int) -> str:
+    return f"; so do {count - 1} other parameter{'s' * (count > 2)}" if count > 1 else ""

@@ -1,0 +1,107 @@
+"""The syncs of a program, with what both sides declare of the weights: parameters and layouts.
+
+A class may inherit what another one declares, and build another model than that one does. So a declaration counts only
+while no derived class overrides the constructor, or the method that exports or loads, of the class that declares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hfdsl.deploy.deployment import Deployment, Placement
+from hfdsl.errors import DefinitionError
+from hfdsl.graph.program import Graph, Node, RoleCall
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas
+from hfdsl.protocols.role_facts import declared_parameters
+from hfdsl.protocols.state import Effect, EffectKind, effects_of
+from hfdsl.protocols.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSide:
+    """One side of a sync: the call that exports or loads, and the place of its role."""
+
+    node: Node
+    role: str
+    method: str
+    placement: Placement[Any]
+    effect: Effect
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters of the state that the role states; none where it states none, or a base class of it does."""
+        place = self.placement
+        if any(_overrides(place.role, name, stated_by="state_parameters") for name in ("__init__", self.method)):
+            return ()
+        return declared_parameters(place.role, place.args, place.kwargs).get(self.effect.state, ())
+
+    def layout(self) -> Layout | None:
+        """What ranks hold: as declared, else whole parameters; None where the role's function does not know.
+
+        Raises:
+            DefinitionError: HF739 where the role's function returns something else.
+            Exception: any that the function raises.
+        """
+        declared, place = self.effect.layout, self.placement
+        if declared is None:
+            return Replicas()
+        if isinstance(declared, Layout):
+            return declared
+        try:
+            layout = declared(place.mesh, *place.args, **place.kwargs)
+        except Exception:
+            if _overrides(place.role, "__init__", stated_by=self.method):
+                return None  # it takes the arguments of another constructor
+            raise
+        if layout is None or isinstance(layout, Layout):
+            return layout
+        raise DefinitionError("HF739", f"the layout of '{self.node.label}' is a Layout or None, got {layout!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSync:
+    """A state on its way from the role that exports it to one that loads it."""
+
+    source: SyncSide
+    target: SyncSide
+
+    @property
+    def state(self) -> str:
+        """The name of the state."""
+        return self.target.effect.state
+
+    @property
+    def declared(self) -> bool:
+        """Whether a side declares its layout."""
+        return self.source.effect.layout is not None or self.target.effect.layout is not None
+
+
+def weight_syncs(graph: Graph, deployment: Deployment | None) -> Iterator[WeightSync]:
+    """The syncs between placed roles, where the call that loads takes what the other returns; of repeated ones, one."""
+    seen = set[tuple[str, ...]]()
+    for node in graph.calls if deployment else ():
+        for target in _sides(deployment, node, "loads"):
+            for ref in node.refs:
+                for source in _sides(deployment, graph.nodes[ref.node], "exports"):
+                    key = (source.role, source.method, target.role, target.method, target.effect.state)
+                    if source.effect.state == target.effect.state and key not in seen:
+                        seen.add(key)
+                        yield WeightSync(source, target)
+
+
+def _sides(deployment: Deployment | None, node: Node, kind: EffectKind) -> Iterator[SyncSide]:
+    if isinstance(node.op, RoleCall) and deployment is not None and node.op.role in deployment.placements:
+        place, method = deployment.placements[node.op.role], node.op.signature.name
+        for effect in effects_of(getattr(place.role, method, node.op.signature.body)):
+            if effect.kind == kind:
+                yield SyncSide(node, node.op.role, method, place, effect)
+
+
+def _overrides(role: type, name: str, stated_by: str) -> bool:
+    """Whether a class below the one that defines ``stated_by`` overrides what that one has or inherits as ``name``."""
+    stating: type = next((each for each in role.__mro__ if stated_by in vars(each)), object)
+    defining = [each for each in role.__mro__ if name in vars(each) and each not in (Worker, object)]
+    inherited = [each for each in defining if issubclass(stating, each)]
+    return bool(inherited) and defining[0] is not inherited[0]

@@ -1,0 +1,154 @@
+"""Layouts of weights: what a class inherits, ready roles, and all that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import hfdsl as hf
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices
+from hfdsl.rl.batches import Prompts, Rollout
+from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig, Lora, Sampler, SamplerConfig, TrainingConfig
+from hfdsl.rl.workers.config import ModelConfig
+from tests.check.prelude import B, Dispatch, Engine, Trainer, engine_layout, register
+from tests.check.prelude import Prompts as Ids
+
+SIZES = {"model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32}
+SIZES |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+GENERATION = GenerationConfig(max_tokens=2)
+ACTOR = ActorConfig(ModelConfig(config=SIZES), GENERATION)
+
+
+@hf.dataflow
+def ready(prompts: Prompts, actor: Actor, sampler: Sampler) -> Rollout:
+    rollout = sampler.generate(prompts)
+    hf.sync(actor, sampler)
+    return rollout
+
+
+@hf.dataflow
+def plain(prompts: Ids, trainer: Trainer, engine: Engine) -> None:
+    trainer.update(engine.generate(prompts))
+    hf.sync(trainer, engine)
+
+
+def codes(actor: Any, sampler: Any, mesh: hf.Mesh, other: hf.Mesh) -> set[str]:
+    """What the check says of layouts."""
+    deployment = hf.Deployment(
+        actor=hf.place(*actor, pool=hf.ResourcePool([mesh.world_size], name="train"), mesh=mesh),
+        sampler=hf.place(*sampler, pool=hf.ResourcePool([other.world_size], name="engines"), mesh=other),
+    )
+    return {code for code in ready.check(deployment).codes if code.startswith("HF73")}
+
+
+def plain_codes(engine: type[Engine], *arguments: Any, **keywords: Any) -> tuple[str, ...]:
+    embedding = Parameter("embed_tokens.weight", (64, 8))
+    trainer = hf.place(Trainer, embedding, pool=hf.ResourcePool([2], name="train"), mesh=hf.Mesh(tp=2))
+    place = hf.place(engine, *arguments, pool=hf.ResourcePool([2], name="engines"), mesh=hf.Mesh(tp=2), **keywords)
+    return plain.check(hf.Deployment(trainer=trainer, engine=place), {B: 64}).codes
+
+
+@pytest.mark.parametrize("engine", ["auto", "vllm"])
+@pytest.mark.parametrize("sharding", ["none", "fsdp"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_ready_roles_fit_each_other(engine: Any, sharding: Any, tied: bool) -> None:
+    model = ModelConfig(config={**SIZES, "tie_word_embeddings": tied})
+    actor = replace(ACTOR, model=model, training=TrainingConfig(sharding=sharding))
+    sampler = SamplerConfig(model, replace(GENERATION, engine=engine))
+    for mesh in (hf.Mesh(dp=2, tp=2), hf.Mesh(dp=3), hf.Mesh(tp=2)):
+        for other in (hf.Mesh(), hf.Mesh(tp=2), hf.Mesh(dp=2, tp=2, gen_tp=1)):
+            assert codes((Actor, actor), (Sampler, sampler), mesh, other) == set()
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"num_hidden_layers": 3}, "HF730"),
+        ({"num_hidden_layers": 1}, "HF731"),
+        ({"vocab_size": 34}, "HF732"),
+    ],
+)
+def test_ready_roles_of_different_models(changed: dict[str, int], code: str) -> None:
+    sampler = SamplerConfig(ModelConfig(config={**SIZES, **changed}), GENERATION)
+    assert codes((Actor, ACTOR), (Sampler, sampler), hf.Mesh(tp=2), hf.Mesh()) == {code}
+
+
+def test_an_adapter_that_is_sent_alone_is_no_model() -> None:
+    lora = Lora(rank=2, exports="adapter")
+    other = ModelConfig(config={**SIZES, "num_hidden_layers": 3})
+    sampler = SamplerConfig(other, GENERATION, lora=lora)
+    assert codes((Actor, replace(ACTOR, lora=lora)), (Sampler, sampler), hf.Mesh(tp=2), hf.Mesh()) == set()
+
+
+def test_a_derived_class_may_build_another_model() -> None:
+    class Smaller(Sampler):
+        def __init__(self, config: SamplerConfig) -> None:
+            super().__init__(replace(config, model=ACTOR.model))
+
+    class FromNumber(Sampler):
+        def __init__(self, layers: int) -> None:
+            super().__init__(SamplerConfig(ACTOR.model, GENERATION))
+
+    class Renaming(Sampler):
+        @register(Dispatch.ONE_TO_ALL)
+        @hf.loads("policy")
+        def load(self, weights: dict[str, Any]) -> None: ...
+
+    other = SamplerConfig(ModelConfig(config={**SIZES, "num_hidden_layers": 3}), GENERATION)
+    for sampler in ((Smaller, other), (FromNumber, 3), (Renaming, other)):
+        assert codes((Actor, ACTOR), sampler, hf.Mesh(tp=2), hf.Mesh()) == set()
+    assert codes((Actor, ACTOR), (Sampler, other), hf.Mesh(tp=2), hf.Mesh()) == {"HF730"}
+
+
+def test_a_placed_class_declares_its_own_layout() -> None:
+    class Sliced(Engine):
+        @register(Dispatch.ONE_TO_ALL)
+        @hf.loads("policy", layout=Slices(0, units=3))
+        def load(self, weights: dict[str, list[float]]) -> None: ...
+
+    assert plain_codes(Engine, Parameter("embed_tokens.weight", (64, 8))) == ()
+    assert plain_codes(Sliced, Parameter("embed_tokens.weight", (64, 8))) == ("HF734",)
+
+
+def nothing(mesh: hf.Mesh, *parameters: Parameter, layout: Layout) -> None:
+    """A layout that is not known."""
+
+
+def another(mesh: hf.Mesh, *parameters: Parameter, layout: Layout) -> object:
+    return "rows"
+
+
+@pytest.mark.parametrize(("function", "expected"), [(nothing, ()), (another, ("HF739",)), (engine_layout, ("HF734",))])
+def test_the_function_of_a_layout(function: Callable[..., Any], expected: tuple[str, ...]) -> None:
+    class Declaring(Engine):
+        @register(Dispatch.ONE_TO_ALL)
+        @hf.loads("policy", layout=function)
+        def load(self, weights: dict[str, list[float]]) -> None: ...
+
+    layout = Slices(0, units=3)
+    assert plain_codes(Declaring, Parameter("embed_tokens.weight", (64, 8)), layout=layout) == expected
+
+
+def test_a_role_that_states_nothing_is_not_blamed() -> None:
+    class Silent(Engine):
+        @staticmethod
+        def state_parameters(*parameters: Parameter, layout: Layout = Replicas()) -> Any:  # noqa: B008  # a value
+            return {}
+
+    assert plain_codes(Silent, Parameter("another.weight", (3,))) == ()
+
+
+def test_a_sync_in_two_places_is_reported_once() -> None:
+    @hf.dataflow
+    def twice(prompts: Ids, trainer: Trainer, engine: Engine) -> None:
+        hf.sync(trainer, engine)
+        trainer.update(engine.generate(prompts))
+        hf.sync(trainer, engine)
+
+    pool = hf.ResourcePool([2], name="train")
+    trainer = hf.place(Trainer, Parameter("a", (4,)), pool=pool)
+    engine = hf.place(Engine, Parameter("a", (5,)), pool=hf.ResourcePool([2], name="engines"))
+    assert twice.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64}).codes == ("HF732",)
