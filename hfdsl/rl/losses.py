@@ -28,7 +28,7 @@ class PolicyTerms(NamedTuple):
     """A policy's loss and its metrics at each token, f32[B, R], 0 outside of the mask; only ``loss`` has a gradient."""
 
     loss: torch.Tensor
-    clipped: torch.Tensor  # 1 where the clip holds the ratio, so that the gradient is 0
+    clipped: torch.Tensor  # 1 where the clip holds the ratio
     kl: torch.Tensor  # an estimate of KL(policy that generated || policy), in nats
     reference_kl: torch.Tensor  # an estimate of KL(policy || reference), in nats; 0 without a reference
     engine_kl: torch.Tensor  # an estimate of KL(engine || trainer), in nats; 0 where the trainer itself generated
@@ -209,6 +209,37 @@ class SequenceClip(PolicyLoss):
         """The surrogate of the class's docstring."""
         gap = masked_mean(log_probs - old_log_probs, mask, dim=-1)
         return _clipped(gap[:, None].expand(mask.shape), advantages, self.low, self.high)
+
+
+@corrects("policy", lag=8)
+@dataclass(frozen=True, slots=True)
+class CISPO(PolicyLoss):
+    """The policy gradient with a clipped importance weight: -sg(clip(ratio, 1 - low, 1 + high)) * A * log policy.
+
+    ratio = policy / policy that generated, and sg stops its gradient, so that a clipped token keeps one (MiniMax, 2025,
+    MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention, equations 4 and 5).
+
+    >>> import torch
+    >>> log_probs = torch.tensor([[-0.5]], requires_grad=True)
+    >>> terms = CISPO(high=1.0)(log_probs, log_probs.detach() - 2.0, torch.ones(1, 1), torch.ones(1, 1))
+    >>> terms.loss.backward()  # the ratio e**2 is held at 2
+    >>> terms.loss.item(), log_probs.grad.item(), terms.clipped.item()
+    (1.0, -2.0, 1.0)
+    """
+
+    low: NonNegative = 1.0
+    """How far below 1 the weight may be; 1 is no bound, as in the paper."""
+
+    high: NonNegative = 4.0
+    """How far above 1 the weight may be."""
+
+    def surrogate(
+        self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The surrogate of the class's docstring."""
+        ratio = (log_probs - old_log_probs).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+        weight = ratio.clamp(1 - self.low, 1 + self.high)
+        return -weight * advantages * log_probs, (weight != ratio).to(ratio.dtype)
 
 
 @dataclass(frozen=True, slots=True)

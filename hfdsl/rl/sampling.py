@@ -46,3 +46,19 @@ def sample(prompts: Prompts, actor: Actor, source: Actor | Sampler) -> Rollout:
         log_probs=actor.log_probs(sampled).ref_log_probs,
         engine_log_probs=sampled.log_probs,
     )
+
+
+def with_proximal(rollout: Rollout, actor: Actor) -> Rollout:
+    """Rows of a queue with the log-probs of the actor as it is now; those of sampling become ``engine_log_probs``.
+
+    So an update has three policies, those of decoupled PPO (Hilton et al., 2022, Batch Size-Invariance for Policy
+    Optimization, section 3): the one that learns, the proximal one, near which a loss holds it, and the behavior
+    policy, which sampled up to ``lag`` updates ago. Losses weight by proximal / behavior, see ``Correction``.
+    """
+    return Rollout(
+        ids=rollout.ids,
+        mask=rollout.mask,
+        response_mask=rollout.response_mask,
+        log_probs=actor.log_probs(rollout).ref_log_probs,
+        engine_log_probs=rollout.log_probs,
+    )

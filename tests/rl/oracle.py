@@ -48,6 +48,17 @@ def clip_loss(new: float, old: float, advantage: float, low: float, high: float,
     return -objective
 
 
+def cispo_loss(new: float, old: float, advantage: float, low: float, high: float) -> float:
+    return -min(max(math.exp(new - old), 1 - low), 1 + high) * advantage * new
+
+
+def decoupled_loss(
+    new: float, proximal: float, behavior: float, advantage: float, low: float, high: float, most: float
+) -> float:
+    """Minus proximal / behavior, truncated, times the clipped surrogate around the proximal policy."""
+    return min(math.exp(proximal - behavior), most) * clip_loss(new, proximal, advantage, low, high)
+
+
 def sequence_ratio(new: Row, old: Row) -> float:
     return math.prod(math.exp(a - b) for a, b in zip(new, old, strict=True)) ** (1 / len(new))
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hfdsl.rl.corrections import Correction
 from hfdsl.rl.losses import (
+    CISPO,
     DPO,
     Clip,
     ClippedValue,
@@ -30,6 +31,7 @@ POLICY_LOSSES: tuple[PolicyLoss, ...] = (
     Clip(),
     Clip(0.2, 0.28, dual=3.0),
     SequenceClip(0.1, 0.1),
+    CISPO(0.2, 1.0),
     Reinforce(),
     Clip(kl=0.1, entropy=0.01),
     Clip(kl=0.1, estimator="k2", aggregation="sequence-mean-token-mean"),
@@ -61,6 +63,30 @@ def test_what_is_clipped_has_no_gradient(case: Case) -> None:
         assert torch.equal(gradient == 0, (terms.clipped == 1) | ~case.mask)
 
 
+@given(cases(), st.floats(0, 1), st.floats(0, 4))
+def test_cispo(case: Case, low: float, high: float) -> None:
+    new, old, advantages = columns(case)
+    rows = zip(*(case.tokens(x) for x in (new, old, advantages)), strict=True)
+    expected = [[oracle.cispo_loss(a, b, c, low, high) for a, b, c in zip(*row, strict=True)] for row in rows]
+    leaf = new.clone().requires_grad_()
+    terms = CISPO(low, high)(leaf, old, advantages, case.mask)
+    torch.testing.assert_close(terms.loss.detach(), case.placed(expected))
+    [gradient] = torch.autograd.grad(terms.loss.sum(), leaf)
+    weights = (new - old).exp().clamp(1 - low, 1 + high)
+    torch.testing.assert_close(gradient, torch.where(case.mask, -weights * advantages, torch.zeros_like(new)))
+
+
+@given(cases(), st.floats(0, 0.9), st.floats(0, 2), st.floats(1, 5))
+def test_decoupled_ppo_has_three_policies(case: Case, low: float, high: float, most: float) -> None:
+    new, proximal, advantages = columns(case)
+    behavior = case.log_probs(8)
+    rows = zip(*(case.tokens(x) for x in (new, proximal, behavior, advantages)), strict=True)
+    expected = [[oracle.decoupled_loss(*token, low, high, most) for token in zip(*row, strict=True)] for row in rows]
+    loss = Clip(low, high, correction=Correction(high=most))
+    terms = loss(new, proximal, advantages, case.mask, engine_log_probs=behavior)
+    torch.testing.assert_close(terms.loss, case.placed(expected))
+
+
 @given(cases())
 def test_an_infinite_range_is_the_plain_ratio(case: Case) -> None:
     new, old, advantages = columns(case)
@@ -75,7 +101,7 @@ def test_at_the_policy_that_generated_all_have_the_gradient_of_reinforce(case: C
     weights = token_weights(case.mask, "sequence-mean-token-mean")
     level = case.scores(4)[:, None].expand(case.mask.shape)  # GSPO's are advantages of responses
     gradients = []
-    for loss in (Reinforce(), Clip(), Clip(dual=3.0), SequenceClip()):
+    for loss in (Reinforce(), Clip(), Clip(dual=3.0), SequenceClip(), CISPO()):
         leaf = new.clone().requires_grad_()
         terms = loss(leaf, new, level, case.mask)
         assert terms.clipped.sum() == 0
@@ -150,7 +176,7 @@ def test_policies_far_apart_make_no_nan(loss: PolicyLoss, gap: float, advantage:
     assert all(x.isfinite().all() for x in (*terms, gradient))
 
 
-@pytest.mark.parametrize("loss", POLICY_LOSSES, ids=repr)
+@pytest.mark.parametrize("loss", [loss for loss in POLICY_LOSSES if not isinstance(loss, CISPO)], ids=repr)
 def test_gradients(loss: PolicyLoss) -> None:
     case = Case(torch.tensor([[True, True, False], [True, True, True], [False, False, False]]), seed=3)
     new, old, advantages = columns(case)
@@ -161,6 +187,7 @@ def test_gradients(loss: PolicyLoss) -> None:
         terms = loss(log_probs, old, advantages, case.mask, reference_log_probs=reference, entropy=bonus)
         return (terms.loss * weights).sum()
 
+    # CISPO's is no derivative of its value: no gradient passes its weight, see test_cispo.
     assert torch.autograd.gradcheck(total, (new.requires_grad_(), entropy.requires_grad_()))
 
 

@@ -8,13 +8,14 @@ are those of the dataflow with their defaults again, since an editor completes o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
+from hfdsl.protocols.queueing import Late
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.fields import Count, NonNegative, Share, check_fields
 from hfdsl.rl.kl import AdaptiveKL, FixedKL
-from hfdsl.rl.losses import DPO, Clip, ClippedValue, Reinforce, SequenceClip
+from hfdsl.rl.losses import CISPO, DPO, Clip, ClippedValue, Reinforce, SequenceClip
 from hfdsl.rl.training.run_config import RunConfig, UpdateConfig
 from hfdsl.rl.workers.config import (
     ActorConfig,
@@ -239,6 +240,43 @@ class MutualOptions(Options):
     """The loss of both policies, with its KL term to the other one."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class QueueOptions(Options):
+    """The options of the queue between sampling and training."""
+
+    lag: Count = 1
+    """How many steps of training the weights that sampled a row may be behind those that it trains."""
+    late: Late = "wait"
+    """What happens to rows beyond ``lag``."""
+    decoupled: bool = True
+    """Whether the ratio is one to the actor before the updates of a step, and tokens weigh that / the sampler's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncGRPOOptions(QueueOptions, GRPOOptions):
+    """The options of GRPO with a queue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncPPOOptions(QueueOptions, PPOOptions):
+    """The options of PPO with a queue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncDAPOOptions(QueueOptions, DAPOOptions):
+    """The options of DAPO with a queue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncCISPOOptions(QueueOptions, GroupOptions):
+    """The options of CISPO with a queue."""
+
+    group: Count = 16
+    updates: Count = 16
+    loss: CISPO = CISPO()
+    """The loss of the policy, whose importance weight is clipped."""
+
+
 # -- runs
 
 
@@ -378,6 +416,46 @@ class Mutual(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AsyncGRPO(ReferenceRun):
+    """GRPO with a queue: a sampler works while the actor learns."""
+
+    algorithm: str = "hfdsl.rl.dataflows.asynchronous:async_grpo"
+    options: AsyncGRPOOptions = AsyncGRPOOptions()
+    sampler: SamplerConfig = field()
+    """What samples, with a copy of the actor's weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncPPO(CriticRun):
+    """PPO with a queue: a sampler works while the actor and the critic learn."""
+
+    algorithm: str = "hfdsl.rl.dataflows.asynchronous:async_ppo"
+    options: AsyncPPOOptions = AsyncPPOOptions()
+    sampler: SamplerConfig = field()
+    """What samples, with a copy of the actor's weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncDAPO(RewardRun):
+    """DAPO with a queue: a sampler works while the actor learns."""
+
+    algorithm: str = "hfdsl.rl.dataflows.asynchronous:async_dapo"
+    options: AsyncDAPOOptions = AsyncDAPOOptions()
+    sampler: SamplerConfig = field()
+    """What samples, with a copy of the actor's weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncCISPO(RewardRun):
+    """CISPO with a queue: clipped importance weights, so that every token has a gradient."""
+
+    algorithm: str = "hfdsl.rl.dataflows.asynchronous:async_cispo"
+    options: AsyncCISPOOptions = AsyncCISPOOptions()
+    sampler: SamplerConfig = field()
+    """What samples, with a copy of the actor's weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Supervised(ActorRun):
     """The supervised stage: the policy imitates demonstrations."""
 
@@ -385,6 +463,10 @@ class Supervised(ActorRun):
 
 
 RUNS: tuple[type[RunConfig], ...] = (
+    AsyncCISPO,
+    AsyncDAPO,
+    AsyncGRPO,
+    AsyncPPO,
     DAPO,
     DAPORounds,
     Distillation,

@@ -1,0 +1,162 @@
+"""GRPO, PPO, DAPO and CISPO with a queue between sampling and training: a sampler works while the actor learns.
+
+A step of each is two stages. The first samples from the weights that the last ``hf.sync`` sent, and scores; the second
+learns. ``lag`` bounds how many steps of training the weights that sampled a row may be behind those that it trains:
+1 is "one step off". Every row carries the log-probs that it was sampled with, and a loss corrects with these:
+
+- ``decoupled=False``: the ratio is policy / behavior policy, so the clip range is one around the policy that sampled.
+- ``decoupled=True``: the ratio is policy / proximal policy, the actor's before the updates of this step, and its
+  tokens weigh proximal / behavior, truncated by the loss's ``correction``. That is decoupled PPO (Hilton et al., 2022,
+  Batch Size-Invariance for Policy Optimization; Fu et al., 2025, AReaL, section 5.2), and covers an engine whose
+  log-probs are not quite the trainer's as well. It takes one more pass of the actor.
+"""
+
+from __future__ import annotations
+
+import hfdsl as hf
+from hfdsl.protocols.queueing import Late
+from hfdsl.rl.batches import (
+    ActorCriticExperience,
+    ActorMetrics,
+    CriticMetrics,
+    Experience,
+    Outcome,
+    Prompts,
+    ReferencedRollout,
+    ReferenceLogProbs,
+    Rollout,
+    ScoredRollout,
+)
+from hfdsl.rl.fields import Count, NonNegative, Share
+from hfdsl.rl.functions import (
+    group_advantages,
+    informative,
+    kl_penalized_rewards,
+    length_penalized_scores,
+    outcome,
+    whitened_advantages,
+)
+from hfdsl.rl.losses import CISPO, Clip, ClippedValue
+from hfdsl.rl.sampling import with_proximal
+from hfdsl.rl.workers import Actor, Critic, Reference, Reward, Sampler
+
+
+@hf.dataflow
+def async_grpo(
+    prompts: Prompts,
+    actor: Actor,
+    reference: Reference,
+    reward: Reward,
+    sampler: Sampler,
+    *,
+    group: int = 8,
+    updates: int = 2,
+    lag: Count = 1,
+    late: Late = "wait",
+    decoupled: bool = True,
+    loss: Clip = Clip(0.2, kl=0.04, aggregation="sequence-mean-token-mean"),
+) -> tuple[ActorMetrics, Outcome]:
+    """One step of GRPO, on responses that the policy of up to ``lag`` steps ago sampled."""
+    questions = hf.repeat(prompts, group)
+    rollout = sampler.generate(questions)
+    sampled = hf.merge(ReferencedRollout, rollout, reward.score(questions, rollout), reference.log_probs(rollout))
+    batch = hf.queue(sampled, group=group, lag=lag, late=late)
+    policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
+    advantages = group_advantages(batch, batch, group=group)
+    experience = hf.merge(Experience, policy, advantages, ReferenceLogProbs(ref_log_probs=batch.ref_log_probs))
+    metrics = [actor.update(part, loss=loss) for part in hf.minibatches(experience, updates)]
+    hf.sync(actor, sampler)
+    return metrics[-1], outcome(batch, batch)
+
+
+@hf.dataflow
+def async_ppo(
+    prompts: Prompts,
+    actor: Actor,
+    critic: Critic,
+    reference: Reference,
+    reward: Reward,
+    sampler: Sampler,
+    *,
+    epochs: int = 2,
+    mini_batches: int = 2,
+    gamma: Share = 1.0,
+    lam: Share = 0.95,
+    kl: NonNegative = 0.05,
+    lag: Count = 1,
+    late: Late = "wait",
+    decoupled: bool = True,
+    loss: Clip = Clip(0.2),
+    value_loss: ClippedValue = ClippedValue(0.2),
+) -> tuple[ActorMetrics, CriticMetrics, Outcome]:
+    """One step of PPO, on responses that the policy of up to ``lag`` steps ago sampled; the critic is that of now."""
+    rollout = sampler.generate(prompts)
+    sampled = hf.merge(ReferencedRollout, rollout, reward.score(prompts, rollout), reference.log_probs(rollout))
+    batch = hf.queue(sampled, lag=lag, late=late)
+    policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
+    values = critic.values(batch)
+    rewards = kl_penalized_rewards(batch, batch, batch, kl=kl)
+    estimates = whitened_advantages(batch, rewards, values, gamma=gamma, lam=lam)
+    parts = hf.minibatches(hf.merge(ActorCriticExperience, policy, values, estimates), mini_batches) * epochs
+    value = [critic.update(part, loss=value_loss) for part in parts]
+    metrics = [actor.update(part, loss=loss) for part in parts]
+    hf.sync(actor, sampler)
+    return metrics[-1], value[-1], outcome(batch, batch)
+
+
+@hf.dataflow
+def async_dapo(
+    prompts: Prompts,
+    actor: Actor,
+    reward: Reward,
+    sampler: Sampler,
+    *,
+    group: int = 16,
+    rows: int = 8192,
+    updates: int = 16,
+    longest: int = 20480,
+    buffer: int = 4096,
+    lag: Count = 1,
+    late: Late = "wait",
+    decoupled: bool = True,
+    loss: Clip = Clip(0.2, 0.28, aggregation="token-mean"),
+) -> tuple[ActorMetrics, Outcome]:
+    """One step of DAPO, on responses that the policy of up to ``lag`` steps ago sampled."""
+    questions = hf.repeat(prompts, group)
+    rollout = sampler.generate(questions)
+    scores = reward.score(questions, rollout)
+    choice = informative(scores, group=group)
+    kept = hf.filter(hf.merge(ScoredRollout, rollout, scores), choice.keep, group=group)
+    batch = hf.queue(hf.fill(kept, rows), group=group, lag=lag, late=late)
+    policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
+    shaped = length_penalized_scores(batch, batch, longest=longest, buffer=buffer)
+    experience = hf.merge(Experience, policy, group_advantages(batch, shaped, group=group))
+    metrics = [actor.update(part, loss=loss) for part in hf.minibatches(experience, updates)]
+    hf.sync(actor, sampler)
+    return metrics[-1], outcome(batch, batch)
+
+
+@hf.dataflow
+def async_cispo(
+    prompts: Prompts,
+    actor: Actor,
+    reward: Reward,
+    sampler: Sampler,
+    *,
+    group: int = 16,
+    updates: int = 16,
+    lag: Count = 1,
+    late: Late = "wait",
+    decoupled: bool = True,
+    loss: CISPO = CISPO(),
+) -> tuple[ActorMetrics, Outcome]:
+    """One step of CISPO: group advantages and clipped importance weights, so that every token has a gradient."""
+    questions = hf.repeat(prompts, group)
+    rollout = sampler.generate(questions)
+    sampled = hf.merge(ScoredRollout, rollout, reward.score(questions, rollout))
+    batch = hf.queue(sampled, group=group, lag=lag, late=late)
+    policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
+    experience = hf.merge(Experience, policy, group_advantages(batch, batch, group=group))
+    metrics = [actor.update(part, loss=loss) for part in hf.minibatches(experience, updates)]
+    hf.sync(actor, sampler)
+    return metrics[-1], outcome(batch, batch)

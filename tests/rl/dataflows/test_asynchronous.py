@@ -1,0 +1,73 @@
+"""Dataflows with a queue: clean, stale by no more than their lag, and they learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import hfdsl as hf
+from hfdsl.protocols.queueing import DISCIPLINES, Late
+from hfdsl.rl import workers as w
+from hfdsl.rl.batches import ActorMetrics, Outcome
+from hfdsl.rl.dataflows.asynchronous import async_cispo, async_dapo, async_grpo, async_ppo
+from hfdsl.rl.losses import Clip
+from tests.rl.dataflows.programs import ROLES, ROWS, SIZES
+from tests.rl.workers.tiny import FIXED, GENERATION, MODEL, RESPONSE, prompts
+
+FLOWS: dict[str, hf.Dataflow[..., Any]] = {
+    "grpo": async_grpo.given(group=4),
+    "ppo": async_ppo,
+    "dapo": async_dapo.given(group=4, rows=16, updates=2, longest=RESPONSE, buffer=2),
+    "cispo": async_cispo.given(group=4, updates=2),
+}
+SAMPLER = w.SamplerConfig(MODEL, GENERATION, batching=FIXED)
+STEPS = {"grpo": 16, "ppo": 24, "dapo": 40, "cispo": 16}
+
+
+def placed(flow: hf.Dataflow[..., Any], ranks: int = 1) -> hf.Deployment:
+    trained, engines = (hf.ResourcePool([ranks], use_gpu=False, name=name) for name in ("trained", "engines"))
+    roles = [role for role in flow.trace().roles if role != "sampler"]
+    places = {role: hf.place(ROLES[role][0], *ROLES[role][1], pool=trained) for role in roles}
+    return hf.Deployment(**places, sampler=hf.place(w.Sampler, SAMPLER, pool=engines))
+
+
+def stream(flow: hf.Dataflow[..., Any], steps: int) -> list[tuple[Any, ...]]:
+    torch.set_num_threads(1)
+    with flow.compile(placed(flow), SIZES).launch("local") as running:
+        return list(running.stream(prompts(ROWS, step) for step in range(steps)))
+
+
+@pytest.mark.parametrize("late", DISCIPLINES)
+@pytest.mark.parametrize("name", FLOWS)
+def test_checked_clean(name: str, late: Late) -> None:
+    for decoupled in (True, False):
+        flow = FLOWS[name].given(lag=8, late=late, decoupled=decoupled)
+        report = flow.check(placed(flow, ranks=2), SIZES)
+        assert report.codes == ()
+        assert [(queue.worst, queue.states) for queue in report.queues] == [(8, (("actor.policy", 8),))]
+        assert flow.given(lag=9).check(placed(flow, ranks=2), SIZES).codes == ("HF749",)
+
+
+@pytest.mark.parametrize("name", ["grpo", pytest.param("ppo", marks=pytest.mark.nightly)])
+def test_a_step_is_sampled_as_many_updates_ago_as_the_lag(name: str) -> None:
+    """The sampler has the actor's kernels, so that a gap between their log-probs is one of weights."""
+    flow = FLOWS[name].given(lag=2, loss=Clip(0.2, correction=None))
+    gaps = [_metrics(step).engine_gap.value for step in stream(flow, 4)]
+    assert gaps[0] == 0
+    assert all(gap > 0 for gap in gaps[2:])
+
+
+def _metrics(step: tuple[Any, ...]) -> ActorMetrics:
+    [metrics] = [record for record in step if isinstance(record, ActorMetrics)]
+    return metrics
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("lag", [1, 8])
+@pytest.mark.parametrize("name", FLOWS)
+def test_the_score_rises(name: str, lag: int) -> None:
+    steps = stream(FLOWS[name].given(lag=lag), STEPS[name])
+    scores = [record.score.value for step in steps for record in step if isinstance(record, Outcome)]
+    assert sum(scores[-2:]) / 2 > scores[0] + 0.1
