@@ -81,7 +81,9 @@ def test_decoupled_ppo_has_three_policies(case: Case, low: float, high: float, m
     new, proximal, advantages = columns(case)
     behavior = case.log_probs(8)
     rows = zip(*(case.tokens(x) for x in (new, proximal, behavior, advantages)), strict=True)
-    expected = [[oracle.decoupled_loss(*token, low, high, most) for token in zip(*row, strict=True)] for row in rows]
+    expected = [
+        [oracle.decoupled_loss(a, b, c, d, low, high, most) for a, b, c, d in zip(*row, strict=True)] for row in rows
+    ]
     loss = Clip(low, high, correction=Correction(high=most))
     terms = loss(new, proximal, advantages, case.mask, engine_log_probs=behavior)
     torch.testing.assert_close(terms.loss, case.placed(expected))
