@@ -28,6 +28,11 @@ class AxisGroup(ABC):
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value (a tensor of one shape, or any object that pickles), in coordinate order."""
 
+    def begin_all_gather(self, value: T) -> Callable[[], list[T]]:
+        """Begin ``all_gather``; what this returns gives its values, and is called in the order of the beginnings."""
+        values = self.all_gather(value)
+        return lambda: values
+
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """The ``sum``, ``mean``, ``max`` or ``min`` over ranks of a tensor or number.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -63,6 +64,24 @@ class _TorchGroup(AxisGroup):
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self.process_group)
         return record_collective(self._endpoint, "gathered", values)
+
+    def begin_all_gather(self, value: T) -> Callable[[], list[T]]:
+        """Tensors arrive in one memory, in coordinate order, while this process goes on."""
+        import torch
+        import torch.distributed as dist
+
+        if not isinstance(value, torch.Tensor):
+            return super().begin_all_gather(value)
+        refuse_without_peers(self._endpoint)
+        gathered = value.new_empty((self.size, *value.shape))
+        sent = value.contiguous()
+        work = dist.all_gather_into_tensor(gathered.view(-1), sent.view(-1), group=self.process_group, async_op=True)
+
+        def arrived() -> list[T]:
+            work.wait()
+            return cast(list[T], record_collective(self._endpoint, "gathered", list(gathered)))
+
+        return arrived
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """On a GPU NCCL's own reduction; on a CPU in coordinate order, as the local backend has it, bit for bit."""

@@ -12,8 +12,9 @@ so that every rank's training slice lies inside its generation slice::
        3       rows 6-7    4-5 of 2     4-7                    1       the second half
 
 With M bytes of weights a rank holds M/4, receives (2 - 1) M/4, and has M/2 while it samples: no byte twice. The
-training slice becomes a view of the generation slice and its own memory is freed, weight by weight, so the peak is M/2
-and one weight. Afterward each training slice is copied out and the rest is freed.
+training slice becomes a view of the generation slice and its own memory is freed, weight by weight. Weights travel in
+buckets, each while the one before is copied into its place, so the peak is M/2 and two buckets. Afterward each training
+slice is copied out and the rest is freed.
 
 Why this is right: the slices of a dim are equal and in the order of ``tp``, and the ranks of a group are neighbors, so
 their slices joined are a slice of ``gen_tp``. What ``tp`` replicates, both share. What only ``gen_tp`` slices, since
@@ -22,9 +23,11 @@ its size divides there alone, a rank takes from its own replica.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from typing import Final
 
 import torch
 from torch import nn
@@ -36,6 +39,12 @@ from hfdsl.protocols.worker import Worker
 from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.sharding import is_sharded
 from hfdsl.rl.models.tensor_parallel import parallelize, slice_dims
+
+BUCKET_BYTES: Final = 32 * 2**20
+"""The most bytes of a rank's own slices that travel at once, unless a single weight has more."""
+
+MAX_BUCKETS: Final = 2
+"""The buckets that exist at a time."""
 
 
 def generation_slices(policy: Policy, worker: Worker) -> GenerationSlices | None:
@@ -80,17 +89,49 @@ class GenerationSlices:
                     )
 
     def _gather_in_place(self, views: dict[str, torch.Tensor]) -> None:
-        """Gather weight by weight; ``views`` gets the training slices that now lie in generation slices."""
-        slices: dict[nn.Parameter, nn.Parameter] = {}
+        """Gather bucket by bucket; ``views`` gets the training slices that now lie in generation slices."""
+        names: dict[nn.Parameter, list[str]] = {}
         for name in self._names:
-            parameter = self._training.get_parameter(name)
-            if parameter not in slices:  # else it is tied
-                slices[parameter] = nn.Parameter(self._slice(name, parameter.data), requires_grad=False)
-                if name in self._training_dims:
-                    dim, size = self._training_dims[name], parameter.shape[self._training_dims[name]]
-                    view = slices[parameter].data.narrow(dim, self._replicas.rank % self._fold * size, size)
-                    parameter.data = views[name] = view
-            _set_parameter(self.policy, name, slices[parameter])
+            names.setdefault(self._training.get_parameter(name), []).append(name)
+        sliced = [parameter for parameter, tied in names.items() if tied[0] in self._training_dims]
+        for parameter, parts in self._joined(sliced):
+            dim = self._training_dims[names[parameter][0]]
+            joined, size = torch.cat(parts, dim), parameter.shape[dim]
+            parameter.data = joined.narrow(dim, self._replicas.rank % self._fold * size, size)
+            views[names[parameter][0]] = parameter.data
+            self._set(names[parameter], joined)
+        for parameter, tied in names.items():
+            if tied[0] not in self._training_dims:
+                self._set(tied, self._slice(tied[0], parameter.data))
+
+    def _joined(self, parameters: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, list[torch.Tensor]]]:
+        """Each parameter with its parts on the ranks that share a generation slice.
+
+        A bucket travels while the one before it is read.
+        """
+        waiting: deque[tuple[list[nn.Parameter], Callable[[], list[torch.Tensor]]]] = deque()
+        for bucket in _buckets(parameters):
+            flat = torch.cat([parameter.data.reshape(-1) for parameter in bucket])
+            waiting.append((bucket, self._replicas.begin_all_gather(flat)))
+            if len(waiting) == MAX_BUCKETS:
+                yield from self._arrived(*waiting.popleft())
+        while waiting:
+            yield from self._arrived(*waiting.popleft())
+
+    def _arrived(
+        self, bucket: list[nn.Parameter], gathered: Callable[[], list[torch.Tensor]]
+    ) -> Iterator[tuple[nn.Parameter, list[torch.Tensor]]]:
+        first = self._replicas.rank - self._replicas.rank % self._fold
+        sizes = [parameter.numel() for parameter in bucket]
+        flats = [flat.split(sizes) for flat in gathered()[first : first + self._fold]]
+        for parameter, *parts in zip(bucket, *flats, strict=True):
+            yield parameter, [part.view(parameter.shape) for part in parts]
+
+    def _set(self, names: Iterable[str], value: torch.Tensor) -> None:
+        """Give the policy that samples a weight, under all its names."""
+        parameter = nn.Parameter(value, requires_grad=False)
+        for name in names:
+            _set_parameter(self.policy, name, parameter)
 
     def _gather_units(self) -> None:
         """Gather what FSDP shards: unit by unit over ``dp``, then over the replicas. Shards stay as they are."""
@@ -121,6 +162,19 @@ class GenerationSlices:
         for name, buffer in self._training.named_buffers():
             path, _, leaf = name.rpartition(".")
             self.policy.get_submodule(path)._buffers[leaf] = buffer
+
+
+def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Consecutive parameters of one dtype, of a bucket's bytes together."""
+    bucket: list[nn.Parameter] = []
+    for parameter in parameters:
+        size = sum(other.nbytes for other in bucket) + parameter.nbytes
+        if bucket and (size > BUCKET_BYTES or parameter.dtype != bucket[0].dtype):
+            yield bucket
+            bucket = []
+        bucket.append(parameter)
+    if bucket:
+        yield bucket
 
 
 def _without_weights(policy: Policy, peers: AxisGroup) -> Policy:
