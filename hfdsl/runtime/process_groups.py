@@ -68,14 +68,13 @@ class _TorchGroup(AxisGroup):
     def begin_all_gather(self, value: T) -> Callable[[], list[T]]:
         """Tensors arrive in one memory, in coordinate order, while this process goes on."""
         import torch
-        import torch.distributed as dist
 
         if not isinstance(value, torch.Tensor):
             return super().begin_all_gather(value)
         refuse_without_peers(self._endpoint)
         gathered = value.new_empty((self.size, *value.shape))
         sent = value.contiguous()
-        work = dist.all_gather_into_tensor(gathered.view(-1), sent.view(-1), group=self.process_group, async_op=True)
+        work = all_gather_single(gathered.view(-1), sent.view(-1), self.process_group, async_op=True)
 
         def arrived() -> list[T]:
             work.wait()
@@ -100,3 +99,11 @@ class _TorchGroup(AxisGroup):
             dist.all_reduce(total, kinds[op], group=self.process_group)
             return cast(T, record_collective(self._endpoint, "reduced", total))
         return super().all_reduce(value, op)
+
+
+def all_gather_single(gathered: Any, sent: Any, group: Any, *, async_op: bool = False) -> Any:
+    """Gather the tensors of all ranks into one; torch's function of this name, which older ones call otherwise."""
+    import torch.distributed as dist
+
+    function = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    return function(gathered, sent, group=group, async_op=async_op)

@@ -1,0 +1,199 @@
+"""The policy from training to generation slices in place, beside one raw collective, and what digests of a sync cost.
+
+python -m benchmarks.gpu.resharding in-place                 # two GPUs: tp=2 to gen_tp=1
+python -m benchmarks.gpu.resharding digests                  # two GPUs: an actor, and a sampler on a pool of its own
+python -m benchmarks.gpu.resharding in-place --hidden 128 --layers 2 --vocabulary 512          # on CPUs
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+import hfdsl as hf
+from benchmarks.training.models import llama
+from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.protocols.worker import RankContext
+from hfdsl.rl import workers as w
+from hfdsl.runtime.digests import digests
+from hfdsl.runtime.executor import build_worker
+from hfdsl.runtime.process_groups import ProcessCollectives, all_gather_single
+
+RANKS = 2
+GPUS = torch.cuda.is_available()
+MiB = 2**20
+
+
+class B(hf.Dim):
+    """Rows."""
+
+
+class Asked(hf.Batch):
+    x: hf.f32[B]
+
+
+class Loaded(hf.Batch):
+    bytes: hf.Metric[int, Literal["max"]]
+
+
+class Copy(w.Sampler):
+    """A sampler that waits for its weights."""
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.reads("policy")
+    def loaded(self, asked: Asked) -> Loaded:
+        wait()
+        return Loaded(bytes=sum(weight.nbytes for weight in self.copy.state().values()))
+
+
+@hf.dataflow
+def synced(asked: Asked, actor: w.Actor, sampler: Copy) -> Loaded:
+    hf.sync(actor, sampler)
+    return sampler.loaded(asked)
+
+
+def wait() -> None:
+    if GPUS:
+        torch.cuda.synchronize()
+
+
+def seconds(function: Callable[[], Any], times: int) -> float:
+    """The median of some calls, after two that warm up."""
+    taken = []
+    for _ in range(times + 2):
+        wait()
+        start = time.perf_counter()
+        function()
+        wait()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[2:])
+
+
+def configuration(arguments: argparse.Namespace) -> w.ActorConfig:
+    sizes = llama(arguments.hidden, arguments.layers, arguments.vocabulary, 2048, share=1)
+    return w.ActorConfig(
+        w.ModelConfig(config=sizes, dtype="bfloat16"),
+        w.GenerationConfig(max_tokens=8),
+        w.TrainingConfig(w.OptimizerConfig(1e-6)),
+    )
+
+
+def raw_seconds(peers: AxisGroup, size: int, place: torch.device, times: int) -> float:
+    """An all-gather of so many bytes of each rank, in one piece."""
+    sent = torch.zeros(size, dtype=torch.uint8, device=place)
+    gathered = torch.empty(peers.size * size, dtype=torch.uint8, device=place)
+    return seconds(lambda: all_gather_single(gathered, sent, peers.process_group), times)
+
+
+# -- in place ----------------------------------------------------------------------------------------------------------
+
+
+def in_place(rank: int, arguments: argparse.Namespace, port: int) -> None:
+    """One rank: the gathering of all generation slices, and an all-gather of as many bytes in one piece."""
+    torch.set_num_threads(1)
+    if GPUS:
+        torch.cuda.set_device(rank)
+    mesh = hf.Mesh(tp=RANKS, gen_tp=1)
+    pool = hf.ResourcePool([RANKS], use_gpu=GPUS)
+    deployment = hf.Deployment(actor=hf.place(w.Actor, configuration(arguments), pool=pool, mesh=mesh))
+    collectives = ProcessCollectives(rank, RANKS, "127.0.0.1", port, 120.0)
+    context = RankContext(rank=rank, world_size=RANKS, mesh=mesh, collectives=collectives)
+    actor = build_worker(deployment, "actor", context, seed=0)
+    slices, policy = actor.sampling.slices, actor.policy
+    parameters = list({id(each): each for each in policy.parameters()}.values())
+    whole = {name for name, each in slices.policy.named_parameters() if each.shape == policy.get_parameter(name).shape}
+    held = sum(each.nbytes for each in parameters)
+    sliced = sum(each.nbytes for name, each in policy.named_parameters() if name not in whole)
+    raw = raw_seconds(actor.axis("micro_dp"), sliced, parameters[0].device, arguments.times)
+    entered: list[float] = []
+
+    def gather() -> None:
+        start = time.perf_counter()
+        with slices.gathered():
+            wait()
+            entered.append(time.perf_counter() - start)
+
+    both = seconds(gather, arguments.times)
+    fold = statistics.median(entered[2:])
+    peak = 0
+    if GPUS:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        base = torch.cuda.memory_allocated() - held
+        with slices.gathered():
+            peak = torch.cuda.max_memory_allocated() - base
+    digest = seconds(lambda: digests(actor.held_weights("policy").items()), arguments.times)
+    if rank == 0:
+        needed = held + sliced * (RANKS - 1)
+        print(
+            f"model {needed / 1e9:.3f} GB, of which a rank has {held / 1e9:.3f} GB and receives {sliced / 1e9:.3f} GB"
+        )
+        print(f"one raw all-gather   {raw * 1e3:8.2f} ms  {sliced / raw / 1e9:7.1f} GB/s received")
+        print(f"in place             {fold * 1e3:8.2f} ms  {sliced / fold / 1e9:7.1f} GB/s, {fold / raw:.2f}x of raw")
+        print(f"back to its slice    {(both - fold) * 1e3:8.2f} ms")
+        print(f"peak                 {peak / MiB:8.0f} MiB, generation slice {needed / MiB:.0f} MiB")
+        print(f"digests of a slice   {digest * 1e3:8.2f} ms  {held / digest / 1e9:7.1f} GB/s", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+# -- digests -----------------------------------------------------------------------------------------------------------
+
+
+def verified(arguments: argparse.Namespace) -> None:
+    """A sync between two pools, without digests and with them."""
+    config = configuration(arguments)
+    pools = [hf.ResourcePool([1], use_gpu=GPUS) for _ in range(2)]
+    deployment = hf.Deployment(
+        actor=hf.place(w.Actor, config, pool=pools[0]),
+        sampler=hf.place(Copy, w.SamplerConfig(config.model, config.generation), pool=pools[1]),
+    )
+    asked = Asked(x=torch.zeros(1))
+    with synced.compile(deployment, {B: 1}).launch("ray", deadline=300) as running:
+        size = running.step(asked).bytes.value
+        plain = seconds(lambda: running.step(asked), arguments.times)
+
+        def step() -> None:
+            with running.verifying("policy"):
+                running.step(asked)
+
+        checked = seconds(step, arguments.times)
+    cost = checked - plain
+    print(f"sync of {size / 1e9:.3f} GB         {plain * 1e3:8.1f} ms  {size / plain / 1e9:6.1f} GB/s")
+    print(
+        f"verified             {checked * 1e3:8.1f} ms  {cost / plain:+.1%}; every 20th step {cost / plain / 20:+.2%}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["in-place", "digests"])
+    for name, default in (("hidden", 2048), ("layers", 24), ("vocabulary", 32000), ("times", 10)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    arguments = parser.parse_args()
+    if arguments.what == "digests":
+        verified(arguments)
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=in_place, args=(rank, arguments, port)) for rank in range(RANKS)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    sys.exit(max(abs(process.exitcode or 0) for process in ranks))
+
+
+if __name__ == "__main__":
+    main()
