@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hfdsl.protocols.worker import Worker
     from hfdsl.types.batches import Batch
     from hfdsl.types.bounds import Within
-    from hfdsl.types.columns import Column, Metric, Obj, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
+    from hfdsl.types.columns import Column, Metric, Obj, bf16, bool_, f16, f32, f64, finite, i8, i16, i32, i64, u8
     from hfdsl.types.dims import Add, Dim, Div, Mul
     from hfdsl.types.ragged import Ragged
     from hfdsl.types.rows import Grouped, GroupedBy, Independent, Whole
@@ -108,6 +108,7 @@ __all__ = [
     "f64",
     "fill",
     "filter",
+    "finite",
     "function",
     "i8",
     "i16",
@@ -157,7 +158,7 @@ _NAMES = {
     "protocols.worker": "Worker",
     "types.batches": "Batch",
     "types.bounds": "Within",
-    "types.columns": "Column Metric Obj bf16 bool_ f16 f32 f64 i8 i16 i32 i64 u8",
+    "types.columns": "Column Metric Obj bf16 bool_ f16 f32 f64 finite i8 i16 i32 i64 u8",
     "types.dims": "Add Dim Div Mul",
     "types.ragged": "Ragged",
     "types.rows": "Grouped GroupedBy Independent Whole",

@@ -9,11 +9,13 @@ from typing import Any, TypeAlias
 
 from hfdsl.errors import WiringError
 from hfdsl.graph.signatures import PortType, RecordType, Signature
+from hfdsl.graph.value_checks import check_objects, raw_columns
 from hfdsl.protocols.kinds import PerRank, PerStage
-from hfdsl.types.batches import Batch, schema
+from hfdsl.types.batches import schema
 from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
 from hfdsl.types.dims import Size, constant, solve
 from hfdsl.types.ragged import Jagged
+from hfdsl.types.values import without_values
 
 
 @contextmanager
@@ -31,7 +33,7 @@ def inputs_unchanged(label: str, arguments: Mapping[str, Any]) -> Iterator[None]
         (argument, column, tensor, tensor._version)
         for argument, value in arguments.items()
         for part in (value if isinstance(value, (PerRank, PerStage)) else (value,))
-        for column, tensor in _columns(part).items()
+        for column, tensor in raw_columns(part).items()
         if counts_writes(tensor)
     ]
     yield
@@ -51,12 +53,6 @@ def versions(columns: Mapping[str, Any]) -> dict[str, int]:
 def counts_writes(value: Any) -> bool:
     """Whether a raw column is a tensor that counts its in-place operations."""
     return hasattr(value, "_version") and not value.is_inference()
-
-
-def _columns(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, Batch):
-        return value.__hf_columns__
-    return {"": value._value} if isinstance(value, Column) else {}
 
 
 _RESULTS: dict[type, type] = {ColumnSpec: Column, ObjSpec: Obj, MetricSpec: Metric}
@@ -80,8 +76,11 @@ def check_result(label: str, returns: PortType, result: Any, where: str) -> None
             raw = result._value
             right = str(raw.dtype) == f"torch.{returns.dtype.torch_name}" and raw.dim() == len(returns.dims)
             right = right and isinstance(raw, Jagged) is returns.ragged
+            storage = None if isinstance(raw, Jagged) else without_values(raw)
+            got, right = storage or got, right and storage is None
     if not right:
         raise WiringError("HF805", f"'{label}' declares {returns} and returned {got} {where}{hint}")
+    check_objects(label, returns, result, where)
 
 
 def check_widths(
@@ -108,13 +107,14 @@ def check_widths(
     known = {**(planned or {}), **argument_widths}
     for column, dim, length, at_most in sorted(expected, key=lambda width: len(width[1].atoms)):
         wanted = dim.substitute(known).value
-        if wanted is None or dim.value is not None or length == wanted or (at_most and length < wanted):
+        if wanted is None or length == wanted or (at_most and length < wanted):
             continue
         got = f"column '{column}' of width {length}" if column else f"a width of {length}"
         if at_most:
             got = f"column '{column}' with a row of {length}" if column else f"a row of {length}"
         who = "its arguments have" if argument_widths.keys() >= set(dim.atoms) else "the plan has"
-        raise WiringError("HF805", f"'{label}' returned {got} {where}, where {who} {dim} = {wanted}")
+        why = f"{who} {dim} = {wanted}" if dim.atoms else f"it declares {wanted}"
+        raise WiringError("HF805", f"'{label}' returned {got} {where}, where {why}")
 
 
 def _known_widths(signature: Signature, arguments: Mapping[str, Any]) -> dict[Any, Size]:
@@ -138,7 +138,7 @@ _Width: TypeAlias = "tuple[str, Size, int, bool]"
 def _widths(kind: PortType, value: Any) -> Iterator[_Width]:
     """The widths of a value: its dense columns, their inner dims that are not those of rows, and how long they are."""
     for name, spec in _column_specs(kind):
-        raw = _columns(value).get(name)
+        raw = raw_columns(value).get(name)
         if raw is not None and not spec.ragged and len(raw.shape) == len(spec.dims):
             rows = set(spec.dims[0].atoms)
             for dim, length in zip(spec.dims[1:], raw.shape[1:], strict=True):
@@ -149,7 +149,7 @@ def _widths(kind: PortType, value: Any) -> Iterator[_Width]:
 def _longest_rows(kind: PortType, value: Any) -> Iterator[_Width]:
     """The longest row of each ragged column of a value, which its dim bounds."""
     for name, spec in _column_specs(kind):
-        raw = _columns(value).get(name)
+        raw = raw_columns(value).get(name)
         if isinstance(raw, Jagged) and spec.ragged and _bounds_no_rows(spec):
             yield name, spec.dims[1], int(raw.shape[1]), True
 

@@ -13,6 +13,7 @@ from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.graph.body_checks import check_result, check_widths, inputs_unchanged
 from hfdsl.graph.parameters import optional_role
 from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, Signature, role_signatures, type_hints
+from hfdsl.graph.value_checks import check_finite_arguments, check_finite_result, raw_columns
 from hfdsl.protocols.call import Call, in_call, running_call, seeded
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.protocols.kinds import PerRank, PerStage
@@ -99,10 +100,12 @@ def _rows(value: Any) -> int | None:
 def call_body(label: str, signature: Signature, body: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Run a body as a plan of one rank does: as the next call of the run, its result held against its declaration."""
     run = active_run()
+    check_finite_arguments(label, signature, arguments, "row {}".format)
     with run.next_call(arguments) if run else nullcontext(), inputs_unchanged(label, arguments):
         result = body(**arguments)
     check_result(label, signature.returns, result, "on rank 0")
     check_widths(label, signature, arguments, result, "on rank 0")
+    check_finite_result(label, signature, raw_columns(result), "row {}".format)
     return narrowed(signature.returns, result)
 
 

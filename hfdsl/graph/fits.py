@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from itertools import chain, islice
 from numbers import Complex, Integral, Real
 from types import UnionType
 from typing import Annotated, Any, Literal, NewType, TypeVar, Union, get_args, get_origin
@@ -15,6 +18,9 @@ from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.types.bounds import annotations_of
 from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
 from hfdsl.types.dims import Answer
+
+TESTED_ENTRIES = 4096
+"""How many entries of containers are looked at, for each column that a body returns."""
 
 
 def fits_static(actual: object, annotation: Any) -> bool:
@@ -68,6 +74,39 @@ def fits_value(value: object, annotation: Any) -> bool:
     except TypeError:
         return True
     return _entries_fit(value, kind, inner)
+
+
+def surely_fit(values: Iterable[object], annotation: Any) -> bool:
+    """Whether values are of an annotation, by their classes alone: fast, and False where that does not tell.
+
+    Of what lists and dicts among them hold, it looks at the first ``TESTED_ENTRIES``.
+
+    >>> surely_fit(["a", None], str | None), surely_fit([[1], ["x"]], list[int]), surely_fit([1], Literal[1, 2])
+    (True, False, False)
+    """
+    values = list(islice(values, TESTED_ENTRIES)) if isinstance(values, chain) else values
+    classes, origin, inner = set(map(type, values)), get_origin(annotation), get_args(annotation)
+    if origin is list and classes <= {list}:
+        return surely_fit(chain.from_iterable(values), inner[0])  # type: ignore[arg-type]  # all are lists
+    if origin is dict and classes <= {dict}:
+        pairs = chain.from_iterable(value.items() for value in values)  # type: ignore[attr-defined]  # all are dicts
+        keys, entries = zip(*islice(pairs, TESTED_ENTRIES), strict=True) if any(values) else ((), ())
+        return surely_fit(keys, inner[0]) and surely_fit(entries, inner[1])
+    return all(_is_of(kind, annotation) for kind in classes)
+
+
+@lru_cache(maxsize=4096)
+def _is_of(kind: type, annotation: Any) -> bool:
+    """Whether all objects of a class are certainly of an annotation: a plain class, or a union of some."""
+    if get_origin(annotation) in (Union, UnionType):
+        return any(_is_of(kind, option) for option in get_args(annotation))
+    wanted = type(None) if annotation is None else annotation
+    if not isinstance(wanted, type) or getattr(wanted, "_is_protocol", False):
+        return wanted is Any
+    try:
+        return issubclass(kind, _NUMBERS.get(wanted, wanted))
+    except TypeError:  # a TypedDict, for one
+        return False
 
 
 def field_misfit(value: object, within: tuple[object, ...] = ()) -> tuple[str, Any, object] | None:

@@ -17,7 +17,17 @@ from hfdsl.protocols.protocol import Gives, Protocol
 from hfdsl.protocols.register import Registration, registered_methods
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.bounds import Within, bounds_of
-from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec, optional_of
+from hfdsl.types.columns import (
+    Column,
+    ColumnSpec,
+    Metric,
+    MetricSpec,
+    Obj,
+    ObjSpec,
+    field_spec,
+    is_marked_finite,
+    optional_of,
+)
 from hfdsl.types.rows import Grouped, GroupedBy, Independent, RowDependence, group_size
 
 VALUE = ""
@@ -270,7 +280,10 @@ def type_hints(body: Callable[..., Any], where: str) -> dict[str, Any]:
     """
     try:
         annotations = dict(_annotations(body))
-        return typing.get_type_hints(body) if any(map(_is_annotated, annotations.values())) else annotations
+        if not any(map(_is_annotated, annotations.values())):
+            return annotations
+        marked = {name: annotation for name, annotation in annotations.items() if _has_finite(annotation)}
+        return typing.get_type_hints(body) | marked
     except DefinitionError:
         raise
     except (NameError, AttributeError, TypeError, ValueError, LookupError, SyntaxError) as error:
@@ -293,6 +306,10 @@ def bounds_of_parameters(body: Callable[..., Any]) -> dict[str, Within]:
 def _annotations(body: Callable[..., Any]) -> Mapping[str, Any]:
     """The annotations of a function as objects, with what ``Annotated`` adds."""
     return typing.get_type_hints(body, include_extras=True)
+
+
+def _has_finite(annotation: Any) -> bool:
+    return is_marked_finite(annotation) or any(map(_has_finite, get_args(annotation)))
 
 
 def _is_annotated(annotation: Any) -> bool:
@@ -324,6 +341,8 @@ def port_type(annotation: Any, where: str) -> PortType:
     if isinstance(annotation, type) and issubclass(annotation, Batch):
         schema(annotation)
         return RecordType(annotation)
+    if is_marked_finite(annotation) or is_marked_finite(optional_of(annotation)):
+        return field_spec(annotation, where)
     origin, certain = get_origin(annotation), get_origin(optional_of(annotation))
     if any(isinstance(kind, type) and issubclass(kind, (Column, Obj, Metric)) for kind in (origin, certain)):
         return field_spec(annotation, where)

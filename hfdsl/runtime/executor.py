@@ -43,6 +43,7 @@ from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import HfError, RoleError, WiringError
 from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.program import Constant, Ref
+from hfdsl.graph.value_checks import check_finite_arguments, check_finite_result
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader, to_columns
@@ -352,6 +353,7 @@ class Executor:
             dataflow=call.plan,
             balanced_rows=balanced,
         )
+        current_row = _row_name(current)
         body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
         if self._recorder is not None:
             body = self._recorder.around(step.label, current, body)
@@ -361,6 +363,7 @@ class Executor:
         if self._own_process:
             seed_streams(current)
         streams = nullcontext() if self._own_process else seeded(current)
+        check_finite_arguments(step.label, step.signature, arguments, current_row)
         with in_call(current), streams, peers, inputs_unchanged(step.label, arguments):
             try:
                 result = body(**arguments)
@@ -371,11 +374,26 @@ class Executor:
             except Exception as error:  # noqa: BLE001  # the user's code may raise anything
                 raise role_error(step.label, self._rank, call.step, error) from None
         presence = self._plans[call.plan].presence.get(step.node, {})
-        return result_columns(step, index, table, presence, arguments, result, self._widths[call.plan, step.node])
+        columns = result_columns(step, index, table, presence, arguments, result, self._widths[call.plan, step.node])
+        if step.custom is not None or self._rank in step.layout.holders:  # others are never looked at
+            check_finite_result(step.label, step.signature, columns, current_row)
+        return columns
 
 
 def _load_state(_: str, worker: Any, state: FlatState) -> None:
     worker.load_state(unflatten_state(state))
+
+
+def _row_name(call: Call) -> Callable[[int], str]:
+    """How messages name a row of a rank's chunk: by its number in the call, and by that on the rank."""
+
+    def name(row: int) -> str:
+        if call.row_count is None or row >= call.row_count:
+            return f"row {row} of rank {call.rank}"
+        number = call.balanced_rows[row] if call.balanced_rows else call.first_row + row
+        return f"row {number} (row {row} of rank {call.rank})"
+
+    return name
 
 
 def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from hfdsl.errors import HfError
@@ -31,6 +34,9 @@ class Processes:
     digesting_generation: int = 0
     """The generation of the processes that digest them."""
 
+    _busy: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _busy_with: str = ""
+
     @property
     def generation(self) -> int:
         """How often processes were replaced."""
@@ -46,6 +52,21 @@ class Processes:
             self.digesting_generation = self.generation
             self.syncs.forget()
             self.digest_exports(backend)
+
+    @contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """Within this, no other thread steps, saves or loads here: calls of two would mix within one step.
+
+        Raises:
+            HfError: HF821 where another thread, or a body of the step itself, is within one.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise HfError("HF821", f"{what} was called during {self._busy_with}, which has not returned")
+        try:
+            self._busy_with = f"{what} in thread '{threading.current_thread().name}'"
+            yield
+        finally:
+            self._busy.release()
 
     def usable_backend(self, plan_name: str) -> Backend:
         """The backend, while it can be used.

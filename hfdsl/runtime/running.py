@@ -19,7 +19,7 @@ from hfdsl.plan.size_checks import check_sizes
 from hfdsl.plan.sizes import bind_sizes, row_dims
 from hfdsl.plan.timeline import Timeline, TraceFile
 from hfdsl.runtime.backend import Backend
-from hfdsl.runtime.loading import LoaderThread
+from hfdsl.runtime.loading import END, LoaderThread
 from hfdsl.runtime.messages import SMALL_PAYLOAD_BYTES
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.recording import begin
@@ -151,7 +151,8 @@ class Running:
                 saving.wait()
             return saving
 
-        return attempt() if recovery is None else recovery.run(self.plan.name, attempt)
+        with self._processes.alone("a save"):
+            return attempt() if recovery is None else recovery.run(self.plan.name, attempt)
 
     def _saving(self, folder: Path) -> Saving:
         return Saving(
@@ -175,11 +176,12 @@ class Running:
         backend = self._processes.usable_backend(self.plan.name)
         manifest = read_manifest(Path(folder), self.plan.deployment, self._processes.seed)
         place = str(Path(folder).resolve())
-        try:
-            backend.load(place, manifest.roles)
-        except BaseException as error:
-            self._processes.broken = f"a load of '{folder}' ({type(error).__name__})"
-            raise
+        with self._processes.alone("a load"):
+            try:
+                backend.load(place, manifest.roles)
+            except BaseException as error:
+                self._processes.broken = f"a load of '{folder}' ({type(error).__name__})"
+                raise
         self._stream = None  # what was in flight belongs to the states before
         self._processes.syncs.forget()
         known = self._processes.steps
@@ -286,9 +288,10 @@ class Running:
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
         recovery = self._processes.recovery
-        if recovery is None:
-            return self._verify(state)
-        return recovery.run(self.plan.name, lambda: self._verify(state))
+        with self._processes.alone("a verification"):
+            if recovery is None:
+                return self._verify(state)
+            return recovery.run(self.plan.name, lambda: self._verify(state))
 
     def _verify(self, state: str) -> Verified:
         """Compare digests once, on the processes that there are by now."""
@@ -371,7 +374,12 @@ class Running:
                 and that do not work out, HF313 and HF321 for what filters keep.
             RoleError: HF806 where a body raised; the run is broken then.
             HfError: HF807 where a body waits for peers that never arrive, or the deadline passed; broken as well.
+                HF821 where another thread is within a step here.
         """
+        with self._processes.alone(f"a step of '{self.plan.name}'"):
+            return self._step(batches, named)
+
+    def _step(self, batches: tuple[Batch, ...], named: dict[str, Batch]) -> Any:
         backend = self._processes.usable_backend(self.plan.name)
         if self.plan.steps_in_flight:
             use = "use 'for result in running.stream(loader)' instead of running.step(batch)"
@@ -447,7 +455,12 @@ class Running:
     def _results(self, stream: Stream, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
         source = LoaderThread(loader, timeout, lambda: str(stream.order))
         try:
-            for result in stream.results(source, decisions):
+            results = stream.results(source, decisions)
+            while True:
+                with self._processes.alone(f"a stream of '{self.plan.name}'"):
+                    result = next(results, END)
+                if result is END:
+                    return
                 yield result
                 self._processes.usable_backend(self.plan.name)
         finally:

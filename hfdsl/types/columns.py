@@ -10,6 +10,7 @@ from numbers import Number
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
+    Annotated,
     Any,
     ClassVar,
     ForwardRef,
@@ -255,10 +256,20 @@ REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Finite:
+    """What ``hf.finite`` is: a mark that the values of a column are finite."""
+
+
+finite = Finite()
+"""Declares that a column has no NaN and no infinity, ``Annotated[f32[B], hf.finite]``; a run holds it to that."""
+
+
+@dataclass(frozen=True, slots=True)
 class ColumnSpec:
     """A declared tensor column: dtype and dims in normal form, row dim first; an optional one may be absent.
 
     In a ragged one, the dim after the rows is the most that a row may have. ``quotients`` are the ``Div``s in the dims.
+    A ``finite`` one has no NaN and no infinity, which no check can know and a run tests.
     """
 
     dtype: type[DType]
@@ -266,6 +277,7 @@ class ColumnSpec:
     optional: bool = False
     ragged: bool = False
     quotients: tuple[Size, ...] = field(default=(), compare=False, repr=False)
+    finite: bool = field(default=False, compare=False, repr=False)
 
     def __str__(self) -> str:
         dims = [f"~{dim}" if self.ragged and i == 1 else str(dim) for i, dim in enumerate(self.dims)]
@@ -326,6 +338,11 @@ def optional_of(annotation: object) -> object | None:
     return others[0] if len(others) == 1 and len(get_args(annotation)) == 2 else None
 
 
+def is_marked_finite(annotation: object) -> bool:
+    """Whether an annotation is ``Annotated[..., hf.finite]``."""
+    return get_origin(annotation) is Annotated and any(extra == finite for extra in get_args(annotation)[1:])
+
+
 def field_spec(annotation: object, where: str) -> FieldSpec:
     """Read an annotation such as ``f32[B, R]`` or ``f32[B, R] | None``; ``where`` names it in the error.
 
@@ -333,6 +350,11 @@ def field_spec(annotation: object, where: str) -> FieldSpec:
         DefinitionError: HF101 bad dim, HF102 unknown dtype, HF104 not a column, HF116 unknown reduction, HF117 a metric
             that may be absent.
     """
+    if is_marked_finite(annotation):
+        spec = field_spec(get_args(annotation)[0], where)
+        if not isinstance(spec, ColumnSpec):
+            raise DefinitionError("HF104", f"{where}: hf.finite is a mark of columns with numbers, and {spec} is none")
+        return replace(spec, finite=True)
     inner = optional_of(annotation)
     if inner is not None:
         spec = field_spec(inner, where)

@@ -33,12 +33,20 @@ def plain(record: type, name: str, value: Any, spec: FieldSpec) -> Any:
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
             raise WiringError("HF206", f"{where} takes a list, one object a row, got {got}")
         return list(value)
+    return _tensor(value, spec, where)
+
+
+def _tensor(value: Any, spec: ColumnSpec, where: str) -> Any:
+    """The raw tensor of a column, dense or ragged as it is declared."""
+    got = type(value).__name__
     if spec.ragged or isinstance(value, Jagged) or getattr(value, "is_nested", False):
         value = _ragged(value, spec, where)
     dtype = _dtype_of(value)
     if not hasattr(value, "untyped_storage"):
         raise WiringError("HF206", f"{where} takes a torch.Tensor as {spec}, got {got}")
     differs = f"{where} is declared {spec} and got {actual(value, spec)}"
+    if not isinstance(value, Jagged) and (storage := without_values(value)) is not None:
+        raise WiringError("HF206", f"{where} takes a dense tensor as {spec}, got {storage}")
     if dtype is not spec.dtype:
         raise WiringError("HF220", f"{differs}; convert it with .to(torch.{spec.dtype.torch_name})")
     if value.dim() != len(spec.dims):
@@ -54,7 +62,25 @@ def _is_dense(value: Any, spec: ColumnSpec) -> bool:
         and not getattr(value, "is_nested", True)  # one of rows of several lengths has no such mark
         and _dtype_of(value) is spec.dtype
         and value.dim() == len(spec.dims)
+        and without_values(value) is None
     )
+
+
+def without_values(tensor: Any) -> str | None:
+    """Why a tensor holds no dense values that another process could receive: it is sparse, or has only a shape.
+
+    A nested tensor has values of its own kind.
+    """
+    if tensor.is_meta:
+        return "a meta tensor, which has a shape and no values"
+    if getattr(tensor, "is_nested", False) or _is_strided(tensor.layout):
+        return None
+    return f"one of layout {tensor.layout}: .to_dense() makes it dense"
+
+
+@cache  # by torch's few layouts
+def _is_strided(layout: object) -> bool:
+    return str(layout) == "torch.strided"
 
 
 def _dtype_of(value: Any) -> type[DType] | None:
