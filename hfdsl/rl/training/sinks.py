@@ -1,7 +1,14 @@
 """Where records go beside the files of a run: W&B and MLflow.
 
-A sink that fails does not end a run: its records are counted, one warning says why at the first, and another how many
-there were at the end. A run that continues goes on with the run of the sink, whose name is in ``sinks.json``::
+A sink works in a thread of its own, so no step waits for a server. One that is slow, fails or hangs loses records, and
+the run no time: a warning says why at the first, and another at the end how many. With at most two records waiting, and
+a server that hangs from step 1 on::
+
+    step       1          2    3      4      5      end
+    waiting               2    2, 3   2, 3   2, 3   given up after CLOSE_SECONDS: five records are not there
+    dropped                           4      4, 5
+
+A run that continues goes on with the run of the sink, whose name is in ``sinks.json``::
 
     first launch    steps 1 to 14 are sent, then the run is killed; the last checkpoint is of step 10
     --resume        steps 11 to 14 are taken again with the same results, and sent no second time; 15 is sent
@@ -12,12 +19,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 from uuid import uuid4
 
@@ -32,6 +41,12 @@ SINKS_FILE = "sinks.json"
 
 MAX_FAILURES = 3
 """After so many records in a row that cannot be sent, a sink gets no more: each may have waited for a timeout."""
+
+WAITING_RECORDS = 1000
+"""The most records that wait for a sink; it never gets those that come while so many wait."""
+
+CLOSE_SECONDS = 30.0
+"""How long the end of a run waits for a sink that still has records to take."""
 
 MAX_PARAMETERS = 100
 """MLflow's limit for a batch."""
@@ -59,12 +74,16 @@ class SinkRun:
         return cls(folder / SINKS_FILE, name, known["id"], known["last"], continues=True)
 
     def save(self, step: int) -> None:
-        """Keep the last step that was sent."""
+        """Write the last step that was sent into the file, which all sinks of a run share."""
         self.last = max(self.last, step)
-        runs = {**_read(self.file), self.name: {"id": self.id, "last": self.last}}
-        new = self.file.with_suffix(".new")
-        new.write_text(json.dumps(runs, indent=1) + "\n", "utf-8")
-        new.replace(self.file)
+        with _SINKS_FILE_LOCK:
+            runs = {**_read(self.file), self.name: {"id": self.id, "last": self.last}}
+            new = self.file.with_suffix(".new")
+            new.write_text(json.dumps(runs, indent=1) + "\n", "utf-8")
+            new.replace(self.file)
+
+
+_SINKS_FILE_LOCK = threading.Lock()
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -77,55 +96,100 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 class Sink:
-    """A writer that may fail: what it raises is a warning, and its records are counted."""
+    """A writer in a thread, which may be slow, fail or hang: the run sees a warning, and nothing else of it.
 
-    def __init__(self, run: SinkRun, open_writer: Callable[[SinkRun], Writer]) -> None:
-        self._run, self._had = run, run.last
-        self._writers: list[Writer] = []
-        self._failures_in_a_row, self._warned = 0, False
-        self.lost = 0
-        self._attempt("cannot be opened", lambda: self._writers.append(open_writer(run)))
+    Only the thread of the run counts the records that it hands over, and warns; only the sink's own counts those sent.
+    """
+
+    def __init__(
+        self,
+        run: SinkRun,
+        open_writer: Callable[[SinkRun], Writer],
+        *,
+        waiting: int = WAITING_RECORDS,
+        close_seconds: float = CLOSE_SECONDS,
+    ) -> None:
+        self._run, self._last_of_before = run, run.last
+        self._waiting, self._close_seconds = waiting, close_seconds
+        self._records = SimpleQueue[Record | None]()
+        self._handed_over, self._sent = 0, 0
+        self._activity, self._problem, self._warned = "opens", "", False
+        self._abandoned = threading.Event()
+        self._thread = threading.Thread(
+            target=self._send_all, args=(open_writer,), name=f"hfdsl-{run.name}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def lost(self) -> int:
+        """How many records the sink has not got; while the run goes on, those that wait for it count."""
+        return self._handed_over - self._sent
 
     def write(self, record: Record) -> None:
-        """Send a record, unless the run of the sink has its step from before."""
-        if record.step <= self._had:
-            return
-        is_up = bool(self._writers) and self._failures_in_a_row < MAX_FAILURES
-        if is_up and self._attempt("does not take a record", lambda: self._send(record)):
-            self._failures_in_a_row = 0
-        else:
-            self._failures_in_a_row += 1
-            self.lost += 1
+        """Hand over a record, unless the run of the sink has its step from before."""
+        if record.step > self._last_of_before:
+            self._handed_over += 1
+            if self._records.qsize() < self._waiting:
+                self._records.put(record)
+            else:
+                self._note(f"is too slow: {self._waiting} records wait for it, and it gets no more until it takes some")
+        self._warn_of_the_problem()
 
     def close(self) -> None:
-        """End the run of the sink, and report how many records it does not have."""
-        for writer in self._writers:
-            self._attempt("cannot be closed", writer.close)
+        """End the run of the sink as soon as it has its records, and report how many it does not have."""
+        self._records.put(None)
+        self._thread.join(self._close_seconds)
+        if self._thread.is_alive():
+            self._abandoned.set()
+            self._note(f"still {self._activity} {self._close_seconds:g} s after the last step; the run ends without it")
+        self._warn_of_the_problem()
         if self.lost:
             self._warn(f"{self.lost} records were not sent; metrics.jsonl has all")
 
-    def _send(self, record: Record) -> None:
-        for writer in self._writers:
-            writer.write(record)
-        self._run.save(record.step)
-
-    def _attempt(self, problem: str, action: Callable[[], None]) -> bool:
-        """Whether an action succeeds; the first that does not is a warning."""
+    def _send_all(self, open_writer: Callable[[SinkRun], Writer]) -> None:
+        """What the thread does."""
         try:
-            action()
+            writer = open_writer(self._run)
         except Exception as error:  # noqa: BLE001  # a client of a server may raise anything
-            if not self._warned:
-                self._warn(f"{problem}: {type(error).__name__}: {error}; the run goes on without it")
+            self._note_error("cannot be opened", error)
+            return
+        self._activity, failures_in_a_row = "takes records", 0
+        while (record := self._records.get()) is not None and not self._abandoned.is_set():
+            if failures_in_a_row == MAX_FAILURES:
+                continue
+            try:
+                writer.write(record)
+                self._run.save(record.step)
+            except Exception as error:  # noqa: BLE001
+                self._note_error("does not take a record", error)
+                failures_in_a_row += 1
+            else:
+                self._sent += 1
+                failures_in_a_row = 0
+        self._activity = "closes"
+        try:
+            writer.close()
+        except Exception as error:  # noqa: BLE001
+            self._note_error("cannot be closed", error)
+
+    def _note_error(self, problem: str, error: Exception) -> None:
+        self._note(f"{problem}: {type(error).__name__}: {error}; the run goes on without it")
+
+    def _note(self, problem: str) -> None:
+        """Leave the first problem for the thread of the run to report."""
+        self._problem = self._problem or problem
+
+    def _warn_of_the_problem(self) -> None:
+        if self._problem and not self._warned:
             self._warned = True
-            return False
-        return True
+            self._warn(self._problem)
 
     def _warn(self, problem: str) -> None:
         warnings.warn(HfWarning("HF722", f"{self._run.name}: {problem}"), stacklevel=3)
 
 
 def sinks(config: RunConfig, table: Table, folder: Path, *, resume: bool) -> Iterator[Writer]:
-    """The sinks that a run is configured with, each open."""
+    """The sinks that a run is configured with."""
     wandb, mlflow = config.wandb, config.mlflow
     if wandb is not None:
         yield Sink(SinkRun.of(folder, "wandb", resume=resume), lambda run: WandbWriter(wandb, run, table, folder))

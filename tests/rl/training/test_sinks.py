@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from hfdsl.errors import ConfigError, HfWarning
-from hfdsl.rl.training.metrics import Record
+from hfdsl.rl.training.metrics import Record, Writer
 from hfdsl.rl.training.preflight import packages
 from hfdsl.rl.training.run_config import MlflowConfig, WandbConfig
 from hfdsl.rl.training.sinks import MAX_FAILURES, MlflowWriter, Sink, SinkRun, WandbWriter
@@ -46,11 +47,16 @@ class Remembered:
         self.closed = True
 
 
-def sent(folder: Path, writer: Remembered, steps: Iterator[int] | range, *, resume: bool = False) -> list[str]:
-    """The warnings of a launch that writes these steps."""
+def sent(folder: Path, writer: Remembered, steps: Iterable[int], *, resume: bool = False) -> list[str]:
+    """The warnings of a launch that writes these steps to a run of W&B."""
+    return warnings_of(SinkRun.of(folder, "wandb", resume=resume), lambda run: writer, steps)
+
+
+def warnings_of(run: SinkRun, open_writer: Callable[[SinkRun], Writer], steps: Iterable[int]) -> list[str]:
+    """The warnings of a sink that is opened, written and closed."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        sink = Sink(SinkRun.of(folder, "wandb", resume=resume), lambda run: writer)
+        sink = Sink(run, open_writer)
         for step in steps:
             sink.write(record(step))
         sink.close()
@@ -85,11 +91,98 @@ def test_a_sink_that_cannot_be_opened_does_not_end_the_run(tmp_path: Path) -> No
     def refuse(run: SinkRun) -> Remembered:
         raise OSError("no route")
 
-    with pytest.warns(HfWarning, match="HF722: mlflow: cannot be opened: OSError: no route"):
-        sink = Sink(SinkRun.of(tmp_path, "mlflow", resume=False), refuse)
+    assert warnings_of(SinkRun.of(tmp_path, "mlflow", resume=False), refuse, [1]) == [
+        "HF722: mlflow: cannot be opened: OSError: no route; the run goes on without it",
+        "HF722: mlflow: 1 records were not sent; metrics.jsonl has all",
+    ]
+
+
+class Blocking(Remembered):
+    """A writer that takes its first record when ``opened`` is set, and none before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.opened = Event(), Event()
+
+    def write(self, record: Record) -> None:
+        self.entered.set()
+        self.opened.wait()
+        super().write(record)
+
+
+@pytest.fixture
+def blocking() -> Iterator[Blocking]:
+    writer = Blocking()
+    yield writer
+    writer.opened.set()
+
+
+def test_no_step_waits_for_a_sink_that_is_slow(tmp_path: Path, blocking: Blocking) -> None:
+    sink = Sink(SinkRun.of(tmp_path, "wandb", resume=False), lambda run: blocking, waiting=2)
+    sink.write(record(0))
+    blocking.entered.wait()
     sink.write(record(1))
-    with pytest.warns(HfWarning, match="1 records"):
+    sink.write(record(2))
+    with pytest.warns(HfWarning, match="HF722: wandb: is too slow: 2 records wait for it"):
+        sink.write(record(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sink.write(record(4))  # the reason is a warning once
+    assert blocking.steps == []
+    blocking.opened.set()
+    with pytest.warns(HfWarning, match="HF722: wandb: 2 records were not sent"):
         sink.close()
+    assert (blocking.steps, blocking.closed, sink.lost) == ([0, 1, 2], True, 2)
+
+
+def test_a_run_ends_although_a_sink_hangs(tmp_path: Path, blocking: Blocking) -> None:
+    sink = Sink(SinkRun.of(tmp_path, "wandb", resume=False), lambda run: blocking, close_seconds=0)
+    for step in range(3):
+        sink.write(record(step))
+    blocking.entered.wait()
+    with pytest.warns(HfWarning) as caught:
+        sink.close()
+    assert [str(warning.message) for warning in caught] == [
+        "HF722: wandb: still takes records 0 s after the last step; the run ends without it",
+        "HF722: wandb: 3 records were not sent; metrics.jsonl has all",
+    ]
+    blocking.opened.set()
+    join(sink)
+    assert blocking.steps == [0]  # it was given up
+
+
+def test_a_run_ends_although_a_sink_hangs_while_it_opens(tmp_path: Path) -> None:
+    opened, writer = Event(), Remembered()
+
+    def hang(run: SinkRun) -> Remembered:
+        opened.wait()
+        return writer
+
+    sink = Sink(SinkRun.of(tmp_path, "wandb", resume=False), hang, close_seconds=0)
+    sink.write(record(0))
+    with pytest.warns(HfWarning) as caught:
+        sink.close()
+    assert "wandb: still opens 0 s after the last step" in str(caught[0].message)
+    assert "wandb: 1 records were not sent" in str(caught[1].message)
+    opened.set()
+    join(sink)
+    assert writer.steps == []
+
+
+def join(sink: Sink) -> None:
+    """Wait for the thread of a sink that was given up."""
+    sink._thread.join()  # nothing else tells that it has ended
+
+
+def test_sinks_of_one_run_write_the_same_file(tmp_path: Path) -> None:
+    names = ("wandb", "mlflow")
+    opened = [Sink(SinkRun.of(tmp_path, name, resume=False), lambda run: Remembered()) for name in names]
+    for step in range(100):
+        for sink in opened:
+            sink.write(record(step))
+    for sink in opened:
+        sink.close()
+    assert {name: SinkRun.of(tmp_path, name, resume=True).last for name in names} == dict.fromkeys(names, 99)
 
 
 @pytest.mark.parametrize("project", ["", "a/b", "x" * 129])
