@@ -149,6 +149,7 @@ CODES: dict[str, Code] = {
     "HF721": Code("a divisor of a loss that is not the length of the longest response", "warning"),
     "HF722": Code("a metric sink that gets nothing", "warning"),
     "HF723": Code("a model that is downloaded when the run starts", "warning"),
+    "HF724": Code("a data set that is downloaded when the run starts", "warning"),
     # HF73x layouts of weights
     "HF730": Code("a parameter that is loaded and that no role exports"),
     "HF731": Code("a parameter that is exported and that the role which loads does not have", "warning"),

@@ -77,28 +77,6 @@ def download_command(kind: RepositoryKind, name: str, revision: str | None) -> s
     return f"hf download {name}{options}"
 
 
-def how_to_read(name: str, revision: str | None) -> str:
-    """Where the hub's cache on this machine has a data set; else the command that downloads it."""
-    folder, cached = f"data/{name.partition('/')[2]}", cached_snapshot("dataset", name, revision)
-    if cached is None:
-        command = download_command("dataset", name, revision)
-        return f"it is not in this machine's cache; {command} --local-dir {folder}, and then write '{folder}'"
-    pinned = f", revision='{revision}'" if revision else ""
-    return (
-        f"it is in this machine's cache ({_size(cached)}): write '{cached}', which is what "
-        f"huggingface_hub.snapshot_download('{name}', repo_type='dataset'{pinned}, local_files_only=True) returns"
-    )
-
-
-def _size(folder: Path) -> str:
-    """The size of all files of a folder, those that links lead to included."""
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.1f} {unit}"
-    return f"{size} bytes"
-
-
 def cached_snapshot(kind: RepositoryKind, name: str, revision: str | None = None) -> Path | None:
     """The folder in which the hub's cache holds a snapshot of a model or a data set, without asking the network.
 

@@ -24,8 +24,10 @@ NAMES = config_names()
 def at_the_root(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", str(int("hf812_hub" in request.node.name)))
-    monkeypatch.setattr(packages, "is_installed", lambda package: package != "datasets")
+    node = request.node.name
+    monkeypatch.setenv("HF_HUB_OFFLINE", str(int("hf812_hub" in node or "hf902_hub]" in node)))
+    has_datasets = "hub" in node or "hf724" in node
+    monkeypatch.setattr(packages, "is_installed", lambda package: package != "datasets" or has_datasets)
     for variable in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_MODE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -86,7 +88,7 @@ def test_configurations_beside_a_mistake_are_not_reported(name: str, change: str
     [
         name
         for name in NAMES
-        if name[:5] in ("hf710", "hf722", "hf723", "hf902", "hf812") and name != "hf902_evaluation"
+        if name[:5] in ("hf710", "hf722", "hf723", "hf724", "hf902", "hf812") and name != "hf902_evaluation"
     ],
 )
 def test_files_and_packages_of_this_machine_are_left_out_elsewhere(name: str) -> None:

@@ -1,15 +1,14 @@
-"""Where rows come from: ``reasoning-gym``, JSON lines, and data sets of Hugging Face in local files."""
+"""Where rows come from: ``reasoning-gym``, JSON lines, and data sets of Hugging Face."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from glob import glob
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias
 
 from hfdsl.errors import DataError
+from hfdsl.rl.data.hugging_face import read
 from hfdsl.rl.fields import Count, check_fields
 from hfdsl.types.batches import closest
 from hfdsl.types.foreign_text import parse_json
@@ -90,17 +89,22 @@ class JsonLines:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A data set in local files: parquet, arrow, JSON, JSON lines or CSV, or a folder that ``save_to_disk`` made.
+    """A data set on the Hugging Face hub, or in local files: parquet, arrow, JSON, JSON lines or CSV, or a folder.
 
     Hugging Face's ``datasets`` reads it. Rows stay on disk until they are read, so files may be larger than memory.
+    ``HF_HUB_OFFLINE`` keeps it from the network: it reads what the hub's cache on this machine has.
     """
 
     path: str
-    """The file or folder; or a pattern of files of one kind, such as ``"data/train-*.parquet"``, in the order of their
-    names."""
+    """A name on the hub such as ``"openai/gsm8k@main"``, where the revision may be left out; a file; a pattern of files
+    of one kind, such as ``"data/train-*.parquet"``, in the order of their names; or a folder: one that ``save_to_disk``
+    made, or a copy of a data set of the hub."""
 
     split: str | None = None
-    """The split of a folder that has several, such as ``"train"``."""
+    """The split of a data set that has several, such as ``"train"``."""
+
+    config: str | None = None
+    """The configuration of a data set on the hub that has several, such as ``"main"``."""
 
     def open(self) -> Rows:
         """The rows, on disk until they are read.
@@ -108,54 +112,8 @@ class Dataset:
         Raises:
             DataError: HF902 where they cannot be read, or the package is missing.
         """
-        try:
-            import datasets  # pyright: ignore[reportMissingImports]  # optional
-        except ImportError:
-            raise DataError("HF902", "Dataset needs the package datasets: pip install 'hfdsl[datasets]'") from None
-        files = matching(self.path)
-        path = files[0] if files else Path(self.path)
-        readers = {
-            ".parquet": datasets.Dataset.from_parquet,
-            ".arrow": datasets.Dataset.from_file,
-            ".json": datasets.Dataset.from_json,
-            ".jsonl": datasets.Dataset.from_json,
-            ".csv": datasets.Dataset.from_csv,
-        }
-        if not path.exists():
-            raise DataError("HF902", f"there is no '{self.path}'")
-        if not path.is_dir() and path.suffix not in readers:
-            raise DataError("HF902", f"'{self.path}' is none of {', '.join(readers)}, and not a folder of a data set")
-        if {file.suffix for file in files} > {path.suffix}:
-            raise DataError("HF902", f"'{self.path}' matches files of several kinds")
-        try:
-            if path.is_dir():
-                entries = datasets.load_from_disk(self.path)
-            elif len(files) > 1 and path.suffix == ".arrow":
-                entries = datasets.concatenate_datasets([datasets.Dataset.from_file(str(file)) for file in files])
-            else:
-                entries = readers[path.suffix]([str(file) for file in files] if len(files) > 1 else str(path))
-        except Exception as error:  # noqa: BLE001  # its readers raise errors of many kinds
-            raise DataError("HF902", f"'{self.path}' cannot be read: {type(error).__name__}: {error}") from None
-        if isinstance(entries, Mapping):
-            if self.split not in entries:
-                raise DataError(
-                    "HF902", f"'{self.path}' has splits; split= names one of {', '.join(map(str, entries))}"
-                )
-            entries = entries[self.split]
+        entries = read(self.path, self.split, self.config)
         return Indexed(entries, len(entries), f"{self.path}, row")
-
-
-def matching(path: str) -> list[Path]:
-    """The files that a pattern matches, by name; the path itself where it is none, if it is there.
-
-    >>> matching("no such file")
-    []
-    """
-    if Path(path).exists():
-        return [Path(path)]
-    if not any(mark in path for mark in "*?["):
-        return []
-    return sorted(map(Path, glob(path)))  # noqa: PTH207  # the pattern may be absolute
 
 
 Source: TypeAlias = ReasoningGym | JsonLines | Dataset

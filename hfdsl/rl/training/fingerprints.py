@@ -20,9 +20,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Source, matching
+from hfdsl.rl.data.hugging_face import hub_dataset, matching
+from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Source
 from hfdsl.rl.data.tokenizers import Pretrained
-from hfdsl.rl.hub import local_folder
+from hfdsl.rl.hub import cached_snapshot, local_folder
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.tables import flattened
 
@@ -42,13 +43,24 @@ TOKENIZER_FILES = "*.json", "*.model", "*.txt", "*.jinja"
 
 def data_fingerprints(config: RunConfig) -> dict[str, str]:
     """The digests of what a run reads: its sources, and the files of its tokenizer, by field."""
-    fields = {"data.source": _source_files(config.data.source)}
+    digests = {"data.source": _source_digest(config.data.source)}
     if config.evaluation is not None:
-        fields["evaluation.source"] = _source_files(config.evaluation.source)
+        digests["evaluation.source"] = _source_digest(config.evaluation.source)
     tokenizer = config.data.tokenizer
     if isinstance(tokenizer, Pretrained) and (folder := local_folder(tokenizer.path)).is_dir():
-        fields["data.tokenizer"] = [file for pattern in TOKENIZER_FILES for file in sorted(folder.glob(pattern))]
-    return {name: files_digest(files) for name, files in fields.items() if files}
+        files = [file for pattern in TOKENIZER_FILES for file in sorted(folder.glob(pattern))]
+        digests["data.tokenizer"] = files_digest(files) if files else None
+    return {name: digest for name, digest in digests.items() if digest is not None}
+
+
+def _source_digest(source: Source) -> str | None:
+    """The digest of a source's files, or the commit of one on the hub; None for one that its package draws."""
+    named = hub_dataset(source.path) if isinstance(source, Dataset) else None
+    if named is not None:
+        snapshot = cached_snapshot("dataset", *named)
+        return None if snapshot is None else snapshot.name
+    files = _source_files(source)
+    return files_digest(files) if files else None
 
 
 def _source_files(source: Source) -> list[Path]:

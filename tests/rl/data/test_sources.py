@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -140,3 +142,105 @@ def test_conversations_in_parquet_are_lists_of_messages(tmp_path: Path, monkeypa
     assert messages_of(rows.row(98), "messages", "") == MESSAGES
     assert messages_of(rows.row(99), "messages", "") == named
     assert rows.row(99)["answer"] is None
+
+
+CARD = """---
+configs:
+- config_name: main
+  data_files: [{split: train, path: main/train*}, {split: test, path: main/test*}]
+- config_name: hard
+  data_files: [{split: train, path: hard/train*}]
+---
+"""
+
+
+def snapshot(cache: Path) -> Path:
+    """A data set of two configurations in a cache as huggingface_hub lays it out."""
+    root = cache / "datasets--org--sums"
+    folder = root / "snapshots" / ("1" * 40)
+    for name in ("main/train", "main/test", "hard/train"):
+        file = folder / f"{name}.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(json.dumps({"question": f"{name} {i}"}) + "\n" for i in range(3)))
+    (folder / "README.md").write_text(CARD)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text("1" * 40)
+    return folder
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without a network, whose cache has the data set org/sums."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return snapshot(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(("config", "split"), [("main", "train"), ("main", "test"), ("hard", "train")])
+def test_a_data_set_of_the_hub_is_read_from_its_cache(offline: Path, config: str, split: str) -> None:
+    for path in ("org/sums", "org/sums@main", f"org/sums@{'1' * 40}", str(offline)):
+        rows = Dataset(path, split, config).open()
+        assert [rows.row(i)["question"] for i in range(len(rows))] == [f"{config}/{split} {i}" for i in range(3)]
+        assert rows.place(2) == f"{path}, row 2"
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (Dataset("org/sum", "train"), "'org/sum' is not in this machine's cache of the Hugging Face hub"),
+        (Dataset("org/sums@v2", "train", "main"), "hf download org/sums --repo-type dataset --revision v2"),
+        (Dataset("org/sums", "train"), "available configs: ['main', 'hard']"),
+        (Dataset("org/sums", "train", "mian"), "'mian' not found. Available: ['main', 'hard']"),
+        (Dataset("org/sums", "trian", "main"), "Should be one of ['train', 'test']"),
+        (Dataset("org/sums", config="main"), "'org/sums' has splits; split= names one of train, test"),
+    ],
+)
+def test_what_a_data_set_of_the_hub_does_not_have(offline: Path, source: Dataset, problem: str) -> None:
+    message = error_of(source)
+    assert message.startswith("HF902: ")
+    assert problem in message
+    assert "\n" not in message
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub that has no data set."""
+
+    def do_GET(self) -> None:
+        """What the real one answers."""
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        """Nothing is printed."""
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_hub_that_does_not_answer_is_not_one_that_has_no_such_data_set(
+    answers: bool, offline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    if answers:
+        thread.start()
+    else:
+        server.server_close()
+    try:
+        if answers:
+            assert "the Hugging Face hub gives no data set 'org/sums': RepositoryNotFoundError" in error_of(
+                Dataset("org/sums", "train", "main")
+            )
+        else:
+            assert len(Dataset("org/sums", "train", "main").open()) == 3
+            assert "'org/none' is not in this machine's cache" in error_of(Dataset("org/none"))
+    finally:
+        if answers:
+            server.shutdown()
+            server.server_close()

@@ -330,12 +330,63 @@ def test_a_run_takes_what_the_cache_has(tmp_path: Path, monkeypatch: pytest.Monk
     assert fetched("a/b", weights=True) == local_folder("a/b") == snapshot
 
 
-def test_a_data_set_on_the_hub_is_recognized(tmp_path: Path) -> None:
-    [finding] = findings(source("Dataset", "openai/gsm8k"))
-    assert "hf download openai/gsm8k --repo-type dataset --local-dir data/gsm8k" in finding.notes[-1]
-    snapshot = hub_cache(tmp_path, "datasets--openai--gsm8k", "1111", ("main",))
-    [finding] = findings(source("Dataset", "openai/gsm8k"))
-    assert f"write '{snapshot}'" in finding.notes[-1]
+def dataset_cache(tmp_path: Path, files: dict[str, str]) -> Path:
+    """A snapshot of the data set a/b in a cache, of its branch main."""
+    root = tmp_path / "cache" / "datasets--a--b"
+    for name, text in {
+        "refs/main": "1" * 40,
+        **{f"snapshots/{'1' * 40}/{file}": files[file] for file in files},
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root / "snapshots" / ("1" * 40)
+
+
+@pytest.fixture
+def has_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "is_installed", lambda package: True)
+
+
+@pytest.mark.usefixtures("has_datasets")
+def test_a_data_set_on_the_hub_is_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path, options in (("a/b", ""), ("a/b@v1", " --revision v1")):
+        [finding] = findings(source("Dataset", path))
+        assert finding.code == "HF724"
+        assert finding.notes == (f"download it first: hf download a/b --repo-type dataset{options}",)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    [finding] = findings(source("Dataset", "a/b"))
+    assert (finding.code, finding.notes) == ("HF902", ("hf download a/b --repo-type dataset",))
+    dataset_cache(tmp_path, {"train.jsonl": '{"word": "a"}'})
+    assert findings(source("Dataset", "a/b")) == []
+
+
+@pytest.mark.usefixtures("has_datasets")
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ({"train.jsonl": '{"word": "a"}', "test.csv": "word\n"}, None),
+        ({"train.jsonl": '{"text": "a"}', "test.csv": "text\n"}, "the rows have no field 'word'"),
+        ({"train.jsonl": '{"text": "a"}', "test.csv": "word\n"}, None),  # nobody knows which of them a split is
+        ({"train.jsonl": '{"text": "a"}', "odd.json": "[]"}, None),
+        ({"train.jsonl": '{"text": "a"}', "dataset_infos.json": "{}"}, "the rows have no field 'word'"),
+        ({"train.jsonl": '{"word": "a"}', "test.jsonl": LFS.decode()}, None),
+        ({"train.jsonl": LFS.decode()}, "is a Git LFS pointer"),
+        ({"README.md": "rows to come"}, None),
+    ],
+)
+def test_the_fields_of_a_data_set_on_the_hub(files: dict[str, str], problem: str | None, tmp_path: Path) -> None:
+    folder = dataset_cache(tmp_path, files)
+    for path in ("a/b", str(folder)):  # a copy of a data set is checked like the cache's
+        blamed = findings(source("Dataset", path))
+        assert [finding.code for finding in blamed] == ([] if problem is None else ["HF902"])
+        assert all(problem is not None and problem in finding.message for finding in blamed)
+
+
+@pytest.mark.usefixtures("has_datasets")
+def test_a_path_that_may_be_of_another_run_is_no_name_on_the_hub() -> None:
+    output = RUN.split("output = ")[1].split('"')[1].split("/")[0]
+    [finding] = findings(source("Dataset", f"{output}/rows"))
+    assert (finding.code, "there is no" in finding.message) == ("HF902", True)
 
 
 @pytest.mark.parametrize("key", ["rope_theta", "head_dim", "torch_dtype", "output_attentions", "my_own_note"])

@@ -11,7 +11,7 @@ from hfdsl.check.findings import Finding
 from hfdsl.rl.data.tokenizers import Characters, Pretrained
 from hfdsl.rl.hub import download_command, hub_name, is_offline, local_folder
 from hfdsl.rl.training.changes import SetField
-from hfdsl.rl.training.preflight.sources import near_paths, renamed_path
+from hfdsl.rl.training.preflight.sources import beside_the_output, near_paths, renamed_path
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.types.foreign_text import parse_object
@@ -107,7 +107,7 @@ def _no_folder(subject: Subject, code: str, thing: str, field: str, written: str
     """A folder that is not there, or a name on the Hugging Face hub that this machine's cache does not have."""
     path, named = Path(written), hub_name(written)
     near = near_paths(subject, path)
-    if near or named is None or _beside_the_output(subject, path):
+    if near or named is None or beside_the_output(subject, path):
         changes, advice = renamed_path(field, near)
         advice = advice or f"save the {thing} there with save_pretrained, or with 'hfdsl export RUN -o {path}'"
         return subject.finding(code, f"there is no {thing} folder '{path}'", field, changes=changes, advice=advice)
@@ -123,12 +123,6 @@ def _no_folder(subject: Subject, code: str, thing: str, field: str, written: str
         field,
         notes=(f"download it first: {download_command('model', *named)}",),
     )
-
-
-def _beside_the_output(subject: Subject, path: Path) -> bool:
-    """Whether a path begins like the folder that the run writes to: another run may write it."""
-    output = Path(subject.config.output)
-    return len(output.parts) > 1 and output.parts[0] == path.parts[0]
 
 
 # -- tokenizers

@@ -17,9 +17,10 @@ from hfdsl.errors import DataError
 from hfdsl.graph.program import Input
 from hfdsl.rl.batches import Sequences
 from hfdsl.rl.data.conversations import messages_of, tools_of
+from hfdsl.rl.data.hugging_face import METADATA, SAVED, SUFFIXES, hub_dataset, matching
 from hfdsl.rl.data.prompts import Prompt, formatted
-from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source, matching
-from hfdsl.rl.hub import HUB_NAME, how_to_read
+from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source
+from hfdsl.rl.hub import cached_snapshot, download_command, is_offline
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.gym import dataset_names
@@ -29,8 +30,8 @@ from hfdsl.types.foreign_text import parse_json, parse_object
 
 FIRST_ROWS = 16
 LONGEST_LINE = 1 << 20
-SUFFIXES = (".parquet", ".arrow", ".json", ".jsonl", ".csv")
-"""Files that a ``Dataset`` reads."""
+MOST_FILES = 64
+"""Of a folder with more files, the fields of rows are not read."""
 
 ENTRY = ("question", "answer", "metadata")
 """The fields of every entry of reasoning-gym."""
@@ -71,6 +72,9 @@ def evaluations_have_rows(subject: Subject) -> Iterator[Finding]:
 
 
 def _source(subject: Subject, field: str, source: Source, table: str) -> Iterator[Finding]:
+    if isinstance(source, Dataset) and (named := _not_cached(subject, source.path)) is not None:
+        yield _downloads(subject, field, *named)
+        return
     try:
         sample = _sample(source)
     except DataError as error:
@@ -122,6 +126,10 @@ def _sample(source: Source) -> Sample:
         case JsonLines(path=path):
             return _json_lines(Path(path))
         case Dataset(path=path, split=split):
+            named = hub_dataset(path)
+            snapshot = cached_snapshot("dataset", *named) if named is not None else None
+            if snapshot is not None:
+                return _unsplit(snapshot)
             files = matching(path)
             samples = [_dataset(file, split) for file in files or [Path(path)]]
             if len(samples) > 1:
@@ -252,8 +260,50 @@ def _refuse_unlike(files: Sequence[Path], samples: Sequence[Sample]) -> None:
             raise _wrong("path", f"'{files[0]}' and '{file}' differ in field '{other[0]}', and are to be one data set")
 
 
+def _not_cached(subject: Subject, path: str) -> tuple[str, str | None] | None:
+    """The name and the revision of a data set on the hub that this machine's cache does not have."""
+    named = hub_dataset(path)
+    if named is None or near_paths(subject, Path(path)) or beside_the_output(subject, Path(path)):
+        return None
+    return named if cached_snapshot("dataset", *named) is None else None
+
+
+def _downloads(subject: Subject, field: str, name: str, revision: str | None) -> Finding:
+    """A data set on the hub that the run has to download, or cannot."""
+    command = download_command("dataset", name, revision)
+    if is_offline():
+        message = (
+            f"this machine's cache of the Hugging Face hub has no data set '{name}', and HF_HUB_OFFLINE keeps the run "
+            "from the network"
+        )
+        return subject.finding("HF902", message, f"{field}.path", notes=(command,))
+    message = f"the run downloads the data set '{name}' from the Hugging Face hub when it starts"
+    return subject.finding("HF724", message, f"{field}.path", notes=(f"download it first: {command}",))
+
+
+def _unsplit(folder: Path) -> Sample:
+    """What the rows of a data set's folder are certain to have: the fields of all its files, if they are the same.
+
+    Which files a split or a configuration has is left to ``datasets``.
+    """
+    files = [file for file in sorted(folder.rglob("*")) if file.suffix in SUFFIXES and file.name not in METADATA]
+    samples: list[Sample] = []
+    problems: list[DataError] = []
+    for file in files if len(files) <= MOST_FILES else ():
+        try:
+            samples.append(_dataset(file, None))
+        except DataError as error:
+            problems.append(error)  # one of a split that is not read, as far as is known
+    if problems and not samples:
+        raise problems[0]
+    fields = {frozenset(sample.fields): sample.fields for sample in samples}
+    return Sample(fields=next(iter(fields.values()))) if len(fields) == 1 else Sample()
+
+
 def _saved(path: Path, split: str | None) -> Sample:
-    """A folder of ``save_to_disk``."""
+    """A folder of ``save_to_disk``, or a copy of a data set of the hub."""
+    if not any((path / name).is_file() for name in (*SAVED, "dataset_info.json")):
+        return _unsplit(path)
     if (path / "dataset_dict.json").is_file():
         splits = _read_json(path / "dataset_dict.json").get("splits", [])
         if split not in splits:
@@ -321,13 +371,9 @@ def _repairs(subject: Subject, field: str, source: Source, error: DataError) -> 
     if path.is_file():
         other = isinstance(source, JsonLines) and path.suffix in SUFFIXES and path.stat().st_size
         return reads if other else ((), "")
-    near, named = near_paths(subject, path), HUB_NAME.fullmatch(path.as_posix())
-    if not near and named is not None and path.suffix not in SUFFIXES and not path.parent.is_dir():
-        pattern = "and behind it the pattern of its files, such as /data/train-*.parquet"
-        return (
-            (),
-            f"if it is a data set on the Hugging Face hub: {how_to_read(named[1], named[2])}; {pattern}",
-        )
+    near = near_paths(subject, path)
+    if isinstance(source, JsonLines) and not near and hub_dataset(source.path) is not None:
+        return reads[0], 'kind = "Dataset" reads data sets on the Hugging Face hub'
     return renamed_path(f"{field}.path", near)
 
 
@@ -347,6 +393,12 @@ def near_paths(subject: Subject, path: Path) -> list[Path]:
     if near is not None:
         return [path.parent / near]
     return [Path(path.name)] if path.name != str(path) and Path(path.name).exists() else []
+
+
+def beside_the_output(subject: Subject, path: Path) -> bool:
+    """Whether a path begins like the folder that the run writes to: another run may write it."""
+    output = Path(subject.config.output)
+    return len(output.parts) > 1 and output.parts[0] == path.parts[0]
 
 
 class _SourceError(DataError):
