@@ -238,6 +238,18 @@ CODES: dict[str, Code] = {
     # HF96x adapters
     "HF962": Code("a LoRA adapter that the model cannot have"),
     "HF963": Code("a LoRA adapter that an engine or a sampler cannot take"),
+    # HF97x and HF98x configurations of other libraries
+    "HF970": Code("a configuration of another library that cannot be read"),
+    "HF971": Code("a key that another library refuses"),
+    "HF972": Code("a value that another library refuses"),
+    "HF973": Code("a key that another library does not read", "warning"),
+    "HF974": Code("settings of another library that lack or exclude each other"),
+    "HF975": Code("a batch of another library that is padded to whole mini-batches", "warning"),
+    "HF976": Code("batch sizes of another library that do not divide"),
+    "HF977": Code("parallel sizes of another library that do not divide its GPUs"),
+    "HF978": Code("a length above a token budget of another library", "warning"),
+    "HF979": Code("an algorithm of another library whose settings leave it nothing to do", "warning"),
+    "HF980": Code("a version of another library that its reader does not know", "warning"),
 }
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class Coverage:
     """What a check looked at: ``checked`` of ``combinations`` of sizes; a search for suggestions may have been cut off.
 
+    ``not_judged`` says what else was left out, in words.
+
     >>> Coverage(checked=448, combinations=32_800).omissions
     ('448 of 32,800 combinations of sizes',)
     """
@@ -25,6 +27,7 @@ class Coverage:
     checked: int = 0
     combinations: int = 0
     search_cut_off: bool = False
+    not_judged: tuple[str, ...] = ()
 
     @property
     def all_sizes(self) -> bool:
@@ -35,7 +38,8 @@ class Coverage:
     def omissions(self) -> tuple[str, ...]:
         """What was left out, in words; none where the check looked at everything."""
         sizes = () if self.all_sizes else (f"{self.checked:,} of {self.combinations:,} combinations of sizes",)
-        return (*sizes, "the search for suggestions was cut off") if self.search_cut_off else sizes
+        cut_off = ("the search for suggestions was cut off",) if self.search_cut_off else ()
+        return (*sizes, *cut_off, *(f"not judged: {text}" for text in self.not_judged))
 
 
 @dataclass(frozen=True, slots=True)

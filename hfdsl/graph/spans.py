@@ -22,6 +22,7 @@ _ROOMS = (
     "single_controller",
     "runtime",
     "rl",
+    "interop",
     "testing",
     "tools",
 )

@@ -44,16 +44,32 @@ class Question:
     discover: bool
     cluster: str | None
     elsewhere: bool = False
+    library: str = ""
+    """The library whose configurations the targets are, with its version where one is given; hfdsl's own if empty."""
+    arguments: str = ""
+    environment: Sequence[str] = ()
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Question:
         """What the command line asks."""
-        return cls(arguments.target, arguments.set, arguments.discover, arguments.cluster, arguments.elsewhere)
+        return cls(
+            targets=arguments.target,
+            sizes=arguments.set,
+            discover=arguments.discover,
+            cluster=arguments.cluster,
+            elsewhere=arguments.elsewhere,
+            library=arguments.library or "",
+            arguments=arguments.arguments,
+            environment=arguments.env,
+        )
 
 
 def outcomes(question: Question) -> Iterator[TargetOutcome]:
     """Check every target; what is wrong with one does not keep the others from being checked."""
     for text in question.targets:
+        if question.library:
+            yield from _outcomes_of_library(text, question)
+            continue
         try:
             places = list(discovered_files(text)) if question.discover else [text]
         except UsageError as error:
@@ -61,6 +77,19 @@ def outcomes(question: Question) -> Iterator[TargetOutcome]:
             continue
         for place in places:
             yield from _outcomes_of(place, question)
+
+
+def _outcomes_of_library(text: str, question: Question) -> Iterator[TargetOutcome]:
+    """The outcomes of a configuration of another library."""
+    from hfdsl.tools.interop import reports  # late: hfdsl's own targets need none of it
+
+    try:
+        for report in reports(text, question.library, question.arguments, question.environment):
+            yield TargetOutcome(text, report)
+    except UsageError as error:
+        yield TargetOutcome(text, failure=str(error))
+    except HfError as error:
+        yield TargetOutcome(text, Report(text, findings_of(error)), raised=True)
 
 
 def _outcomes_of(text: str, question: Question) -> Iterator[TargetOutcome]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -34,12 +35,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["explain", "HF999"])
     2
     """
-    arguments = _parser().parse_args(argv)
+    arguments = _arguments(list(sys.argv[1:] if argv is None else argv))
     # The steps of a run are the program's own: what they print belongs to the people who watch it.
     if arguments.name in STEPPING and arguments.format == "human":
         return _outcome(arguments)
     with output.own_stdout(for_good=argv is None):
         return _outcome(arguments)
+
+
+def _arguments(words: list[str]) -> argparse.Namespace:
+    """The arguments; with ``--from``, those behind ``--`` belong to the configuration."""
+    behind: list[str] = []
+    if "--" in words and any(word.partition("=")[0] == "--from" for word in words[: words.index("--")]):
+        place = words.index("--")
+        words, behind = words[:place], words[place + 1 :]
+    arguments = _parser().parse_args(words)
+    arguments.arguments = shlex.join(behind)
+    return arguments
 
 
 def _outcome(arguments: argparse.Namespace) -> int:
@@ -113,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="the run of a TOML file starts on another machine: leave out files, folders and packages of this one",
     )
+    _of_libraries(check)
     check.add_argument("--fix", action="store_true", help="apply the fixes that are certain, and report what remains")
     check.add_argument("--diff", action="store_true", help="with --fix: show the changes without making them")
 
@@ -171,6 +184,24 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--no-canary", action="store_true", help="do not try the type checkers on seeded faults")
     doctor.add_argument("--ray", action="store_true", help="start a local Ray cluster and stop it")
     return parser
+
+
+def _of_libraries(command: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """The options of a command that reads configurations of other libraries."""
+    command.add_argument(
+        "--from",
+        dest="library",
+        metavar="LIBRARY",
+        required=required,
+        help="TARGET is a script, YAML file or folder of another library, such as verl; overrides follow after --",
+    )
+    command.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="with --from: a variable of the environment in which the script will run; repeatable",
+    )
 
 
 def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:

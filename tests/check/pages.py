@@ -22,7 +22,7 @@ class Page:
 def read(code: str) -> Page:
     text = (FOLDER / f"{code}.md").read_text(encoding="utf-8")
     title, rule, heading, language, wrong, how, right = re.fullmatch(
-        r"(# .*)\n\n(.*?)\n\n(Wrong.*?):\n\n```(python|toml)\n(.*?)```\n\n(Right.*?):\n\n```\w+\n(.*?)```\n",
+        r"(# .*)\n\n(.*?)\n\n(Wrong.*?):\n\n```(python|toml|bash|yaml)\n(.*?)```\n\n(Right.*?):\n\n```\w+\n(.*?)```\n",
         text,
         re.DOTALL,
     ).groups()  # type: ignore[union-attr]  # a page of another form is a failing test

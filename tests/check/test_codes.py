@@ -17,6 +17,7 @@ from hfdsl.check.codes import CODES, explain
 from hfdsl.check.report import Report
 from hfdsl.errors import HfError
 from hfdsl.graph.dataflow import Dataflow
+from hfdsl.tools.interop import reports
 from tests.check import prelude
 from tests.check.pages import FOLDER, read
 
@@ -66,15 +67,33 @@ def test_there_is_no_page_of_an_unknown_code() -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_the_wrong_snippet_shows_the_code_and_the_right_one_does_not(code: str) -> None:
+def test_the_wrong_snippet_shows_the_code_and_the_right_one_does_not(code: str, tmp_path: Path) -> None:
     page = read(code)
-    if page.runs:
+    if page.language in LIBRARIES_OWN:
+        suffix = LIBRARIES_OWN[page.language]
+        assert not page.runs or interop_codes(page.wrong, suffix, tmp_path) == {code}, page.wrong
+        assert interop_codes(page.right, suffix, tmp_path) == set() or not page.runs, page.right
+    elif page.runs:
         assert outcome(page.wrong, code) == {code}, page.wrong
         assert outcome(page.right, code) == set(), page.right
     else:
         parse = tomllib.loads if page.language == "toml" else ast.parse
         parse(page.wrong)
         parse(page.right)
+
+
+LIBRARIES_OWN = {"bash": ".sh", "yaml": ".yaml"}
+"""The languages in which other libraries are configured, and their files."""
+
+
+def interop_codes(snippet: str, suffix: str, folder: Path) -> set[str]:
+    """The codes that a check of another library's configuration finds."""
+    file = folder / f"run{suffix}"
+    file.write_text(snippet, "utf-8")
+    try:
+        return {code for report in reports(str(file), "verl") for code in report.codes}
+    except HfError as error:
+        return {error.code}
 
 
 def outcome(snippet: str, code: str) -> set[str]:

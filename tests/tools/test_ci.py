@@ -34,8 +34,9 @@ def on_path(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
 
 
-def hook() -> dict[str, Any]:
-    [entry] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+def hook(name: str = "hfdsl-check") -> dict[str, Any]:
+    entries = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+    [entry] = [entry for entry in entries if entry["id"] == name]
     assert isinstance(entry, dict)
     return entry
 
@@ -76,6 +77,14 @@ def test_the_hook_checks_the_files_that_it_is_given(write: Write, on_path: dict[
     done = run([*entry, "setup.py", "good.py", "bad.py"], on_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert "error[HF310]" in done.stdout
+
+
+def test_the_hook_for_other_libraries_checks_their_scripts(write: Write, on_path: dict[str, str]) -> None:
+    entry = hook("hfdsl-check-from")
+    write("run.sh", "python3 -m verl.trainer.main_ppo data.train_batchsize=64\n")
+    done = run([*shlex.split(entry["entry"]), *entry["args"], "run.sh"], on_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "run.sh:1:34" in done.stdout
 
 
 # -- GitHub

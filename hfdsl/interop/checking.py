@@ -1,0 +1,62 @@
+"""The check of a configuration of another library: what its reader found, and what the rules say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hfdsl.check.findings import Finding, order
+from hfdsl.check.report import Coverage, Report
+from hfdsl.interop.readers import Library, unknown_version
+from hfdsl.interop.reading import Inputs, RunReading
+from hfdsl.interop.reporting import judge
+
+
+def check(library: Library, inputs: Inputs) -> Iterator[Report]:
+    """A report for each run that the configuration describes.
+
+    Raises:
+        ReadError: HF970 where it cannot be read.
+    """
+    readings = library.read(inputs)
+    for number, reading in enumerate(readings):
+        name = inputs.path if len(readings) == 1 else f"{inputs.path}, command {number + 1}"
+        yield report_on(library, reading, name, inputs.version)
+
+
+def report_on(library: Library, reading: RunReading, name: str, version: str = "") -> Report:
+    """The report on one run."""
+    configuration = reading.configuration
+    judged = judge(configuration, library.rules)
+    other = unknown_version(library, version, configuration.place)
+    findings = order(_once((*reading.findings, *judged.findings, *((other,) if other else ()))))
+    left = list(dict.fromkeys(_text(reason, str(span)) for reason, span in _left_out(reading, judged.not_judged)))
+    facts = f" with {library.name} {library.version}"
+    if reading.assumed_unset:
+        facts += (
+            f"\nassumed: {_listed(reading.assumed_unset)} {'is' if len(reading.assumed_unset) == 1 else 'are'} not set"
+        )
+        facts += " in the environment (--env NAME=VALUE)"
+    facts += "".join(f"\nnot judged: {text}" for text in left)
+    return Report(name, findings, facts, Coverage(not_judged=tuple(left)))
+
+
+def _left_out(reading: RunReading, not_judged: object) -> Iterator[tuple[str, object]]:
+    for unread in (*reading.unread, *not_judged):  # type: ignore[misc]  # tuples of Unread
+        yield unread.reason, unread.span
+
+
+def _text(reason: str, place: str) -> str:
+    return reason if place.startswith("<") else f"{place}: {reason}"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:6])} and {len(names) - 6} more"
+
+
+def _once(findings: tuple[Finding, ...]) -> list[Finding]:
+    """Findings without those that say the same of the same place."""
+    seen: dict[tuple[object, ...], Finding] = {}
+    for finding in findings:
+        seen.setdefault((finding.code, finding.message, finding.primary.span), replace(finding))
+    return list(seen.values())

@@ -1,0 +1,37 @@
+"""The tables of other libraries' keys and defaults, which scripts in ``benchmarks/interop`` write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LibraryTable:
+    """What a version of a library has: the keys of its configuration with their defaults.
+
+    ``engines`` are variants of the keys, by name; ``fields`` those of each class that a ``_target_`` names.
+    """
+
+    library: str
+    version: str
+    engines: Mapping[str, Mapping[str, Any]]
+    default: str
+    fields: Mapping[str, frozenset[str]]
+
+
+@cache
+def table(library: str) -> LibraryTable:
+    """The table of a library."""
+    content = json.loads((files("hfdsl.interop") / "tables" / f"{library}.json").read_text("utf-8"))
+    keys = content["keys"]
+    engines = {content["default"]: keys}
+    for name, change in content["engines"].items():
+        removed = set(change["removed"])
+        engines[name] = {key: value for key, value in keys.items() if key not in removed} | change["changed"]
+    fields = {target: frozenset(names) for target, names in content["fields"].items() if names is not None}
+    return LibraryTable(content["library"], content["version"], engines, content["default"], fields)

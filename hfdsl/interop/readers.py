@@ -1,0 +1,66 @@
+"""The libraries whose configurations are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module, metadata
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.graph.spans import Span
+from hfdsl.interop.library_tables import table
+from hfdsl.interop.reading import Inputs, RunReading
+from hfdsl.interop.reporting import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library with the modules that read its configurations and judge them."""
+
+    name: str
+    room: str
+
+    @property
+    def read(self) -> Callable[[Inputs], list[RunReading]]:
+        """The reader."""
+        reader: Callable[[Inputs], list[RunReading]] = import_module(f"{self.room}.reading").read
+        return reader
+
+    @property
+    def rules(self) -> Sequence[Rule]:
+        """The rules."""
+        rules: Sequence[Rule] = import_module(f"{self.room}.rules").RULES
+        return rules
+
+    @property
+    def version(self) -> str:
+        """The version that the reader knows."""
+        return table(self.name).version
+
+
+LIBRARIES: Mapping[str, Library] = {"verl": Library("verl", "hfdsl.interop.verl")}
+
+
+def unknown_version(library: Library, given: str, place: Span) -> Finding | None:
+    """A warning where the library is of another version than the reader knows: the given one, or the installed one."""
+    version = given or _installed(library.name)
+    if not version or _minor(version) == _minor(library.version):
+        return None
+    which = "" if given else "installed "
+    return Finding(
+        "HF980",
+        f"this reader knows {library.name} {library.version}, and the {which}version is {version}",
+        Label(Span(place.file, place.line, place.column)),
+        notes=("keys, defaults and rules may have changed between the two",),
+    )
+
+
+def _installed(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

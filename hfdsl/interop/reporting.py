@@ -1,0 +1,207 @@
+"""Findings about settings: they name keys, values and places, and say which values would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from hfdsl.check.codes import CODES
+from hfdsl.check.findings import Edit, Finding, Fix, Label
+from hfdsl.graph.spans import NOWHERE
+from hfdsl.interop.settings import Configuration, NotKnown, Setting, is_integer
+from hfdsl.interop.text import Unread
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A finding before its help: ``repairs`` are keys of sizes, one of which another value may set right."""
+
+    finding: Finding
+    repairs: tuple[str, ...] = ()
+
+
+Rule = Callable[[Configuration], Iterator[Problem]]
+
+MAX_TRIALS = 300
+"""How many values of a size are tried in each direction on the way to the nearest one that works."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The findings of the rules, and the rules that could not decide, with the reason."""
+
+    findings: tuple[Finding, ...]
+    not_judged: tuple[Unread, ...]
+
+
+def judge(configuration: Configuration, rules: Sequence[Rule]) -> Judged:
+    """Ask every rule. One that meets a value that is not known says nothing from there on."""
+    problems, left = list[tuple[Rule, Problem]](), list[Unread]()
+    for rule in rules:
+        try:
+            for problem in rule(configuration):
+                problems.append((rule, problem))  # those before a value that is not known stay
+        except NotKnown as error:
+            topic = (rule.__doc__ or rule.__name__).split("\n", maxsplit=1)[0].rstrip(".")
+            left.append(Unread(f"{topic}: '{error.key}' is not known: {error.reason}", error.span))
+    arithmetic = [rule for rule, problem in problems if problem.repairs]
+    repairs = Repairs(configuration, rules, frozenset(rule for rule, _ in problems), frozenset(arithmetic))
+    return Judged(tuple(repairs.helped(rule, problem) for rule, problem in problems), tuple(left))
+
+
+@dataclass(frozen=True)
+class Repairs:
+    """The search for sizes that set a configuration right: ``failing`` rules do not hold, ``arithmetic`` of sizes."""
+
+    configuration: Configuration
+    rules: Sequence[Rule]
+    failing: frozenset[Rule]
+    arithmetic: frozenset[Rule]
+
+    def helped(self, rule: Rule, problem: Problem) -> Finding:
+        """The finding of a problem, with the nearest sizes that satisfy everything, or at least its own rule."""
+        sentences, fixes = list[str](), list[tuple[int, Fix]]()
+        for key in dict.fromkeys(self.configuration.owner(key) for key in problem.repairs):
+            current = self.configuration.known(key)
+            if not is_integer(current):
+                continue
+            alone = frozenset({rule})
+            values = (
+                self._nearest(key, current, self.arithmetic)
+                or self._nearest(key, current, alone)
+                or self._nearest(key, current, alone, warnings=True)
+            )
+            if values:
+                sentences.append(f"set {key} to {' or '.join(map(str, values))}")
+                fixes += [(abs(v - current), fix) for v in values for fix in setting_fix(self.configuration, key, v)[1]]
+        ordered = tuple(fix for _, fix in sorted(fixes, key=lambda pair: pair[0]))
+        return replace(
+            problem.finding,
+            help=(*problem.finding.help, *sentences),
+            fixes=(*problem.finding.fixes, *ordered),
+        )
+
+    def _nearest(self, key: str, current: int, cured: frozenset[Rule], *, warnings: bool = False) -> list[int]:
+        """The nearest smaller and larger value with which none of ``cured`` fails and no other rule begins to.
+
+        With ``warnings``, other rules may begin to warn.
+        """
+        readers = [rule for rule in self.rules if key in self._reads[rule]]
+        needed = [rule for rule in readers if rule in cured]
+        if len(needed) < len(cured):
+            return []  # a rule that does not read the key fails whatever its value is
+        others = [rule for rule in readers if rule not in self.failing]
+        accepted = list[int]()
+        for step in (-1, 1):
+            for value in range(current + step, current + step * (MAX_TRIALS + 1), step):
+                if value < 1:
+                    break
+                trial = self.configuration.with_value(key, value)
+                if not any(_fails(rule, trial) for rule in needed) and not any(
+                    _fails(rule, trial, errors=warnings) for rule in others
+                ):
+                    accepted.append(value)
+                    break
+        return accepted
+
+    @cached_property
+    def _reads(self) -> dict[Rule, frozenset[str]]:
+        """The keys that each rule reads: one that does not read a key says the same whatever the key's value is."""
+        return {rule: _read_by(rule, self.configuration) for rule in self.rules}
+
+
+class _Recorded(Mapping[str, Setting]):
+    """Settings that remember which of them are looked up."""
+
+    def __init__(self, settings: Mapping[str, Setting]) -> None:
+        self._settings, self.keys_read = settings, set[str]()
+
+    def __getitem__(self, key: str) -> Setting:
+        self.keys_read.add(key)
+        return self._settings[key]
+
+    def __iter__(self) -> Iterator[str]:
+        self.keys_read.update(self._settings)
+        return iter(self._settings)
+
+    def __len__(self) -> int:
+        return len(self._settings)
+
+
+def _read_by(rule: Rule, configuration: Configuration) -> frozenset[str]:
+    recorded = _Recorded(configuration.given)
+    _fails(rule, replace(configuration, given=recorded))
+    return frozenset(recorded.keys_read)
+
+
+def _fails(rule: Rule, configuration: Configuration, *, errors: bool = False) -> bool:
+    """Whether a rule reports something; with ``errors``, an error."""
+    severities = set[str]()
+    with suppress(NotKnown):
+        severities.update(CODES[problem.finding.code].severity for problem in rule(configuration))
+    return "error" in severities if errors else bool(severities)
+
+
+def finding(
+    configuration: Configuration,
+    code: str,
+    message: str,
+    *keys: str,
+    label: str = "",
+    notes: Sequence[str] = (),
+    help: Sequence[str] = (),  # noqa: A002  # as a finding has it
+    fixes: Sequence[Fix] = (),
+    repairs: Sequence[str] = (),
+) -> Problem:
+    """A finding about keys: at the first that the user has written, with the others beside it.
+
+    ``repairs`` are keys of sizes, of each of which the nearest values that satisfy everything become its help.
+    """
+    owners = list(dict.fromkeys(configuration.owner(key) for key in keys))
+    given = [key for key in owners if configuration.given.get(key) is not None]
+    labels = [Label(configuration.given[key].span, _label(configuration, key)) for key in given]
+    if not labels:
+        labels = [Label(configuration.place, label)]
+    elif label:
+        labels[0] = Label(labels[0].span, label)
+    defaults = [key for key in owners if key not in given and configuration.has(key)]
+    noted = [f"{key} = {shown(configuration.known(key))} by default" for key in defaults if key not in message]
+    notes = (*notes, *noted)
+    result = Finding(
+        code, message, primary=labels[0], related=tuple(labels[1:]), notes=notes, help=tuple(help), fixes=tuple(fixes)
+    )
+    return Problem(result, tuple(repairs))
+
+
+def _label(configuration: Configuration, key: str) -> str:
+    setting = configuration.given[key]
+    elsewhere = setting.value_span not in (NOWHERE, setting.span) and setting.value_span.line != setting.span.line
+    place = f", from line {setting.value_span.line}" if elsewhere else ""
+    return f"{key} = {shown(configuration.known(key))}{place}"
+
+
+def shown(value: Any) -> str:
+    """A value as configurations write it.
+
+    >>> [shown(value) for value in (None, True, 1e-6, "vllm", [1])]
+    ['null', 'True', '1e-06', 'vllm', '[1]']
+    """
+    return "null" if value is None else str(value)
+
+
+def setting_fix(configuration: Configuration, key: str, value: Any) -> tuple[str, tuple[Fix, ...]]:
+    """Setting a key, in words and, where it is written out in a file, as an edit."""
+    owner = configuration.owner(key)
+    setting = configuration.given.get(owner)
+    title = f"set {owner} to {shown(value)}"
+    if (
+        setting is None
+        or setting.text is None
+        or setting.value_span == NOWHERE
+        or setting.value_span.file.startswith("<")
+    ):
+        return title, ()
+    return title, (Fix(title, (Edit(setting.value_span, shown(value)),)),)

@@ -1,0 +1,141 @@
+"""What the words of a shell script expand to, with the variables that are known at that point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hfdsl.interop.arithmetic import integer
+from hfdsl.interop.shell_nodes import Arithmetic, Literal, Opaque, ShellParameter, Word, WordPart
+from hfdsl.interop.shell_text import Hole, Items, ShellValue, TextPiece, WordText, short, split, text_of
+from hfdsl.interop.text import SourceText
+
+
+@dataclass
+class Expander:
+    """The variables and arguments of a script at some point, and the words that they make.
+
+    ``assumed`` are the variables that count as unset in the environment because a default is written for them.
+    """
+
+    source: SourceText
+    environment: Mapping[str, str]
+    values: dict[str, ShellValue] = field(default_factory=dict)
+    arguments: list[WordText] = field(default_factory=list)
+    assumed: set[str] = field(default_factory=set)
+
+    def expanded(self, words: Sequence[Word]) -> list[WordText]:
+        """The words that a shell makes of these: arrays give one each, and unquoted text is split at blanks."""
+        return [text for word in words for text in self._fields(word)]
+
+    def _fields(self, word: Word) -> list[WordText]:
+        fields: list[list[TextPiece | Hole]] = [[]]
+        kept = False
+        for part in word.parts:
+            quoted = isinstance(part, Literal) or part.quoted
+            kept = kept or (isinstance(part, Literal) and part.quoted)
+            if isinstance(part, ShellParameter) and part.all_items and (items := self._items(part)) is not None:
+                joined = part.quoted and part.all_items == "*"
+                for i, item in enumerate(items):
+                    if i and joined:
+                        fields[-1].append(TextPiece(" ", self.source, part.start, part.end, written=False, quoted=True))
+                    elif i:
+                        fields.append([])
+                    fields[-1] += item
+                kept = (kept and bool(items)) or joined
+            elif quoted:
+                fields[-1] += self._part(part, self.source)
+            else:
+                for i, run in enumerate(split(self._part(part, self.source))):
+                    if i:
+                        fields.append([])
+                    fields[-1] += run
+        if not any(fields) and not kept:
+            return []
+        return [tuple(pieces) for pieces in fields]
+
+    def _items(self, parameter: ShellParameter) -> Items | None:
+        """The items of an array; None where there is no array of that name."""
+        if parameter.operator == "other":
+            return None
+        if parameter.name in ("@", "*"):
+            return tuple(self.arguments)
+        value = self.values.get(parameter.name)
+        if isinstance(value, list):
+            return tuple(value) if value or parameter.argument is None else None
+        return None
+
+    def text(self, word: Word, source: SourceText) -> WordText:
+        """A word as one text."""
+        return tuple(piece for part in word.parts for piece in self._part(part, source))
+
+    def _part(self, part: WordPart, source: SourceText) -> WordText:
+        match part:
+            case Literal(text=text):
+                written = len(text) == part.end - part.start
+                return (
+                    (
+                        TextPiece(
+                            text=text,
+                            source=source,
+                            start=part.start,
+                            end=part.end,
+                            written=written,
+                            quoted=part.quoted,
+                        ),
+                    )
+                    if text
+                    else ()
+                )
+            case ShellParameter():
+                return self._parameter(part, source)
+            case Arithmetic(expression=expression):
+                number = integer(expression, self.number)
+                if number is not None:
+                    return (TextPiece(str(number), source, part.start, part.end, written=False),)
+                return (Hole(f"$(({expression.strip()})) is not known", source.span(part.start, part.end)),)
+            case Opaque(text=text):
+                return (Hole(f"only a shell knows {short(text)}", source.span(part.start, part.end)),)
+
+    def _parameter(self, parameter: ShellParameter, source: SourceText) -> WordText:
+        name, operator = parameter.name, parameter.operator
+        span = source.span(parameter.start, parameter.end)
+        if operator == "other" or (name in "@*#?-$!" and name != "@"):
+            return (Hole(f"{source.text[parameter.start : parameter.end][:60]} is not followed", span),)
+        value = self._value(name)
+        argument = self.text(parameter.argument, source) if parameter.argument is not None else ()
+        empty = value is not None and text_of(value) == ""
+        if operator in (":-", "-", ":=", "="):
+            if value is None:
+                self.assumed.add(name)
+            if value is None or (empty and operator.startswith(":")):
+                if operator.endswith("="):
+                    self.values[name] = argument
+                return argument
+            return value
+        if operator in (":+", "+"):
+            if value is None:
+                self.assumed.add(name)
+            return () if value is None or (empty and operator.startswith(":")) else argument
+        if value is None:
+            kind = "an argument of the script" if name.isdigit() else "a variable of the environment"
+            return (Hole(f"'{name}' is {kind}", span),)
+        return value
+
+    def _value(self, name: str) -> WordText | None:
+        """A variable as a text; None where neither the script nor the caller says what it is."""
+        if name.isdigit() and name != "0":
+            place = int(name) - 1
+            return self.arguments[place] if place < len(self.arguments) else None
+        value = self.values.get(name)
+        if isinstance(value, list):
+            return value[0] if value else ()
+        if value is None and name in self.environment:
+            text = self.environment[name]
+            return (TextPiece(text, SourceText(f"<environment: {name}>", text), 0, len(text)),) if text else ()
+        return value
+
+    def number(self, name: str) -> str | None:
+        """The text of a variable, for arithmetic."""
+        value = self._value(name)
+        return None if value is None else text_of(value)

@@ -1,0 +1,215 @@
+"""Values that verl refuses: sizes, switches, choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.interop.reporting import Problem, finding, setting_fix, shown
+from hfdsl.interop.settings import MISSING, Configuration, is_integer
+from hfdsl.interop.verl.units import (
+    ACTOR,
+    CRITIC_MINI,
+    FSDP,
+    GPUS,
+    MICRO,
+    MINI,
+    MODE,
+    MODEL,
+    NODES,
+    REF,
+    ROLLOUT,
+    SAMPLES,
+    STRATEGY,
+    SYNC_STEPS,
+    TRAIN,
+    uses_critic,
+    uses_reference,
+)
+
+SIZES = (
+    TRAIN, MINI, SAMPLES, GPUS, NODES, f"{ROLLOUT}.tensor_model_parallel_size", f"{ROLLOUT}.data_parallel_size",
+    f"{ROLLOUT}.max_num_seqs", f"{ROLLOUT}.max_num_batched_tokens", f"{ROLLOUT}.max_model_len",
+)  # fmt: skip  # a list of keys
+"""Sizes that every run has."""
+
+BOOLEAN = (
+    f"{ACTOR}.use_dynamic_bsz", f"{ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward", "trainer.use_v1",
+    f"{ROLLOUT}.log_prob_use_dynamic_bsz", f"{REF}.log_prob_use_dynamic_bsz", f"{MODEL}.use_remove_padding",
+    f"{ROLLOUT}.enable_chunked_prefill",
+)  # fmt: skip
+ESTIMATES_OF_KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
+CHOICES: dict[str, tuple[str, ...]] = {
+    f"{ACTOR}.loss_agg_mode": (
+        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm",
+    ),
+    f"{ACTOR}.kl_loss_type": (*ESTIMATES_OF_KL, *(f"{name}+" for name in ESTIMATES_OF_KL)),
+    MODE: ("sync", "colocate_async", "separate_async"),
+    "trainer.v1.sampler.max_off_policy_strategy": ("drop", "wait"),
+    "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
+    f"{ACTOR}.megatron.dtype": ("bfloat16", "float16"),
+    "trainer.resume_mode": ("auto", "disable", "resume_path"),
+    "data.truncation": ("error", "left", "right", "middle"),
+}  # fmt: skip
+STRATEGIES = {"FSDP": FSDP, "Mcore": ("megatron",), "VeOmni": ("veomni",)}
+"""The strategies of an engine, by the beginning of the names of its classes."""
+
+ESTIMATORS = (
+    "gae", "grpo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "rloo", "opo", "grpo_passk", "gpg",
+    "rloo_vectorized", "grpo_vectorized", "optimal_token_baseline", "tir_optimal_token_baseline", "gdpo",
+)  # fmt: skip
+
+
+def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
+    """Sizes are positive integers."""
+    for key in dict.fromkeys(c.owner(key) for key in (*SIZES, *_sizes_of_engines(c), *_sizes_of_batches(c))):
+        value = c.known(key)
+        if key not in c.given or c.given[key].unknown or (value is None and c.defaults.get(key) is None):
+            continue
+        if not is_integer(value):
+            yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
+        elif value < 1:
+            yield finding(
+                c, "HF972", f"{key} = {value} is not positive", key, help=("the smallest that it can be is 1",)
+            )
+
+
+def _sizes_of_engines(c: Configuration) -> tuple[str, ...]:
+    """The parallel sizes of the training engine."""
+    match c.known(STRATEGY):
+        case "megatron":
+            names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+            return tuple(f"{ACTOR}.megatron.{name}" for name in names)
+        case "fsdp" | "fsdp2":
+            name = "ulysses_sequence_parallel_size"
+            return f"{ACTOR}.{name}", f"{ACTOR}.fsdp_config.{name}"
+        case _:
+            return ()
+
+
+def _sizes_of_batches(c: Configuration) -> Iterator[str]:
+    """The sizes of the batches that the run makes: those of dynamic batches count tokens."""
+    budget, rows = "log_prob_max_token_len_per_gpu", "log_prob_micro_batch_size_per_gpu"
+    yield f"{ACTOR}.ppo_max_token_len_per_gpu" if c.known(f"{ACTOR}.use_dynamic_bsz") else MICRO
+    yield f"{ROLLOUT}.{budget if c.known(f'{ROLLOUT}.log_prob_use_dynamic_bsz') else rows}"
+    if uses_reference(c):
+        yield f"{REF}.{budget if c.known(f'{REF}.log_prob_use_dynamic_bsz') else rows}"
+    if uses_critic(c):
+        yield CRITIC_MINI
+    if c.known(MODE) == "separate_async":
+        yield SYNC_STEPS
+
+
+def flags_are_booleans(c: Configuration) -> Iterator[Problem]:
+    """Switches are True or False."""
+    for key in BOOLEAN:
+        if c.given.get(key) is None:
+            continue
+        value = c.known(key)
+        if isinstance(value, str) and value != MISSING:
+            yield finding(c, "HF972", f"{key} = {value} is neither True nor False: any text counts as true", key)
+
+
+def choices_are_known(c: Configuration) -> Iterator[Problem]:
+    """Choices are among those that verl has."""
+    for key, choices in CHOICES.items():
+        if key in c.given and (value := c.known(key)) is not None and value not in choices:
+            near = _near(str(value), choices)
+            sentence, fixes = setting_fix(c, key, near) if near else ("", ())
+            yield finding(
+                c,
+                "HF972",
+                f"{key} = {shown(value)} is none of {', '.join(choices)}",
+                key,
+                help=(sentence,) if sentence else (),
+                fixes=fixes,
+            )
+
+
+def estimator_is_known(c: Configuration) -> Iterator[Problem]:
+    """The advantage estimator is one that verl registers."""
+    key, brings_code = "algorithm.adv_estimator", ("external_lib", "custom_cls.path", "custom_reward_function.path")
+    if any(k.endswith(brings_code) and c.known(k) for k in (*c.given, f"{MODEL}.external_lib")):
+        return  # a module of the user's own, which may register others
+    value = c.value(key)
+    if value not in ESTIMATORS:
+        near = _near(str(value), ESTIMATORS)
+        sentence, fixes = setting_fix(c, key, near) if near else ("", ())
+        yield finding(
+            c,
+            "HF972",
+            f"no advantage estimator is called '{value}'; verl has {', '.join(ESTIMATORS)}",
+            key,
+            help=(sentence,) if sentence else (),
+            fixes=fixes,
+        )
+
+
+def engine_has_its_strategy(c: Configuration) -> Iterator[Problem]:
+    """The strategy is one of the engine whose keys the configuration has."""
+    for role in (ACTOR, "critic"):
+        key, target = f"{role}.strategy", c.known(f"{role}._target_")
+        strategies = next((s for name, s in STRATEGIES.items() if name in str(target)), None)
+        value = c.known(key)
+        if strategies is None or value is None or value in strategies or key not in c.given:
+            continue
+        if role == "critic" and not uses_critic(c):
+            continue
+        others = {"megatron": "megatron", "veomni": "veomni", **dict.fromkeys(FSDP, "dp")}
+        hint = f"set model_engine={others[value]}, which brings the keys of that engine" if value in others else ""
+        yield finding(
+            c,
+            "HF974",
+            f"{key} = {value}, and the configuration has the keys of {' or '.join(strategies)}",
+            key,
+            help=(hint,) if hint else (),
+        )
+
+
+def engines_have_no_pipeline(c: Configuration) -> Iterator[Problem]:
+    """Rollout engines have no pipeline parallelism."""
+    key = f"{ROLLOUT}.pipeline_model_parallel_size"
+    value = c.value(key)
+    if is_integer(value) and value > 1 and c.value(f"{ROLLOUT}.name") in ("vllm", "sglang", "trtllm"):
+        sentence, fixes = setting_fix(c, key, 1)
+        yield finding(
+            c,
+            "HF972",
+            f"{key} = {value}: verl 0.9 runs engines without pipeline stages",
+            key,
+            help=(sentence,),
+            fixes=fixes,
+        )
+
+
+def off_policy_threshold_is_positive(c: Configuration) -> Iterator[Problem]:
+    """The threshold of an asynchronous sampler is null or positive."""
+    key = "trainer.v1.sampler.max_off_policy_threshold"
+    value = c.value(key)
+    if value is not None and key in c.given and c.value(MODE) != "sync" and not (is_integer(value) and value > 0):
+        yield finding(
+            c,
+            "HF972",
+            f"{key} = {value} is neither null nor a positive integer",
+            key,
+            help=(f"set {key} to 1 or more; null turns the control off",),
+        )
+
+
+def kl_control_has_a_horizon(c: Configuration) -> Iterator[Problem]:
+    """Adaptive KL control has a horizon."""
+    kind, horizon = "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.horizon"
+    value = c.value(horizon)
+    if (
+        c.value("algorithm.use_kl_in_reward")
+        and c.value(kind) == "adaptive"
+        and isinstance(value, int | float)
+        and value <= 0
+    ):
+        yield finding(c, "HF972", f"{horizon} = {value} is not positive", horizon, kind)
+
+
+def _near(text: str, choices: tuple[str, ...]) -> str | None:
+    from difflib import get_close_matches
+
+    near = get_close_matches(text, choices, n=1, cutoff=0.6)
+    return near[0] if near else None

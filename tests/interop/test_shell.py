@@ -1,0 +1,169 @@
+"""Scripts are read as bash reads them, or not at all."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfdsl.interop.shell_text import Hole, text_of
+from hfdsl.interop.shell_values import ShellScript, read_script
+from hfdsl.interop.text import ReadError, SourceText
+
+HAS_BASH = shutil.which("bash") is not None
+
+
+def read(text: str, **environment: str) -> ShellScript:
+    return read_script(SourceText("run.sh", text), environment=environment)
+
+
+def words(text: str, **environment: str) -> list[str | None]:
+    """The words of the last command that a script starts; None for those that are not known."""
+    return [text_of(word) for word in read(text, **environment).launches[-1].words]
+
+
+def by_bash(text: str) -> list[str]:
+    """The words as bash makes them: ``train`` prints its own."""
+    script = "train() { printf '%s\\0' train \"$@\"; }\n" + text
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True, env={"PATH": "/usr/bin:/bin"})
+    return done.stdout.decode().split("\0")[:-1]
+
+
+SCRIPTS = {
+    "assignments": "N=8\nM=$N/x\ntrain a=$N b=${M} c=\"$N $M\"",
+    "defaults": "train ${A:-1} ${B-two} \"${C:-x y}\" ${D:-x y} ${E:=5} $E",
+    "empty defaults": "A=\ntrain ${A:-1} ${A-2} ${A:+3} ${A+4} \"${A}\"",
+    "nested defaults": "A=3\ntrain ${B:-${C:-$A}} ${B:-a${A}b}",
+    "continued lines": "train a=1 \\\n    b=2 \\\n  'c d'=3",
+    "arrays": "X=; A=(a 'b c' \"d$X\")\nA+=(e)\ntrain \"${A[@]}\" \"${A[*]}\"",
+    "an empty array": "A=()\ntrain \"${A[@]}\" x",
+    "arithmetic": "a=4; b=$((a * 2 + 7 / 2 - 9 % 4))\ntrain $b $(( (a + 1) * 2 )) $((-7 / 2))",
+    "quotes": "train 'single $A' \"double \\\"x\\\" \\$A\" a\\ b \"\"",
+    "comments": "# A=1\nA=2 # three\ntrain $A x#y",
+    "an if that is decided": "A=gpu\nif [ \"$A\" = gpu ]; then T=2; elif [ x = y ]; then T=3; else T=4; fi\ntrain $T",
+    "double brackets": "A=1; B=\nif [[ -n \"$A\" && \"$B\" != x ]]; then T=2; else T=3; fi\ntrain $T",
+    "numbers": "N=16\nif [ $N -gt 8 ]; then T=4; fi\nif (( N % 8 == 0 )); then U=1; fi\ntrain $T $U",
+    "a case": "A=npu\ncase \"$A\" in\n gpu|cpu) T=1 ;;\n n*) T=2 ;;\n *) exit 1 ;;\nesac\ntrain $T",
+    "and, or": "[ a = b ] && A=1\n[ a = a ] && B=2 || C=3\ntrain ${A:-none} $B ${C:-none}",
+    "groups": "{ A=1; }\n( A=2; )\ntrain $A",
+    "an array in a test": "A=(x)\nif true; then A+=(y); fi\ntrain ${A[@]}",
+    "here-documents": "cat > /dev/null <<EOF\nA=wrong $( \nEOF\nA=right\ntrain $A",
+    "exports": "export A=1 B=2\ndeclare C=3\ntrain $A $B $C",
+    "appending": "A=x\nA+=y\ntrain $A",
+    "redirections": "train a 2>&1 > /dev/stdout b < /dev/null",
+    "shifting words": "A='one  two'\ntrain $A \"$A\"",
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not HAS_BASH, reason="bash is not installed")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_words_are_those_of_bash(name: str) -> None:
+    assert words(SCRIPTS[name]) == by_bash(SCRIPTS[name])
+
+
+ATOMS = st.sampled_from(["a", "b1", "x y", "", "8", "-", "a=b", "[1,2]", "'", "\\", "*x", "ü", "#"])
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> str:
+    """Scripts of quoted values, defaults, arrays and decided conditions, which bash runs without an environment."""
+    names, lines = ["A", "B", "C"], list[str]()
+    for _ in range(draw(st.integers(1, 6))):
+        name, value = draw(st.sampled_from(names)), draw(ATOMS)
+        other = draw(st.sampled_from(names))
+        lines.append(
+            draw(
+                st.sampled_from(
+                    [
+                        f"{name}={shlex.quote(value)}",
+                        f'{name}="${{{other}:-{"d" if chr(39) in value else "e"}}}"',
+                        f'{name}="${{{other}}}-$(( 3 * {len(value)} ))"',
+                        f'if [ "${other}" = {shlex.quote(value)} ]; then {name}=t; else {name}=e; fi',
+                        f'case "${other}" in {shlex.quote(value)}) {name}=1 ;; ?*) {name}=2 ;; esac',
+                        f'[ -z "${other}" ] && {name}=empty || {name}="full$ {other}"',
+                        f"{name}+={shlex.quote(value)}",
+                    ]
+                )
+            )
+        )
+    return "A=; B=; C=\n" + "\n".join(lines) + '\ntrain "$A" "${B}" "${C:-none}"'
+
+
+@pytest.mark.skipif(not HAS_BASH, reason="bash is not installed")
+@given(programs())
+def test_random_scripts_have_the_words_of_bash_or_unknown_ones(text: str) -> None:
+    mine, theirs = words(text), by_bash(text)
+    assert len(mine) == len(theirs)
+    assert all(a is None or a == b for a, b in zip(mine, theirs, strict=True)), (text, mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("A=$(hostname)\ntrain $A", "only a shell knows $(hostname)"),
+        ("A=`date`\ntrain $A", "only a shell knows `date`"),
+        ("train $SLURM_NNODES", "'SLURM_NNODES' is a variable of the environment"),
+        ("train $1", "'1' is an argument of the script"),
+        ("if nvidia-smi; then A=1; else A=2; fi\ntrain $A", "'A' depends on the 'if' in line 1"),
+        ("for i in 1 2; do A=$i; done\ntrain $A", "a loop assigns it"),
+        ("f() { A=2; }\nA=1\nf\ntrain $A", "the function 'f' assigns it"),
+        ("A=x-y\ntrain ${A//-/_}", "${A//-/_} is not followed"),
+        ("read A\ntrain $A", "'read' assigns it"),
+    ],
+)
+def test_what_only_a_run_knows_is_unknown_with_a_reason(text: str, reason: str) -> None:
+    [hole] = [piece for piece in read(text).launches[-1].words[1] if isinstance(piece, Hole)]
+    assert hole.reason == reason
+
+
+def test_branches_that_agree_or_end_leave_values_known() -> None:
+    text = "case $DEVICE in\n gpu) A=1; B=2 ;;\n npu) A=1; B=3 ;;\n *) exit 1 ;;\nesac\ntrain $A $B"
+    assert words(text) == ["train", "1", None]
+    assert words(text, DEVICE="npu") == ["train", "1", "3"]
+
+
+def test_a_command_in_an_open_branch_is_not_certain() -> None:
+    script = read("if nvidia-smi; then train a; else train b; fi")
+    assert [(text_of(run.words[1]), run.certain) for run in script.launches] == [("a", False), ("b", False)]
+
+
+def test_nothing_is_executed(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    read(f"A=$(touch {mark})\ntouch {mark}\n`touch {mark}`\n[ $(touch {mark}) ] && train\ntrain <(touch {mark})")
+    assert not mark.exists()
+
+
+def test_a_value_has_the_place_where_it_is_written() -> None:
+    text = "N=${N:-1024}\ntrain size=$N"
+    word = read(text).launches[0].words[1]
+    assert [(piece.span.line, piece.span.column, piece.span.end_column) for piece in word] == [(2, 6, 11), (1, 7, 11)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train 'a", 'train "a', "if true; then train", "case a in b) train", "A=(1 2", "train $(a", "train ${a", "fi",
+        "train `a", "train )", "((" * 200, "$(" * 200, "${a:-" * 200 + "}" * 200, "{ " * 200,
+    ],
+)  # fmt: skip
+def test_what_no_shell_takes_is_an_error_with_its_place(text: str) -> None:
+    with pytest.raises(ReadError, match="HF970: no shell script") as raised:
+        read(text)
+    assert raised.value.span.line == 1  # type: ignore[attr-defined]
+
+
+@given(st.text(alphabet="ab $\"'`(){}[];|&<>\n\\#=:-*?!if then fi case esac do", max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with suppress(ReadError):
+        read(text)
+
+
+def test_values_that_grow_without_end_become_unknown() -> None:
+    text = "A=0123456789\n" + "A=$A$A\n" * 60 + "train $A"
+    assert words(text) == ["train", None]

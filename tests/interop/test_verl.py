@@ -1,0 +1,240 @@
+"""What a check says of configurations of verl: against a simulation of its rows, and one mistake at a time."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hfdsl.check.codes import CODES
+from hfdsl.check.report import Report
+from hfdsl.interop.checking import report_on
+from hfdsl.interop.readers import LIBRARIES
+from hfdsl.interop.reading import Inputs
+from hfdsl.interop.settings import NotKnown
+from hfdsl.interop.text import ReadError, SourceText
+from hfdsl.interop.verl.reading import from_script, read
+from tests.nightly import examples
+
+ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
+VALID = {
+    "algorithm.adv_estimator": "grpo",
+    "data.train_batch_size": "256",
+    "data.max_prompt_length": "512",
+    "data.max_response_length": "1024",
+    f"{ACTOR}.ppo_mini_batch_size": "64",
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": "4",
+    f"{ACTOR}.use_kl_loss": "True",
+    f"{ROLLOUT}.name": "vllm",
+    f"{ROLLOUT}.n": "8",
+    f"{ROLLOUT}.tensor_model_parallel_size": "2",
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": "8",
+    f"{REF}.log_prob_micro_batch_size_per_gpu": "8",
+    "trainer.n_gpus_per_node": "8",
+    "trainer.nnodes": "2",
+}
+
+
+def script(**changes: str | None) -> str:
+    """The valid run with changes, a key per line; keys are written with ``__`` for dots, None leaves one out."""
+    settings = {**VALID, **{key.replace("__", "."): value for key, value in changes.items()}}
+    words = [shlex.quote(f"{key}={value}") for key, value in settings.items() if value is not None]
+    return " \\\n    ".join(["python3 -m verl.trainer.main_ppo", *words]) + "\n"
+
+
+def report(text: str) -> Report:
+    library = LIBRARIES["verl"]
+    [reading] = from_script(SourceText("run.sh", text), Inputs("run.sh"))
+    return report_on(library, reading, "run.sh")
+
+
+def codes(text: str) -> list[str]:
+    """The codes of a report, without the search for its help."""
+    found = list[str]()
+    [reading] = from_script(SourceText("run.sh", text), Inputs("run.sh"))
+    for rule in LIBRARIES["verl"].rules:
+        with suppress(NotKnown):
+            found += [problem.finding.code for problem in rule(reading.configuration)]
+    return found
+
+
+def errors(text: str) -> list[str]:
+    return [code for code in codes(text) if CODES[code].severity == "error"]
+
+
+def test_a_valid_run_has_no_finding() -> None:
+    assert not list(report(script()))
+
+
+def lists_of(key: str) -> str:
+    return key.replace(".", "__")
+
+
+MISTAKES: dict[str, tuple[dict[str, str | None], str, str]] = {
+    "a typo": ({"data.train_batchsize": "64"}, "HF971", "did you mean data.train_batch_size?"),
+    "a text for a size": ({"data.train_batch_size": "many"}, "HF972", "data.train_batch_size = many is no integer"),
+    "a zero": ({f"{ROLLOUT}.n": "0"}, "HF972", f"{ROLLOUT}.n = 0 is not positive"),
+    "an unknown estimator": ({"algorithm.adv_estimator": "gropo"}, "HF972", "set algorithm.adv_estimator to grpo"),
+    "no engine": ({f"{ROLLOUT}.name": None}, "HF974", "add actor_rollout_ref.rollout.name=vllm"),
+    "a text for a switch": ({f"{ACTOR}.use_kl_loss": "no"}, "HF972", "is neither True nor False"),
+    "no micro-batch": ({f"{ACTOR}.ppo_micro_batch_size_per_gpu": None}, "HF974", "is not set"),
+    "both micro-batches": ({f"{ACTOR}.ppo_micro_batch_size": "64"}, "HF974", "exclude each other"),
+    "a critic that is off": ({"algorithm.adv_estimator": "gae", "critic.enable": "False"}, "HF974", "needs the values"),
+    "rows over GPUs": (
+        {"data.train_batch_size": "100", f"{ACTOR}.ppo_mini_batch_size": "100", f"{ROLLOUT}.n": "5"},
+        "HF976",
+        "100 x 5 = 500 rows do not divide by 16 GPUs = 16: 500 % 16 = 4",
+    ),
+    "a mini-batch above the batch": (
+        {f"{ACTOR}.ppo_mini_batch_size": "512"},
+        "HF976",
+        f"{ACTOR}.ppo_mini_batch_size = 512 prompts are more than the 256 of data.train_batch_size",
+    ),
+    "micro-batches in a mini-batch": (
+        {f"{ACTOR}.ppo_micro_batch_size_per_gpu": "5"},
+        "HF976",
+        "64 prompts x 8 samples = 512 rows, 32 on each of 16 GPUs, which are no whole micro-batches of 5: 32 % 5 = 2",
+    ),
+    "an engine over GPUs": ({f"{ROLLOUT}.tensor_model_parallel_size": "3"}, "HF977", "an engine takes 3 GPUs"),
+    "sequence parallel ranks": ({f"{ACTOR}.ulysses_sequence_parallel_size": "3"}, "HF977", "does not divide 16 GPUs"),
+    "groups of one": ({f"{ROLLOUT}.n": "1"}, "HF979", "each advantage is the reward itself"),
+    "a short context": ({f"{ROLLOUT}.max_model_len": "1024"}, "HF978", "cuts responses to the longest prompts at 512"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found_at_its_key_in_the_units_of_the_library(name: str) -> None:
+    changes, code, words = MISTAKES[name]
+    text = script(**{lists_of(key): value for key, value in changes.items()})
+    findings = [finding for finding in report(text) if finding.code == code]
+    assert any(words in " ".join((f.message, *f.help, *f.notes)) for f in findings), findings
+    written = [key for key, value in changes.items() if value is not None]
+    lines = {number for number, line in enumerate(text.splitlines(), 1) if any(f"{key}=" in line for key in written)}
+    assert not written or any({f.primary.span.line, *(r.span.line for r in f.related)} & lines for f in findings)
+
+
+def test_a_value_of_a_variable_is_fixed_where_it_is_assigned() -> None:
+    text = "MICRO=${MICRO:-5}\n" + script().replace("_per_gpu=4", "_per_gpu=$MICRO")
+    [finding] = report(text)
+    label = f"{ACTOR}.ppo_micro_batch_size_per_gpu = 5, from line 1"
+    assert (finding.primary.span.line, finding.primary.text) == (8, label)
+    [edit] = finding.fixes[0].edits
+    assert (edit.span.line, edit.span.column, edit.span.end_column, edit.text) == (1, 15, 16, "4")
+
+
+# -- rows, against a simulation
+
+
+def simulated(train: int, n: int, mini: int, micro: int, gpus: int, ranks: int) -> bool:
+    """Whether rows go through a step of verl without a remainder, by lists of rows rather than by arithmetic.
+
+    ``ranks`` data-parallel ranks on ``gpus`` GPUs. verl 0.9 wants the rows of a step to divide over the GPUs and a
+    mini-batch within the batch when it starts; it pads the rows to whole mini-batches over all ranks.
+    """
+    rows = [(prompt, sample) for prompt in range(train) for sample in range(n)]
+    if len(rows) % gpus or mini > train:
+        return False
+    while len(rows) % ranks or len(rows) % (mini * n):
+        rows.append((-1, 0))
+    for start in range(0, len(rows), mini * n):
+        mini_batch = rows[start : start + mini * n]
+        shards = [mini_batch[rank::ranks] for rank in range(ranks)]
+        if any(len(shard) != len(shards[0]) for shard in shards) or len(shards[0]) % micro:
+            return False
+    return True
+
+
+@settings(max_examples=examples(200))
+@given(
+    train=st.integers(1, 24), n=st.integers(1, 5), mini=st.integers(1, 24), micro=st.integers(1, 4),
+    nodes=st.integers(1, 2), per_node=st.sampled_from([1, 2, 3, 4]), sequence=st.sampled_from([1, 2]),
+)  # fmt: skip
+def test_sizes_are_blamed_as_a_simulation_says(
+    train: int, n: int, mini: int, micro: int, nodes: int, per_node: int, sequence: int
+) -> None:
+    gpus = nodes * per_node
+    changes = {
+        "data.train_batch_size": train, f"{ROLLOUT}.n": n, f"{ACTOR}.ppo_mini_batch_size": mini,
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": micro, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 1,
+        f"{REF}.log_prob_micro_batch_size_per_gpu": 1, "trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node,
+        f"{ROLLOUT}.tensor_model_parallel_size": 1, f"{ACTOR}.ulysses_sequence_parallel_size": sequence,
+        f"{REF}.ulysses_sequence_parallel_size": sequence, "actor_rollout_ref.model.use_remove_padding": True,
+    }  # fmt: skip
+    text = script(**{lists_of(key): str(value) for key, value in changes.items()})
+    whole = gpus % sequence == 0
+    right = whole and simulated(train, n, mini, micro, gpus, gpus // sequence)
+    assert (not errors(text)) == right
+
+
+@settings(max_examples=examples(60))
+@given(train=st.integers(1, 64), mini=st.integers(1, 64), micro=st.integers(1, 9), n=st.integers(1, 8))
+def test_a_suggested_size_is_valid(train: int, mini: int, micro: int, n: int) -> None:
+    keys = ("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_micro_batch_size_per_gpu")
+    changes = dict(zip(map(lists_of, keys), map(str, (train, mini, micro)), strict=True))
+    changes[lists_of(f"{ROLLOUT}.n")] = str(n)
+    wrong = [finding for finding in report(script(**changes)) if finding.code == "HF976"]
+    for finding in wrong:
+        for sentence in finding.help:
+            match = re.fullmatch(r"set (\S+) to (\d+)(?: or (\d+))?", sentence)
+            assert match is not None, sentence
+            for value in filter(None, match.groups()[1:]):
+                after = codes(script(**changes | {lists_of(match[1]): value})).count("HF976")
+                assert after < len(wrong)
+
+
+# -- files
+
+
+def test_a_yaml_file_and_a_folder_of_hydra_are_read(tmp_path: Path) -> None:
+    tree = "data:\n  train_batch_size: 100\nactor_rollout_ref:\n  rollout:\n    name: vllm\n    n: 5\n"
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "config.yaml").write_text(tree)
+    for path in (tmp_path, tmp_path / ".hydra" / "config.yaml"):
+        [reading] = read(Inputs(str(path), SourceText("<command line>", "data.train_batch_size=12")))
+        assert reading.configuration.value("data.train_batch_size") == 12
+        assert reading.configuration.value(f"{ROLLOUT}.n") == 5
+        assert reading.configuration.setting(f"{ROLLOUT}.n").span.line == 6  # type: ignore[union-attr]  # it is there
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("echo", "starts no verl.trainer.main_ppo"),
+        ("python -m verl.trainer.main_generation a=1", "another program"),
+        ("python3 -m verl.trainer.main_ppo --config-name=mine a=1", "does not know"),
+        ("if", "no shell script"),
+    ],
+)
+def test_what_is_no_run_is_said_with_its_place(text: str, words: str) -> None:
+    with pytest.raises(ReadError, match=words):
+        report(text)
+
+
+@given(st.lists(st.text(alphabet="+~a.=@[]{}'\"$,:_ \\\n-0", max_size=20), max_size=4))
+def test_any_overrides_are_read_or_refused(words: list[str]) -> None:
+    text = "python3 -m verl.trainer.main_ppo " + " ".join(map(shlex.quote, words))
+    assert all(finding.code in CODES for finding in report(text))
+
+
+KEYS = sorted(key for key in VALID if key != "algorithm.adv_estimator")
+
+
+@given(
+    st.sampled_from(KEYS),
+    st.sampled_from(["null", "-1", "1e99", "[]", "{}", "${x}", "${oc.env:X}", "''", "True", "9" * 40, "0"]),
+)
+def test_no_value_of_a_key_breaks_a_rule(key: str, value: str) -> None:
+    assert all(finding.code in CODES for finding in report(script(**{lists_of(key): value})))
+
+
+def test_what_is_not_known_is_listed_and_not_judged() -> None:
+    text = script().replace("data.train_batch_size=256", 'data.train_batch_size="$BATCH"')
+    judged = report(text)
+    assert not list(judged)
+    reasons = [line for line in judged.coverage.not_judged if "'BATCH' is a variable of the environment" in line]
+    assert any("The rows of a step divide over the GPUs" in line for line in reasons)
