@@ -15,7 +15,7 @@ from hfdsl.errors import HfError
 from hfdsl.protocols.call import Call, in_call
 from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import Rollout, Sequences, ValueExperience
+from hfdsl.rl.batches import ImitationMetrics, ReferenceLogProbs, Rollout, Sequences, ValueExperience
 from hfdsl.rl.losses import ClippedValue
 from hfdsl.rl.models.adapters import adapted_layers
 from hfdsl.rl.models.policies import policy
@@ -268,22 +268,68 @@ def test_a_sampler_that_cannot_take_what_is_sent_says_so(sends: w.Lora, takes: w
         running.step(tiny.prompts(ROWS))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_shards_learn_as_whole_copies_do(dtype: Any, ray_cluster: Any) -> None:
-    def ran(sharding: Any, backend: Any) -> list[tuple[Any, Any]]:
-        training = replace(TRAINING, sharding=sharding, checkpointing=True, autocast="bfloat16")
-        training = training if dtype == "bfloat16" else replace(training, autocast=None)
-        config = replace(ACTOR, training=training, model=replace(tiny.MODEL, dtype=dtype))
+@hf.dataflow
+def own_reference(
+    sequences: Sequences, actor: Weighed
+) -> tuple[ReferenceLogProbs, ImitationMetrics, ReferenceLogProbs, hf.PerRank[int]]:
+    return actor.base_log_probs(sequences), actor.imitate(sequences), actor.log_probs(sequences), actor.held()
+
+
+SHARDED: dict[str, tuple[Any, dict[str, Any], w.BatchingConfig]] = {
+    "float32": ("float32", {}, tiny.FIXED),
+    "bfloat16": ("bfloat16", {"autocast": "bfloat16"}, tiny.FIXED),
+    "packing": ("float32", {}, w.BatchingConfig(tokens=25, packing=True)),
+    "master_weights": ("bfloat16", {"master_weights": True}, tiny.FIXED),
+    "compile": ("float32", {}, tiny.FIXED),
+}
+
+
+@pytest.mark.nightly_besides("float32")
+@pytest.mark.parametrize("case", SHARDED)
+def test_shards_learn_as_whole_copies_do(case: str, ray_cluster: Any) -> None:
+    """The base model's log-probs too, which ranks with unlike many micro-batches compute."""
+    dtype, changes, batching = SHARDED[case]
+
+    def ran(sharding: Any, backend: Any) -> list[tuple[Any, ...]]:
+        training = replace(TRAINING, sharding=sharding, checkpointing=True, **changes)
+        model = replace(tiny.MODEL, dtype=dtype, compile=case == "compile" and sharding == "fsdp")
+        config = replace(ACTOR, training=training, model=model, batching=batching)
         pool = hf.ResourcePool([2], use_gpu=False)
-        plan = weighed.compile(hf.Deployment(actor=hf.place(Weighed, config, pool=pool)), SIZES)
+        plan = own_reference.compile(hf.Deployment(actor=hf.place(Weighed, config, pool=pool)), SIZES)
         with plan.launch(backend, worker_env=NO_GPU) as running:
-            return [running.step(tiny.demonstrations(ROWS, step)) for step in range(3)]
+            return [running.step(tiny.demonstrations(ROWS)) for _ in range(3)]
 
     whole, shards = ran("none", "local"), ran("fsdp", "ray")
-    rel = 1e-3 if dtype == "float32" else 0.05
-    for (metrics, held), (others, parts) in zip(whole, shards, strict=True):
+    rel, apart_by = (1e-3, 1e-4) if dtype == "float32" else (0.05, 0.05)
+    first = shards[0][0].ref_log_probs.tensor
+    for (base, metrics, _, held), (others_base, others, learned, parts) in zip(whole, shards, strict=True):
         assert numbers(others) == pytest.approx(numbers(metrics), rel=rel)
         assert 0.5 <= max(parts) / max(held) < 0.51
+        torch.testing.assert_close(others_base.ref_log_probs.tensor, base.ref_log_probs.tensor, rtol=0, atol=apart_by)
+        assert torch.equal(others_base.ref_log_probs.tensor, first)
+        assert not torch.allclose(learned.ref_log_probs.tensor, first, atol=2 * apart_by)
+
+
+def test_packed_sequences_teach_an_adapter_the_same() -> None:
+    batchings = w.BatchingConfig(tokens=30), w.BatchingConfig(tokens=30, packing=True)
+    padded, packed = (w.Actor(replace(ACTOR, batching=batching)) for batching in batchings)
+    for ours, theirs in zip(learn(packed, 3), learn(padded, 3), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3)
+    sequences = tiny.demonstrations(ROWS)
+    mine, others = (role.base_log_probs(sequences).ref_log_probs.tensor for role in (packed, padded))
+    torch.testing.assert_close(mine, others, rtol=1e-4, atol=1e-5)
+
+
+def test_an_adapter_of_16_bits_has_no_master_weights() -> None:
+    """It learns in float32 already, and frozen weights need none."""
+    model = replace(tiny.MODEL, dtype="bfloat16")
+    plain, copied = (
+        w.Actor(replace(ACTOR, model=model, training=replace(TRAINING, master_weights=on))) for on in (False, True)
+    )
+    assert learn(copied, 2) == learn(plain, 2)
+    assert copied.learner.masters.state() == []
+    states = [role.policy.state_dict() for role in (plain, copied)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
 def test_dropout_follows_the_seed_of_the_run() -> None:

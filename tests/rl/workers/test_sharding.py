@@ -19,12 +19,13 @@ from tests.rl.workers.programs import ROWS, SIZES, Weighed, apart, everything, n
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
-def roles(sharding: Any, batching: w.BatchingConfig) -> hf.Deployment:
+def roles(sharding: Any, batching: w.BatchingConfig, *, compiled: bool = False) -> hf.Deployment:
     training = replace(tiny.TRAINING, sharding=sharding, checkpointing=True)
+    model = replace(tiny.MODEL, compile=compiled)
     return tiny.deployment(
         2,
-        actor=replace(tiny.ACTOR, training=training, batching=batching),
-        critic=replace(tiny.CRITIC, training=training, batching=batching),
+        actor=replace(tiny.ACTOR, model=model, training=training, batching=batching),
+        critic=replace(tiny.CRITIC, model=model, training=training, batching=batching),
         reference=replace(tiny.REFERENCE, batching=batching),
         reward=tiny.VERIFIER,
     )
@@ -48,12 +49,17 @@ def test_whole_copies_give_the_same_bits_on_ray(ray_cluster: Any) -> None:
     assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
 
 
-@pytest.mark.parametrize("packing", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_parts_give_what_whole_copies_give(packing: bool, ray_cluster: Any) -> None:
-    """Of unlike many micro-batches: one rank's rows are longer than the other's."""
+@pytest.mark.nightly_besides("padded")
+@pytest.mark.parametrize(
+    ("packing", "compiled"),
+    [(False, False), (True, False), (False, True), (True, True)],
+    ids=["padded", "packed", "compiled", "both"],
+)
+def test_parts_give_what_whole_copies_give(packing: bool, compiled: bool, ray_cluster: Any) -> None:
+    """Of unlike many micro-batches: one rank's rows are longer than the other's; activations are recomputed."""
     (whole_step, weights), (sharded_step, others) = (
         ran(roles("none", w.BatchingConfig(tokens=25)), "local"),
-        ran(roles("fsdp", w.BatchingConfig(tokens=25, packing=packing)), "ray"),
+        ran(roles("fsdp", w.BatchingConfig(tokens=25, packing=packing), compiled=compiled), "ray"),
     )
     assert torch.equal(whole_step[0].ids.tensor, sharded_step[0].ids.tensor)
     for whole, sharded in zip((*whole_step[5], *whole_step[6]), (*sharded_step[5], *sharded_step[6]), strict=True):
