@@ -235,9 +235,10 @@ CODES: dict[str, Code] = {
     "HF957": Code("an engine that cannot be split over its ranks"),
     "HF959": Code("an engine that a GPU has no room for"),
     "HF960": Code("a sampler with another model than the actor's"),
-    # HF96x adapters
+    # HF96x adapters and saved models
     "HF962": Code("a LoRA adapter that the model cannot have"),
     "HF963": Code("a LoRA adapter that an engine or a sampler cannot take"),
+    "HF964": Code("a saved model without the weights of its configuration"),
     # HF97x and HF98x configurations of other libraries
     "HF970": Code("a configuration of another library that cannot be read"),
     "HF971": Code("a key that another library refuses"),

@@ -11,8 +11,8 @@ from hfdsl.protocols.raised import as_raised
 READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
 """Codes that the bodies of ready roles raise: the messages are complete, and a traceback through hfdsl adds nothing."""
 
-ENGINES = tuple(f"HF95{digit}" for digit in range(1, 8))
-"""Codes of generation engines, the same; their errors are of several types."""
+TYPED = (*(f"HF95{digit}" for digit in range(1, 8)), "HF710", "HF962", "HF963", "HF964")
+"""Codes of engines, adapters and saved models, the same; their errors are of several types."""
 
 
 def role_error(what: str, rank: int, step_number: int | None, error: Exception) -> HfError:
@@ -22,7 +22,7 @@ def role_error(what: str, rank: int, step_number: int | None, error: Exception) 
         return HfError("HF807", f"'{what}'{step}: {error.message} ({traceback_span(error)})")
     if isinstance(error, HfError) and error.code in READY_ROLES:
         return RoleError(error.code, f"'{what}' on rank {rank}{step}: {error.message}")
-    if isinstance(error, HfError) and error.code in ENGINES:
+    if isinstance(error, HfError) and error.code in TYPED:
         return as_raised(RoleError(error.code, f"'{what}' on rank {rank}{step}: {error.message}"), error)
     frame = first = error.__traceback__
     while first and frame and frame.tb_frame.f_code.co_filename == first.tb_frame.f_code.co_filename:

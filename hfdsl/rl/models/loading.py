@@ -24,14 +24,14 @@ from hfdsl.rl.workers.config import ModelConfig
 _PROGRESS_HOOK = Lock()
 
 
-def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
+def load(config: ModelConfig, tp: AxisGroup | None = None, *, output_layer: bool = True) -> Any:
     """The causal model of a configuration, in its dtype; random weights are drawn on the CPU, the same on every rank.
 
-    With ``tp``, only this rank's slices go to the GPU.
+    With ``tp``, only this rank's slices go to the GPU. Without ``output_layer``, a saved model may lack that one.
 
     Raises:
         ResourceError: HF812 where there is no model at the path, where the configuration names none, or where it cannot
-            be sliced over so many ranks.
+            be sliced over so many ranks; HF964 where the weights at the path are not those of its configuration.
     """
     tp = tp or SoleRank()
     if tp.size > 1 and tp.in_threads and device().type != "cpu":
@@ -49,8 +49,7 @@ def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
             tensor_parallel_plan(AutoModelForCausalLM.from_config(settings), tp.size, name)
     options: dict[str, Any] = {"attn_implementation": config.attention} if config.attention else {}
     if folder is not None:
-        with no_progress_bars():
-            model = AutoModelForCausalLM.from_pretrained(folder, config=settings, dtype=torch.float32, **options)
+        model = _saved(folder, settings, name, output_layer, options)
     else:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
@@ -59,6 +58,41 @@ def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
     if config.compile:
         compile_blocks(placed)
     return placed.eval()
+
+
+def _saved(folder: Path, settings: Any, name: str, output_layer: bool, options: dict[str, Any]) -> Any:
+    """A saved model, with all of its weights: transformers alone draws at random what the files lack.
+
+    Raises:
+        ResourceError: HF964.
+    """
+    from_pretrained: Any = AutoModelForCausalLM.from_pretrained  # its stub has no report
+    with no_progress_bars():
+        model, report = from_pretrained(
+            folder,
+            config=settings,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are reported here
+            **options,
+        )
+    outputs = model.get_output_embeddings()
+    optional = [path for path, layer in model.named_modules() if layer is outputs and not output_layer]
+    missing = {weight for weight in report["missing_keys"] if weight.rpartition(".")[0] not in optional}
+    shapes = {weight: (tuple(saved), tuple(wanted)) for weight, saved, wanted in report["mismatched_keys"]}
+    unlike = [weight for weight in model.state_dict() if weight in missing or weight in shapes]
+    if unlike:
+        first = unlike[0]
+        problem = (
+            "its files have '{}' of shape {}, where its configuration has {}".format(first, *shapes[first])
+            if first in shapes
+            else f"its files have no '{first}'"
+        )
+        more = f", and {len(unlike) - 1} more weights differ" if len(unlike) > 1 else ""
+        raise ResourceError(
+            "HF964", f"the weights at {name} are not those of a {type(model).__name__}: {problem}{more}"
+        )
+    return model
 
 
 def _placed(model: nn.Module, dtype: torch.dtype) -> nn.Module:

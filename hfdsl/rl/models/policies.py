@@ -70,7 +70,7 @@ def scorer(
 
     Its adapter is in the backbone, and the head learns as a whole. Errors are as for ``policy``.
     """
-    model = load(config, tp)
+    model = load(config, tp, output_layer=False)
     if lora is None:
         return Scorer(model, saved_head(config.path), tp, packing=packing)
     add_adapters(model.base_model, lora, config.seed, tp, dtype)

@@ -243,6 +243,35 @@ def test_a_model_in_a_folder_is_not_blamed() -> None:
     assert findings(saved("models/b", **files)) == []
 
 
+SIZED = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes", "is_blamed"),
+    [
+        ([8, 16], {}, False),
+        ([16, 16], {}, True),
+        ([16, 16], {"num_key_value_heads": 2}, False),
+        ([16, 16], {"model_type": "starcoder2"}, False),
+        ([64, 1], {"quantization_config": {"load_in_4bit": True}}, False),
+    ],
+)
+def test_files_have_the_shapes_of_the_configuration(shape: list[int], changes: dict[str, Any], is_blamed: bool) -> None:
+    name = "model.layers.0.self_attn.k_proj.weight"
+    header = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    config = json.dumps({**json.loads(CONFIG), **SIZED, **changes}).encode()
+    text = saved("models/a", config__json=config, model__safetensors=len(header).to_bytes(8, "little") + header)
+    says = f"the files of the model of 'actor' have '{name}' of shape (16, 16), where its configuration has (8, 16)"
+    wanted = [("HF964", line(text, "model ="), says)] if is_blamed else []
+    assert [(finding.code, finding.primary.span.line, finding.message) for finding in findings(text)] == wanted
+
+
 def test_a_name_on_the_hub_is_recognized(tmp_path: Path) -> None:
     text = RUN.replace("[actor]\n", '[actor]\nmodel = { path = "Qwen/Qwen3-0.6B" }\n').replace(MODEL, "")
     [finding] = findings(text)

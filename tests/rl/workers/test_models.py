@@ -148,6 +148,39 @@ def test_what_a_model_lacks_is_reported(config: w.ModelConfig, text: str) -> Non
     assert text in error.value.message
 
 
+def saved(folder: Path, **changes: Any) -> Any:
+    """A model that was saved, by its configuration with changes."""
+    load(tiny.MODEL).save_pretrained(folder)
+    return w.ModelConfig(path=str(folder), config={"model_type": "llama", **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"num_hidden_layers": 3}, r"no 'model\.layers\.2\.self_attn\.q_proj\.weight', and 8 more weights differ"),
+        ({"vocab_size": 99}, r"'model\.embed_tokens\.weight' of shape \(\d+, \d+\), where .* has \(99, \d+\)"),
+    ],
+)
+def test_weights_of_another_configuration_are_refused(changes: dict[str, Any], text: str, tmp_path: Path) -> None:
+    model = saved(tmp_path, **changes)
+    for role in (lambda: w.Actor(replace(tiny.ACTOR, model=model)), lambda: w.RewardModel(w.RewardConfig(model))):
+        with pytest.raises(ResourceError, match=rf"HF964: .*{text}"):
+            role()
+
+
+def test_a_model_without_an_output_layer_has_scores_and_is_no_policy(tmp_path: Path) -> None:
+    load(tiny.MODEL).model.save_pretrained(tmp_path)
+    model = w.ModelConfig(path=str(tmp_path))
+    w.RewardModel(w.RewardConfig(model))
+    with pytest.raises(ResourceError, match=r"HF964: .*its files have no 'lm_head\.weight'$"):
+        w.Actor(replace(tiny.ACTOR, model=model))
+
+
+def test_a_tied_output_layer_needs_no_weight_of_its_own(tmp_path: Path) -> None:
+    load(replace(tiny.MODEL, config={**tiny.LLAMA, "tie_word_embeddings": True})).save_pretrained(tmp_path)
+    w.Actor(replace(tiny.ACTOR, model=w.ModelConfig(path=str(tmp_path))))
+
+
 @hf.function
 def spoilt(rollout: Rollout) -> Advantages:
     advantage = rollout.response_mask.tensor.float()

@@ -44,11 +44,13 @@ def adapters_fit_models(subject: Subject) -> Iterator[Finding]:
         }
         path = min(chosen, key=lambda path: min(chosen[path]), default=None)
         if path is not None and lora.rank > min(chosen[path]):
+            largest = SetField(f"{field}.rank", min(chosen[path]))
             yield subject.finding(
                 "HF962",
-                large_rank(lora.rank, path, chosen[path]),
+                f"'{subject.role_of(field)}': {large_rank(lora.rank, path, chosen[path])}",
                 f"{field}.rank",
-                changes=(SetField(f"{field}.rank", min(chosen[path])),),
+                changes=(largest,),
+                advice=str(largest),
             )
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
+from hfdsl.rl.hub import local_folder
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.models import mismatches
 from hfdsl.rl.training.preflight.folders import facts_of
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.linear_layers import linear_layers
+from hfdsl.rl.workers.slicing import model_config
+from hfdsl.rl.workers.state_bytes import saved_shapes
 
 
 def models_fit_tokens(subject: Subject) -> Iterator[Finding]:
@@ -26,3 +30,29 @@ def models_fit_tokens(subject: Subject) -> Iterator[Finding]:
         related = {mismatch.against: mismatch.because} if mismatch.against else None
         changes = () if mismatch.value is None else (SetField(mismatch.field, mismatch.value),)
         yield subject.finding(mismatch.code, mismatch.message, mismatch.field, related=related, changes=changes)
+
+
+def weights_fit_configurations(subject: Subject) -> Iterator[Finding]:
+    """The linear layers in a model's files have the shapes of its configuration."""
+    seen: list[ModelConfig] = []  # "$actor.model" repeats a model, and not its mistakes
+    for field, model in subject.parts(ModelConfig):
+        role, layers = subject.role_of(field), linear_layers(model)
+        if role is None or model.path is None or model in seen or layers is None:
+            continue
+        seen.append(model)
+        if "quantization_config" in model_config(model):
+            continue  # packed
+        saved = saved_shapes(local_folder(model.path))
+        for path, sides in layers.items():
+            shape = saved.get(f"{path}.weight", list(sides))
+            if shape != list(sides):
+                yield subject.finding(
+                    "HF964",
+                    f"the files of the model of '{role}' have '{path}.weight' of shape {tuple(shape)}, where its "
+                    f"configuration has {sides}",
+                    f"{field}.path",
+                    notes=(f"{field}.config changes the sizes that the files have",)
+                    if model.config
+                    else (f"'{model.path}' has the files of two models: save one of them again with save_pretrained",),
+                )
+                break

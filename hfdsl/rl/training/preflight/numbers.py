@@ -170,11 +170,12 @@ def caches_hold_a_row(subject: Subject) -> Iterator[Finding]:
     """The cache of an engine has room for a prompt and its response."""
     for field, generation in subject.parts(GenerationConfig):
         length = subject.config.dims.get("P", 0) + generation.max_tokens
+        engine = f"the engine of '{role}'" if (role := subject.role_of(field)) else "the engine"
         if generation.engine == "vllm" and generation.cache_tokens < length:
             yield subject.finding(
                 "HF952",
-                f"the engine's cache has {generation.cache_tokens} tokens, and a prompt with its response takes up to "
-                f"{length}",
+                f"the cache of {engine} has {generation.cache_tokens} tokens, and a prompt with its response takes up "
+                f"to {length}",
                 f"{field}.cache_tokens",
                 related={"dims": f"P = {subject.config.dims.get('P', 0)}"},
                 notes=(f"set {field}.cache_tokens to {length} times the rows that are to be sampled at once",),

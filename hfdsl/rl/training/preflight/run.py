@@ -21,7 +21,7 @@ from hfdsl.rl.training.preflight.adapters import (
 from hfdsl.rl.training.preflight.architecture import model_keys_are_read
 from hfdsl.rl.training.preflight.engines import engines_fit_gpus, samplers_have_the_model
 from hfdsl.rl.training.preflight.folders import models_are_there, prompts_have_a_template, tokenizers_are_there
-from hfdsl.rl.training.preflight.models import models_fit_tokens
+from hfdsl.rl.training.preflight.models import models_fit_tokens, weights_fit_configurations
 from hfdsl.rl.training.preflight.numbers import (
     caches_hold_a_row,
     coefficients_have_a_reference,
@@ -78,6 +78,7 @@ HERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     sinks_have_access,
     data_can_be_read,
     models_are_there,
+    weights_fit_configurations,
     model_keys_are_read,
     tokenizers_are_there,
     prompts_have_a_template,
