@@ -13,8 +13,9 @@ from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import Graph, Node, Operand, Ref
 from hfdsl.graph.signatures import Signature
-from hfdsl.graph.stages import Split, split
+from hfdsl.graph.stages import HeldState, Split, split
 from hfdsl.plan.optimize import Optimize
+from hfdsl.plan.versions import read_lags
 from hfdsl.protocols.dispatch import Functions
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.partitioning import Pad
@@ -132,6 +133,11 @@ class Plan:
     def split(self) -> Split:
         """The stages between its queues; one without queues."""
         return split(self.graph)
+
+    @cached_property
+    def read_lags(self) -> Mapping[tuple[int, int], Mapping[HeldState, int]]:
+        """By the nodes of a value and of its reader: by how many updates the states may be late that it is of."""
+        return read_lags(self.graph, self.split)
 
     @cached_property
     def steps_in_flight(self) -> int:

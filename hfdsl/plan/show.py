@@ -14,6 +14,7 @@ from hfdsl.plan.offloading import offload_lines
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.plan.routes import Phase, phases
 from hfdsl.plan.transports import keeps_mapped
+from hfdsl.plan.versions import versions_text
 from hfdsl.types.columns import ObjSpec
 from hfdsl.types.numbers import byte_amount
 
@@ -76,7 +77,9 @@ def _edge(plan: Plan, edge: Edge) -> str:
         size += f" ({byte_amount(each)} per rank)"
     if any(isinstance(stored_spec(plan.node(edge.source).result, column), ObjSpec) for column in edge.columns):
         size += " and objects"  # of unknown size before a run
-    return f"<- {source}{f' ({named})' if named else ''}: {size} {edge.transport}"
+    late = plan.read_lags.get((edge.source, edge.target))
+    versions = f", {versions_text(late)}" if late else ""
+    return f"<- {source}{f' ({named})' if named else ''}: {size} {edge.transport}{versions}"
 
 
 def _maybe(plan: Plan, node: int, column: str) -> str:
@@ -90,6 +93,7 @@ def _sums(plan: Plan) -> Iterator[str]:
     for step in plan.steps:
         stages.setdefault(step.stage, []).append(step.label)
     together = [labels for labels in stages.values() if len(labels) > 1]
+    yield from _queues(plan)
     yield "overlap  " + ("; ".join(" with ".join(labels) for labels in together) if together else "none")
     known = [edge for edge in plan.edges if edge.bytes is not None]
     unknown = dict.fromkeys(plan.node(edge.source).label for edge in plan.edges if edge.bytes is None)
@@ -112,6 +116,18 @@ def _sums(plan: Plan) -> Iterator[str]:
         yield "fused    " + ("; ".join(map(_together, _fused(order))) or "none")
         yield from _memory(plan, process_memory(plan, plan.dims, order).values())
     yield from (f"{'gpu' if not i else '':8} {peak}" for i, peak in enumerate(gpu_peaks(plan)))
+
+
+def _queues(plan: Plan) -> Iterator[str]:
+    """The queues between stages that step on their own, and which calls each stage has."""
+    split = plan.split
+    for node, queue in split.queues:
+        group = f", groups of {queue.group}" if queue.group > 1 else ""
+        ends = f"{split.producer(node)} -> {split.of[node.id]}"
+        yield f"queue    from stage {ends}: lag={queue.lag} {queue.late or 'as ready'}{group}"
+    for part in range(split.count) if split.queues else ():
+        labels = [step.label for step in plan.steps if split.of[step.node] == part]
+        yield f"stage {part}  {', '.join(labels)}"
 
 
 def _fused(order: Iterable[Phase]) -> Iterator[list[str]]:

@@ -203,6 +203,10 @@ def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
             "chunks": step.chunks,
         }
 
+    def lags_of(edge: Edge) -> dict[str, int]:
+        late = compiled.read_lags[edge.source, edge.target]
+        return {f"{state.role}.{state.state}": lag for state, lag in late.items()}
+
     def edge_as_dict(edge: Edge) -> dict[str, Any]:
         return {
             "source": edge.source,
@@ -211,6 +215,7 @@ def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
             "bytes": edge.bytes,
             "moved": edge.moved,
             "transport": edge.transport,
+            **({"lags": lags_of(edge)} if (edge.source, edge.target) in compiled.read_lags else {}),
         }
 
     def memory_as_dict(peak: ProcessMemory) -> dict[str, Any]:

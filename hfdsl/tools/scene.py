@@ -12,6 +12,7 @@ from hfdsl.graph.columns import columns_of, origins
 from hfdsl.graph.program import Constant, Output, Ref
 from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
+from hfdsl.plan.versions import versions_text
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.types.numbers import byte_amount
 
@@ -47,7 +48,10 @@ class SceneBox:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A value on its way: which columns of it, and how many bytes by which transport ('' where that is not known)."""
+    """A value on its way: which columns of it, and how many bytes by which transport ('' where that is not known).
+
+    ``amount`` also says of which versions of a state the value may be, where a queue is on its way.
+    """
 
     source: str
     target: str
@@ -222,7 +226,9 @@ def _declared(plan: Plan, node: int) -> tuple[str, ...]:
 
 
 def _link(plan: Plan, edge: Edge) -> Link:
-    return Link(f"n{edge.source}", f"n{edge.target}", _named(edge.columns), _amount(edge.bytes), edge.transport)
+    late = plan.read_lags.get((edge.source, edge.target))
+    amount = " · ".join(filter(None, (_amount(edge.bytes), versions_text(late) if late else "")))
+    return Link(f"n{edge.source}", f"n{edge.target}", _named(edge.columns), amount, edge.transport)
 
 
 def _named(columns: tuple[str, ...]) -> tuple[str, ...]:
