@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from hfdsl.deploy.deployment import Deployment, Placement
@@ -19,7 +20,7 @@ from hfdsl.protocols.state import Effect, EffectKind, effects_of
 from hfdsl.protocols.worker import Worker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SyncSide:
     """One side of a sync: the call that exports or loads, and the place of its role."""
 
@@ -29,7 +30,7 @@ class SyncSide:
     placement: Placement[Any]
     effect: Effect
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters of the state that the role states; none where it states none, or a base class of it does."""
         place = self.placement
@@ -76,6 +77,18 @@ class WeightSync:
     def declared(self) -> bool:
         """Whether a side declares its layout."""
         return self.source.effect.layout is not None or self.target.effect.layout is not None
+
+    def pairs(self, source: Layout, target: Layout) -> Iterator[tuple[Parameter, Parameter]]:
+        """The parameters that are loaded, each after the one that is exported for it: of its name, or tied to it.
+
+        Where one side alone states parameters, those are the other's too.
+        """
+        exported, loaded = self.source.parameters, self.target.parameters
+        by_name = {each.name: each for each in exported or loaded}
+        for each in loaded or exported:
+            name = next((name for name in (each.name, source.stored_as(each.name)) if name in by_name), None)
+            if name is not None:
+                yield by_name[name], each
 
 
 def weight_syncs(graph: Graph, deployment: Deployment | None) -> Iterator[WeightSync]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from hfdsl.deploy.retries import Retries
@@ -16,6 +17,7 @@ from hfdsl.plan.memory import ProcessMemory, peaks, process_memory
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.routes import phases
 from hfdsl.plan.show import show
+from hfdsl.plan.syncs import SyncTraffic, syncs
 
 if TYPE_CHECKING:
     from hfdsl.runtime.backend import Lowering
@@ -31,8 +33,13 @@ class CompiledPlan(Plan):
         """For each group the process that holds most bytes of columns in a step; empty where sizes are unknown."""
         return peaks(process_memory(self, self.dims, phases(self, self.dims)).values()) if sizes_known(self) else ()
 
+    @cached_property
+    def syncs(self) -> tuple[SyncTraffic, ...]:
+        """What each sync between declared layouts needs to move, with the proof that every rank gets what it needs."""
+        return tuple(syncs(self))
+
     def __str__(self) -> str:
-        return show(self)
+        return show(self, self.syncs)
 
     def launch(
         self,

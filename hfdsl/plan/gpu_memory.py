@@ -12,13 +12,14 @@ So the engine of ``actor`` and the passes of ``reference`` do not add up: they a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.plan.plan import Plan
-from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes
+from hfdsl.plan.syncs import SyncTraffic
+from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes, sampling_engine
 from hfdsl.types.numbers import byte_amount
 
 CONTEXT: Final = 2**29
@@ -51,14 +52,20 @@ class GpuPeak:
         return f"{self.pool.name} {byte_amount(self.bytes)} of each GPU at {self.step}: {held}{besides}"
 
 
-def gpu_peaks(plan: Plan) -> Iterator[GpuPeak]:
-    """The peak of every pool with GPUs on which a role states its memory, as ``role_facts`` has it."""
+def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
+    """The peak of every pool with GPUs on which a role states its memory, as ``role_facts`` has it.
+
+    While a role loads weights, a bucket of them is on its GPUs beside those that it has; not so where an engine in a
+    process of its own takes them from host memory.
+    """
+    arriving = {sync.target_node: {"arriving weights": sync.peak - sync.needed} for sync in syncs}
     places = plan.deployment.placements
     stated = {
         name: declared_gpu_bytes(place.role, place.mesh, place.args, place.kwargs)
         for name, place in places.items()
         if place.pool.use_gpu
     }
+    engines = {name for name, place in places.items() if sampling_engine(place.role, place.args, place.kwargs)}
     for pool in dict.fromkeys(places[name].pool for name in stated):
         sharing = [name for name in stated if places[name].pool == pool]
         phases = {name: stated[name] for name in sharing if stated[name]}
@@ -68,7 +75,11 @@ def gpu_peaks(plan: Plan) -> Iterator[GpuPeak]:
             GpuPeak(
                 pool=pool,
                 step=step.label,
-                roles=_held(plan, phases, step.node, step.role, step.signature.name),
+                roles=_with(
+                    _held(plan, phases, step.node, step.role, step.signature.name),
+                    None if step.role in engines else step.role,
+                    arriving.get(step.node),
+                ),
                 unknown=unknown,
                 processes=processes,
             )
@@ -77,6 +88,12 @@ def gpu_peaks(plan: Plan) -> Iterator[GpuPeak]:
         ]
         if peaks:
             yield max(peaks, key=lambda peak: peak.bytes)
+
+
+def _with(
+    held: dict[str, Mapping[str, int]], role: str | None, more: Mapping[str, int] | None
+) -> dict[str, Mapping[str, int]]:
+    return {name: {**parts, **(more or {})} if name == role else parts for name, parts in held.items()}
 
 
 def _held(

@@ -86,6 +86,22 @@ class Schedule:
         return self._per_rank(lambda need: total(need.boxes) - need.owned_elements)
 
     @cached_property
+    def sent(self) -> tuple[float, ...]:
+        """The bytes that a source rank sends where all replicas of a part send equally much of it, by source rank."""
+        counts = [0.0] * self.source_mesh.world_size
+        for route in self.routes:
+            size = route.item_bytes * len(route.parameters)
+            by_holders = dict[tuple[int, ...], int]()
+            for need in route.needs:
+                for piece in need.received:
+                    holders = piece.holding.ranks
+                    by_holders[holders] = by_holders.get(holders, 0) + volume(piece.box) * len(need.ranks) * size
+            for holders, total_bytes in by_holders.items():
+                for rank in holders:
+                    counts[rank] += total_bytes / len(holders)
+        return tuple(counts)
+
+    @cached_property
     def redundant(self) -> tuple[int, ...]:
         """The bytes that a rank holds for the source beside those for the target: 0 where nobody shares processes."""
         held = dict.fromkeys(range(self.target_mesh.world_size), 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from hfdsl.graph.columns import stored_spec
@@ -13,13 +13,14 @@ from hfdsl.plan.memory import MAX_PRINTED_PROCESSES, ProcessMemory, peaks, proce
 from hfdsl.plan.offloading import offload_lines
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.plan.routes import Phase, phases
+from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.plan.transports import keeps_mapped
 from hfdsl.plan.versions import versions_text
 from hfdsl.types.columns import ObjSpec
 from hfdsl.types.numbers import byte_amount
 
 
-def show(plan: Plan) -> str:
+def show(plan: Plan, syncs: Sequence[SyncTraffic]) -> str:
     """Processes, steps with the edges that they read, and sums."""
     sizes = " ".join(f"{dim}={number}" for dim, number in plan.dims.items())
     lines = [f"plan of '{plan.name}'  {sizes}".rstrip(), "", "processes"]
@@ -31,7 +32,7 @@ def show(plan: Plan) -> str:
     table = [row for step in plan.steps for row in _rows(plan, step)]
     widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
     lines += [f"  {'  '.join(map(str.ljust, row, widths))}".rstrip() for row in table]
-    return "\n".join([*lines, "", *_sums(plan)])
+    return "\n".join([*lines, "", *_sums(plan, syncs)])
 
 
 def _role(plan: Plan, name: str) -> str:
@@ -88,7 +89,7 @@ def _maybe(plan: Plan, node: int, column: str) -> str:
     return "?" if spec is not None and spec.optional and column not in plan.presence.get(node, {}) else ""
 
 
-def _sums(plan: Plan) -> Iterator[str]:
+def _sums(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[str]:
     stages: dict[int, list[str]] = {}
     for step in plan.steps:
         stages.setdefault(step.stage, []).append(step.label)
@@ -104,6 +105,7 @@ def _sums(plan: Plan) -> Iterator[str]:
         besides = f"; besides, {_listed(unknown)} of unknown size" if unknown else ""
         sums = (inputs, "from the caller"), (moved, "between processes"), (stay, "read in place")
         yield f"bytes    {', '.join(f'{byte_amount(count)} {where}' for count, where in sums)}{besides}"
+    yield from (f"{'sync' if not i else '':8} {sync}" for i, sync in enumerate(syncs))
     yield from (f"{'offload' if not i else '':8} {line}" for i, line in enumerate(offload_lines(plan)))
     if any(edge.transport == "cuda ipc" for edge in plan.edges) and plan.optimize.mappings:
         yield "mapped   " + (
@@ -115,7 +117,7 @@ def _sums(plan: Plan) -> Iterator[str]:
         order = tuple(phases(plan, plan.dims))
         yield "fused    " + ("; ".join(map(_together, _fused(order))) or "none")
         yield from _memory(plan, process_memory(plan, plan.dims, order).values())
-    yield from (f"{'gpu' if not i else '':8} {peak}" for i, peak in enumerate(gpu_peaks(plan)))
+    yield from (f"{'gpu' if not i else '':8} {peak}" for i, peak in enumerate(gpu_peaks(plan, syncs)))
 
 
 def _queues(plan: Plan) -> Iterator[str]:

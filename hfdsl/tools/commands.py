@@ -238,4 +238,5 @@ def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
         "steps": [step_as_dict(step) for step in compiled.steps],
         "edges": [edge_as_dict(edge) for edge in compiled.edges],
         "memory": [memory_as_dict(peak) for peak in compiled.peaks],
+        "syncs": [sync.as_dict() for sync in compiled.syncs],
     }

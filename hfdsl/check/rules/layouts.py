@@ -79,18 +79,14 @@ def _layout(side: SyncSide) -> Layout | Finding | None:
 
 
 def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) -> Iterator[Finding]:
-    exported, loaded = sync.source.parameters, sync.target.parameters
-    if exported and loaded:
-        by_name = {each.name: each for each in exported}
-        yield from _names(sync, by_name, loaded, source, target)
-        pairs = [(by_name[name], each) for each in loaded if (name := _exported_as(each, by_name, source)) is not None]
+    pairs = list(sync.pairs(source, target))
+    if (exported := sync.source.parameters) and (loaded := sync.target.parameters):
+        yield from _names(sync, exported, loaded, pairs, source, target)
         unequal = [*_shapes(sync, pairs), *_dtypes(sync, pairs)]
         yield from unequal
-        parameters = [each for _, each in pairs]
         if unequal:
             return
-    else:
-        parameters = list(loaded or exported)
+    parameters = [each for _, each in pairs]
     groups = _alike(sync, parameters, source, target)
     representatives = [group[0] for group in groups] if groups else parameters
     uncut = list(_uncut(context, sync, representatives, {"exports": source, "loads": target}))
@@ -103,21 +99,18 @@ def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) ->
 # -- parameters --------------------------------------------------------------------------------------------------------
 
 
-def _exported_as(parameter: Parameter, exported: Mapping[str, Parameter], source: Layout) -> str | None:
-    """The name under which a parameter is exported: its own, or that of the one it is tied to."""
-    return next((name for name in (parameter.name, source.stored_as(parameter.name)) if name in exported), None)
-
-
 def _names(
-    sync: WeightSync, exported: Mapping[str, Parameter], loaded: Sequence[Parameter], source: Layout, target: Layout
+    sync: WeightSync,
+    exported: Sequence[Parameter],
+    loaded: Sequence[Parameter],
+    pairs: Sequence[tuple[Parameter, Parameter]],
+    source: Layout,
+    target: Layout,
 ) -> Iterator[Finding]:
     """HF730, HF731: the names that only one side has."""
-    known = set(exported) | {target.stored_as(name) for name in exported}
-    missing = [
-        each
-        for each in loaded
-        if _exported_as(each, exported, source) is None and target.stored_as(each.name) not in known
-    ]
+    known = {name for each in exported for name in (each.name, target.stored_as(each.name))}
+    known |= {each.name for _, each in pairs}
+    missing = [each for each in loaded if known.isdisjoint((each.name, target.stored_as(each.name)))]
     if missing:
         yield _about(
             sync,
@@ -130,7 +123,7 @@ def _names(
     renamed = {each.shape for each in missing}  # what is loaded under another name is reported above
     if unread := [
         each
-        for each in exported.values()
+        for each in exported
         if taken.isdisjoint((each.name, target.stored_as(each.name))) and each.shape not in renamed
     ]:
         yield _about(
@@ -141,12 +134,12 @@ def _names(
         )
 
 
-def _advice(missing: Parameter, exported: Mapping[str, Parameter], sync: WeightSync) -> Iterator[str]:
-    alike = [name for name, each in exported.items() if each.shape == missing.shape and "embed" in name]
-    if "head" in missing.name and alike:
-        layout = f'layout=Tied(..., {{"{missing.name}": "{alike[0]}"}})'
-        yield f"where it is tied to '{alike[0]}' in '{sync.source.role}', say so: {layout}"
-    elif (name := nearest(missing.name, list(exported))) is not None:
+def _advice(missing: Parameter, exported: Sequence[Parameter], sync: WeightSync) -> Iterator[str]:
+    embeddings = [each.name for each in exported if each.shape == missing.shape and "embed" in each.name]
+    if "head" in missing.name and embeddings:
+        layout = f'layout=Tied(..., {{"{missing.name}": "{embeddings[0]}"}})'
+        yield f"where it is tied to '{embeddings[0]}' in '{sync.source.role}', say so: {layout}"
+    elif (name := nearest(missing.name, [each.name for each in exported])) is not None:
         yield f"'{sync.source.role}' exports '{name}'"
 
 

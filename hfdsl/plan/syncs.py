@@ -1,0 +1,127 @@
+"""What the syncs of a plan need to move, by the layouts that both sides declare.
+
+A worked example: a model of 784 bytes on ``Mesh(dp=2, tp=2)`` goes to an engine on two other GPUs, ``Mesh(tp=2)``. Each
+rank of the engine holds half of the sliced weights and all of the norms, and receives that much. The four trainers have
+each element twice, so each of them sends half of what the engine's ranks receive, in the mean.
+
+The time is that of the busiest rank on either side at the bandwidth of its link, and a latency for each bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hfdsl.deploy.weight_syncs import WeightSync, weight_syncs
+from hfdsl.errors import HfError
+from hfdsl.plan.payloads import planned_topology
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
+from hfdsl.plan.resharding import Schedule, compile_schedule
+from hfdsl.types.numbers import byte_amount
+
+
+@dataclass(frozen=True, slots=True)
+class SyncTraffic:
+    """A sync between declared layouts; bytes are those of the rank with most of them, ``moved`` those of all ranks."""
+
+    state: str
+    source: str
+    """The call that exports."""
+    target: str
+    """The call that loads."""
+    source_node: int
+    target_node: int
+    needed: int
+    received: int
+    redundant: int
+    """What a rank keeps for the role that exports beside what it loads, where both share its process."""
+    peak: int
+    moved: int
+    buckets: int
+    gathers: bool
+    """Whether it is an all-gather within groups of ranks."""
+    seconds: float
+
+    def __str__(self) -> str:
+        how = " by all-gather" if self.gathers else ""
+        beside = f", beside {byte_amount(self.redundant)} of {self.source}" if self.redundant else ""
+        return (
+            f"{self.state} from {self.source} to {self.target}: a rank needs up to {byte_amount(self.needed)}{beside}, "
+            f"receives up to {byte_amount(self.received)}{how}, and has at most {byte_amount(self.peak)} at once; "
+            f"{byte_amount(self.moved)} in all, {self.seconds * 1e3:.3g} ms"
+        )
+
+    def as_dict(self) -> dict[str, str | int | float | bool]:
+        """The sync for machines."""
+        return {
+            "state": self.state,
+            "source": self.source_node,
+            "target": self.target_node,
+            "needed": self.needed,
+            "received": self.received,
+            "redundant": self.redundant,
+            "peak": self.peak,
+            "moved": self.moved,
+            "buckets": self.buckets,
+            "gathers": self.gathers,
+            "seconds": self.seconds,
+        }
+
+
+def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[SyncTraffic]:
+    """The syncs of a plan of which layouts and parameters are declared."""
+    for sync in weight_syncs(plan.graph, plan.deployment):
+        schedule = _schedule(plan, sync)
+        if schedule is None:
+            continue
+        moved, busiest = sum(schedule.received), max(*schedule.received, *schedule.sent)
+        buckets = len(schedule.buckets) if moved else 0
+        yield SyncTraffic(
+            state=sync.state,
+            source=sync.source.node.label,
+            target=sync.target.node.label,
+            source_node=sync.source.node.id,
+            target_node=sync.target.node.id,
+            needed=max(schedule.needed),
+            received=max(schedule.received),
+            redundant=max(schedule.redundant),
+            peak=max(schedule.peak),
+            moved=moved,
+            buckets=buckets,
+            gathers=bool(schedule.gather_groups),
+            seconds=buckets * LATENCY_SECONDS + busiest / _bandwidth(plan, sync, bandwidths),
+        )
+
+
+def _schedule(plan: Plan, sync: WeightSync) -> Schedule | None:
+    """The schedule of a sync; None where a side does not declare enough."""
+    source, target = sync.source.placement, sync.target.placement
+    try:
+        layouts = sync.source.layout(), sync.target.layout()
+        if not sync.declared or layouts[0] is None or layouts[1] is None:
+            return None
+        parameters = [loaded for _, loaded in sync.pairs(layouts[0], layouts[1])]
+        shares = any({sync.source.role, sync.target.role} <= set(group.roles) for group in plan.groups)
+        shared = {rank: rank for rank in range(target.mesh.world_size)} if shares else {}
+        schedule = compile_schedule(
+            parameters, layouts[0], source.mesh, layouts[1], target.mesh, shared, in_place=False
+        )
+    except HfError:  # the check reports it
+        return None
+    return schedule if parameters else None
+
+
+def _bandwidth(plan: Plan, sync: WeightSync, bandwidths: Mapping[str, float]) -> float:
+    """That of GPUs where both sides have some, else that of the slowest link between their hosts."""
+    source, target = sync.source.placement, sync.target.placement
+    if source.pool.use_gpu and target.pool.use_gpu and plan.optimize.direct:
+        return bandwidths["gpu"]
+    host_of = planned_topology(plan).host_of
+    hosts = {
+        host_of((group.name, rank))
+        for group in plan.groups
+        if {sync.source.role, sync.target.role} & set(group.roles)
+        for rank in range(group.pool.world_size)
+    }
+    return bandwidths["copy"] if len(hosts) == 1 else min(bandwidths["copy"], bandwidths["network"])

@@ -1,0 +1,106 @@
+# mypy: disable-error-code="empty-body"
+"""What a plan says of its syncs: bytes, peaks and times, from the layouts that both sides declare."""
+
+from __future__ import annotations
+
+import pytest
+
+import hfdsl as hf
+from hfdsl.plan.compiled import CompiledPlan
+from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
+from hfdsl.plan.syncs import SyncTraffic
+from hfdsl.protocols.layouts import Generation, Layout, Parameter, Replicas, Slices
+from hfdsl.tools.commands import plan_as_dict
+from tests.check.prelude import B, Dispatch, Engine, Prompts, register
+from tests.check.prelude import Trainer as Undeclared
+
+WEIGHTS = (Parameter("a", (8, 4), "float32"), Parameter("b", (8, 2), "bfloat16"))  # 128 and 32 bytes
+
+
+class Trainer(Undeclared):
+    @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.exports("policy", layout=Slices(0))
+    def weights(self) -> dict[str, list[float]]: ...
+
+    @staticmethod
+    def state_parameters(*parameters: Parameter) -> dict[str, tuple[Parameter, ...]]:
+        return {"policy": parameters}
+
+
+class Sized(Engine):
+    @staticmethod
+    def gpu_bytes(mesh: hf.Mesh, *parameters: Parameter, layout: Layout) -> dict[str, dict[str, int]]:
+        return {"": {"weights": 1000}}
+
+
+@hf.dataflow
+def flow(prompts: Prompts, trainer: Trainer, engine: Engine) -> None:
+    trainer.update(engine.generate(prompts))
+    hf.sync(trainer, engine)
+
+
+def planned(
+    engine_mesh: hf.Mesh, layout: Layout, *, shared: bool = False, use_gpu: bool = True, role: type[Engine] = Engine
+) -> CompiledPlan:
+    pool = hf.ResourcePool([4], name="train", use_gpu=use_gpu)
+    other = pool if shared else hf.ResourcePool([engine_mesh.world_size], name="engines", use_gpu=use_gpu)
+    trainer = hf.place(Trainer, *WEIGHTS, pool=pool, mesh=hf.Mesh(dp=2, tp=2))
+    engine = hf.place(role, *WEIGHTS, layout=layout, pool=other, mesh=engine_mesh)
+    return flow.compile(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
+
+
+def test_a_sync_to_other_gpus() -> None:
+    [sync] = planned(hf.Mesh(tp=2), Slices(0)).syncs
+    assert (sync.needed, sync.received, sync.redundant, sync.moved) == (80, 80, 0, 160)
+    assert sync.peak == 160  # one bucket holds all
+    assert not sync.gathers
+    assert sync.seconds == pytest.approx(LATENCY_SECONDS + 80 / BANDWIDTHS["gpu"])  # each trainer sends 40
+    [sync] = planned(hf.Mesh(dp=8), Replicas()).syncs
+    assert (sync.needed, sync.received, sync.moved) == (160, 160, 1280)
+    assert sync.seconds == pytest.approx(LATENCY_SECONDS + 1280 / 4 / BANDWIDTHS["gpu"])  # the trainers are busiest
+
+
+def test_a_sync_in_the_same_processes() -> None:
+    [sync] = planned(hf.Mesh(dp=2, tp=2, gen_tp=1), Generation(Slices(0)), shared=True).syncs
+    assert (sync.needed, sync.received, sync.redundant, sync.moved) == (160, 80, 80, 320)
+    assert sync.gathers
+    [sync] = planned(hf.Mesh(dp=2, tp=2), Slices(0), shared=True).syncs
+    assert (sync.received, sync.moved, sync.buckets, sync.seconds) == (0, 0, 0, 0.0)
+
+
+def test_a_sync_between_processes_without_gpus() -> None:
+    [sync] = planned(hf.Mesh(tp=2), Slices(0), use_gpu=False).syncs
+    assert sync.seconds == pytest.approx(LATENCY_SECONDS + 80 / BANDWIDTHS["network"])
+    [sync] = planned(hf.Mesh(tp=4), Replicas(), use_gpu=False, shared=True).syncs
+    assert sync.seconds == pytest.approx(LATENCY_SECONDS + 80 / BANDWIDTHS["copy"])
+
+
+def test_a_plan_prints_its_syncs_and_counts_their_buckets() -> None:
+    plan = planned(hf.Mesh(tp=2), Slices(0), role=Sized)
+    [line] = [line for line in str(plan).splitlines() if line.startswith("sync")]
+    assert "a rank needs up to 80 B, receives up to 80 B, and has at most 160 B at once; 160 B in all" in line
+    assert "engines 512.0 MiB of each GPU at engine.load: engine weights 1000 B, arriving weights 80 B" in str(plan)
+    [sync] = plan_as_dict(plan)["syncs"]
+    labels = [next(step.label for step in plan.steps if step.node == sync[end]) for end in ("source", "target")]
+    assert labels == ["trainer.weights", "engine.load"]
+    assert (sync["state"], sync["received"], sync["moved"]) == ("policy", 80, 160)
+    assert set(sync) == set(SyncTraffic.__dataclass_fields__) - {"source_node", "target_node"}
+
+
+def test_a_sync_without_layouts_has_no_line() -> None:
+    @hf.dataflow
+    def undeclared(prompts: Prompts, trainer: Undeclared, engine: Engine) -> None:
+        trainer.update(engine.generate(prompts))
+        hf.sync(trainer, engine)
+
+    class Plain(Engine):
+        @register(Dispatch.ONE_TO_ALL)
+        @hf.loads("policy")
+        def load(self, weights: dict[str, list[float]]) -> None: ...
+
+    trainer = hf.place(Undeclared, *WEIGHTS, pool=hf.ResourcePool([2], name="train"))
+    engine = hf.place(Plain, *WEIGHTS, pool=hf.ResourcePool([2], name="engines"))
+    assert undeclared.compile(hf.Deployment(trainer=trainer, engine=engine), {B: 64}).syncs == ()
+    nothing = hf.place(Engine, pool=hf.ResourcePool([2], name="engines"))
+    trainer = hf.place(Undeclared, pool=hf.ResourcePool([2], name="train"))
+    assert undeclared.compile(hf.Deployment(trainer=trainer, engine=nothing), {B: 64}).syncs == ()
