@@ -25,7 +25,7 @@ from hfdsl.graph.infer import infer
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.row_weights import row_weights_read
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
-from hfdsl.graph.stages import Stage, stages
+from hfdsl.graph.stages import Stage, split, stages
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.edges import edges
 from hfdsl.plan.optimize import Optimize
@@ -87,6 +87,8 @@ def _plan(context: Context, report: Report, switches: Optimize) -> CompiledPlan:
     layouts: dict[int, ValueLayout] = {node.id: ValueLayout(DRIVER, (0,)) for node in context.program.graph.inputs}
     steps = _numbered([_step(context, groups, layouts, node) for node in context.program.graph.calls])
     steps = _balanced(steps, context) if switches.balance else steps
+    stage_of = split(context.program.graph).of
+    steps.sort(key=lambda step: stage_of[step.node])  # stable, so without queues nothing moves
     steps = _stages(steps, context, groups)
     gpus = SharedGpus(context)
     plan = CompiledPlan(

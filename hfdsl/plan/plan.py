@@ -101,9 +101,10 @@ class Edge:
 class Plan:
     """A compiled dataflow.
 
-    ``steps`` are in program order. Steps of one ``stage`` may run at the same time, which print and pictures show; the
-    run itself waits for values, not for stages. ``layouts`` says of every value where its chunks are. ``presence`` says
-    of optional columns, by node, whether they are there, where that is known.
+    ``steps`` are in program order, those before a queue ahead of those behind it. Steps of one ``stage`` may run at the
+    same time, which print and pictures show; the run itself waits for values, not for stages. ``layouts`` says of every
+    value where its chunks are. ``presence`` says of optional columns, by node, whether they are there, where that is
+    known.
     ``value_bytes`` are the bytes of values without rows (of each entry of a list), None where nothing declares them.
     ``offloads`` are the periods in which parts of roles are in host memory, ``resident`` the calls in which roles keep
     most memory of their GPUs.

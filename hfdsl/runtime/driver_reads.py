@@ -32,6 +32,10 @@ class DriverReads:
         """The handles of payloads that have not been fetched."""
         return [self._handles[key] for key in keys if key not in self._fetched]
 
+    def skip(self, keys: Iterable[PayloadKey]) -> None:
+        """Count payloads as fetched: what they hold is in the driver's store."""
+        self._fetched.update(keys)
+
     def fetch(self, keys: Iterable[PayloadKey]) -> list[PayloadContent]:
         """The payloads that have not been fetched before."""
         keys = [key for key in keys if key not in self._fetched]

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import HfError, RoleError, WiringError
 from hfdsl.graph.body_checks import inputs_unchanged
-from hfdsl.graph.program import Constant, Ref
+from hfdsl.graph.program import Constant, Input, Ref
 from hfdsl.graph.value_checks import check_finite_arguments, check_finite_result
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan, Step
@@ -60,7 +60,9 @@ from hfdsl.runtime.recording import Recorder
 from hfdsl.runtime.role_errors import role_error
 from hfdsl.runtime.state_files import FlatState, StateWriter, load_worker, unflatten_state, worker_state
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
+from hfdsl.runtime.store_files import read_stores, write_stores
 from hfdsl.runtime.verification import DTypes, ExportDigests, Sync, rank_digests
+from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.dims import Size
 
 if TYPE_CHECKING:
@@ -166,6 +168,32 @@ class Executor:
         self._current_step = None
         for name in self._workers:
             self._call_role(name, "load_state", load_worker, folder, saved.get(name))
+
+    def save_queues(self, folder: str, plan: str, pending: Mapping[int, Sequence[PayloadContent]]) -> dict[str, str]:
+        """Write what this process holds of steps in progress, with payloads that it has not received yet.
+
+        Raises:
+            CheckpointError: HF906 where the file cannot be written, HF908 where a queue holds what no file can.
+        """
+        stores = {number: self._stores.get((plan, number), Store()) for number in pending}
+        return write_stores(
+            folder, self._group, plan, {number: (stores[number], payloads) for number, payloads in pending.items()}
+        )
+
+    def load_queues(self, folder: str, plan: str, file: Mapping[str, str]) -> None:
+        """Read what ``save_queues`` wrote; HF906 where the file is not that."""
+
+        def new_store(number: int) -> Store:
+            self._stores[plan, number] = Store()
+            return self._stores[plan, number]
+
+        read_stores(folder, file, new_store)
+
+    def inputs_of(self, plan: str, number: int) -> dict[int, Batch]:
+        """Of the driver: the caller's inputs of a step in progress, by node."""
+        values = {node: value for node, _, value in self._stores[plan, number].own_values()}
+        nodes = {node.id: node.op for node in self._plans[plan].graph.inputs if isinstance(node.op, Input)}
+        return {node: rebuild(op.record, dict(values[node].columns)) for node, op in nodes.items()}
 
     def copy_states(self) -> dict[str, FlatState]:
         """Each worker's state; its tensors may be the worker's own, so the caller copies them before the next call.

@@ -278,6 +278,26 @@ class LocalBackend:
             pairs = zip(executors, by_rank, strict=True)
             self._together(group, [partial(executor.load, folder, states) for executor, states in pairs])
 
+    def save_queues(
+        self, folder: str, plan: str, pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]]
+    ) -> dict[str, list[dict[str, str]]]:
+        """Rank after rank; errors as for ``Executor.save_queues``."""
+        return {
+            group: [
+                executor.save_queues(
+                    folder, plan, {step: self.get(by_rank.get((group, rank), ())) for step, by_rank in pending.items()}
+                )
+                for rank, executor in enumerate(executors)
+            ]
+            for group, executors in self._executors.items()
+        }
+
+    def load_queues(self, folder: str, plan: str, files: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+        """Rank after rank; errors as for ``Executor.load_queues``."""
+        for group, executors in self._executors.items():
+            for executor, file in zip(executors, files[group], strict=True):
+                executor.load_queues(folder, plan, file)
+
     def record(self, folder: str | None) -> None:
         """Have every executor write the calls of the next steps to a recording."""
         for executor in self._every_executor():

@@ -77,6 +77,17 @@ class RankProcess(Worker):
         """Load them."""
         self._executor.load(folder, saved)
 
+    def save_queues(self, folder: str, plan: str, counts: list[list[int]], *payloads: Any) -> dict[str, str]:
+        """Write what this process holds of steps in progress; ``counts`` says how many payloads each of them has."""
+        contents = iter([content_of(deserialized(payload)) for payload in payloads])
+        return self._executor.save_queues(
+            folder, plan, {step: [next(contents) for _ in range(count)] for step, count in counts}
+        )
+
+    def load_queues(self, folder: str, plan: str, file: dict[str, str]) -> None:
+        """Read it."""
+        self._executor.load_queues(folder, plan, file)
+
     def copy_states(self) -> tuple[None, StateCopy]:
         """The states of this process's workers, copied on their way to the object store; None says that they are."""
         return None, StateCopy(self._executor.copy_states())

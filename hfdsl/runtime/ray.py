@@ -368,6 +368,35 @@ class RayBackend:
                 loading.append(worker.load.remote(folder, {role: dict(saved[role][rank]) for role in roles}))
         self._wait_for_all(loading, "states")
 
+    def save_queues(
+        self, folder: str, plan: str, pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]]
+    ) -> dict[str, list[dict[str, str]]]:
+        """All ranks at once, each when it has the payloads; HF807 where the deadline passed."""
+        self.begin()
+        refs_by_group = {}
+        for group, workers in self._workers.items():
+            refs = []
+            for rank, worker in enumerate(workers):
+                handles = {step: by_rank.get((group, rank), ()) for step, by_rank in pending.items()}
+                counts = [[step, len(payloads)] for step, payloads in handles.items()]
+                payloads = [handle for payloads in handles.values() for handle in payloads]
+                refs.append(worker.save_queues.remote(folder, plan, counts, *payloads))
+            refs_by_group[group] = refs
+        files = self._wait_for_all([ref for refs in refs_by_group.values() for ref in refs], "queues")
+        return {group: [files[ref] for ref in refs] for group, refs in refs_by_group.items()}
+
+    def load_queues(self, folder: str, plan: str, files: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+        """All ranks at once; HF807 where the deadline passed."""
+        self.begin()
+        self._wait_for_all(
+            [
+                worker.load_queues.remote(folder, plan, dict(file))
+                for group, workers in self._workers.items()
+                for worker, file in zip(workers, files[group], strict=True)
+            ],
+            "queues",
+        )
+
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def lost(self, wait: float) -> dict[str, list[int]]:

@@ -22,12 +22,13 @@ from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.loading import END, LoaderThread
 from hfdsl.runtime.messages import SMALL_PAYLOAD_BYTES
 from hfdsl.runtime.processes import Processes
+from hfdsl.runtime.queue_files import SavedStep, SavedStream
 from hfdsl.runtime.recording import begin
 from hfdsl.runtime.recovery import Recovered
 from hfdsl.runtime.saving import Saving, read_manifest
 from hfdsl.runtime.step import Routing, StepRun
 from hfdsl.runtime.store import bytes_of
-from hfdsl.runtime.streaming import DecisionLog, StepCallbacks, Stream, check_queued_rows
+from hfdsl.runtime.streaming import DecisionLog, StageOrder, StepCallbacks, Stream, check_queued_rows
 from hfdsl.runtime.timeline import StepRecord, timeline
 from hfdsl.runtime.verification import Sync, Verified, comparable, compare, dtypes_of, same_names, states_of, syncs_of
 from hfdsl.types.batches import Batch, closest, upcast
@@ -106,15 +107,22 @@ class Running:
     def _step_number(self) -> int:
         return self._processes.steps[self.plan.name]
 
+    @property
+    def decisions(self) -> int:
+        """How many decisions the queues have made, including those before a ``load``: lines of a log of all steps."""
+        order = self._stream.order if self._stream is not None else StageOrder(self.plan, self._step_number)
+        return order.decisions
+
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the states of the workers, and the number of steps, into an empty folder that exists.
 
         Every role with ``state()`` and ``load_state(state)`` is saved, on every rank; ranks with equal states write
-        one file. All nodes have to see the folder.
+        one file. All nodes have to see the folder. Steps of a stream that were begun are saved with what lies in the
+        queues: after a ``load`` the next stream gives their results first, and its loader goes on after them.
 
         Raises:
-            CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved, HF906 where
-                a file cannot be written.
+            CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved, or a queue holds
+                objects that are no plain values; HF906 where a file cannot be written.
             RoleError: HF806 where a role's ``state()`` raises.
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
@@ -145,8 +153,9 @@ class Running:
         def attempt() -> Saving:
             for left in folder.iterdir():  # by an attempt before, whose processes were lost
                 left.unlink()
+            stream = self._stream.save(backend, str(folder.resolve())) if self._stream is not None else None
             backend.save(str(folder.resolve()), background)
-            saving = self._saving(folder)
+            saving = self._saving(folder, stream)
             if not background:
                 saving.wait()
             return saving
@@ -154,7 +163,7 @@ class Running:
         with self._processes.alone("a save"):
             return attempt() if recovery is None else recovery.run(self.plan.name, attempt)
 
-    def _saving(self, folder: Path) -> Saving:
+    def _saving(self, folder: Path, stream: SavedStream | None) -> Saving:
         return Saving(
             processes=self._processes,
             folder=folder,
@@ -162,14 +171,15 @@ class Running:
             steps=self.all_steps,
             seed=self._processes.seed,
             generation=self._processes.generation,
+            stream=stream,
         )
 
     def load(self, folder: str | PathLike[str]) -> None:
         """Load the states that ``save`` wrote; the next step has the random streams that it would have had then.
 
         Raises:
-            CheckpointError: HF905 where it is the state of other roles, meshes or another seed, HF906 where it is
-                damaged.
+            CheckpointError: HF905 where it is the state of other roles, meshes, queues or another seed, HF906 where it
+                is damaged.
             RoleError: HF806 where a role's ``load_state()`` raises; the run is broken then.
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
@@ -183,12 +193,24 @@ class Running:
                 self._processes.broken = f"a load of '{folder}' ({type(error).__name__})"
                 raise
         self._stream = None  # what was in flight belongs to the states before
+        backend.driver.load(place, {})
         self._processes.syncs.forget()
         known = self._processes.steps
         self._processes.restored = {name: n for name, n in manifest.steps.items() if name not in known}
         known |= {name: manifest.steps.get(name, 0) for name in known}
+        if manifest.stream is not None:
+            self._load_stream(backend, place, manifest.stream)
         if self._processes.recovery is not None:
             self._processes.recovery.begin(lambda: backend.load(place, manifest.roles))
+
+    def _load_stream(self, backend: Backend, folder: str, saved: SavedStream) -> None:
+        if saved.plan != self.plan.name:
+            text = f"the state has rows in the queues of '{saved.plan}', and '{self.plan.name}' cannot go on with them"
+            raise CheckpointError("HF905", text)
+        with self._breaking(self._step_number):
+            stream = self._new_stream()
+            stream.load(backend, folder, saved)
+        self._stream = stream
 
     def go_back_to(self, folder: str | PathLike[str]) -> None:
         """After a loss of processes, go back to what ``save`` wrote into this folder, rather than to an older copy.
@@ -264,9 +286,13 @@ class Running:
 
         Raises:
             CheckpointError: HF906 where a recording exists already, HF908 where a role that trains has no state.
+            WiringError: HF751 where the dataflow has queues.
             HfError: HF807 where a process does not answer within the deadline, HF808 where the run is closed or broken.
         """
         backend, place = self._processes.usable_backend(self.plan.name), Path(folder).resolve()
+        if self.plan.steps_in_flight:
+            text = f"'{self.plan.name}' has queues, so several steps are in progress at a time; a recording is of one"
+            raise WiringError("HF751", text)
         begin(place, self.plan, self._step_number, self._processes.seed, self.save)
         backend.record(str(place))
         try:
@@ -446,11 +472,28 @@ class Running:
                 "HF841", "retries= repeat steps, and a stream has several in progress; launch without them"
             )
         if self._stream is None:
-            callbacks = StepCallbacks(
-                begin=self._begin_step, within=self._breaking, committed=self._commit, ended=self._keep_record
-            )
-            self._stream = Stream(self.plan, self._step_number, callbacks)
+            self._stream = self._new_stream()
         return self._results(self._stream, loader, timeout, DecisionLog(log, replay))
+
+    def _new_stream(self) -> Stream:
+        callbacks = StepCallbacks(
+            begin=self._begin_step,
+            resume=self._resume_step,
+            within=self._breaking,
+            committed=self._commit,
+            ended=self._keep_record,
+        )
+        return Stream(self.plan, self._step_number, callbacks)
+
+    def _resume_step(self, saved: SavedStep, inputs: Mapping[int, Batch]) -> StepRun:
+        """Go on with a step of an earlier run."""
+        backend, sizes = self._processes.usable_backend(self.plan.name), bind_sizes(self.plan, inputs)
+        routing = self._routing(backend, inputs, sizes, frozenset(saved.short_steps))
+        with self._breaking(saved.number):
+            run = StepRun(self.plan, backend, routing, saved.number, sizes)
+            run.begin(inputs)
+            run.resume(saved)
+        return run
 
     def _results(self, stream: Stream, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
         source = LoaderThread(loader, timeout, lambda: str(stream.order))
@@ -502,6 +545,7 @@ class Running:
 
     def _keep_record(self, record: StepRecord) -> None:
         """Keep the record of a step that has ended, and what it says of how long bodies take."""
+        self._write()
         self._record = record
         self._unwritten = record if self._traces else None
         self._measured += 1
@@ -512,7 +556,13 @@ class Running:
             for label, seconds in slowest.items():
                 self._fastest[label] = min(self._fastest.get(label, seconds), seconds)
 
-    def _routing(self, backend: Backend, inputs: Mapping[int, Batch], sizes: Mapping[Any, int]) -> Routing:
+    def _routing(
+        self,
+        backend: Backend,
+        inputs: Mapping[int, Batch],
+        sizes: Mapping[Any, int],
+        short_steps: frozenset[int] | None = None,
+    ) -> Routing:
         """The routes for these sizes, which depend on numbers of rows alone, and for what was measured.
 
         New ones take the ID of the least recently used: their specs replace those of the old ones in all processes.
@@ -521,7 +571,8 @@ class Running:
         if self._processes.generation != self._generation:  # new processes have no specs
             self._routings.clear()
             self._generation = self._processes.generation
-        hints = Hints(self._find_short_steps(), self._inline_inputs(inputs))
+        short_steps = self._find_short_steps() if short_steps is None else short_steps
+        hints = Hints(short_steps, self._inline_inputs(inputs))
         cache, key = self._routings, (tuple(sizes.get(dim) for dim in self._row_dims), hints)
         routing = cache.pop(key, None)
         if routing is None:

@@ -14,23 +14,30 @@ from typing import Any
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import CheckpointError, HfError, LostProcessError
 from hfdsl.runtime.processes import Processes
+from hfdsl.runtime.queue_files import SavedStream
 from hfdsl.runtime.sealed_json import sealed, unsealed
 from hfdsl.runtime.state_files import sync_to_disk
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The contents of a save: by role the file of each rank's state, and the number of steps of each plan."""
+    """The contents of a save: by role the file of each rank's state, the steps of each plan, and steps in progress."""
 
     roles: dict[str, list[dict[str, str]]]
     steps: dict[str, int]
+    stream: SavedStream | None = None
 
 
 MANIFEST = "state.json"
 
 
 def write_manifest(
-    folder: Path, deployment: Deployment, saved: Mapping[str, list[dict[str, str]]], steps: Mapping[str, int], seed: int
+    folder: Path,
+    deployment: Deployment,
+    saved: Mapping[str, list[dict[str, str]]],
+    steps: Mapping[str, int],
+    seed: int,
+    stream: SavedStream | None = None,
 ) -> None:
     """Write the manifest, after all ranks have written their states.
 
@@ -43,7 +50,8 @@ def write_manifest(
             role: {"class": deployment[role].role.__qualname__, "mesh": str(deployment[role].mesh), "ranks": ranks}
             for role, ranks in named_by_rank(folder, saved).items()
         }
-        file.write_text(sealed({"seed": seed, "steps": dict(steps), "roles": roles}), "utf-8")
+        in_progress = {} if stream is None else {"stream": stream.as_dict()}
+        file.write_text(sealed({"seed": seed, "steps": dict(steps), "roles": roles, **in_progress}), "utf-8")
         sync_to_disk(file)
     except OSError as error:
         raise CheckpointError("HF906", f"{file} cannot be written: {error}") from None
@@ -59,6 +67,7 @@ class Saving:
     steps: Mapping[str, int]
     seed: int
     generation: int
+    stream: SavedStream | None = None
     complete: bool = False
 
     def done(self, wait: float = 0.0) -> bool:
@@ -77,7 +86,7 @@ class Saving:
             raise LostProcessError("HF806", f"processes were lost while they wrote the state to {self.folder}")
         saved = self.processes.backend.saved(str(self.folder.resolve()), wait)
         if saved is not None:
-            write_manifest(self.folder, self.deployment, saved, self.steps, self.seed)
+            write_manifest(self.folder, self.deployment, saved, self.steps, self.seed, self.stream)
             self.complete = True
         return self.complete
 
@@ -100,6 +109,7 @@ def read_manifest(folder: Path, deployment: Deployment, seed: int) -> Manifest:
         saved_seed, roles = manifest["seed"], dict(manifest["roles"])
         meshes = {role: str(saved["mesh"]) for role, saved in roles.items()}
         ranks = {role: [_state_of_rank(state) for state in saved["ranks"]] for role, saved in roles.items()}
+        stream = SavedStream.from_dict(manifest["stream"]) if "stream" in manifest else None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None
     placed = {role: str(deployment[role].mesh) for role in deployment}
@@ -117,7 +127,7 @@ def read_manifest(folder: Path, deployment: Deployment, seed: int) -> Manifest:
     ]
     if wrong:
         raise CheckpointError("HF905", f"the state is that of another run: it has {'; '.join(wrong)}")
-    return Manifest(ranks, steps)
+    return Manifest(ranks, steps, stream)
 
 
 def _count(number: Any) -> int:

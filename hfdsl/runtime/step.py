@@ -46,7 +46,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.graph.program import Filter
-from hfdsl.plan.payloads import CALLER, DRIVER_RANK, Payload, PayloadKey
+from hfdsl.plan.payloads import CALLER, DRIVER_PROCESS, DRIVER_RANK, Payload, PayloadKey
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.routes import Hints, Routes, compute_routes
 from hfdsl.plan.rows import row_table, runtime_queries
@@ -59,6 +59,7 @@ from hfdsl.runtime.custom_protocol import GroupView, collected, dispatched
 from hfdsl.runtime.driver_reads import DriverReads
 from hfdsl.runtime.handles import HandleTable
 from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
+from hfdsl.runtime.queue_files import SavedStep
 from hfdsl.runtime.store import bytes_of
 from hfdsl.runtime.timeline import RESULT, StepLog, StepRecord
 from hfdsl.types.batches import Batch
@@ -95,6 +96,7 @@ class StepRun:
         self._stages: set[int] = set()  # whose segments may be submitted
         self._submitted: set[int] = set()
         self._deferred: list[Segment] = []  # of the driver: submitted, and not run before somebody reads its results
+        self._delivered: frozenset[int] = frozenset()  # segments whose payloads were loaded into stores with a queue
         self._log = StepLog()
         self._query_results = self._log.query_results
         self._sizes = sizes
@@ -151,11 +153,62 @@ class StepRun:
         check_same_presence(self._plan, results)
         return self._record(results)
 
+    def pending(self) -> dict[tuple[str, int], list[Any]]:
+        """By group and rank the handles of payloads that it has still to receive, and those that the driver reads.
+
+        Without the caller's inputs, which a run that goes on with this step sends again. It waits for the runtime
+        queries of the stages that were submitted: who receives what follows from them.
+        """
+        self._enter()
+        while open_queries := [query for query in self._routes.query_payloads if self._is_made(query)]:
+            self._resolve(open_queries[0])
+        keys: dict[tuple[str, int], dict[PayloadKey, None]] = {}
+        for segment in self._routes.segments:
+            for rank, received in self._routes.receives[segment.number].items():
+                by_driver = segment.group == DRIVER or rank == DRIVER_RANK
+                if segment.number not in self._submitted:
+                    keys.setdefault(DRIVER_PROCESS if by_driver else (segment.group, rank), {}).update(
+                        dict.fromkeys(received)
+                    )
+        queried = [self._routes.query_payloads[node] for node in self._routes.query_payloads]
+        read = [key for payloads in (self._routes.result, *queried) for key in payloads]
+        keys.setdefault(DRIVER_PROCESS, {}).update(dict.fromkeys(read))
+        return {
+            process: [self._handles[key] for key in wanted if key in self._handles and key[0] != CALLER]
+            for process, wanted in keys.items()
+        }
+
+    def saved(self, number: int) -> SavedStep:
+        """What a run has to know that goes on with this step, beside its values."""
+        return SavedStep(
+            number=number,
+            stages=tuple(sorted(self._stages)),
+            submitted=tuple(sorted(self._submitted)),
+            short_steps=tuple(sorted(self._routing.hints.short_steps)),
+            queries=dict(self._query_results),
+        )
+
+    def resume(self, saved: SavedStep) -> None:
+        """After ``begin``, go on with a step of an earlier run; what it made is in the stores of those that read it."""
+        self._stages = set(saved.stages)
+        self._query_results |= saved.queries
+        if saved.queries:
+            self._reroute()
+        self._delivered, self._submitted = frozenset(saved.submitted), set(saved.submitted)
+        received = (keys for by_rank in self._routes.receives.values() for keys in by_rank.values())
+        read = (*received, *self._routes.query_payloads.values(), self._routes.result)
+        self._reads.skip(key for keys in read for key in keys if key[0] in self._delivered)
+        self._expect_reads()
+
     def _enter(self) -> None:
         """Go on with this step, after another one may have been in between."""
         if self._plan.steps_in_flight:
             self._backend.begin()
             self._driver.begin(self._plan.name, self._step_number)
+
+    def _is_made(self, query: int) -> bool:
+        """Whether a query is open, and what it reads was submitted."""
+        return query not in self._query_results and self._plan.split.of[query] in self._stages
 
     def _may_resolve(self, query: int, stage: int, last: bool) -> bool:
         """Whether a query is open, and to be resolved before what follows in a stage."""
@@ -254,9 +307,15 @@ class StepRun:
             call=self._call(segment),
             segment=segment,
             specs=self._specs(segment),
-            payloads=[[self._handles[key] for key in receives.get(rank, ())] for rank in segment.ranks],
+            payloads=[
+                [self._handles[key] for key in receives.get(rank, ()) if key[0] not in self._delivered]
+                for rank in segment.ranks
+            ],
             sends=sends,
-            after=[[self._acknowledgments[call]] if call is not None else [] for call in segment.after],
+            after=[
+                [self._acknowledgments[call]] if call is not None and call[0] not in self._delivered else []
+                for call in segment.after
+            ],
             dispatched=arguments,
         )
         handles = []
@@ -326,10 +385,14 @@ class StepRun:
                 rows = self._reads.kept_rows(query, reader)
                 self._check_kept(node, len(rows))
         self._query_results[node] = rows
+        self._reroute()
+        self._expect_reads()
+
+    def _reroute(self) -> None:
+        """Find the routes that follow from what filters keep and rows weigh."""
         table, hints = row_table(self._plan, self._sizes, self._query_results), self._routing.hints
         new_routes = compute_routes(self._plan, table, self._backend.topology(self._plan), hints)
         self._routing = Routing(new_routes, -1 - len(self._query_results), hints)
-        self._expect_reads()
 
     def _check_kept(self, filter_node: int, rows: int) -> None:
         """Check the sizes that a filter decides; HF319 where they do not work out."""

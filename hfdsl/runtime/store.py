@@ -32,7 +32,7 @@ it: versions, which torch counts up with every write into a tensor, are compared
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -141,6 +141,16 @@ class Store:
         for key, rows in content.items():
             self._received.setdefault(key.node, {}).setdefault((key.chunk, key.column), []).append((key.rows, rows))
             self._count(key.node, size_of(rows))
+
+    def own_values(self) -> Iterator[tuple[int, int, StoredValue]]:
+        """The values that this process produced: node, chunk and value."""
+        yield from ((node, chunk, value) for node, (chunk, value) in self._local.items())
+
+    def received_values(self) -> Iterator[tuple[int, int, str, RowRanges | None, Any]]:
+        """What this process received: node, chunk, column, rows, and their values."""
+        for node, parts in self._received.items():
+            for (chunk, column), pieces in parts.items():
+                yield from ((node, chunk, column, rows, value) for rows, value in pieces)
 
     def drop(self, node: int) -> None:
         """Forget a value."""

@@ -27,7 +27,7 @@ does not depend on times, and random streams are derived from the number of the 
 submitted after those that feed it, so what the earliest call waits for has been submitted. *Backpressure*: a stage is
 submitted only if its queues have places, and the result of an update is fetched before the next one is submitted.
 *Nothing is lost*: a step that was begun stays in the stream until its result was given out; if the caller stops, or the
-loader raises, the next ``stream`` goes on with it.
+loader raises, the next ``stream`` goes on with it. A checkpoint holds these steps too (``queue_files``).
 
 All four disciplines decide the same here: engines finish what a step puts in as a whole and in order, so nothing is
 ever late. ``hfdsl simulate`` shows what they would do with groups that finish one by one.
@@ -36,21 +36,27 @@ ever late. ``hfdsl simulate`` shows what they would do with groups that finish o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hfdsl.errors import CheckpointError, HfError
-from hfdsl.plan.plan import Plan
+from hfdsl.graph.stages import syncs
+from hfdsl.plan.payloads import DRIVER_PROCESS
+from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.rows import RowTable
+from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.decisions import Decision, dispatch_decision, from_lines, take_decisions, to_lines
 from hfdsl.runtime.loading import END, LoaderThread
+from hfdsl.runtime.queue_files import QueueKeepingBackend, SavedQueue, SavedStep, SavedStream
 from hfdsl.runtime.schedule import QueueSpec, QueueState
 from hfdsl.runtime.step import StepRun
 from hfdsl.runtime.timeline import StepRecord
+from hfdsl.types.batches import Batch
 
 
 class StageOrder:
@@ -100,6 +106,42 @@ class StageOrder:
                 self.queues[index] = after.finish([before.dispatched])
         self.steps[stage] += 1
         return decisions
+
+    @property
+    def decisions(self) -> int:
+        """How many decisions led here, those before the stream too."""
+        return sum(self.steps[producer] + self.steps[reader] for producer, reader in self._feeds)
+
+    def saved(self) -> tuple[SavedQueue, ...]:
+        """The queues, for a checkpoint."""
+        return tuple(
+            SavedQueue(
+                lag=queue.spec.lag, late=queue.spec.late, version=queue.version, groups=tuple(queue.groups.values())
+            )
+            for queue in self.queues
+        )
+
+    def load(self, saved: SavedStream) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            CheckpointError: HF905 where it has other queues.
+        """
+        declared = [(queue.spec.lag, queue.spec.late) for queue in self.queues]
+        there = [(queue.lag, queue.late) for queue in saved.queues]
+        if declared != there or len(self.steps) != len(saved.steps):
+            text = f"the state is that of a run with other queues: (lag, late) {there} there, {declared} here"
+            raise CheckpointError("HF905", f"{text}; the rows in them were made for those")
+        self.steps = list(saved.steps)
+        self.queues = [
+            replace(
+                queue,
+                version=kept.version,
+                dispatched=self.steps[producer],
+                groups=MappingProxyType({group.number: group for group in kept.groups}),
+            )
+            for queue, kept, (producer, _) in zip(self.queues, saved.queues, self._feeds, strict=True)
+        ]
 
     def __str__(self) -> str:
         return ", ".join(
@@ -161,9 +203,10 @@ class DecisionLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCallbacks:
-    """What a stream asks of its run: to begin a step, to break where one fails, to count and to record one."""
+    """What a stream asks of its run: to begin a step or resume one, to break where one fails, to count, to record."""
 
     begin: Callable[[int, Any], StepRun]
+    resume: Callable[[SavedStep, Mapping[int, Batch]], StepRun]
     within: Callable[[int], AbstractContextManager[None]]
     committed: Callable[[], None]
     ended: Callable[[StepRecord], None]
@@ -195,6 +238,62 @@ class Stream:
             if min(self.order.steps) > step:
                 yield self._finish(step)
         self._record(0)
+
+    def save(self, backend: Backend, folder: str) -> SavedStream | None:
+        """Write the steps in progress; None where there are none.
+
+        Raises:
+            CheckpointError: HF906 where a file cannot be written, HF908 where a queue holds what no file can, or the
+                backend cannot write it.
+        """
+        if not self._in_flight:
+            return None
+        self._check_copies()
+        if not isinstance(backend, QueueKeepingBackend):
+            text = (
+                f"{type(backend).__name__} cannot write what queues hold ({self.order}); save once the stream has ended"
+            )
+            raise CheckpointError("HF908", text)
+        pending = {number: run.pending() for number, run in self._in_flight.items()}
+        read_here = {number: backend.get(handles.pop(DRIVER_PROCESS, ())) for number, handles in pending.items()}
+        files = dict(backend.save_queues(folder, self._plan.name, pending))
+        files[DRIVER] = [backend.driver.save_queues(folder, self._plan.name, read_here)]
+        return SavedStream(
+            plan=self._plan.name,
+            steps=tuple(self.order.steps),
+            queues=self.order.saved(),
+            in_progress=tuple(run.saved(number) for number, run in self._in_flight.items()),
+            files=files,
+        )
+
+    def _check_copies(self) -> None:
+        """Refuse a role that loads a state and keeps none: it would go on with the weights of its constructor."""
+        for sync in syncs(self._plan.graph):
+            role, held = sync.target
+            kind = self._plan.deployment[role].role
+            if not all(callable(getattr(kind, name, None)) for name in ("state", "load_state")):
+                text = f"role '{role}' ({kind.__name__}) loads '{held}' once a step, and samples the next one with it"
+                raise CheckpointError("HF908", f"{text}: for a checkpoint, give it state() and load_state(state)")
+
+    def load(self, backend: Backend, folder: str, saved: SavedStream) -> None:
+        """Go on with the steps that were in progress.
+
+        Raises:
+            CheckpointError: HF905 where the queues are others, HF906 where a file is damaged.
+        """
+        self.order.load(saved)
+        if not isinstance(backend, QueueKeepingBackend):
+            raise CheckpointError("HF905", f"{type(backend).__name__} cannot load what queues held")
+        try:
+            backend.load_queues(folder, saved.plan, saved.files)
+            backend.driver.load_queues(folder, saved.plan, saved.files[DRIVER][0])
+            inputs = {step.number: backend.driver.inputs_of(saved.plan, step.number) for step in saved.in_progress}
+        except (KeyError, IndexError, ValueError) as error:
+            raise CheckpointError(
+                "HF906", f"the queues saved in {folder} are not those of this plan: {error!r}"
+            ) from None
+        for step in saved.in_progress:
+            self._in_flight[step.number] = self._callbacks.resume(step, inputs[step.number])
 
     def _finish(self, step: int) -> Any:
         run = self._in_flight.pop(step)

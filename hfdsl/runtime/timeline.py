@@ -66,14 +66,14 @@ RESULT = "reads the result"
 
 def timeline(record: StepRecord) -> Timeline:
     """The record as a timeline."""
-    log, payloads = record.log, _payloads(record)
+    log, payloads = record.log, _payloads(record)  # without those that another run of this step had sent
     steps = {step.label: step for step in record.plan.steps}
     intervals, transfers, levels = list(log.intervals), list[TimedTransfer](), list[MemoryLevel]()
     idle_since: dict[Process, float] = {}
     for (segment, rank), result in zip(record.calls, record.results, strict=True):
         process, routes = (result.group, result.rank), log.routes[segment]
         keys = routes.receives[segment].get(result.rank if rank == DRIVER_RANK else rank, ())
-        received = [payloads[key].to(process, result.start) for key in keys]
+        received = [payloads[key].to(process, result.start) for key in keys if key in payloads]
         transfers += received
         intervals += _call_intervals(steps, result, routes.table)
         if result.group == DRIVER:
@@ -87,7 +87,7 @@ def timeline(record: StepRecord) -> Timeline:
         Interval(process, "wait", "waits for the end", since, record.stop) for process, since in idle_since.items()
     ]
     for keys, arrived in _read_by_driver(record):
-        transfers += [payloads[key].to(DRIVER_PROCESS, arrived) for key in keys]
+        transfers += [payloads[key].to(DRIVER_PROCESS, arrived) for key in keys if key in payloads]
     return Timeline(
         plan=record.plan.name,
         number=record.step_number,

@@ -30,7 +30,7 @@ NO_LAG = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class LagRow:
     """The simulation of one lag: seconds per step, and shares of groups and of time."""
 
     lag: int | None
@@ -109,18 +109,20 @@ def _lags(texts: Sequence[str], plan: CompiledPlan, by_groups: bool) -> list[int
     return list(dict.fromkeys(lags))
 
 
-def _row(plan: CompiledPlan, lag: int | None, seconds: Mapping[str, CallSeconds], arguments: argparse.Namespace) -> Row:
+def _row(
+    plan: CompiledPlan, lag: int | None, seconds: Mapping[str, CallSeconds], arguments: argparse.Namespace
+) -> LagRow:
     late: Late | None = None if lag is None else arguments.late or plan.split.queues[0][1].late
     if arguments.slots is None or late is None:
         run = simulate_plan(with_lag(plan, lag), seconds, arguments.steps, arguments.seed)
-        return Row(
+        return LagRow(
             lag=lag, late=late, seconds=run.seconds, staleness=_shares(run.staleness), dropped=0.0, idle=run.idle
         )
     groups = simulate_groups(
         with_lag(plan, lag), late, _groups(plan), arguments.slots, seconds, arguments.steps, arguments.seed
     )
     producers, trainer = groups.idle
-    return Row(
+    return LagRow(
         lag=lag,
         late=late,
         seconds=groups.seconds,
@@ -144,7 +146,7 @@ def _shares(counts: Mapping[int, int]) -> Mapping[int, float]:
     return {staleness: count / total for staleness, count in sorted(counts.items())}
 
 
-def _table(name: str, rows: Sequence[Row], arguments: argparse.Namespace) -> str:
+def _table(name: str, rows: Sequence[LagRow], arguments: argparse.Namespace) -> str:
     staleness = sorted({number for row in rows for number in row.staleness})
     idle = list(dict.fromkeys(group for row in rows for group in row.idle))
     first = rows[0].seconds

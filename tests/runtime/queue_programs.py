@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 import hfdsl as hf
-from hfdsl import Dispatch, f32, i64, register
+from hfdsl import Dispatch, Ragged, bool_, f32, i64, register
 from hfdsl.protocols.queueing import Late
 
 DEADLY = 1000.0
@@ -17,6 +17,10 @@ DEADLY = 1000.0
 
 class B(hf.Dim):
     """Rows of a batch."""
+
+
+class R(hf.Dim):
+    """Tokens of a row."""
 
 
 class Prompts(hf.Batch):
@@ -92,6 +96,7 @@ class Actor(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     @hf.writes("policy")
+    @hf.corrects("policy", lag=8)
     def update(self, batch: Scored) -> Trained:
         """An update on what all ranks have, in rank order; returns the staleness of each row."""
         total = torch.stack(self.axis("dp").all_gather(batch.score.tensor.sum())).sum()
@@ -142,6 +147,49 @@ def chain(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, first
     return trained
 
 
+class Answers(hf.Batch):
+    text: hf.Obj[str, B]
+    tokens: i64[B, Ragged[R]]
+    keep: bool_[B]
+
+
+class Everything(hf.Batch):
+    x: f32[B]
+    version: i64[B]
+    score: f32[B]
+    text: hf.Obj[str, B]
+    tokens: i64[B, Ragged[R]]
+
+
+@hf.function
+def answers(samples: Samples) -> Answers:
+    """Texts, rows of different lengths, and which rows to keep."""
+    lengths = [1 + int(x) % 3 for x in samples.x.tensor.tolist()]
+    return Answers(
+        text=[f"{x:.6f}" for x in samples.x.tensor.tolist()],
+        tokens=i64([torch.arange(length) for length in lengths]),
+        keep=bool_(torch.tensor([length < 3 for length in lengths])),
+    )
+
+
+@hf.function
+def weighed(batch: Everything) -> Scored:
+    """The score, with the lengths of the text and of the tokens."""
+    lengths = [len(text) + len(row) for text, row in zip(batch.text.objects, batch.tokens.rows, strict=True)]
+    return Scored(x=batch.x.tensor, version=batch.version.tensor, score=batch.score.tensor + torch.tensor(lengths))
+
+
+@hf.dataflow
+def filtered(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> tuple[Trained, Scores]:
+    """A filter before the queue, columns of all kinds in it, and results of both stages."""
+    samples = engine.generate(prompts)
+    answered, scores = answers(samples), judge.score(samples)
+    kept = hf.filter(hf.merge(Everything, samples, answered, scores), answered.keep)
+    trained = actor.update(weighed(hf.fill(hf.queue(kept, lag=2, late="wait"), 4)))
+    hf.sync(actor, engine)
+    return trained, judge.score(samples)  # of the first stage, although it is written behind the second
+
+
 @hf.dataflow
 def look(prompts: Prompts, engine: Engine) -> Samples:
     """What the engine generates, beside the training."""
@@ -154,6 +202,14 @@ def deployment() -> hf.Deployment:
         engine=hf.place(Engine, pool=hf.ResourcePool([2], use_gpu=False, name="engine")),
         judge=hf.place(Judge, pool=hf.ResourcePool([1], use_gpu=False, name="judge")),
         actor=hf.place(Actor, pool=hf.ResourcePool([2], use_gpu=False, name="actor")),
+    )
+
+
+def one_pool() -> hf.Deployment:
+    """All roles on one pool of two processes, where a lag of 0 is possible."""
+    pool = hf.ResourcePool([2], use_gpu=False, name="all")
+    return hf.Deployment(
+        engine=hf.place(Engine, pool=pool), judge=hf.place(Judge, pool=pool), actor=hf.place(Actor, pool=pool)
     )
 
 

@@ -58,7 +58,7 @@ def test_a_chain_of_single_ranks_follows_the_recurrence(
     lag: int, generate: list[int], score: list[int], update: list[int]
 ) -> None:
     takes = {"engine.generate": InOrder(generate), "judge.score": InOrder(score), "actor.update": InOrder(update)}
-    simulated = simulate_plan(plan(lag, single), takes, 12)
+    simulated = simulate_plan(with_lag(plan(1, single), lag), takes, 12)
     generated, scored, updated = [0.0], [0.0], [0.0]  # ends, after one before the first step
     for step in range(12):
         weights = updated[max(0, step - lag)]

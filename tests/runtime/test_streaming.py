@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hfdsl as hf
 from hfdsl.errors import CheckpointError, HfError, RoleError, WiringError
 from hfdsl.protocols.queueing import DISCIPLINES, Late
 from hfdsl.runtime.decisions import from_lines
@@ -18,7 +20,19 @@ from hfdsl.runtime.running import Running
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.runtime.streaming import StageOrder
 from hfdsl.testing import check_decisions
-from tests.runtime.queue_programs import DEADLY, B, Prompts, Trained, chain, deployment, flow, look, rows
+from tests.runtime.queue_programs import (
+    DEADLY,
+    B,
+    Prompts,
+    Trained,
+    chain,
+    deployment,
+    filtered,
+    flow,
+    look,
+    one_pool,
+    rows,
+)
 
 Values = list[tuple[list[int], list[int], list[float]]]
 
@@ -27,8 +41,14 @@ def values(trained: Trained) -> tuple[list[int], list[int], list[float]]:
     return trained.version.tensor.tolist(), trained.update.tensor.tolist(), trained.weight.tensor.tolist()
 
 
-def launched(lag: int | None = 2, late: Late | None = "wait", backend: Literal["local", "ray"] = "local") -> Running:
-    return flow.given(lag=lag, late=late).compile(deployment(), dims={B: 4}).launch(backend, seed=3, deadline=60)
+def launched(
+    lag: int | None = 2,
+    late: Late | None = "wait",
+    backend: Literal["local", "ray"] = "local",
+    place: Callable[[], hf.Deployment] = deployment,
+) -> Running:
+    place = one_pool if lag == 0 else place
+    return flow.given(lag=lag, late=late).compile(place(), dims={B: 4}).launch(backend, seed=3, deadline=60)
 
 
 def streamed(running: Running, loader: Any, **options: Any) -> Values:
@@ -51,9 +71,9 @@ def test_every_row_is_as_stale_as_the_lag_says(lag: int) -> None:
 def test_a_lag_of_zero_has_the_values_of_steps() -> None:
     with launched(0) as running:
         results = streamed(running, rows(5))
-    with launched(None) as running:
+    with launched(None, place=one_pool) as running:
         assert [values(running.step(batch)) for batch in rows(5)] == results
-    with launched(None) as running:
+    with launched(None, place=one_pool) as running:
         assert streamed(running, rows(5)) == results, "a program without queues streams too"
 
 
@@ -73,7 +93,7 @@ def test_stages_in_a_row_add_their_lags() -> None:
     assert [versions[0] for versions, _, _ in results] == [version_of(step, ahead) for step in range(9)]
 
 
-@given(st.integers(0, 3), st.integers(0, 3), st.integers(0, 12))
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 12))
 def test_order_of_stages_keeps_every_queue_within_its_places(first: int, second: int, steps: int) -> None:
     order = StageOrder(chain.given(first=first, second=second).compile(deployment(), dims={B: 4}), 0)
     ended = []
@@ -118,18 +138,69 @@ def test_what_was_begun_is_trained_after_the_loader_raised() -> None:
     assert begun < 4
 
 
-def test_a_checkpoint_loses_no_prompt_and_trains_none_twice(tmp_path: Path) -> None:
-    with launched() as running:
-        for _ in running.stream(rows(9)):
+@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize("background", [False, True])
+def test_a_run_goes_on_from_a_checkpoint_with_the_values_that_it_would_have_had(
+    tmp_path: Path, lag: int, background: bool
+) -> None:
+    with launched(lag) as running:
+        straight = streamed(running, rows(9))
+    loader, before = iter(rows(9)), []
+    with launched(lag) as running:
+        for trained in running.stream(loader):
+            before.append(values(trained))
             if running.steps == 4:
-                running.save(tmp_path)
+                running.save_in_background(tmp_path).wait() if background else running.save(tmp_path)
                 break
-    with launched() as running:
+    with launched(lag) as running:
         running.load(tmp_path)
         assert running.steps == 4
-        results = streamed(running, rows(9)[running.steps :])
-    assert [updates[0] for _, updates, _ in results] == [4, 5, 6, 7, 8]
-    assert [versions[0] for versions, _, _ in results] == [4, 4, 4, 5, 6], "what was on the way is generated again"
+        assert before + streamed(running, loader) == straight, "the loader goes on after what was begun"
+        assert running.timeline.number == 8
+
+
+@pytest.mark.parametrize("place", [deployment, one_pool])
+def test_a_checkpoint_holds_what_filters_kept_and_columns_of_all_kinds(
+    tmp_path: Path, place: Callable[[], hf.Deployment]
+) -> None:
+    def run() -> Running:
+        return filtered.compile(place(), dims={B: 8}).launch(seed=3)
+
+    def results(running: Running, loader: Any, most: int = 99) -> list[Any]:
+        pairs = itertools.islice(running.stream(loader), most)
+        return [(values(trained), scores.score.tensor.tolist()) for trained, scores in pairs]
+
+    with run() as running:
+        straight = results(running, rows(7, size=8))
+    loader = iter(rows(7, size=8))
+    with run() as running:
+        before = results(running, loader, most=3)
+        running.save(tmp_path)
+    with run() as running:
+        running.load(tmp_path)
+        assert before + results(running, loader) == straight
+
+
+def test_a_checkpoint_of_other_queues_is_refused(tmp_path: Path) -> None:
+    with launched(2) as running:
+        next(running.stream(rows(9)))
+        running.save(tmp_path)
+    others: list[tuple[int, Late]] = [(3, "wait"), (2, "drop")]
+    for lag, late in others:
+        with launched(lag, late) as running, pytest.raises(CheckpointError, match=r"HF905: .* other queues"):
+            running.load(tmp_path)
+    with launched(None) as running, pytest.raises(CheckpointError, match=r"HF905: .* other queues"):
+        running.load(tmp_path)
+
+
+def test_a_damaged_queue_is_named(tmp_path: Path) -> None:
+    with launched(2) as running:
+        next(running.stream(rows(9)))
+        running.save(tmp_path)
+    for file in tmp_path.glob("actor.queue-*"):
+        file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\1")
+    with launched(2) as running, pytest.raises(CheckpointError, match=r"HF906: .*actor\.queue-.* is damaged"):
+        running.load(tmp_path)
 
 
 def test_another_plan_steps_between_two_updates() -> None:
@@ -229,6 +300,6 @@ def test_ray_has_the_values_of_the_local_backend(ray_cluster: Any, tmp_path: Pat
         assert results == straight
         assert running.timeline.number == 6
         running.load(tmp_path)
-        assert len(streamed(running, rows(7)[3:])) == 4
+        assert streamed(running, rows(7)[5:]) == straight[3:], "two batches were on their way"
         with pytest.raises(RoleError, match="HF806"):
             streamed(running, [*rows(2), Prompts(x=rows(1)[0].x.tensor + DEADLY), *rows(3)])

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from hfdsl.errors import HfError
+from hfdsl.errors import ConfigError, HfError
 from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.compiled import CompiledPlan
@@ -30,14 +30,19 @@ from hfdsl.rl.training.experiments import Experiments, compiled
 from hfdsl.rl.training.feeds import evaluation_batch, training_feed
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
 from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
+from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.run_lock import locked
 from hfdsl.rl.training.samples import Samples
 from hfdsl.rl.training.sinks import sinks
+from hfdsl.rl.training.streams import DECISIONS, Streamed
 from hfdsl.runtime.recording import HEADER, RECORDINGS_FOLDER
 from hfdsl.runtime.running import Running
 from hfdsl.types.batches import schema
 
 Show: TypeAlias = Callable[[Record], None]
+
+Stepping: TypeAlias = Single | Rounds | Streamed
+"""What runs a step: one dataflow, rounds and an update, or a dataflow with queues."""
 
 CHECKPOINT_TIMEOUT_S = 30.0
 """How long a failed run waits for the checkpoint that is under way: a rank may wait for a peer for ever."""
@@ -84,6 +89,8 @@ def prepare(loaded: Loaded) -> Prepared:
     plan = compiled(experiments.run, loaded)
     feed = training_feed(config, loaded.roles, plan.graph)
     update, evaluation, unseen = None, None, None
+    if plan.split.queues:
+        check_streamed(config)
     if config.update is not None and experiments.update is not None:
         update = compiled(experiments.update, loaded, "update")
         check_rounds(plan, update, config.update)
@@ -100,6 +107,18 @@ def prepare(loaded: Loaded) -> Prepared:
         tokenizer=load_tokenizer(config.data.tokenizer),
         inputs=run_inputs(loaded, len(feed.rows)),
     )
+
+
+def check_streamed(config: RunConfig) -> None:
+    """Refuse what goes with one step at a time alone.
+
+    Raises:
+        ConfigError: HF901 for a recording of a step, or an update on rows of several rounds.
+    """
+    for name, wanted in (("record", bool(config.record)), ("update", config.update is not None)):
+        if wanted:
+            text = f"'{name}': a dataflow with queues has several steps in progress, and this is for one at a time"
+            raise ConfigError("HF901", text, name)
 
 
 def train(
@@ -142,7 +161,8 @@ def _train(run: Prepared, begins: Beginning, show: Show, worker_env: Mapping[str
         seed=config.seed,
         deadline=config.deadline,
         worker_env=worker_env,
-        retries=config.faults.on(config.backend),
+        # A stream has several steps in progress, and a loss ends it; its last checkpoint has them all.
+        retries=None if run.plan.split.queues else config.faults.on(config.backend),
     )
     with (
         launched as running,
@@ -151,7 +171,9 @@ def _train(run: Prepared, begins: Beginning, show: Show, worker_env: Mapping[str
         _Stop() as stop,
     ):
         looking = running.also(run.evaluation) if run.evaluation is not None else None
-        stepping: Single | Rounds = Single(feed, running)
+        stepping: Stepping = Single(feed, running)
+        if run.plan.split.queues:
+            stepping = Streamed(feed, running, run.folder / DECISIONS, config.deadline)
         if run.update is not None and config.update is not None:
             stepping = Rounds(feed, running, running.also(run.update), config.update)
         if begins.checkpoint is not None:
@@ -222,7 +244,7 @@ OF_A_PLAN = re.compile(r"^('[^']*'(?: on rank \d+)?) in step \d+")
 @dataclass(frozen=True, slots=True)
 class _Loop:
     run: Prepared
-    stepping: Single | Rounds
+    stepping: Stepping
     looking: Running | None
     writers: list[Writer]
     samples: Samples

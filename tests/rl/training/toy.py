@@ -10,6 +10,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl import Dispatch, f32, register
+from hfdsl.protocols.queueing import Late
 from hfdsl.rl.batches import B, Informative, Outcome, Prompts, Rollout, Scores
 from hfdsl.rl.functions import outcome
 
@@ -93,6 +94,41 @@ class Policy(hf.Worker):
         self.updates = state["updates"]
 
 
+class Learner(Policy):
+    """A policy whose weights others load."""
+
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    @hf.corrects("policy", lag=4)
+    def update(self, weighted: Weighted) -> Metrics:
+        return super().update(weighted)
+
+    @register(Dispatch.ONE_TO_ALL, execute_mode=hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> dict[str, Any]:
+        return {name: tensor.clone() for name, tensor in self.table.state_dict().items()}
+
+
+class Guesser(Policy):
+    """What samples in the place of a policy."""
+
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, prompts: Prompts, *, width: int, greedy: bool = False) -> Rollout:
+        return super().generate(prompts, width=width, greedy=greedy)
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy")
+    def load(self, weights: dict[str, Any]) -> None:
+        self.table.load_state_dict(weights)
+
+
+class Forgetful(Guesser):
+    """It keeps nothing of its weights in a checkpoint."""
+
+    state = load_state = None  # type: ignore[assignment]  # as if it had none
+
+
 class Follows(hf.Worker):
     """1 for the letter after the prompt's last one, a little less for others, as they are further away."""
 
@@ -124,6 +160,19 @@ def follow(*, width: int = 2, repeats: int = 1) -> hf.Dataflow[..., Any]:
         return policy.update(hf.merge(Weighted, rollout, scores)), outcome(rollout, scores)
 
     return following
+
+
+@hf.dataflow
+def ahead(
+    prompts: Prompts, policy: Learner, guesser: Guesser, reward: Follows, *, lag: int = 2, late: Late = "wait"
+) -> tuple[Metrics, Outcome]:
+    """A guesser that samples while the policy learns."""
+    rollout = guesser.generate(prompts, width=2)
+    scores = reward.score(prompts, rollout)
+    batch = hf.queue(hf.merge(Weighted, rollout, scores), lag=lag, late=late)
+    metrics = policy.update(batch)
+    hf.sync(policy, guesser)
+    return metrics, outcome(rollout, scores)
 
 
 @hf.function(rows=hf.GroupedBy("group"))

@@ -1,0 +1,107 @@
+"""A run with a queue: a checkpoint has what was begun, so that a resumed run is the run that was not stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfdsl.errors import CheckpointError, ConfigError, HfWarning
+from hfdsl.rl.training import checkpoints
+from hfdsl.rl.training.config import from_table
+from hfdsl.rl.training.loop import Ended, train
+from hfdsl.rl.training.metrics import Record
+from hfdsl.runtime.decisions import from_lines
+from hfdsl.runtime.schedule import QueueSpec
+from hfdsl.testing import check_decisions
+from tests.rl.training.test_loop import fresh, lines, weights
+from tests.rl.training.toy import table
+
+CHANGES = ("options.lag=2", "guesser.size=11", "evaluation.every=3", "checkpoints.every=2", "steps=7", "seed=3")
+
+
+def configured(data: Path, output: Path, *changes: str) -> Any:
+    values = table(data, algorithm="tests.rl.training.toy:ahead")
+    return from_table(values, [f"output={output}/run", *CHANGES, *changes])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def straight(data: Path) -> Path:
+    folder = fresh(data, "straight")
+    train(configured(data, folder))
+    return folder
+
+
+def same_ending(folder: Path, straight: Path, after: int) -> None:
+    assert [r for r in lines(folder) if r["step"] > after] == [r for r in lines(straight) if r["step"] > after]
+    assert weights(folder) == weights(straight)
+    assert (folder / "run/queues.jsonl").read_text() == (straight / "run/queues.jsonl").read_text()
+
+
+def test_decisions_are_those_of_the_queue(straight: Path) -> None:
+    decisions = from_lines((straight / "run/queues.jsonl").read_text())
+    check_decisions(QueueSpec("queue", lag=2), decisions)
+    trained = [group for decision in decisions if decision.kind == "take" for group in decision.groups]
+    assert trained == list(range(7))
+
+
+@pytest.mark.parametrize("stop", [1, 4])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(data: Path, tmp_path: Path, straight: Path, stop: int) -> None:
+    train(configured(data, tmp_path, f"steps={stop}"))
+    assert train(configured(data, tmp_path), resume=True) == Ended(7, stopped=False)
+    same_ending(tmp_path, straight, stop)
+
+
+def test_a_run_that_was_killed_repeats_the_steps_since_its_checkpoint(
+    data: Path, tmp_path: Path, straight: Path
+) -> None:
+    def killed(record: Record) -> None:
+        if record.step == 5:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        train(configured(data, tmp_path), show=killed)
+    assert checkpoints.latest(tmp_path / "run/checkpoints").name == "step-00000004"
+    train(configured(data, tmp_path), resume=True)
+    same_ending(tmp_path, straight, 5)
+
+
+def test_an_interrupt_leaves_a_checkpoint_with_full_queues(data: Path, tmp_path: Path, straight: Path) -> None:
+    def interrupt(record: Record) -> None:
+        if record.step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    before = threading.active_count()
+    assert train(configured(data, tmp_path, "checkpoints.every=100"), show=interrupt) == Ended(3, stopped=True)
+    saved = json.loads((checkpoints.latest(tmp_path / "run/checkpoints") / "state.json").read_text())
+    assert [step["number"] for step in saved["stream"]["in_progress"]] == [3, 4]
+    assert threading.active_count() <= before + 8  # threads of ranks end with their objects
+    train(configured(data, tmp_path), resume=True)
+    same_ending(tmp_path, straight, 3)
+
+
+def test_a_run_with_another_lag_does_not_take_over_what_is_queued(data: Path, tmp_path: Path) -> None:
+    train(configured(data, tmp_path, "steps=2"))
+    with pytest.raises(CheckpointError, match=r"HF905: (?s:.)*options.lag"):
+        train(configured(data, tmp_path, "options.lag=1"), resume=True)
+    with pytest.raises(CheckpointError, match=r"HF905: .* other queues"), pytest.warns(HfWarning, match="goes on"):
+        train(configured(data, tmp_path, "options.lag=1"), resume=True, accept=["config"])
+
+
+def test_a_sampler_that_keeps_no_weights_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"HF908: role 'guesser' \(Forgetful\) loads 'policy'"):
+        train(configured(data, tmp_path, "roles.guesser=tests.rl.training.toy:Forgetful", "steps=2"))
+
+
+def test_what_is_for_one_step_at_a_time_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"HF901: 'record': a dataflow with queues"):
+        train(configured(data, tmp_path, "record=[2]"))
