@@ -2,26 +2,36 @@
 
 It needs the standard library only. Delays between retries have no random part, so a step draws the same random numbers
 whether a request is retried or not.
+
+A server may do anything: dribble its headers, send without end, ask for a retry at once for ever, or repeat the key in
+what it says. Timeouts of sockets begin again with every byte, so each try runs on a thread of its own, which the
+request waits for until the deadline and then leaves, with its connection shut. Answers have a limit, and what a message
+shows of one is without the credentials that were sent.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from hfdsl.errors import ResourceError
 from hfdsl.rl.models.row_errors import bad_row
-from hfdsl.rl.workers.config import ServerConfig
+from hfdsl.rl.workers.config import ServerConfig, without_credentials
+from hfdsl.types.foreign_text import parse_json, parse_object
 
 T = TypeVar("T")
 
@@ -29,18 +39,28 @@ RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 """The statuses after which a retry may succeed."""
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
-"""The seconds before the first retry, doubled each time up to the second number, unless the server names a delay."""
+"""The seconds before the first retry, doubled each time up to the second number, unless the server names a longer delay
+than the first number."""
 
-MAX_SHOWN = 400
-"""The most characters of an answer that an error shows."""
+MAX_ANSWER_BYTES = 64 * 2**20
+"""The most bytes of an answer; one of 128,000 tokens with their log-probs has about 8 MiB."""
+
+MAX_SHOWN, MAX_PROBLEM = 400, 2000
+"""The most characters of an answer that an error shows, and of what it says itself."""
+
+NAME_OF_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
+"""A name that an environment variable usually has; anything else may be the key itself, and is not shown."""
+
+SHORTEST_SECRET = 4
+"""Shorter texts are no secrets, and may be part of any word."""
 
 
 class RequestError(Exception):
-    """A failed request, which becomes an error of its row."""
+    """A failed request, which becomes an error of its row; ``shown`` is what the server said, at the message's end."""
 
-    def __init__(self, code: str, problem: str) -> None:
+    def __init__(self, code: str, problem: str, shown: str | None = None) -> None:
         super().__init__(problem)
-        self.code, self.problem = code, problem
+        self.code, self.problem, self.shown = code, problem, shown
 
 
 class _StoppedError(Exception):
@@ -65,21 +85,16 @@ class Client:
     """
 
     def __init__(self, config: ServerConfig) -> None:
-        self._config, self._url = config, urlsplit(config.url)
-        if self._url.scheme not in ("http", "https") or not self._url.hostname:
-            raise ResourceError(
-                "HF812", f'a ServerConfig needs url="http://host:port/v1" or one with https, got {config.url!r}'
-            )
+        self._config, self._url = config, _address(config.url)
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        credentials = ":".join(unquote(part or "") for part in (self._url.username, self._url.password))
+        if credentials != ":":
+            self._headers["Authorization"] = f"Basic {base64.b64encode(credentials.encode()).decode()}"
         if config.api_key is not None:
-            if not os.environ.get(config.api_key):
-                raise ResourceError(
-                    "HF812",
-                    f"a ServerConfig has api_key={config.api_key!r}, the name of the environment variable that holds "
-                    "the key, and there is none on the worker; launch(..., worker_env={...}) sets one",
-                )
-            self._headers["Authorization"] = f"Bearer {os.environ[config.api_key]}"
+            self._headers["Authorization"] = f"Bearer {_key(config.api_key)}"
+        self._redacted = _redaction(self._url, self._headers.get("Authorization", ""))
         self._stopped = threading.Event()
+        self._exchanges: set[_Exchange] = set()
 
     def ask(self, path: str, bodies: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], T]) -> list[T]:
         """Send the request of every row, and return what ``read`` makes of each answer, in the order of the rows.
@@ -94,6 +109,10 @@ class Client:
             unfinished: Collection[Future[T]] = futures
             try:
                 _, unfinished = wait(futures, return_when=FIRST_EXCEPTION)
+            except BaseException:
+                for exchange in list(self._exchanges):
+                    exchange.abort()
+                raise
             finally:  # a request failed, or Ctrl-C interrupted the wait: else leaving the pool would wait for retries
                 if unfinished:
                     self._stopped.set()
@@ -102,101 +121,192 @@ class Client:
         for row, future in enumerate(futures):
             error = None if future.cancelled() else future.exception()
             if isinstance(error, RequestError):
-                raise bad_row(row, error.problem, error.code)
+                raise bad_row(row, self._text(error), error.code)
             if error is not None and not isinstance(error, _StoppedError):
                 raise error
         return [future.result() for future in futures]
 
+    def _text(self, error: RequestError) -> str:
+        """The message of an error, without credentials."""
+        shown = "" if error.shown is None else f": {_short(self._redacted(error.shown))}"
+        return _short(self._redacted(error.problem), MAX_PROBLEM) + shown
+
     def _request(self, path: str, body: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
         answer = self._with_retries(path, json.dumps({"model": self._config.model, **body}).encode())
         try:
-            value = json.loads(answer.text)
+            value = parse_json(answer.text)
         except ValueError as error:
-            raise RequestError("HF913", f"the answer is not JSON ({error}): {_short(answer.text)}") from None
+            raise RequestError("HF913", f"the answer is not JSON ({error})", answer.text) from None
         if not isinstance(value, dict):
-            raise RequestError("HF913", f"the answer is not a JSON object: {_short(answer.text)}")
+            raise RequestError("HF913", "the answer is not a JSON object", answer.text)
         return read(value)
 
     def _with_retries(self, path: str, body: bytes) -> _Answer:
-        """The answer with status 200; retries end ``patience`` seconds after the first try."""
+        """The answer with status 200, within ``patience`` seconds; without patience there is one try."""
         start, tries, backoff = time.monotonic(), 0, FIRST_DELAY
+        timeout, patience = self._config.timeout, self._config.patience
         while True:
             tries += 1
-            requested_delay = None
+            requested_delay, shown = None, None
+            seconds = min(timeout, max(patience - (time.monotonic() - start), 0.0)) if patience else timeout
             try:
-                answer = self._attempt(path, body)
+                answer = self._attempt(path, body, seconds)
                 if answer.status == 200:
                     return answer
-                problem = f"the server answered {answer.status}: {_message(answer.text)}"
+                problem, shown = f"the server answered {answer.status}", _message(answer.text)
                 if answer.status not in RETRYABLE:
-                    raise RequestError("HF912", problem)
+                    raise RequestError("HF912", problem, shown)
                 requested_delay = _seconds(answer.retry_after)
             except TimeoutError:
-                problem = f"no answer within timeout={self._config.timeout:g} s"
+                problem = f"no answer within {'timeout=' * (seconds == timeout)}{seconds:.3g} s"
             except (OSError, HTTPException) as error:
-                problem = f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
+                problem, shown = type(error).__name__, str(getattr(error, "strerror", None) or error)
             backoff = min(backoff, LONGEST_DELAY)
-            delay = backoff if requested_delay is None else max(requested_delay, 0.0)
-            if time.monotonic() - start + delay > self._config.patience:
-                where = f"POST {self._config.url.rstrip('/')}/{path}"
-                times = f"{tries} tr{'y' if tries == 1 else 'ies'} within patience={self._config.patience:g} s"
-                raise RequestError("HF911", f"{where} did not succeed in {times}; the last one: {problem}")
+            delay = backoff if requested_delay is None else requested_delay
+            if time.monotonic() - start + delay >= patience:
+                where = f"POST {without_credentials(self._config.url).rstrip('/')}/{path}"
+                times = f"{tries} tr{'y' if tries == 1 else 'ies'} within patience={patience:g} s"
+                raise RequestError(
+                    "HF911", f"{where} did not succeed in {times}; the last one: {problem}", shown
+                ) from None
             if self._stopped.wait(delay):
                 raise _StoppedError
             backoff *= 2
 
-    def _attempt(self, path: str, body: bytes) -> _Answer:
-        """One try of at most ``timeout`` seconds, on a connection of its own, since servers drop idle connections."""
-        deadline = time.monotonic() + self._config.timeout
-        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
-        connection = kind(self._url.hostname or "", self._url.port, timeout=self._config.timeout)
+    def _attempt(self, path: str, body: bytes, seconds: float) -> _Answer:
+        """One try of at most so many seconds, on a connection of its own, since servers drop idle connections."""
+        query = f"?{self._url.query}" if self._url.query else ""
+        exchange = _Exchange(self._url, seconds, (f"{self._url.path.rstrip('/')}/{path}{query}", body, self._headers))
+        self._exchanges.add(exchange)
         try:
-            connection.connect()
-            socket = connection.sock
-            connection.request("POST", f"{self._url.path.rstrip('/')}/{path}", body, self._headers)
-            response = _before(deadline, socket, connection.getresponse)
-            text = b"".join(iter(lambda: _before(deadline, socket, lambda: response.read1(1 << 16)), b""))
-            if _truncated(response, text):
-                raise ConnectionError(f"the connection was cut after {len(text)} bytes")
-            return _Answer(response.status, text.decode("utf-8", "replace"), response.headers.get("Retry-After"))
+            return exchange.answer(seconds)
         finally:
-            connection.close()
+            self._exchanges.discard(exchange)
 
 
-def _before(deadline: float, socket: Any, receive: Callable[[], T]) -> T:
-    """Receive from the server before the deadline.
+class _Exchange:
+    """One request and its answer, on a thread that is left behind where it takes too long."""
 
-    A socket's own timeout restarts with every read, so a server that sends a byte now and then would never time out.
-    """
-    remaining = deadline - time.monotonic()
-    if remaining <= 0:
-        raise TimeoutError
-    socket.settimeout(remaining)
-    return receive()
+    def __init__(self, url: SplitResult, timeout: float, request: tuple[str, bytes, dict[str, str]]) -> None:
+        kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
+        self._connection = kind(url.hostname or "", url.port, timeout=max(timeout, 1e-3))
+        self._request, self._aborted = request, False
+        self._socket: socket.socket | None = None
+        self._outcome: Future[_Answer] = Future()
+
+    def answer(self, seconds: float) -> _Answer:
+        """The answer within these seconds.
+
+        Raises:
+            TimeoutError: where it is not complete by then.
+            RequestError: HF913 where it is too long.
+            OSError, HTTPException: where the connection fails, or is aborted.
+        """
+        threading.Thread(target=self._run, daemon=True).start()
+        try:
+            return self._outcome.result(seconds)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Shut the connection, if there is one, so that the thread ends."""
+        self._aborted = True
+        if self._socket is not None:
+            with suppress(OSError):  # where it is shut
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        try:
+            self._outcome.set_result(self._exchange())
+        except (OSError, HTTPException, RequestError) as error:
+            self._outcome.set_exception(error)
+        except Exception as error:  # noqa: BLE001  # a malformed answer may raise anything within http.client
+            self._outcome.set_exception(ConnectionError(f"{type(error).__name__}: {error}"))
+        finally:
+            self._connection.close()
+
+    def _exchange(self) -> _Answer:
+        self._connection.connect()
+        self._socket = self._connection.sock
+        if self._aborted:
+            raise ConnectionAbortedError
+        self._connection.request("POST", *self._request)
+        response = self._connection.getresponse()
+        parts, size = [], 0
+        while part := response.read1(1 << 16):
+            parts.append(part)
+            size += len(part)
+            if size > MAX_ANSWER_BYTES:
+                raise RequestError("HF913", f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+        if _truncated(response, size):
+            problem = f"the connection was cut after {size} bytes"
+            raise ConnectionError(problem)
+        return _Answer(response.status, b"".join(parts).decode("utf-8", "replace"), response.headers.get("Retry-After"))
 
 
-def _truncated(response: HTTPResponse, text: bytes) -> bool:
+def _address(text: str) -> SplitResult:
+    """The parts of a server's address; HF812 for one that is malformed."""
+    url = SplitResult("", "", "", "", "")
+    try:
+        url = urlsplit(text)
+        right = url.scheme in ("http", "https") and url.hostname is not None and url.port != 0
+    except ValueError:
+        right = False
+    if not right or not text.isascii() or not text.isprintable() or " " in text:
+        wanted = 'a ServerConfig needs url="http://host:port/v1" or one with https'
+        raise ResourceError("HF812", f"{wanted}, got {without_credentials(text)!r}")
+    return url
+
+
+def _key(variable: str) -> str:
+    """The key in an environment variable; HF812 where there is none, or one that no header can hold."""
+    shown = repr(variable) if NAME_OF_VARIABLE.fullmatch(variable) else "..."
+    key = os.environ.get(variable, "").strip() if variable and "=" not in variable and "\0" not in variable else ""
+    if not key:
+        raise ResourceError(
+            "HF812",
+            f"a ServerConfig has api_key={shown}, the name of the environment variable that holds the key, and there "
+            "is none on the worker; launch(..., worker_env={...}) sets one",
+        )
+    if not key.isascii() or not key.isprintable():
+        raise ResourceError("HF812", f"a ServerConfig has api_key={shown}, and the key there has other characters")
+    return key
+
+
+def _redaction(url: SplitResult, authorization: str) -> Callable[[str], str]:
+    """What takes the credentials of requests out of a text."""
+    values = [value for _, _, value in (part.partition("=") for part in url.query.split("&"))]
+    raw = {url.username or "", url.password or "", authorization.partition(" ")[2], *values}
+    raw |= {unquote(secret) for secret in raw}
+    secrets = {form for secret in raw for form in (secret, json.dumps(secret)[1:-1]) if len(secret) >= SHORTEST_SECRET}
+    if not secrets:
+        return lambda text: text
+    pattern = re.compile("|".join(re.escape(secret) for secret in sorted(secrets, key=len, reverse=True)))
+    return lambda text: pattern.sub("***", text)
+
+
+def _truncated(response: HTTPResponse, size: int) -> bool:
     """Whether the connection closed before the end of the answer; ``http.client`` notices it for chunked ones only."""
     length = response.headers.get("Content-Length", "")
-    return length.isdigit() and len(text) < int(length)
+    return length.isdecimal() and len(length) < 20 and size < int(length)
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """The seconds of a header ``Retry-After``, a number or a date; None for anything else.
+    """The seconds of a header ``Retry-After``, a number or a date; None for anything else, or hardly any seconds.
 
-    >>> _seconds("1.5"), _seconds("soon"), _seconds(None)
-    (1.5, None, None)
+    >>> _seconds("1.5"), _seconds("soon"), _seconds("nan"), _seconds("-5"), _seconds("0"), _seconds(None)
+    (1.5, None, None, None, None, None)
     """
     if retry_after is None:
         return None
     try:
-        return float(retry_after)
+        seconds = float(retry_after)
     except ValueError:
-        pass
-    try:
-        return (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError):
-        return None
+        try:
+            seconds = (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return seconds if seconds >= FIRST_DELAY else None  # NaN is not, either
 
 
 def _message(text: str) -> str:
@@ -206,14 +316,20 @@ def _message(text: str) -> str:
     ('too long', '<html>')
     """
     try:
-        value = json.loads(text)
+        value: Any = parse_object(text)
     except ValueError:
-        return _short(text)
+        return text
     for key in ("error", "message", "detail"):
         if isinstance(value, dict) and key in value:
             value = value[key]
-    return _short(value if isinstance(value, str) else json.dumps(value))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
-def _short(text: str) -> str:
-    return (text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} ...") or "nothing"
+def _short(text: str, most: int = MAX_SHOWN) -> str:
+    """A text as a message shows it.
+
+    >>> _short(""), _short("a" + chr(0xD800) + chr(27)), _short("abcd", most=2)
+    ('nothing', 'a??', 'ab ...')
+    """
+    printable = "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text[:most])
+    return (printable if len(text) <= most else f"{printable} ...") or "nothing"

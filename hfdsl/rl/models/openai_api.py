@@ -12,10 +12,13 @@ import torch
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.call import current_call
 from hfdsl.rl.batches import Prompts, Sequences
-from hfdsl.rl.models.http_client import MAX_SHOWN, Client, RequestError
+from hfdsl.rl.models.http_client import Client, RequestError
 from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.models.rule_rewards import decoder
 from hfdsl.rl.workers.config import JudgeConfig, ServedConfig
+
+LOWEST_LOG_PROB = -1e30
+"""A log-prob below is no number that float32 holds, or none at all."""
 
 TOKEN_PREFIX = "token_id:"
 """The prefix of a token's number where a server returns tokens as texts."""
@@ -71,7 +74,7 @@ def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list
     if (
         tokens is None
         and isinstance(texts, list)
-        and all(re.fullmatch(f"{TOKEN_PREFIX}\\d+", str(text)) for text in texts)
+        and all(re.fullmatch(f"{TOKEN_PREFIX}\\d{{1,10}}", str(text)) for text in texts)
     ):
         tokens = [int(text[len(TOKEN_PREFIX) :]) for text in texts]
     if not isinstance(tokens, list):
@@ -90,7 +93,7 @@ def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list
         if type(token) is not int or not 0 <= token < 2**31:
             raise RequestError("HF913", f"the answer has the token {token!r}, which is not a token id")
     for place, value in enumerate(values):
-        if not isinstance(value, (int, float)) or not math.isfinite(value) or value > 1e-3:
+        if not isinstance(value, (int, float)) or not LOWEST_LOG_PROB <= value <= 1e-3:
             raise RequestError("HF913", f"the log-prob of token {place} is {value!r}, expected a number up to 0")
     return tokens, [min(float(value), 0.0) for value in values]
 
@@ -144,9 +147,8 @@ class JudgeRequests:
         try:
             score = float(matches[-1])
         except (IndexError, ValueError):
-            shown = repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} ...")
-            problem = f"no number of the pattern {self._config.pattern!r} is in the judge's answer: {shown}"
-            raise RequestError("HF913", problem) from None
+            problem = f"no number of the pattern {self._config.pattern!r} is in the judge's answer"
+            raise RequestError("HF913", problem, text) from None
         if not math.isfinite(score):
             raise RequestError("HF913", f"the judge's number is {score}, expected a finite number")
         return score

@@ -5,8 +5,9 @@ The text below a field says what it holds, its unit, and which values are usual.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from hfdsl.errors import ConfigError
@@ -366,7 +367,7 @@ class ServerConfig:
     """The most seconds of one request. A response of thousands of tokens on a busy server can take minutes."""
 
     patience: NonNegative = 300.0
-    """The most seconds from the first try of a request to its last. Busy or unreachable servers are tried again."""
+    """The most seconds of a request with all its tries: busy or unreachable servers are tried again. 0 for one try."""
 
     concurrency: Count = 32
     """The most requests that a rank has open; usually 16 to 256, of which the server makes batches."""
@@ -379,6 +380,23 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    def __repr__(self) -> str:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["url"] = without_credentials(self.url)
+        return f"ServerConfig({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+
+def without_credentials(url: str) -> str:
+    """An address for a message: without user, password and query.
+
+    >>> without_credentials("https://user:password@host:8000/v1?key=1"), without_credentials("user:password@host")
+    ('https://***@host:8000/v1', '***@host')
+    """
+    address = re.split(r"[?#]", url, maxsplit=1)[0]
+    scheme, slashes, rest = address.rpartition("//")
+    _, at, host = rest.rpartition("@")
+    return f"{scheme}{slashes}***@{host}" if at else address
 
 
 @dataclass(frozen=True, slots=True)
