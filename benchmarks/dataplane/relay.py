@@ -32,7 +32,7 @@ from hfdsl.runtime.messages import CallResult, SegmentResult
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.relay_client import Relays
 from hfdsl.runtime.running import Running
-from hfdsl.runtime.verification import DTypes, Sync
+from hfdsl.runtime.verification import DTypes, VerifiedSync
 
 DIRECT, RELAYED = "a call per rank", "a call per node"
 
@@ -224,11 +224,11 @@ class Accepts:
     def record(self, folder: str | None) -> None:
         """Nobody has calls to write."""
 
-    def digests(self, sync: Sync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
+    def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
         """Nobody has weights."""
         return []
 
-    def digest_exports(self, wanted: Mapping[Sync, DTypes]) -> None:
+    def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Nobody exports any."""
 
     def begin(self) -> None:

@@ -12,7 +12,7 @@ from hfdsl.plan.segments import Segment
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.store import PayloadContent
-from hfdsl.runtime.verification import DTypes, Sync
+from hfdsl.runtime.verification import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
@@ -83,11 +83,11 @@ class Backend(Protocol):
     def record(self, folder: str | None) -> None:
         """Have every process, the driver too, write the calls of the next steps to a recording; with None stop."""
 
-    def digests(self, sync: Sync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
+    def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
         """Of every rank of a role, the digests of what it holds of a synced state, or of what it ``exported`` last."""
         ...
 
-    def digest_exports(self, wanted: Mapping[Sync, DTypes]) -> None:
+    def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Have every process digest what the next steps export in these syncs."""
 
     def begin(self) -> None:

@@ -35,7 +35,7 @@ INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class HeldPart:
     """A part of a weight: its elements, and where in the whole the first of them is; None for all of a weight."""
 
     tensor: torch.Tensor
@@ -62,10 +62,10 @@ Digests: TypeAlias = tuple[Digest, ...]
 """Those of all that a rank holds."""
 
 
-def digests(pieces: Iterable[tuple[str, Piece]], dtypes: Mapping[str, str] | None = None) -> Digests:
+def digests(pieces: Iterable[tuple[str, HeldPart]], dtypes: Mapping[str, str] | None = None) -> Digests:
     """The digests of pieces by name; of a weight that ``dtypes`` lists, after a cast to that dtype.
 
-    >>> [digest.value for digest in digests([("x", Piece(torch.zeros(2, 2)))])]
+    >>> [digest.value for digest in digests([("x", HeldPart(torch.zeros(2, 2)))])]
     [0]
     """
     places, sums = list[tuple[str, Box, str]](), list[torch.Tensor]()
@@ -119,18 +119,18 @@ def _signed(number: int) -> int:
     return number - MODULUS if number >= MODULUS // 2 else number
 
 
-def pieces_of(value: Any) -> dict[str, Piece] | None:
+def pieces_of(value: Any) -> dict[str, HeldPart] | None:
     """What a role gives as its weights, a mapping of names to tensors, numbers or pieces; None for anything else."""
     if not isinstance(value, Mapping):
         return None
-    pieces: dict[str, Piece] = {}
+    pieces: dict[str, HeldPart] = {}
     for name, part in value.items():
-        if isinstance(part, Piece):
+        if isinstance(part, HeldPart):
             pieces[str(name)] = part
         elif isinstance(part, torch.Tensor):
-            pieces[str(name)] = Piece(part)
+            pieces[str(name)] = HeldPart(part)
         elif isinstance(part, (bool, int, float)):
-            pieces[str(name)] = Piece(torch.tensor(part))
+            pieces[str(name)] = HeldPart(torch.tensor(part))
         else:
             return None
     return pieces

@@ -61,7 +61,7 @@ from hfdsl.runtime.role_errors import role_error
 from hfdsl.runtime.state_files import FlatState, StateWriter, load_worker, unflatten_state, worker_state
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
 from hfdsl.runtime.store_files import read_stores, write_stores
-from hfdsl.runtime.verification import DTypes, ExportDigests, Sync, rank_digests
+from hfdsl.runtime.verification import DTypes, ExportDigests, VerifiedSync, rank_digests
 from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.dims import Size
 
@@ -228,7 +228,7 @@ class Executor:
             return
         self._recorder = Recorder(folder, self._rank)
 
-    def digests(self, sync: Sync, role: str, dtypes: DTypes | None, exported: bool) -> Digests | None:
+    def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> Digests | None:
         """The digests of what a role holds of a synced state here, or of what it ``exported`` last.
 
         Raises:
@@ -245,7 +245,7 @@ class Executor:
         digests: Digests | None = self._call_role(role, "held_weights", taken)
         return digests
 
-    def digest_exports(self, wanted: Mapping[Sync, DTypes]) -> None:
+    def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Digest what the next steps export in these syncs."""
         self._export_digests.want(wanted)
 

@@ -21,7 +21,7 @@ from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.runtime.store import PayloadContent, StoredValue
-from hfdsl.runtime.verification import DTypes, Sync
+from hfdsl.runtime.verification import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
@@ -303,7 +303,7 @@ class LocalBackend:
         for executor in self._every_executor():
             executor.record(folder)
 
-    def digests(self, sync: Sync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
+    def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
         """Rank after rank, in turns: a rank may call its peers."""
         group = next(group for group, roles in self._roles.items() if role in roles)
         executors = self._executors[group]
@@ -311,7 +311,7 @@ class LocalBackend:
             group, [partial(executor.digests, sync, role, dtypes, exported) for executor in executors]
         )
 
-    def digest_exports(self, wanted: Mapping[Sync, DTypes]) -> None:
+    def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Have every executor digest what the next steps export."""
         for executor in self._every_executor():
             executor.digest_exports(wanted)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hfdsl.errors import HfError
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.recovery import Recovery
-from hfdsl.runtime.verification import Sync, SyncHistory
+from hfdsl.runtime.verification import SyncHistory, VerifiedSync
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Processes:
     broken: str | None = None
     recovery: Recovery | None = None
     syncs: SyncHistory = field(default_factory=SyncHistory)
-    verifying: tuple[Sync, ...] = ()
+    verifying: tuple[VerifiedSync, ...] = ()
     """The syncs whose exports are digested."""
 
     digesting_generation: int = 0

@@ -33,7 +33,7 @@ from hfdsl.runtime.serialization import (
 )
 from hfdsl.runtime.state_files import FlatState
 from hfdsl.runtime.store import PayloadContent, bytes_of
-from hfdsl.runtime.verification import DTypes, Sync
+from hfdsl.runtime.verification import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
@@ -108,11 +108,11 @@ class RankProcess(Worker):
         """Write the calls of the next steps to a recording; with None stop."""
         self._executor.record(folder)
 
-    def digests(self, sync: Sync, role: str, dtypes: DTypes | None, exported: bool) -> Digests | None:
+    def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> Digests | None:
         """The digests of what a role holds of a synced state here, or of what it ``exported`` last."""
         return self._executor.digests(sync, role, dtypes, exported)
 
-    def digest_exports(self, wanted: Mapping[Sync, DTypes]) -> None:
+    def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Digest what the next steps export in these syncs."""
         self._executor.digest_exports(wanted)
 

@@ -41,7 +41,7 @@ from hfdsl.runtime.relay import FAILURE_POLL_SECONDS, as_completed
 from hfdsl.runtime.relay_client import Relays, RemoteHandle, relays_pay
 from hfdsl.runtime.serialization import deserialized, payload_class, serialized
 from hfdsl.runtime.store import PayloadContent, bytes_of
-from hfdsl.runtime.verification import DTypes, Sync
+from hfdsl.runtime.verification import DTypes, VerifiedSync
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, split_resource_pool
 from hfdsl.single_controller.roles import RayClassWithInitArgs
@@ -506,13 +506,13 @@ class RayBackend:
         self.begin()
         self._call_all(self._every_worker, "record", folder)
 
-    def digests(self, sync: Sync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
+    def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
         """All ranks at once; HF806 where a role's ``held_weights()`` raises, HF807 where the deadline passed."""
         group = next(group for group in self._process_groups if role in group.roles)
         self.begin()
         return self._call_all(self._groups[group.name].workers, "digests", sync, role, dtypes, exported)
 
-    def digest_exports(self, wanted: Mapping[Sync, DTypes]) -> None:
+    def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Have every process digest what the next steps export; HF807 where one is not ready in time."""
         self.begin()
         self._call_all(self._every_worker, "digest_exports", wanted)

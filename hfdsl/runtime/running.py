@@ -30,7 +30,16 @@ from hfdsl.runtime.step import Routing, StepRun
 from hfdsl.runtime.store import bytes_of
 from hfdsl.runtime.streaming import DecisionLog, StageOrder, StepCallbacks, Stream, check_queued_rows
 from hfdsl.runtime.timeline import StepRecord, timeline
-from hfdsl.runtime.verification import Sync, Verified, comparable, compare, dtypes_of, same_names, states_of, syncs_of
+from hfdsl.runtime.verification import (
+    Verified,
+    VerifiedSync,
+    comparable,
+    compare,
+    dtypes_of,
+    same_names,
+    states_of,
+    syncs_of,
+)
 from hfdsl.types.batches import Batch, closest, upcast
 
 CALL_SECONDS = 1e-3
@@ -328,7 +337,7 @@ class Running:
             known = ", ".join(map(repr, dict.fromkeys(states_of(self.plan)))) or "none"
             missing = f"no hf.sync of '{self.plan.name}' sends the state {state!r}"
             raise ResourceError("HF772", f"{missing}; states that it sends: {known}")
-        compared, skipped = list[Sync](), dict[Sync, str]()
+        compared, skipped = list[VerifiedSync](), dict[VerifiedSync, str]()
         for sync in syncs:
             problem = comparable(sync, history) or self._compare(backend, sync, learned=not history.current[sync])
             if problem is None:
@@ -337,7 +346,7 @@ class Running:
                 skipped[sync] = problem
         return Verified(state, tuple(compared), skipped)
 
-    def _compare(self, backend: Backend, sync: Sync, learned: bool) -> str | None:
+    def _compare(self, backend: Backend, sync: VerifiedSync, learned: bool) -> str | None:
         """Compare a copy with its source; why that is not possible, or None."""
         missing = "has no method held_weights(state), which gives the weights that a rank holds"
         copies = backend.digests(sync, sync.target, None, exported=False)

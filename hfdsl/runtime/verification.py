@@ -41,7 +41,7 @@ MAX_COMBINATIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
+class VerifiedSync:
     """A state that one role exports and another loads, in a plan."""
 
     state: str
@@ -54,20 +54,20 @@ class Verified:
     """What ``verify`` has compared, and what it could not, with the reason."""
 
     state: str
-    compared: tuple[Sync, ...]
-    skipped: Mapping[Sync, str] = field(default_factory=dict)
+    compared: tuple[VerifiedSync, ...]
+    skipped: Mapping[VerifiedSync, str] = field(default_factory=dict)
 
 
-def syncs_of(plan: Plan) -> dict[Sync, Step]:
+def syncs_of(plan: Plan) -> dict[VerifiedSync, Step]:
     """The syncs of a plan, each with the step that exports."""
     steps = {step.node: step for step in plan.steps}
-    found: dict[Sync, Step] = {}
+    found: dict[VerifiedSync, Step] = {}
     for step in plan.steps:
         for state in _states(step, "loads"):
             for _, operand in step.arguments:
                 source = steps.get(operand.node) if isinstance(operand, Ref) else None
                 if source is not None and source.role is not None and state in _states(source, "exports"):
-                    found[Sync(state, source.role, step.role or "")] = source
+                    found[VerifiedSync(state, source.role, step.role or "")] = source
     return found
 
 
@@ -79,16 +79,16 @@ def _states(step: Step, kind: EffectKind) -> list[str]:
 class SyncHistory:
     """Which copies hold the last export of their source, and whether the source has changed since."""
 
-    current: dict[Sync, bool] = field(default_factory=dict)
+    current: dict[VerifiedSync, bool] = field(default_factory=dict)
     """The syncs that have run; whether the source is as it was exported."""
 
-    digested: set[Sync] = field(default_factory=set)
+    digested: set[VerifiedSync] = field(default_factory=set)
     """Those whose export was digested."""
 
-    dtypes: dict[Sync, DTypes] = field(default_factory=dict)
+    dtypes: dict[VerifiedSync, DTypes] = field(default_factory=dict)
     """The dtypes of copies, as far as they have been needed."""
 
-    def add(self, plan: Plan, digesting: Sequence[Sync]) -> None:
+    def add(self, plan: Plan, digesting: Sequence[VerifiedSync]) -> None:
         """A step of a plan has been committed, in which the exports of some syncs were digested."""
         syncs = syncs_of(plan)
         for step in plan.steps:
@@ -113,10 +113,10 @@ class ExportDigests:
     """Digests of what a rank exports, taken in the steps that are to be verified."""
 
     def __init__(self) -> None:
-        self._wanted: Mapping[Sync, DTypes] = {}
-        self._taken: dict[Sync, Digests | None] = {}
+        self._wanted: Mapping[VerifiedSync, DTypes] = {}
+        self._taken: dict[VerifiedSync, Digests | None] = {}
 
-    def want(self, wanted: Mapping[Sync, DTypes]) -> None:
+    def want(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Take those of these syncs from now on."""
         self._wanted = wanted
 
@@ -129,7 +129,7 @@ class ExportDigests:
                 pieces = pieces_of(worker.held_weights(sync.state) if hasattr(worker, "held_weights") else result)
                 self._taken[sync] = None if pieces is None else digests(pieces.items(), dtypes)
 
-    def taken(self, sync: Sync) -> Digests | None:
+    def taken(self, sync: VerifiedSync) -> Digests | None:
         """Those of the last export; None where this rank takes no part."""
         return self._taken.get(sync)
 
@@ -170,7 +170,7 @@ def same_names(source: Sequence[Digests], target: Sequence[Digests]) -> bool:
     return sides[0] == sides[1]
 
 
-def compare(sync: Sync, source: Sequence[Digests], target: Sequence[Digests]) -> None:
+def compare(sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests]) -> None:
     """Compare what ranks of the two roles hold of a state.
 
     Raises:
@@ -198,7 +198,7 @@ def _by_name(ranks: Sequence[Digests]) -> dict[str, _Parts]:
     return weights
 
 
-def _compare_weight(sync: Sync, name: str, source: _Parts, target: _Parts) -> None:
+def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Parts) -> None:
     if _extent(source) != _extent(target):
         sizes = f"{_extent(target)} in '{sync.target}' and {_extent(source)} in '{sync.source}'"
         raise _different(sync.target, name, (), f"'{name}' of '{sync.state}' has the shape {sizes}")
@@ -261,7 +261,7 @@ def _different(role: str, name: str, ranks: tuple[int, ...], problem: str) -> Sy
     return error
 
 
-def comparable(sync: Sync, history: SyncHistory) -> str | None:
+def comparable(sync: VerifiedSync, history: SyncHistory) -> str | None:
     """Why a copy cannot be compared with its source; None where it can."""
     if sync not in history.current:
         return f"'{sync.target}' has not been synced"

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import HfWarning, ResourceError, SyncError
-from hfdsl.runtime.digests import Piece, digests
-from hfdsl.runtime.verification import Sync, compare
+from hfdsl.runtime.digests import HeldPart, digests
+from hfdsl.runtime.verification import VerifiedSync, compare
 from tests.runtime.dying_programs import FOLDER, death
 from tests.runtime.verified_programs import B, Dying, Engine, Renaming, Rows, Trainer, learned, synced
 
-SYNC = Sync("policy", "actor", "engine")
+SYNC = VerifiedSync("policy", "actor", "engine")
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int8)
 
 
@@ -28,7 +28,7 @@ def cuts(size: int) -> st.SearchStrategy[list[int]]:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, weight: torch.Tensor) -> list[list[tuple[str, Piece]]]:
+def layouts(draw: st.DrawFn, weight: torch.Tensor) -> list[list[tuple[str, HeldPart]]]:
     """What ranks hold of a weight: a grid of parts, some of which several ranks hold."""
     edges = [draw(cuts(size)) for size in weight.shape]
     boxes: list[tuple[tuple[int, int], ...]] = [()]
@@ -37,7 +37,8 @@ def layouts(draw: st.DrawFn, weight: torch.Tensor) -> list[list[tuple[str, Piece
     extra = draw(st.lists(st.sampled_from(boxes), max_size=3))
     ranks = draw(st.permutations([*boxes, *extra]))
     return [
-        [("x", Piece(weight[tuple(slice(*pair) for pair in box)], tuple(start for start, _ in box)))] for box in ranks
+        [("x", HeldPart(weight[tuple(slice(*pair) for pair in box)], tuple(start for start, _ in box)))]
+        for box in ranks
     ]
 
 
@@ -48,7 +49,7 @@ def weights(draw: st.DrawFn) -> torch.Tensor:
     return (torch.randn(shape, generator=generator) * 50).to(draw(st.sampled_from(DTYPES)))
 
 
-def of(ranks: list[list[tuple[str, Piece]]]) -> list[Any]:
+def of(ranks: list[list[tuple[str, HeldPart]]]) -> list[Any]:
     return [digests(pieces) for pieces in ranks]
 
 
@@ -67,7 +68,7 @@ def test_a_part_that_differs_on_one_rank_is_found_there(data: st.DataObject) -> 
     changed = piece.tensor.clone().view(-1)
     index = data.draw(st.integers(0, len(changed) - 1))
     changed[index] = changed[index] + 1 if changed[index].abs() < 100 else 0
-    target[rank] = [(name, Piece(changed.view(piece.tensor.shape), piece.offset))]
+    target[rank] = [(name, HeldPart(changed.view(piece.tensor.shape), piece.offset))]
     with pytest.raises(SyncError, match="'engine' holds other values of 'x'") as error:
         compare(SYNC, source, of(target))
     assert error.value.code == "HF771"
@@ -82,15 +83,15 @@ def test_rows_in_another_order_are_found(data: st.DataObject) -> None:
     weight = torch.randn(rows, columns)
     order = data.draw(st.permutations(range(rows)).filter(lambda order: order != list(range(rows))))
     with pytest.raises(SyncError, match="HF771"):
-        compare(SYNC, of([[("x", Piece(weight))]]), of(data.draw(layouts(weight[order]))))
+        compare(SYNC, of([[("x", HeldPart(weight))]]), of(data.draw(layouts(weight[order]))))
 
 
 def test_exports_are_compared_in_the_dtype_of_the_copy() -> None:
     weight = torch.randn(4, 4)
-    copy = [digests([("x", Piece(weight.bfloat16()))])]
-    compare(SYNC, [digests([("x", Piece(weight))], {"x": "bfloat16"})], copy)
+    copy = [digests([("x", HeldPart(weight.bfloat16()))])]
+    compare(SYNC, [digests([("x", HeldPart(weight))], {"x": "bfloat16"})], copy)
     with pytest.raises(SyncError, match="HF771"):
-        compare(SYNC, [digests([("x", Piece(weight + 1))], {"x": "bfloat16"})], copy)
+        compare(SYNC, [digests([("x", HeldPart(weight + 1))], {"x": "bfloat16"})], copy)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_exports_are_compared_in_the_dtype_of_the_copy() -> None:
     ],
 )
 def test_other_names_and_shapes_are_found(source: Any, target: Any, says: str) -> None:
-    sides = [of([[(name, Piece(torch.zeros(shape))) for name, shape in side.items()]]) for side in (source, target)]
+    sides = [of([[(name, HeldPart(torch.zeros(shape))) for name, shape in side.items()]]) for side in (source, target)]
     with pytest.raises(SyncError, match=says):
         compare(SYNC, *sides)
 

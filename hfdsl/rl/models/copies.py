@@ -32,7 +32,7 @@ from hfdsl.rl.models.sharding import (
 )
 from hfdsl.rl.workers.config import GenerationConfig, ModelConfig, SamplerConfig, computes
 from hfdsl.rl.workers.lora import Lora
-from hfdsl.runtime.digests import Piece
+from hfdsl.runtime.digests import HeldPart
 
 
 class PolicyCopy(Protocol):
@@ -54,7 +54,7 @@ class PolicyCopy(Protocol):
         """Take the weights of a checkpoint."""
         ...
 
-    def held_weights(self) -> dict[str, Piece]:
+    def held_weights(self) -> dict[str, HeldPart]:
         """The parts of what it loads that this rank holds."""
         ...
 
@@ -147,7 +147,7 @@ class ModelCopy:
         with self.fence.loading():
             self.policy.load_state_dict(state, strict=not adapter_names(self.policy))
 
-    def held_weights(self) -> dict[str, Piece]:
+    def held_weights(self) -> dict[str, HeldPart]:
         """The parts of what it loads that this rank holds."""
         return dict(held_adapter(self.policy) if adapter_names(self.policy) else held_pieces(self.policy))
 
@@ -258,9 +258,9 @@ class EngineCopy:
         self.fence.check()
         return self.adapter or self.weights
 
-    def held_weights(self) -> dict[str, Piece]:
+    def held_weights(self) -> dict[str, HeldPart]:
         """What it loads, beside the engine: all of it on every rank."""
-        return {name: Piece(weight) for name, weight in (self.adapter or self.weights).items()}
+        return {name: HeldPart(weight) for name, weight in (self.adapter or self.weights).items()}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """Take the weights of a checkpoint."""

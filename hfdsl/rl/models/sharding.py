@@ -26,7 +26,7 @@ from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.parallel_layers import gathered_slices, local_slice
 from hfdsl.rl.models.tensor_parallel import slice_dims
 from hfdsl.rl.workers.config import FloatDType
-from hfdsl.runtime.digests import Piece
+from hfdsl.runtime.digests import HeldPart
 
 
 def shard(
@@ -136,13 +136,13 @@ def full_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def held_pieces(module: Policy) -> Iterator[tuple[str, Piece]]:
+def held_pieces(module: Policy) -> Iterator[tuple[str, HeldPart]]:
     """The parts of the weights that this rank holds, as they are exported, and where they are in the whole.
 
     With adapters, which are merged into whole weights, a collective as ``full_weights``.
     """
     if adapters(module):
-        yield from ((name, Piece(weight)) for name, weight in full_weights(module))
+        yield from ((name, HeldPart(weight)) for name, weight in full_weights(module))
         return
     dims = slice_dims(module)
     for name, value in module.state_dict().items():
@@ -154,12 +154,12 @@ def held_pieces(module: Policy) -> Iterator[tuple[str, Piece]]:
             offset[0] += value.device_mesh.get_local_rank() * each
         part = local_part(value)
         if part.numel():
-            yield name, Piece(part if module.export_dtype is None else part.to(module.export_dtype), tuple(offset))
+            yield name, HeldPart(part if module.export_dtype is None else part.to(module.export_dtype), tuple(offset))
 
 
-def held_adapter(module: Policy) -> Iterator[tuple[str, Piece]]:
+def held_adapter(module: Policy) -> Iterator[tuple[str, HeldPart]]:
     """The matrices of ``full_adapter``, whole on every rank."""
-    yield from ((name, Piece(matrix)) for name, matrix in full_adapter(module))
+    yield from ((name, HeldPart(matrix)) for name, matrix in full_adapter(module))
 
 
 def check_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:

@@ -13,14 +13,14 @@ from hfdsl.errors import HfError, SyncError
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, Prompts, R, Rollout
 from hfdsl.rl.models.copies import PolicyCopy
-from hfdsl.runtime.verification import Sync
+from hfdsl.runtime.verification import VerifiedSync
 from tests.rl.engines import fake
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, apart
 from tests.rl.workers.test_sharding import NO_GPU
 
 OTHER = replace(tiny.MODEL, seed=9)
-SYNC = Sync("policy", "actor", "sampler")
+SYNC = VerifiedSync("policy", "actor", "sampler")
 
 
 class Reordered(dict[str, torch.Tensor]):
