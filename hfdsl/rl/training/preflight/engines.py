@@ -1,4 +1,4 @@
-"""Engines and samplers: do they have the actor's model, and room on their GPUs?"""
+"""Engines and samplers: do they have the actor's model, room on their GPUs, and rows to sample?"""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from hfdsl.protocols.role_facts import declared_gpu_bytes
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.dataflows import generating, ready_copies
 from hfdsl.rl.training.preflight.subject import Subject, is_ready
+from hfdsl.rl.training.schedules import READY_ROLES
 from hfdsl.rl.training.toml_values import FieldReference
 from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
-from hfdsl.rl.workers.gpu_memory import BLOCK_TOKENS, engine_bytes
+from hfdsl.rl.workers.gpu_memory import BLOCK_TOKENS, ENGINE_PROCESS, engine_bytes
 from hfdsl.rl.workers.slicing import model_config
 
 GIB: Final = 2**30
@@ -111,6 +112,31 @@ def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
             field,
             changes=(SetField(field, smaller),) if fits else (),
             advice=f"at most {smaller:,} tokens fit" if fits else NO_ROOM,
+        )
+
+
+def engines_have_rows(subject: Subject) -> Iterator[Finding]:
+    """An engine that starts with an actor samples in some dataflow of the run."""
+    graphs = subject.graphs.values()
+    used = {role for graph in graphs for role in generating(graph)}
+    samplers = {actor: sampler for graph in graphs for actor, sampler in ready_copies(subject, graph)}
+    for role in sorted(subject.deployment.placements.keys() - used):
+        config = getattr(subject.config, role, None)
+        if not isinstance(config, ActorConfig) or config.generation.engine != "vllm":
+            continue
+        if not subject.loaded.roles[role].__module__.startswith(READY_ROLES):
+            continue  # its own methods may generate
+        instead = f": '{samplers[role]}' generates" if role in samplers else ""
+        shared = f", in a table that '{samplers[role]}' does not refer to" if role in samplers else ""
+        yield subject.finding(
+            "HF965",
+            f"'{role}' starts an engine on each of its ranks, and no dataflow of the run samples with it{instead}",
+            f"{role}.generation.engine",
+            related={f"{samplers[role]}.generation": "samples instead"} if role in samplers else None,
+            notes=(
+                f"a process of vLLM takes a minute to start, and asleep keeps about {_gib(ENGINE_PROCESS)} of its GPU",
+                f'set {role}.generation.engine to "auto"{shared}',
+            ),
         )
 
 
