@@ -21,10 +21,9 @@ class Page:
 
 def read(code: str) -> Page:
     text = (FOLDER / f"{code}.md").read_text(encoding="utf-8")
-    title, rule, heading, language, wrong, how, right = re.fullmatch(
-        r"(# .*)\n\n(.*?)\n\n(Wrong.*?):\n\n```(python|toml|bash|yaml)\n(.*?)```\n\n(Right.*?):\n\n```\w+\n(.*?)```\n",
-        text,
-        re.DOTALL,
+    code_block, head = r"```(python|toml|bash|yaml)\n(.*?)```\n", r"(# [^\n]*)\n\n(.*?)\n\n"
+    title, rule, heading, language, wrong, how, _, right = re.fullmatch(
+        rf"{head}(Wrong.*?):\n\n{code_block}\n(Right.*?):\n\n{code_block}", text, re.DOTALL
     ).groups()  # type: ignore[union-attr]  # a page of another form is a failing test
     mended = right if how == "Right" else replaced(wrong, right)
     return Page(title, rule, wrong, mended, heading == "Wrong", language)
