@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hfdsl.errors import CheckpointError, ResourceError, WiringError
+from hfdsl.errors import CheckpointError, LostProcessError, ResourceError, WiringError
 from hfdsl.graph.program import Input
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.routes import Hints, compute_routes
@@ -24,7 +24,7 @@ from hfdsl.runtime.messages import SMALL_PAYLOAD_BYTES
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queue_files import SavedStep, SavedStream
 from hfdsl.runtime.recording import begin
-from hfdsl.runtime.recovery import Recovered
+from hfdsl.runtime.recovery import LOSS_SECONDS, RecoverableBackend, Recovered, named
 from hfdsl.runtime.saving import Saving, read_manifest
 from hfdsl.runtime.step import Routing, StepRun
 from hfdsl.runtime.store import bytes_of
@@ -488,7 +488,7 @@ class Running:
         callbacks = StepCallbacks(
             begin=self._begin_step,
             resume=self._resume_step,
-            within=self._breaking,
+            within=self._within_stream,
             committed=self._commit,
             ended=self._keep_record,
         )
@@ -551,6 +551,20 @@ class Running:
         except BaseException as error:
             self._processes.broken = f"step {step_number} of '{self.plan.name}' ({type(error).__name__})"
             raise
+
+    @contextmanager
+    def _within_stream(self, step_number: int) -> Iterator[None]:
+        """As ``_breaking``; the error of a loss names the ranks that are gone, and what the queues hold."""
+        with self._breaking(step_number):
+            try:
+                yield
+            except LostProcessError as error:
+                backend, queues = self._processes.backend, "" if self._stream is None else str(self._stream.order)
+                lost = backend.lost(LOSS_SECONDS) if isinstance(backend, RecoverableBackend) else {}
+                if not lost:
+                    raise
+                text = f"step {step_number} of '{self.plan.name}' lost {named(lost)} while {queues}"
+                raise LostProcessError("HF806", f"{text}: {error.message}") from None
 
     def _keep_record(self, record: StepRecord) -> None:
         """Keep the record of a step that has ended, and what it says of how long bodies take."""

@@ -55,6 +55,8 @@ def _hf_error(error: RayTaskError) -> HfError:
         cause = cause.cause
     if isinstance(cause, HfError):
         return cause
+    if isinstance(cause, RayActorError):  # of a process whose result this call was to read
+        return LostProcessError("HF806", f"a worker's process is gone: {cause}")
     return RoleError("HF806", f"a worker failed outside of a role's method: {error}")
 
 
