@@ -482,6 +482,7 @@ class Running:
             )
         if self._stream is None:
             self._stream = self._new_stream()
+        replay = replay if self.plan.split.queues else None  # without queues there is nothing to decide
         return self._results(self._stream, loader, timeout, DecisionLog(log, replay))
 
     def _new_stream(self) -> Stream:

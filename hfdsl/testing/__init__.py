@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hfdsl.testing.queues import QUEUE_LAWS, BrokenQueueError, broken_laws, check_decisions
     from hfdsl.testing.replaying import Replayed, replay
     from hfdsl.testing.rows import BrokenRows, check_rows
+    from hfdsl.testing.streams import check_stream
     from hfdsl.testing.workers import BrokenWorker, check_worker
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "check_laws",
     "check_placements",
     "check_rows",
+    "check_stream",
     "check_worker",
     "fake",
     "fake_batch",
@@ -52,6 +54,7 @@ _HOMES = {
     "BrokenQueueError": "queues",
     "broken_laws": "queues",
     "check_decisions": "queues",
+    "check_stream": "streams",
     "fake": "fakes",
     "fake_batch": "fakes",
     "faked": "fakes",

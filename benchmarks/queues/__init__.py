@@ -1,0 +1,1 @@
+"""Queues: random schedules, long tails, and what the control plane costs."""

@@ -1,0 +1,98 @@
+"""Runs on Ray of bodies that sleep, beside what ``hfdsl simulate`` predicts; and what the control plane costs.
+
+python -m benchmarks.queues.runs               # long tails, by lag: seconds per step, measured and predicted
+python -m benchmarks.queues.runs --overhead    # driver CPU per step, with and without a queue
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
+from statistics import median
+
+from benchmarks.queues.programs import batch, compiled
+from hfdsl.runtime.plan_simulation import DrawnSeconds, simulate_plan
+from hfdsl.runtime.running import Running
+
+Row = Mapping[str, object]
+
+
+def stepping(running: Running) -> Callable[[], object]:
+    """One step at a time, whether the program has a queue or not."""
+    if running.plan.split.queues:
+        results = running.stream(repeat(batch()))
+        return lambda: next(results)
+    return lambda: running.step(batch())
+
+
+def tails(steps: int, update: float) -> Iterator[Row]:
+    """Generation with a long tail, as long as an update on average over ranks; a row for every tail and lag."""
+    for tail in (3.0, 10.0):
+        seconds = {"engine.generate": DrawnSeconds(update / 2, tail), "actor.update": DrawnSeconds(update)}
+        synchronous = 0.0
+        for lag in (None, 1, 2, 4):
+            plan = compiled(lag, seconds)
+            # The first step loads what bodies import, and is not measured: durations are drawn by the step's number.
+            simulated = simulate_plan(plan, seconds, steps + 1)
+            predicted = (simulated.results[-1] - simulated.results[0]) / steps
+            with plan.launch("ray") as running:
+                step = stepping(running)
+                step()
+                start = time.perf_counter()
+                for _ in range(steps):
+                    step()
+                measured = (time.perf_counter() - start) / steps
+            synchronous = synchronous or measured
+            yield {
+                "p99/median": tail,
+                "lag": "no queue" if lag is None else lag,
+                "s per step": f"{measured:.3f}",
+                "predicted": f"{predicted:.3f}",
+                "off by": f"{predicted / measured - 1:+.1%}",
+                "times as fast": f"{synchronous / measured:.2f}",
+            }
+
+
+def overhead(steps: int, rounds: int) -> Iterator[Row]:
+    """CPU of the driver per step of bodies that do nothing: medians of rounds that take turns."""
+    nothing = {"engine.generate": DrawnSeconds(0.0), "actor.update": DrawnSeconds(0.0)}
+    cpu: dict[int | None, list[tuple[float, float]]] = {None: [], 4: []}
+    for _ in range(rounds):
+        for lag, costs in cpu.items():
+            with compiled(lag, nothing).launch("ray") as running:
+                step = stepping(running)
+                for _ in range(20 + steps // 5):
+                    step()
+                thread, process = time.thread_time(), time.process_time()
+                for _ in range(steps):
+                    step()
+                costs.append(((time.thread_time() - thread) / steps, (time.process_time() - process) / steps))
+    for lag, costs in cpu.items():
+        yield {
+            "lag": "no queue" if lag is None else lag,
+            "driver CPU ms, its thread": f"{1000 * median(thread for thread, _ in costs):.2f}",
+            "all threads": f"{1000 * median(process for _, process in costs):.2f}",
+        }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and print a table, row by row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--overhead", action="store_true", help="the control plane instead of long tails")
+    parser.add_argument("--steps", type=int, default=30, help="measured steps of a run")
+    parser.add_argument("--rounds", type=int, default=3, help="with --overhead: runs of each kind")
+    parser.add_argument("--update", type=float, default=0.5, help="seconds of an update")
+    arguments = parser.parse_args(argv)
+    rows = (
+        overhead(arguments.steps, arguments.rounds) if arguments.overhead else tails(arguments.steps, arguments.update)
+    )
+    for position, row in enumerate(rows):
+        if position == 0:
+            print("| " + " | ".join(row) + " |\n|" + "---|" * len(row))
+        print("| " + " | ".join(map(str, row.values())) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

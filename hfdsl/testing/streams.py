@@ -1,0 +1,134 @@
+"""Laws of the stream of a dataflow with queues: whatever interrupts it, its results are those of one that runs through.
+
+A worked example: four batches, a lag of 1. The loop is left after result 0, and a checkpoint is loaded after result 2::
+
+    loader gives     0, 1 | 2, 3 |
+    results            0  | 1  2 | 3
+                          |      +-- save, launch again, load: batch 3 comes from the checkpoint
+                          +--------- leave the loop, begin another stream: batch 1 is in the queue
+
+Results 0 to 3 have to be those of a stream without interruptions, bit for bit: then no batch was lost or trained twice,
+and every one was generated and trained under the versions that it would have had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypeAlias, get_args
+
+from hfdsl.runtime.decisions import from_lines
+from hfdsl.runtime.running import Running
+from hfdsl.runtime.streaming import StageOrder
+from hfdsl.testing.compare import first_difference
+from hfdsl.testing.queues import BrokenQueueError, broken_laws
+
+Interruption: TypeAlias = Literal["leave", "raise", "save"]
+"""The loop is left, the loader raises, or the run is saved, ended, launched again and loaded."""
+
+
+def check_stream(
+    launch: Callable[[], Running],
+    batches: Sequence[Any],
+    *,
+    interruptions: Sequence[Interruption] = get_args(Interruption),
+    tries: int = 3,
+    seed: int = 0,
+) -> None:
+    """Stream batches straight through, from the log, and interrupted at random: all must give the same results.
+
+    ``launch`` starts the same run each time: ``lambda: plan.launch(seed=0)``. The decisions of each queue must keep the
+    laws of queues. "save" needs roles with ``state()``.
+
+    Raises:
+        BrokenQueueError: with what differs, and which interruptions led there.
+        HfError: what the run itself raises.
+    """
+    with TemporaryDirectory() as folder:
+        log = Path(folder, "queues.jsonl")
+        with launch() as running:
+            straight = list(running.stream(batches, log=log))
+            queues = StageOrder(running.plan, 0).queues
+        decisions = from_lines(log.read_text("utf-8"))
+        if problems := [text for queue in queues for text in broken_laws(queue.spec, decisions)]:
+            raise BrokenQueueError("\n".join(problems))
+        if len(straight) != len(batches):
+            raise BrokenQueueError(f"{len(batches)} batches gave {len(straight)} results")
+        with launch() as running:
+            _compare(straight, list(running.stream(batches, replay=log)), "a run that repeats the log")
+        for index in range(tries if interruptions and batches else 0):
+            random = Random(f"{seed} {index}")
+            cuts = {random.randint(1, len(batches)): random.choice(interruptions) for _ in range(3)}
+            place = Path(folder, str(index))
+            place.mkdir()
+            _compare(straight, _interrupted(launch, batches, cuts, place), f"a run with {_named(cuts)}")
+
+
+def _named(cuts: Mapping[int, Interruption]) -> str:
+    return ", ".join(f"'{cuts[number]}' at {number}" for number in sorted(cuts))
+
+
+def _compare(straight: Sequence[Any], results: Sequence[Any], what: str) -> None:
+    if len(results) != len(straight):
+        raise BrokenQueueError(f"{what} gave {len(results)} results instead of {len(straight)}")
+    for number, (expected, actual) in enumerate(zip(straight, results, strict=True)):
+        if difference := first_difference(expected, actual):
+            raise BrokenQueueError(f"{what} gave another result {number}: {difference.message}")
+
+
+class _RaisedError(Exception):
+    """What the loader raises."""
+
+
+class _Loader:
+    """Batches, and once at each of some positions an error in front of the next one."""
+
+    def __init__(self, batches: Sequence[Any], raises: set[int]) -> None:
+        self._batches, self._raises, self._position = batches, raises, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._position in self._raises:
+            self._raises.discard(self._position)
+            raise _RaisedError
+        if self._position == len(self._batches):
+            raise StopIteration
+        self._position += 1
+        return self._batches[self._position - 1]
+
+
+def _interrupted(
+    launch: Callable[[], Running], batches: Sequence[Any], cuts: Mapping[int, Interruption], folder: Path
+) -> list[Any]:
+    """All results, in several streams: after so many results, or with the loader's so manieth batch, comes a cut."""
+    loader = _Loader(batches, {number for number, kind in cuts.items() if kind == "raise"})
+    results, running = list[Any](), launch()
+    try:
+        while True:
+            try:
+                if _until_cut(running, loader, results, cuts):
+                    return results
+            except _RaisedError:
+                continue
+            if cuts.get(len(results)) == "save":
+                place = folder / str(len(results))
+                place.mkdir()
+                running.save(place)
+                running.close()
+                running = launch()
+                running.load(place)
+    finally:
+        running.close()
+
+
+def _until_cut(running: Running, loader: _Loader, results: list[Any], cuts: Mapping[int, Interruption]) -> bool:
+    """Stream until the loop is to be left; whether the stream has ended instead."""
+    for result in running.stream(loader):
+        results.append(result)
+        if cuts.get(len(results)) in ("leave", "save"):
+            return False
+    return True

@@ -1,0 +1,90 @@
+"""``check_stream`` holds for programs that keep all they have, and finds what others forget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import hfdsl as hf
+from hfdsl.runtime.running import Running
+from hfdsl.testing import BrokenQueueError, check_stream
+from tests.nightly import examples
+from tests.runtime.queue_programs import (
+    Actor,
+    B,
+    Engine,
+    Judge,
+    Prompts,
+    Samples,
+    chain,
+    deployment,
+    filtered,
+    flow,
+    one_pool,
+    rows,
+)
+
+
+def launcher(dataflow: Any, place: Callable[[], hf.Deployment] = deployment, size: int = 4) -> Callable[[], Running]:
+    plan = dataflow.compile(place(), dims={B: size})
+    return lambda: plan.launch(seed=7)
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+def test_laws_hold_for_a_queue(lag: int) -> None:
+    check_stream(launcher(flow.given(lag=lag)), rows(8), tries=examples(12), seed=lag)
+
+
+def test_laws_hold_for_two_queues_in_a_row() -> None:
+    check_stream(launcher(chain.given(first=1, second=2)), rows(8), tries=examples(12))
+
+
+@pytest.mark.parametrize("place", [deployment, one_pool])
+def test_laws_hold_for_filters_and_columns_of_all_kinds(place: Callable[[], hf.Deployment]) -> None:
+    check_stream(launcher(filtered, place, size=8), rows(7, size=8), tries=examples(12))
+
+
+def test_laws_hold_for_a_program_without_queues() -> None:
+    check_stream(launcher(flow.given(lag=None)), rows(3), tries=1)
+
+
+class Forgetful(Engine):
+    """Its weights are not in its state."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Nothing."""
+
+
+class Counting(Engine):
+    """Its samples depend on how many this process has made."""
+
+    made = 0
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, prompts: Prompts) -> Samples:
+        Counting.made += 1
+        samples = super().generate(prompts)
+        return Samples(x=samples.x.tensor + Counting.made, version=samples.version.tensor)
+
+
+def placed(engine: type[Engine]) -> hf.Deployment:
+    roles = {"engine": engine, "judge": Judge, "actor": Actor}
+    return hf.Deployment(
+        **{name: hf.place(role, pool=hf.ResourcePool([1], use_gpu=False, name=name)) for name, role in roles.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [(Forgetful, r"a run with .*'save'.* gave another result"), (Counting, r"repeats the log gave another result 0")],
+)
+def test_what_is_not_kept_is_found(engine: type[Engine], message: str) -> None:
+    with pytest.raises(BrokenQueueError, match=message):
+        check_stream(launcher(flow, lambda: placed(engine)), rows(8), interruptions=["save"], tries=4)
