@@ -105,7 +105,10 @@ def train(arguments: argparse.Namespace) -> int:
     if not machine(arguments):
         say(f"\n{to_toml(loaded.table())}")
 
+    shown: list[Record] = []
+
     def show(record: Record) -> None:
+        shown[:] = [record]
         if machine(arguments):
             show_json({"step": record.step, **record.values, "seconds": record.seconds, "nodes": dict(record.nodes)})
         else:
@@ -130,6 +133,8 @@ def train(arguments: argparse.Namespace) -> int:
     if ended.stopped:
         say(f"stopped after step {ended.step}; --resume continues it", file=sys.stderr)
         return INTERRUPTED
+    if not shown:
+        say(f"step {ended.step} was the last one; --set steps=N with more steps continues it", file=sys.stderr)
     return OK
 
 

@@ -54,6 +54,9 @@ def test_train_for_machines_and_resume(config: str, capsys: Capture) -> None:
     assert "the last whole checkpoint is run/checkpoints/step-00000002; --resume continues from it" in err
     code, out, _ = run_cli(capsys, "train", config, "--resume", "--set", "steps=3", "--format", "json")
     assert (code, [json.loads(text)["step"] for text in out.splitlines()]) == (output.OK, [3, 3])
+    code, out, err = run_cli(capsys, "train", config, "--resume", "--set", "steps=3", "--format", "json")
+    assert (code, out) == (output.OK, "")
+    assert "step 3 was the last one; --set steps=N with more steps continues it" in err
 
 
 def test_a_resume_of_another_configuration_is_refused(config: str, capsys: Capture) -> None:
