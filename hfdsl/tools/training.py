@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.errors import ConfigError, HfError, HfWarning
@@ -26,6 +26,9 @@ from hfdsl.tools.importing import TargetSource, UsageError, attribute_of, parts_
 from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
 from hfdsl.tools.rounds import RoundsAndUpdate
 from hfdsl.types.batches import closest
+
+if TYPE_CHECKING:
+    from hfdsl.rl.training.loop import Ended
 
 
 class Finder:
@@ -105,10 +108,10 @@ def train(arguments: argparse.Namespace) -> int:
     if not machine(arguments):
         say(f"\n{to_toml(loaded.table())}")
 
-    shown: list[Record] = []
+    steps: list[int] = []
 
     def show(record: Record) -> None:
-        shown[:] = [record]
+        steps.append(record.step)
         if machine(arguments):
             show_json({"step": record.step, **record.values, "seconds": record.seconds, "nodes": dict(record.nodes)})
         else:
@@ -130,10 +133,15 @@ def train(arguments: argparse.Namespace) -> int:
         if hint := _resume_hint(checkpoints.whole(folder), error):
             say(hint, file=sys.stderr)
         raise
+    return _exit_code(ended, any_step=bool(steps))
+
+
+def _exit_code(ended: Ended, *, any_step: bool) -> int:
+    """How a run ended, in words where it was stopped or had no step left."""
     if ended.stopped:
         say(f"stopped after step {ended.step}; --resume continues it", file=sys.stderr)
         return INTERRUPTED
-    if not shown:
+    if not any_step:
         say(f"step {ended.step} was the last one; --set steps=N with more steps continues it", file=sys.stderr)
     return OK
 
