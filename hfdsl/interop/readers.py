@@ -38,7 +38,10 @@ class Library:
         return table(self.name).version
 
 
-LIBRARIES: Mapping[str, Library] = {"verl": Library("verl", "hfdsl.interop.verl")}
+LIBRARIES: Mapping[str, Library] = {
+    "verl": Library("verl", "hfdsl.interop.verl"),
+    "trl": Library("trl", "hfdsl.interop.trl"),
+}
 
 
 def unknown_version(library: Library, given: str, place: Span) -> Finding | None:

@@ -122,7 +122,7 @@ class Configuration:
         for above in _upwards(key):
             if above in self.unknown_below:
                 raise NotKnown(key, self.unknown_below[above].reason, self.unknown_below[above].span)
-            if above in self.given and above != key:
+            if above and above in self.given and above != key:
                 inner = self.given[above].value
                 for part in key[len(above) + 1 :].split("."):
                     inner = inner.get(part) if isinstance(inner, dict) else None
@@ -176,9 +176,11 @@ def is_integer(value: object) -> bool:
 
 
 def _upwards(key: str) -> Iterator[str]:
+    """A key, the tables that hold it, and the whole, which is called by an empty text."""
     while key:
         yield key
         key = key.rpartition(".")[0]
+    yield ""
 
 
 def _closing(text: str) -> int:

@@ -148,8 +148,12 @@ class _Composition:
         """``group=choice`` and ``group@package=choice``."""
         setting = override.setting
         group, at, package = setting.key.partition("@")
+        where = package if at else group.replace("/", ".")
+        if group.startswith("hydra"):
+            return  # Hydra's own: where it logs
         if setting.unknown:
-            self.unknown_below[package if at else ""] = Unread(
+            everything = group == "model_engine" and not at
+            self.unknown_below["" if everything else where] = Unread(
                 f"'{setting.key}' is not known: {setting.unknown}", setting.span
             )
         elif group == "model_engine" and not at:
@@ -161,7 +165,6 @@ class _Composition:
                     Finding("HF972", f"model_engine = {setting.value} is none of {names}", Label(setting.span))
                 )
         else:
-            where = package if at else ""
             self.unknown_below[where] = Unread(f"'{setting.key}={setting.value}' brings keys of its own", setting.span)
 
     def apply(self, override: Override) -> None:

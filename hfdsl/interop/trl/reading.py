@@ -1,0 +1,241 @@
+"""Configurations of TRL's online trainers: commands such as ``trl grpo`` and ``accelerate launch``, and YAML files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from hfdsl.check.findings import Edit, Finding, Fix, Label
+from hfdsl.graph.spans import Span
+from hfdsl.interop.library_tables import LibraryTable, table
+from hfdsl.interop.options import read_options
+from hfdsl.interop.reading import Inputs, RunReading
+from hfdsl.interop.settings import Configuration, Setting, is_integer
+from hfdsl.interop.shell_text import Items, WordText, text_of
+from hfdsl.interop.shell_values import Launch, read_script, read_words
+from hfdsl.interop.text import ReadError, SourceText, Unread, read_source
+from hfdsl.interop.trl.units import PROCESSES
+from hfdsl.interop.yaml_text import read_yaml
+
+OTHER_TRAINERS = ("sft", "dpo", "kto", "reward", "distillation")
+LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "torch.distributed.run", "torch.distributed.launch")
+
+
+def read(inputs: Inputs) -> list[RunReading]:
+    """The runs of TRL's GRPO and RLOO trainers that a script or a YAML file describes.
+
+    Raises:
+        ReadError: HF970 where there is none that can be read.
+    """
+    source = read_source(inputs.path)
+    if Path(inputs.path).suffix in (".yaml", ".yml"):
+        return [_from_yaml(source, inputs)]
+    return from_script(source, inputs)
+
+
+def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
+    """The runs that a script starts.
+
+    Raises:
+        ReadError: HF970 where it starts none.
+    """
+    script = read_script(source, inputs.arguments, inputs.environment)
+    readings, others = list[RunReading](), list[str]()
+    for launch in script.launches:
+        program = _program(launch)
+        if program is None:
+            continue
+        if program.trainer not in table("trl").engines:
+            others.append(program.name)
+            continue
+        reading = _from_command(program, launch, source)
+        unread = (*script.unread, *reading.unread)
+        if not launch.certain:
+            unread = (Unread("the script starts this command in a branch that may not run", launch.span), *unread)
+        readings.append(replace(reading, unread=unread, assumed_unset=script.assumed_unset))
+    if not readings:
+        which = f"'{others[0]}' is no GRPO or RLOO trainer" if others else "the script starts no trainer of TRL"
+        raise ReadError(f"{which}: this reader knows trl grpo and trl rloo", Span(source.file, 1))
+    return readings
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A training program in a command: its trainer, and whether it is TRL's own script, whose defaults are known."""
+
+    name: str
+    trainer: str
+    own: bool
+    launcher: Items
+    arguments: Items
+
+
+def _program(launch: Launch) -> _Program | None:
+    """The training program of a command; None where it starts none."""
+    texts = [text_of(word) or "" for word in launch.words]
+    for i, text in enumerate(texts):
+        name, before, after = Path(text).name, launch.words[:i], launch.words[i + 1 :]
+        if name == "trl" and i + 1 < len(texts) and texts[i + 1] in (*table("trl").engines, *OTHER_TRAINERS):
+            return _Program(f"trl {texts[i + 1]}", texts[i + 1], own=True, launcher=(), arguments=after[1:])
+        if text.startswith("trl.scripts.") and i and texts[i - 1] == "-m":
+            return _Program(text, text.rpartition(".")[2], own=True, launcher=before[:-1], arguments=after)
+        if name.endswith(".py") and "=" not in text and i:
+            own = text.endswith(("trl/scripts/grpo.py", "trl/scripts/rloo.py"))
+            trainer = next((t for t in table("trl").engines if t in name.lower()), "")
+            if not trainer and any(word.split("=")[0] == "--num_generations" for word in texts[i + 1 :]):
+                trainer = "grpo"
+            return _Program(name, trainer, own=own, launcher=before, arguments=after)
+    return None
+
+
+@dataclass
+class _Settings:
+    """Settings while they are gathered: a later one takes the place of an earlier one."""
+
+    known: LibraryTable
+    trainer: str
+    own: bool
+    given: dict[str, Setting] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    foreign: list[Setting] = field(default_factory=list)
+
+    @property
+    def keys(self) -> Mapping[str, Any]:
+        return self.known.engines[self.trainer]
+
+    def add(self, setting: Setting, *, certain: bool) -> None:
+        """Add an argument; ``certain`` says that an unknown one is refused."""
+        key, switched_off = setting.key, False
+        if key not in self.keys and key.startswith("no_") and key[3:] in self.keys:
+            key, switched_off = key[3:], True
+        if key not in self.keys:
+            longer = [name for name in self.keys if name.startswith(key)]
+            if len(longer) == 1 and not setting.span.file.endswith((".yaml", ".yml")):
+                key = longer[0]  # argparse takes a beginning that only one option has
+        if key in self.keys or key == PROCESSES:
+            self.given[key] = replace(setting, key=key, value=False if switched_off else setting.value)
+        elif key not in self.known.fields["accelerate launch"] and key not in ("accelerate_config", "env", "config"):
+            self._unknown(setting, certain=certain)
+
+    def _unknown(self, setting: Setting, *, certain: bool) -> None:
+        near = get_close_matches(setting.key, self.keys, n=1, cutoff=0.8)
+        if not certain and not near:
+            self.foreign.append(setting)
+            return
+        label = "TRL refuses it" if certain else "a script of your own may read it"
+        help_text, fixes = (f"did you mean {near[0]}?",) if near else (), tuple[Fix, ...]()
+        if near and setting.span.line == setting.span.end_line and not setting.span.file.startswith("<"):
+            start = setting.span.column + (0 if setting.span.file.endswith((".yaml", ".yml")) else 2)
+            end = start + len(setting.key.encode())
+            fixes = (Fix(f"write {near[0]}", (Edit(replace(setting.span, column=start, end_column=end), near[0]),)),)
+        self.findings.append(
+            Finding(
+                "HF971" if certain else "HF973",
+                f"TRL {self.known.version} has no argument '{setting.key}'",
+                Label(setting.span, label),
+                help=help_text,
+                fixes=fixes,
+            )
+        )
+
+    def reading(self, place: Span, program: str) -> RunReading:
+        if self.foreign:
+            names = ", ".join(setting.key for setting in self.foreign[:6])
+            self.unread.append(Unread(f"arguments that TRL does not have: {names}", self.foreign[0].span))
+        below = {} if self.own else {"": Unread(f"'{program}' may set it", place)}
+        configuration = Configuration(
+            library="trl",
+            defaults=self.keys,
+            given=self.given,
+            place=place,
+            unread=tuple(self.unread),
+            unknown_below=below,
+        )
+        return RunReading(configuration, tuple(self.findings), tuple(self.unread))
+
+
+def _from_command(program: _Program, launch: Launch, source: SourceText) -> RunReading:
+    place = Span(launch.span.file, launch.span.line, launch.span.column)
+    settings = _Settings(table("trl"), program.trainer, program.own)
+    _add_processes(settings, read_options(program.launcher, place).settings, source)
+    options = read_options(program.arguments, place)
+    for setting in options.settings:
+        if setting.key == "config" and isinstance(setting.value, str):
+            in_file = list(_file(setting, source, settings.unread))
+            for each in in_file:
+                settings.add(_whole(each, in_file), certain=program.name.startswith("trl "))
+    _add_processes(settings, options.settings, source)
+    for setting in options.settings:
+        settings.add(setting, certain=program.own)
+    settings.unread += options.unread
+    _add_positional(settings, options.positional, place)
+    return settings.reading(place, program.name)
+
+
+def _add_positional(settings: _Settings, words: Sequence[WordText], place: Span) -> None:
+    for word in words:
+        if (text := text_of(word)) and "=" in text:
+            settings.unread.append(Unread(f"'{text[:40]}' is no option", place))
+
+
+def _add_processes(settings: _Settings, options: Iterable[Setting], source: SourceText) -> None:
+    """The number of processes that a launcher starts, where it says so."""
+    by_name = {setting.key: setting for setting in options}
+    for name in ("config_file", "accelerate_config"):
+        if name in by_name and isinstance(by_name[name].value, str):
+            for setting in _file(by_name[name], source, settings.unread):
+                if setting.key == PROCESSES:
+                    settings.given[PROCESSES] = setting
+    each, nodes = by_name.get("nproc_per_node"), by_name.get("nnodes")
+    if each is not None and is_integer(each.value) and (nodes is None or is_integer(nodes.value)):
+        count = each.value * (1 if nodes is None else nodes.value)
+        settings.given[PROCESSES] = replace(each, key=PROCESSES, value=count, text=each.text if nodes is None else None)
+    if PROCESSES in by_name:
+        settings.given[PROCESSES] = by_name[PROCESSES]
+
+
+def _file(setting: Setting, source: SourceText, unread: list[Unread]) -> Iterator[Setting]:
+    """The settings of a file that an argument names, below the script's folder or the current one."""
+    name = Path(str(setting.value))
+    for folder in (Path(source.file).parent, Path()):
+        if (folder / name).is_file():
+            yield from read_yaml(read_source(folder / name))
+            return
+    unread.append(Unread(f"'{setting.value}' is not there to be read", setting.span))
+
+
+def _from_yaml(source: SourceText, inputs: Inputs) -> RunReading:
+    place = Span(source.file, 1)
+    in_file = list(read_yaml(source))
+    words = read_words(inputs.arguments) if inputs.arguments is not None else ()
+    trainer = next((name for word in words[:1] for name in table("trl").engines if text_of(word) == name), "")
+    options = read_options(words[1:] if trainer else words, place)
+    names = {setting.key.partition(".")[0] for setting in (*in_file, *options.settings)}
+    online = ("num_generations", "max_completion_length", "steps_per_generation", "num_iterations", "reward_funcs")
+    if not trainer and names.isdisjoint(online):
+        raise ReadError(
+            f"'{source.file}' configures no GRPO or RLOO trainer: it has none of {', '.join(online)}; behind --, name "
+            "the trainer: -- grpo",
+            place,
+        )
+    settings = _Settings(table("trl"), trainer or "grpo", own=True)
+    for setting in in_file:
+        settings.add(_whole(setting, in_file), certain=False)
+    _add_processes(settings, [*in_file, *options.settings], source)
+    for setting in options.settings:
+        settings.add(setting, certain=False)
+    settings.unread += options.unread
+    return settings.reading(place, "")
+
+
+def _whole(setting: Setting, settings: Sequence[Setting]) -> Setting:
+    """A leaf of a table that is one argument, such as ``model_init_kwargs``, as that argument."""
+    head = setting.key.partition(".")[0]
+    if head == setting.key:
+        return setting
+    inner = {each.key[len(head) + 1 :]: each.value for each in settings if each.key.startswith(f"{head}.")}
+    return replace(setting, key=head, value=inner, text=None)

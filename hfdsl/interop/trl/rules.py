@@ -1,0 +1,281 @@
+"""The rules of TRL's configuration, each a function from a configuration to findings.
+
+They follow what TRL 1.16 demands in ``GRPOConfig`` and ``RLOOConfig``, in their trainers, and in the engine. A rule
+that needs a value which is not known raises ``NotKnown`` and is listed as not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from hfdsl.interop.reporting import Problem, Rule, finding, setting_fix, shown
+from hfdsl.interop.settings import Configuration, is_integer
+from hfdsl.interop.trl.units import (
+    ACCUMULATION,
+    GENERATION,
+    GROUP,
+    ITERATIONS,
+    PROCESSES,
+    ROWS,
+    STEPS,
+    generation,
+    generation_text,
+    micro_batch,
+)
+
+SIZES = (ROWS, ACCUMULATION, STEPS, GENERATION, GROUP, ITERATIONS, PROCESSES, "max_completion_length",
+         "per_device_eval_batch_size", "num_generations_eval", "vllm_tensor_parallel_size")  # fmt: skip
+CHOICES: dict[str, tuple[str, ...]] = {
+    "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "importance_sampling_level": ("token", "sequence"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "scale_rewards": ("group", "batch", "none", "True", "False"),
+}
+ENGINE_CHOICES: dict[str, tuple[str, ...]] = {
+    "vllm_mode": ("colocate", "server"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+}
+REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment")
+
+
+def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
+    """Sizes are positive integers."""
+    for key in SIZES:
+        value = c.known(key)
+        if key not in c.given or c.given[key].unknown or value is None:
+            continue
+        if not is_integer(value):
+            yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
+        elif value < 1:
+            yield finding(c, "HF972", f"{key} = {value} is not positive", key, help=("the smallest size is 1",))
+
+
+def choices_are_known(c: Configuration) -> Iterator[Problem]:
+    """Choices are among those that TRL has."""
+    choices_of = CHOICES | (ENGINE_CHOICES if c.known("use_vllm") is True else {})
+    for key, choices in choices_of.items():
+        if key in c.given and c.has(key) and (value := c.known(key)) is not None and str(value) not in choices:
+            near = get_close_matches(str(value), choices, n=1, cutoff=0.6)
+            sentence, fixes = setting_fix(c, key, near[0]) if near else ("", ())
+            message = f"{key} = {shown(value)} is none of {', '.join(choices)}"
+            yield finding(c, "HF972", message, key, help=(sentence,) if sentence else (), fixes=fixes)
+
+
+def groups_have_members(c: Configuration) -> Iterator[Problem]:
+    """A group has at least two completions."""
+    if c.size(GROUP) < 2:
+        yield finding(
+            c,
+            "HF972",
+            f"{GROUP} = {c.size(GROUP)}: TRL wants two completions to a prompt or more, to compare them",
+            GROUP,
+            help=(f"set {GROUP} to 2 or more",),
+        )
+
+
+def a_generation_is_given_once(c: Configuration) -> Iterator[Problem]:
+    """A generation's size is given once."""
+    if c.value(GENERATION) is not None and c.value(STEPS) is not None:
+        yield finding(
+            c,
+            "HF974",
+            f"{GENERATION} = {c.value(GENERATION)} and {STEPS} = {c.value(STEPS)} exclude each other: both say how "
+            "many completions a generation has",
+            GENERATION,
+            STEPS,
+            help=(f"leave out {GENERATION}, or {STEPS}",),
+        )
+
+
+def generations_are_whole_micro_batches(c: Configuration) -> Iterator[Problem]:
+    """A generation is a whole number of micro-batches."""
+    if c.value(GENERATION) is None or c.value(STEPS) is not None:
+        return
+    total, each = c.size(GENERATION), c.size(ROWS)
+    divisor, text = each, f"{ROWS} = {each}"
+    if total % each == 0:  # with any number of processes, it must be a multiple of this
+        divisor = micro_batch(c)
+        text = f"{ROWS} x {PROCESSES} = {each} x {c.size(PROCESSES)} = {divisor}"
+    if total % divisor:
+        yield finding(
+            c,
+            "HF976",
+            f"{GENERATION} = {total} completions are no whole micro-batches of {text}: {total} % {divisor} = "
+            f"{total % divisor}",
+            GENERATION,
+            ROWS,
+            *((PROCESSES,) if divisor != each else ()),
+            repairs=(GENERATION, ROWS),
+        )
+
+
+def generations_are_whole_groups(c: Configuration) -> Iterator[Problem]:
+    """A generation is a whole number of groups."""
+    if c.value(GENERATION) is not None and c.value(STEPS) is not None:
+        return
+    total, group = generation(c), c.size(GROUP)
+    if total % group:
+        candidates = [GENERATION] if c.value(GENERATION) is not None else [ROWS, ACCUMULATION, STEPS, PROCESSES]
+        if c.value(STEPS) is not None:
+            candidates.remove(ACCUMULATION)
+        keys = [key for key in candidates if c.known(key) is not None]
+        yield finding(
+            c,
+            "HF976",
+            f"a generation has {generation_text(c)} completions, which are no whole groups of {GROUP} = {group}: "
+            f"{total} % {group} = {total % group}",
+            GROUP,
+            *keys,
+            repairs=(GROUP, *keys),
+        )
+
+
+def evaluation_has_whole_groups(c: Configuration) -> Iterator[Problem]:
+    """An evaluation batch is a whole number of groups."""
+    if c.value("eval_strategy") in (None, "no", False):
+        return
+    key, groups = "per_device_eval_batch_size", "num_generations_eval"
+    groups = GROUP if c.value(groups) is None else groups
+    total = c.size(key) * c.size(PROCESSES)
+    if total % c.size(groups):
+        yield finding(
+            c,
+            "HF976",
+            f"an evaluation batch has {key} x {PROCESSES} = {c.size(key)} x {c.size(PROCESSES)} = {total} completions, "
+            f"which are no whole groups of {groups} = {c.size(groups)}: {total} % {c.size(groups)} = "
+            f"{total % c.size(groups)}",
+            key,
+            groups,
+            PROCESSES,
+            "eval_strategy",
+            repairs=(key, groups),
+        )
+
+
+def batches_keep_their_size(c: Configuration) -> Iterator[Problem]:
+    """A batch keeps its size, since it holds whole groups."""
+    key = "auto_find_batch_size"
+    if c.value(key) is True:
+        sentence, fixes = setting_fix(c, key, False)
+        message = f"{key} = True: a smaller batch would cut groups, and TRL refuses it"
+        yield finding(c, "HF974", message, key, help=(f"{sentence}, and lower {ROWS}",), fixes=fixes)
+
+
+def uploads_have_completions(c: Configuration) -> Iterator[Problem]:
+    """Completions that are uploaded are logged."""
+    key, switch = "log_completions_hub_repo", "log_completions"
+    if c.has(key) and c.value(key) is not None and not c.value(switch):
+        sentence, fixes = setting_fix(c, switch, True)
+        yield finding(c, "HF974", f"{key} needs {switch}", key, switch, help=(sentence,), fixes=fixes)
+
+
+def references_are_there_to_sync(c: Configuration) -> Iterator[Problem]:
+    """A reference model that follows the policy exists."""
+    if c.value("sync_ref_model") is True and c.value("beta") == 0:
+        yield finding(
+            c,
+            "HF974",
+            "sync_ref_model = True, and beta = 0 has no reference model",
+            "sync_ref_model",
+            "beta",
+            help=("set beta above 0, or leave out sync_ref_model",),
+        )
+
+
+def engines_divide_processes(c: Configuration) -> Iterator[Problem]:
+    """The processes hold whole engines."""
+    key = "vllm_tensor_parallel_size"
+    if c.value("use_vllm") is not True or c.value("vllm_mode") != "colocate" or c.size(key) == 1:
+        return
+    if c.size(PROCESSES) % c.size(key):
+        yield finding(
+            c,
+            "HF977",
+            f"an engine takes {key} = {c.size(key)} of {c.size(PROCESSES)} processes, which are no whole number of "
+            "engines",
+            key,
+            PROCESSES,
+            repairs=(key, PROCESSES),
+        )
+
+
+def truncations_have_a_bound(c: Configuration) -> Iterator[Problem]:
+    """The correction of the engine's log-probs has bounds that go together."""
+    low, high, mode = (f"vllm_importance_sampling_{name}" for name in ("clip_min", "clip_max", "mode"))
+    if not all(c.has(key) for key in (low, high, mode)):
+        return
+    a, b = c.value(low), c.value(high)
+    if isinstance(a, int | float) and isinstance(b, int | float) and a >= b:
+        yield finding(c, "HF974", f"{low} = {a} is not below {high} = {b}", low, high)
+    truncates = str(c.value(mode)).endswith("_truncate") and c.value("vllm_importance_sampling_correction")
+    if truncates and a is None and b is None and c.known("vllm_importance_sampling_cap") is None:
+        yield finding(c, "HF974", f"{mode} = {c.value(mode)} needs {high} or {low}", mode, high)
+
+
+def rewards_have_weights(c: Configuration) -> Iterator[Problem]:
+    """Each reward function has a weight."""
+    weights, functions, model = "reward_weights", "reward_funcs", "reward_model_name_or_path"
+    if not c.has(functions) or c.value(weights) is None:
+        return
+    count = len(_listed(c.value(functions))) + (c.value(model) is not None)
+    if count and len(_listed(c.value(weights))) != count:
+        message = f"{weights} has {len(_listed(c.value(weights)))} weights, and there are {count} reward functions"
+        yield finding(c, "HF974", message, weights, functions)
+
+
+def _listed(value: Any) -> list[Any]:
+    """The values of an argument that takes several."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def rewards_can_be_found(c: Configuration) -> Iterator[Problem]:
+    """A reward function has a name of TRL's own, or a path to import."""
+    key = "reward_funcs"
+    for name in _listed(c.value(key)) if c.has(key) else []:
+        if isinstance(name, str) and "." not in name and name not in REWARDS:
+            near = get_close_matches(name, REWARDS, n=1, cutoff=0.6)
+            yield finding(
+                c,
+                "HF972",
+                f"{key}: '{name}' is none of {', '.join(REWARDS)}, and no path such as module.function",
+                key,
+                help=(f"did you mean {near[0]}?",) if near else (),
+            )
+
+
+def contexts_hold_a_completion(c: Configuration) -> Iterator[Problem]:
+    """The engine's context holds a completion."""
+    key, longest = "vllm_max_model_length", "max_completion_length"
+    if c.value("use_vllm") is not True or c.value("vllm_mode") != "colocate" or not is_integer(c.value(key)):
+        return
+    if c.size(key) <= c.size(longest):
+        yield finding(
+            c,
+            "HF978",
+            f"{key} = {c.size(key)} tokens hold a prompt and a completion, and {longest} = {c.size(longest)} leaves no "
+            "room for a prompt",
+            key,
+            longest,
+            help=(f"set {key} above {c.size(longest)}, by the longest prompt",),
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    sizes_are_positive,
+    choices_are_known,
+    groups_have_members,
+    a_generation_is_given_once,
+    generations_are_whole_micro_batches,
+    generations_are_whole_groups,
+    evaluation_has_whole_groups,
+    batches_keep_their_size,
+    uploads_have_completions,
+    references_are_there_to_sync,
+    engines_divide_processes,
+    truncations_have_a_bound,
+    rewards_have_weights,
+    rewards_can_be_found,
+    contexts_hold_a_completion,
+)
