@@ -95,12 +95,12 @@ class EngineHandle:
         model_config: Any,
         shapes: Shapes,
         generation: GenerationConfig,
+        *,
         dtype: FloatDType,
         end_tokens: Sequence[int],
         pad_token: int,
         ranks: EngineRanks,
         weight_peers: AxisGroup,
-        *,
         lora: Lora | None = None,
         adapter_shapes: Shapes = MappingProxyType({}),
     ) -> None:

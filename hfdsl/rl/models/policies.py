@@ -132,19 +132,16 @@ def sampling(
     captured = CapturedGenerator(sampler, generation, ends, pad, dtype) if _captures(sampler, generation) else None
     external = None
     if generation.engine == "vllm":
-        config, shapes, computes = engine_config(policy.model), full_shapes(policy), dtype or model.dtype
         apart = apart_in_engine(generation, lora, policy.model)
-        ranks = engine_ranks(worker, generation.engine_tp) if worker is not None else EngineRanks()
-        weight_peers = worker.axis("world") if worker is not None else SoleRank()
         external = EngineHandle(
-            config,
-            shapes,
+            engine_config(policy.model),
+            full_shapes(policy),
             generation,
-            computes,
-            ends,
-            pad,
-            ranks,
-            weight_peers,
+            dtype=dtype or model.dtype,
+            end_tokens=ends,
+            pad_token=pad,
+            ranks=engine_ranks(worker, generation.engine_tp) if worker is not None else EngineRanks(),
+            weight_peers=worker.axis("world") if worker is not None else SoleRank(),
             lora=apart,
             adapter_shapes=adapter_shapes(policy) if apart is not None else {},
         )

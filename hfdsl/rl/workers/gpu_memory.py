@@ -83,7 +83,10 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
         return {}
     if engine:
         held["engine's process"] = ENGINE_PROCESS
-    sampling = {**held, **engine}
+    scoring = {} if only_engine else _activations(config, count, None)
+    sampling = max(
+        {**held, **engine}, {**held, **scoring}, key=total
+    )  # the engine sleeps before log-probs are computed
     if "moments" in held:
         held["gradients"] = held["moments"] // 2
     phases: dict[str, PartBytes] = {"": sampling if only_engine else held}
@@ -92,9 +95,7 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
     if isinstance(config, ActorConfig):
         phases["weights"] = {**held, "exported copy": state_bytes(config).get("policy", 0)}
     training = config.training if isinstance(config, (ActorConfig, CriticConfig)) else None
-    if not only_engine:
-        scoring = _activations(config, count, None)
-        phases |= {name: {**held, **scoring} for name in SCORING if scoring}
+    phases |= {name: {**held, **scoring} for name in SCORING if scoring}
     if training is not None:
         learning = _activations(config, count, training)
         phases |= {name: {**held, **learning} for name in ("update", "prefer", "imitate") if learning}

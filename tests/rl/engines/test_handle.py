@@ -184,4 +184,13 @@ def test_a_mixture_of_experts_is_refused(kind: type[Any]) -> None:
     shapes = {f"model.{name}": tuple(weight.shape) for name, weight in model.state_dict().items()}
     generation = GenerationConfig(3, engine="vllm")
     with fake.installed(), pytest.raises(ResourceError, match=r"HF951.*'model.layers.0.mlp.experts"):
-        EngineHandle(model.config, shapes, generation, "float32", (50,), 0, EngineRanks(), SoleRank())
+        EngineHandle(
+            model.config,
+            shapes,
+            generation,
+            dtype="float32",
+            end_tokens=(50,),
+            pad_token=0,
+            ranks=EngineRanks(),
+            weight_peers=SoleRank(),
+        )

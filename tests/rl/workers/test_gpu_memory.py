@@ -9,7 +9,7 @@ import pytest
 
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl import workers as w
-from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.gpu_memory import ENGINE_WORKING, engine_bytes, gpu_bytes
 from hfdsl.rl.workers.state_bytes import state_bytes
 from tests.rl.workers import tiny
 
@@ -38,3 +38,15 @@ def test_an_engine_has_room_for_its_adapter(parts: int) -> None:
     assert more - whole == 4 * 8 * 2 * sides
     merged = replace(adapted, generation=replace(ENGINE, adapter="merged"))
     assert gpu_bytes(mesh, merged)["generate"]["engine's weights"] == whole
+
+
+@pytest.mark.parametrize(("tokens", "is_engine_larger"), [(64, True), (10**7, False)])
+def test_generation_needs_the_engine_or_the_log_probs_whichever_is_larger(tokens: int, is_engine_larger: bool) -> None:
+    """After an engine sleeps, the actor computes its own log-probs; gradients are freed by then."""
+    config = replace(tiny.ACTOR, generation=ENGINE, batching=w.BatchingConfig(tokens=tokens))
+    phases = gpu_bytes(Mesh(), config)
+    kept = {name: size for name, size in phases[""].items() if name != "gradients"}
+    passes = {name: phases["log_probs"][name] for name in ("activations", "fragmentation")}
+    awake = engine_bytes(Mesh(), config) | {"engine's working memory": ENGINE_WORKING}
+    assert sum(phases["generate"].values()) == sum(kept.values()) + max(sum(passes.values()), sum(awake.values()))
+    assert ("engine's cache" in phases["generate"]) == is_engine_larger
