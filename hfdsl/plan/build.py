@@ -130,7 +130,7 @@ def _step(context: Context, groups: tuple[ProcessGroup, ...], layouts: dict[int,
     if isinstance(node.op, RoleCall):
         step = _role_step(context, groups, node, node.op)
     elif isinstance(node.op, FunctionCall):
-        step = _function_step(context, layouts, node, node.op)
+        step = _function_step(context, groups, layouts, node, node.op)
     else:
         raise TypeError(node)
     layouts[node.id] = step.layout
@@ -185,9 +185,11 @@ def _layout(group: str, holders: tuple[int, ...], joins: bool, signature: Signat
     return ValueLayout(group, holders if splits else holders[:1])
 
 
-def _function_step(context: Context, layouts: dict[int, ValueLayout], node: Node, op: FunctionCall) -> Step:
+def _function_step(
+    context: Context, groups: tuple[ProcessGroup, ...], layouts: dict[int, ValueLayout], node: Node, op: FunctionCall
+) -> Step:
     """A function runs where most of its input is, on as many of its holders as its rows may be split over."""
-    home = _home(context, layouts, node)
+    home = _home(context, groups, layouts, node)
     holders = home.holders if _may_split(context, op.signature, node, home) else home.holders[:1]
     count = len(holders)
     read = dict.fromkeys(source for source, _ in columns_read(context.program.graph, node.id))
@@ -231,14 +233,29 @@ def _has_rows_only(result_type: PortType) -> bool:
     return isinstance(result_type, (ColumnSpec, ObjSpec))
 
 
-def _home(context: Context, layouts: dict[int, ValueLayout], node: Node) -> ValueLayout:
+def _home(
+    context: Context, groups: tuple[ProcessGroup, ...], layouts: dict[int, ValueLayout], node: Node
+) -> ValueLayout:
+    """Where most of the input is; of rows from a queue, where the first role of the stage that reads them is.
+
+    In the processes of another stage a call would wait for what they do for later steps.
+    """
+    split = context.program.split
     bytes_read: dict[ValueLayout, int] = {}
+    from_queue = False
     for ref, name in columns_read(context.program.graph, node.id):
         layout = layouts[ref]
-        if layout.group != DRIVER:
+        if split.of[ref] != split.of[node.id]:
+            from_queue = True
+        elif layout.group != DRIVER:
             row_size = row_bytes(context.program.graph, ref, name, context.sizes)
             bytes_read[layout] = bytes_read.get(layout, 0) + (row_size or 1)
-    return max(bytes_read, key=lambda layout: bytes_read[layout]) if bytes_read else ValueLayout(DRIVER, (0,))
+    if bytes_read:
+        return max(bytes_read, key=lambda layout: bytes_read[layout])
+    for call in split.calls(split.of[node.id]) if from_queue else ():
+        if isinstance(call.op, RoleCall):
+            return _role_step(context, groups, call, call.op).layout
+    return ValueLayout(DRIVER, (0,))
 
 
 def _rows_from(context: Context, node: Node) -> int | None:

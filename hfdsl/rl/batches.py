@@ -113,10 +113,6 @@ class ScoredRollout(Rollout, Scores):
     """Responses with their scores: what a queue between sampling and training holds."""
 
 
-class ReferencedRollout(ScoredRollout, ReferenceLogProbs):
-    """The same with the log-probs of a reference."""
-
-
 class Experience(Rollout):
     """The input of a policy's update; the reference's log-probs are for losses with a KL term."""
 

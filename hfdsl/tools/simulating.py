@@ -6,16 +6,19 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hfdsl.graph.stages import syncs
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.rows import row_table
+from hfdsl.plan.throughput import Throughput, throughput
 from hfdsl.plan.timeline import read_trace
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.plan_simulation import (
     CallSeconds,
     DrawnSeconds,
+    RecordedSeconds,
     recorded_seconds,
     simulate_groups,
     simulate_plan,
@@ -61,6 +64,22 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
         show_json([asdict(row) for row in rows])
     else:
         say(_table(plan.name, rows, arguments))
+        if arguments.slots is None:
+            say(f"\nwith median times, lag {_largest(rows)}: {_slowest(plan, seconds, _largest(rows))}")
+
+
+def _largest(rows: Sequence[Row]) -> int:
+    return max(row.lag or 0 for row in rows)
+
+
+def _slowest(plan: CompiledPlan, seconds: Mapping[str, CallSeconds], lag: int) -> Throughput:
+    """What bounds the speed, from the median of what each call takes."""
+    medians = {
+        label: median(drawn.seconds) if isinstance(drawn, RecordedSeconds) else drawn.median
+        for label, drawn in seconds.items()
+        if isinstance(drawn, (DrawnSeconds, RecordedSeconds))
+    }
+    return throughput(plan, medians, lag)
 
 
 def _light(plan: CompiledPlan) -> set[str]:

@@ -2,7 +2,10 @@
 
 A step of each is two stages. The first samples from the weights that the last ``hf.sync`` sent, and scores; the second
 learns. ``lag`` bounds how many steps of training the weights that sampled a row may be behind those that it trains:
-1 is "one step off". Every row carries the log-probs that it was sampled with, and a loss corrects with these:
+1 is "one step off". Place ``reward`` beside the sampler or on a pool of its own: on the actor's, its calls would wait
+for the samples of later steps, and the actor's for them.
+
+Every row carries the log-probs that it was sampled with, and a loss corrects with these:
 
 - ``decoupled=False``: the ratio is policy / behavior policy, so the clip range is one around the policy that sampled.
 - ``decoupled=True``: the ratio is policy / proximal policy, the actor's before the updates of this step, and its
@@ -22,8 +25,6 @@ from hfdsl.rl.batches import (
     Experience,
     Outcome,
     Prompts,
-    ReferencedRollout,
-    ReferenceLogProbs,
     Rollout,
     ScoredRollout,
 )
@@ -59,11 +60,11 @@ def async_grpo(
     """One step of GRPO, on responses that the policy of up to ``lag`` steps ago sampled."""
     questions = hf.repeat(prompts, group)
     rollout = sampler.generate(questions)
-    sampled = hf.merge(ReferencedRollout, rollout, reward.score(questions, rollout), reference.log_probs(rollout))
+    sampled = hf.merge(ScoredRollout, rollout, reward.score(questions, rollout))
     batch = hf.queue(sampled, group=group, lag=lag, late=late)
     policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
     advantages = group_advantages(batch, batch, group=group)
-    experience = hf.merge(Experience, policy, advantages, ReferenceLogProbs(ref_log_probs=batch.ref_log_probs))
+    experience = hf.merge(Experience, policy, advantages, reference.log_probs(batch))
     metrics = [actor.update(part, loss=loss) for part in hf.minibatches(experience, updates)]
     hf.sync(actor, sampler)
     return metrics[-1], outcome(batch, batch)
@@ -91,11 +92,11 @@ def async_ppo(
 ) -> tuple[ActorMetrics, CriticMetrics, Outcome]:
     """One step of PPO, on responses that the policy of up to ``lag`` steps ago sampled; the critic is that of now."""
     rollout = sampler.generate(prompts)
-    sampled = hf.merge(ReferencedRollout, rollout, reward.score(prompts, rollout), reference.log_probs(rollout))
+    sampled = hf.merge(ScoredRollout, rollout, reward.score(prompts, rollout))
     batch = hf.queue(sampled, lag=lag, late=late)
     policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
     values = critic.values(batch)
-    rewards = kl_penalized_rewards(batch, batch, batch, kl=kl)
+    rewards = kl_penalized_rewards(batch, reference.log_probs(batch), batch, kl=kl)
     estimates = whitened_advantages(batch, rewards, values, gamma=gamma, lam=lam)
     parts = hf.minibatches(hf.merge(ActorCriticExperience, policy, values, estimates), mini_batches) * epochs
     value = [critic.update(part, loss=value_loss) for part in parts]

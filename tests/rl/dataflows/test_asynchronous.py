@@ -29,7 +29,8 @@ STEPS = {"grpo": 16, "ppo": 24, "dapo": 40, "cispo": 16}
 def placed(flow: hf.Dataflow[..., Any], ranks: int = 1) -> hf.Deployment:
     trained, engines = (hf.ResourcePool([ranks], use_gpu=False, name=name) for name in ("trained", "engines"))
     roles = [role for role in flow.trace().roles if role != "sampler"]
-    places = {role: hf.place(ROLES[role][0], *ROLES[role][1], pool=trained) for role in roles}
+    pools = {role: engines if role == "reward" else trained for role in roles}
+    places = {role: hf.place(ROLES[role][0], *ROLES[role][1], pool=pools[role]) for role in roles}
     return hf.Deployment(**places, sampler=hf.place(w.Sampler, SAMPLER, pool=engines))
 
 

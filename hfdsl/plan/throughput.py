@@ -1,0 +1,126 @@
+"""Throughput: how many seconds a step takes where stages step on their own, and which cycle is to blame.
+
+A run submits stages in rounds: with a queue of lag k, a round is stage 0 of step n + k and stage 1 of step n, and ends
+with the result of step n. So the plan is a timed marked graph (``marked_graph``) whose nodes are its calls, once in
+every round. A worked example: an engine that generates in 41 s and loads in 1 s, an actor on another pool that updates
+in 18 s, and ``lag=1``::
+
+    generate -> update       1 token:  an update reads what was generated a round before
+    update   -> load         0 tokens: a load reads the weights of the same round
+    update   -> generate     1 token:  a round begins after the result of the one before
+    generate -> load         0 tokens: a device does its calls in the order of submission,
+    load     -> generate     1 token:  and those of the next round after them
+
+    cycle                    seconds / tokens
+    generate, update, load   60 / 2 = 30
+    generate, load           42 / 1 = 42
+
+A step takes 42 s: already with ``lag=1`` the engine alone is the slowest, and more lag gains nothing. With ``lag=0``,
+where the first edge has no token, a step takes 60 s.
+
+Why it is right: a queue between two stages has k tokens, since its reader is k steps behind; the order of rounds is
+that of ``StageOrder`` in the runtime; the rest is the theorem of ``marked_graph``. The ranks of a call count as
+beginning and ending together, and transfers as taking no time: where both are so and durations are constant, the number
+is exact. Where stages are no chain, only the work of each device is counted, and a step may take longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hfdsl.deploy.pools import devices
+from hfdsl.graph.columns import columns_read
+from hfdsl.graph.program import Derived
+from hfdsl.plan.marked_graph import Cycle, MarkedGraph, TokenEdge
+from hfdsl.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """The cycle that allows no fewer seconds for each step, and the least lag that is as fast as any larger one."""
+
+    cycle: Cycle
+    enough_lag: int
+
+    @property
+    def seconds(self) -> float:
+        """Seconds for each step."""
+        return self.cycle.ratio
+
+    def __str__(self) -> str:
+        return f"{self.cycle}; more lag than {self.enough_lag} gains nothing"
+
+
+def throughput(plan: Plan, seconds: Mapping[str, float], lag: int | None = None) -> Throughput:
+    """How fast a plan with queues is, from the seconds that each call takes; calls without any take none.
+
+    ``lag`` stands in the place of that of every queue.
+
+    Raises:
+        ValueError: for a plan without queues, whose steps are one after another.
+    """
+    if not plan.split.queues:
+        raise ValueError(f"'{plan.name}' has no queues, so its steps run one after another")
+    queues = [node.id for node, _ in plan.split.queues]
+    lags = {node.id: queue.lag or 0 if lag is None else lag for node, queue in plan.split.queues}
+    fastest, enough = _slowest(plan, seconds, {}), 0
+    while _slowest(plan, seconds, dict.fromkeys(queues, enough)).ratio > fastest.ratio * (1 + 1e-9):
+        enough += 1
+    return Throughput(_slowest(plan, seconds, lags), enough)
+
+
+def _slowest(plan: Plan, seconds: Mapping[str, float], lags: Mapping[int, int]) -> Cycle:
+    """The slowest cycle for these lags of queues; a queue without one never makes its reader wait."""
+    calls = {step.label: seconds.get(step.label, 0.0) for step in plan.steps}
+    orders = list(_orders(plan))
+    cycles = [Cycle(tuple(order), sum(map(calls.__getitem__, order)), 1) for order in orders]
+    ends = [(plan.split.producer(node), plan.split.of[node.id]) for node, _ in plan.split.queues]
+    if ends == [*pairwise(range(plan.split.count))]:
+        edges = {*_data(plan, lags), *_results(plan)}
+        for order in orders:
+            edges |= {TokenEdge(before, after, 0) for before, after in pairwise(order)}
+            edges.add(TokenEdge(order[-1], order[0], 1))
+        slowest = MarkedGraph(calls, tuple(sorted(edges))).critical_cycle()
+        cycles += [slowest] if slowest is not None else []
+    return max(cycles, key=lambda cycle: cycle.ratio)
+
+
+def _orders(plan: Plan) -> Iterator[list[str]]:
+    """By device its calls in the order of a round."""
+    calls: dict[tuple[str, int], list[str]] = {}
+    for step in sorted(plan.steps, key=lambda step: (plan.split.of[step.node], step.node)):
+        for group in plan.groups:
+            if group.name == step.group:
+                for device in {devices(group.pool)[rank] for rank in step.ranks}:
+                    calls.setdefault(device, []).append(step.label)
+    yield from calls.values()
+
+
+def _data(plan: Plan, lags: Mapping[int, int]) -> Iterator[TokenEdge]:
+    """From every call to those that read what it makes, with the lags of the queues between them."""
+    stage_lags = [lags.get(node.id) for node, _ in plan.split.queues]  # of a chain: from stage i to i + 1
+    steps = {step.node: step for step in plan.steps}
+    for step in plan.steps:
+        for source in {node for node, _ in columns_read(plan.graph, step.node)} & steps.keys():
+            between = stage_lags[plan.split.of[source] : plan.split.of[step.node]]
+            if None not in between:
+                yield TokenEdge(steps[source].label, step.label, sum(lag or 0 for lag in between))
+
+
+def _results(plan: Plan) -> Iterator[TokenEdge]:
+    """From the calls that make results to all calls of the next round, for as many rounds later as they are ahead."""
+    steps = {step.node: step for step in plan.steps}
+    for source in {node for ref in plan.graph.output.refs() for node in _makers(plan, ref.node)} & steps.keys():
+        for step in plan.steps:
+            yield TokenEdge(steps[source].label, step.label, 1)
+
+
+def _makers(plan: Plan, node: int) -> Iterator[int]:
+    """The calls that make a value."""
+    if not isinstance(plan.node(node).op, Derived):
+        yield node
+        return
+    for ref in plan.node(node).refs:
+        yield from _makers(plan, ref.node)
