@@ -68,7 +68,7 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
             say(f"\nwith median times, lag {_largest(rows)}: {_slowest(plan, seconds, _largest(rows))}")
 
 
-def _largest(rows: Sequence[Row]) -> int:
+def _largest(rows: Sequence[LagRow]) -> int:
     return max(row.lag or 0 for row in rows)
 
 
