@@ -15,8 +15,18 @@ from tests.nightly import examples
 from tests.rl.dataflows.programs import SIZES
 from tests.rl.dataflows.test_asynchronous import FLOWS, placed
 
-CALLS = ("sampler.generate", "reward.score", "reference.log_probs", "actor.log_probs", "group_advantages")
-CALLS += ("actor.update#1", "actor.update#2", "actor.weights", "sampler.load", "outcome")
+CALLS = (
+    "sampler.generate",
+    "reward.score",
+    "reference.log_probs",
+    "actor.log_probs",
+    "group_advantages",
+    "actor.update#1",
+    "actor.update#2",
+    "actor.weights",
+    "sampler.load",
+    "outcome",
+)
 
 
 @cache
