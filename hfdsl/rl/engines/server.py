@@ -47,7 +47,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call did not: the last line of a traceback, the whole, and for a mistake of the user's its code."""
+    """Why a call failed: the last line of a traceback, the whole, and for a mistake of the user's its code."""
 
     problem: str
     text: str = ""

@@ -17,6 +17,7 @@ What vLLM leaves to its callers, and what goes wrong without a word:
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,6 +42,9 @@ ON_CPU: Final = {
     "TORCHDYNAMO_DISABLE": "1",  # compiling its small kernels takes longer than most runs on a CPU
 }
 
+RELOADING: Final = "vllm.model_executor.model_loader.reload.layerwise"
+"""The logger of vLLM that warns of layers without new weights, in every reload."""
+
 
 class VllmEngine:
     """An engine in this process."""
@@ -53,6 +57,7 @@ class VllmEngine:
         shared_memory = "" if on_gpu else _named_shared_memory(start.rendezvous)
         from vllm import LLM  # pyright: ignore[reportMissingImports]  # optional
 
+        logging.getLogger(RELOADING).addFilter(_has_weights)
         options: dict[str, Any] = {"enforce_eager": True}
         if on_gpu:
             total = torch.cuda.get_device_properties(0).total_memory
@@ -171,6 +176,16 @@ class VllmEngine:
 
     def close(self) -> None:
         """End; the process ends with it."""
+
+
+def _has_weights(record: logging.LogRecord) -> bool:
+    """Whether a message is of a layer with weights: those of rotary embeddings would fill the output that errors show.
+
+    >>> [_has_weights(logging.LogRecord("", 30, "", 0, "%s: Failed to load weights", (name,), None))
+    ...  for name in ("RotaryEmbedding", "RMSNorm")]
+    [False, True]
+    """
+    return not record.getMessage().startswith("RotaryEmbedding: Failed to load weights")
 
 
 def _wrapped_layers(model: torch.nn.Module) -> frozenset[str]:

@@ -73,9 +73,7 @@ def add_adapters(model: Any, lora: Lora, seed: int, tp: AxisGroup, autocast: Flo
         if parameter.requires_grad:
             parameter.data = parameter.data.float()  # peft has it in the dtype of the layer
     for _, layer in adapted_layers(model):
-        layer.cast_input_dtype_enabled = (
-            autocast is None
-        )  # else autocast casts, and float32 copies would be for nothing
+        layer.cast_input_dtype_enabled = autocast is None  # autocast casts inputs, and needs no float32 copies of them
 
 
 def targeted_layers(model: Any, lora: Lora) -> dict[str, nn.Linear | Conv1D]:
