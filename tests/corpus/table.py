@@ -47,6 +47,7 @@ AREAS = {
     "protocol": "Transfer protocols",
     "place": "Roles and GPUs",
     "weights": "Weights in two places",
+    "queue": "Queues and staleness",
     "unused": "Results that are never read",
     "trace": "Values of a graph",
 }

@@ -59,8 +59,9 @@ def test_a_valid_program_runs(name: str) -> None:
     [batch] = valid.batches()
     arguments = batch if isinstance(batch, tuple) else (batch,)
     one_size = {dim: size for dim, size in (valid.dims or {}).items() if isinstance(size, int)}
-    with valid.dataflow.compile(valid.deployment, one_size, valid.cluster).launch("local") as running:
-        first = running.step(*arguments)
+    plan = valid.dataflow.compile(valid.deployment, one_size, valid.cluster)
+    with plan.launch("local") as running:
+        [first] = running.stream([arguments]) if plan.split.queues else [running.step(*arguments)]
     assert _leaves(first)
 
 

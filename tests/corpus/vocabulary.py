@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import hfdsl as hf
-from hfdsl import Add, Dispatch, bool_, f32, i64, register
+from hfdsl import Add, Dispatch, Execute, bool_, f32, i64, register
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +63,10 @@ class Advantages(hf.Batch):
 
 class Estimates(Advantages):
     returns: f32[B, R]
+
+
+class Scored(Rollout, Scores):
+    """What a queue between sampling and training holds."""
 
 
 class ActorMetrics(hf.Batch):
@@ -132,6 +136,48 @@ class Actor(Table):
         return ActorMetrics(loss=float(-(self.chosen(ids) * weights).mean()))
 
 
+class Learner(Actor):
+    """A policy that learns from rows of a queue; ``ratio`` says by which column it divides."""
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.reads("policy")
+    def log_probs_now(self, sequences: Sequences) -> RefLogProbs:
+        return RefLogProbs(ref_log_probs=self.chosen(sequences.ids.tensor))
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.corrects("policy", lag=8)
+    @hf.writes("policy", ratio="log_probs")
+    def learn(self, rollout: Rollout, advantages: Advantages) -> ActorMetrics:
+        return self.update(rollout, advantages)
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("policy")
+    def reinforce(self, rollout: Rollout, advantages: Advantages) -> ActorMetrics:
+        return self.update(rollout, advantages)
+
+    @register(Dispatch.ONE_TO_ALL, Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> list[list[float]]:
+        rows: list[list[float]] = self.table.tolist()
+        return rows
+
+
+class Engine(Actor):
+    """What samples for a ``Learner``, with a copy of its weights."""
+
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def sample(self, prompts: Prompts) -> Rollout:
+        return self.generate(prompts)
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy")
+    def load(self, weights: list[list[float]]) -> None:
+        import torch
+
+        self.table = torch.tensor(weights)
+
+
 class Reference(Table):
     @register(Dispatch.THREE_D_PROTO)
     def log_probs(self, sequences: Sequences) -> RefLogProbs:
@@ -156,6 +202,28 @@ class Reward(hf.Worker):
     def score(self, sequences: Sequences) -> Scores:
         width = sequences.response_mask.tensor.shape[1]
         return Scores(reward=(sequences.ids.tensor[:, -width:] % 2 == 0).float().mean(1))
+
+
+@hf.function
+def gains(scores: Scores, rollout: Rollout) -> Advantages:
+    return Advantages(advantages=scores.reward.tensor[:, None] * rollout.response_mask.tensor)
+
+
+@hf.function(rows=hf.GroupedBy("group"))
+def gains_over_group(scores: Scores, rollout: Rollout, *, group: int) -> Advantages:
+    reward = scores.reward.tensor.view(-1, group)
+    gained = (reward - reward.mean(1, keepdim=True)).flatten()
+    return Advantages(advantages=gained[:, None] * rollout.response_mask.tensor)
+
+
+def queue_places() -> hf.Deployment:
+    """A learner on one pool, an engine and what scores on another."""
+    train, serve, config = hf.ResourcePool([4], name="trainers"), hf.ResourcePool([2], name="engines"), PolicyConfig()
+    return hf.Deployment(
+        learner=hf.place(Learner, config, pool=train),
+        engine=hf.place(Engine, config, pool=serve),
+        reward=hf.place(Reward, pool=serve),
+    )
 
 
 def prompts_of(rows: int, length: int = 3) -> Callable[[], Iterator[Prompts]]:
