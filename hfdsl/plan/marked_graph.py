@@ -102,13 +102,17 @@ class MarkedGraph:
         if (dead := self.dead_cycle()) is not None:
             raise ValueError(f"no token is on the cycle {' -> '.join(dead)}")
         slowest: Cycle | None = None
-        while (slower := self._slower(0.0 if slowest is None else slowest.ratio, slowest is None)) is not None:
+        while (slower := self.slower_cycle(None if slowest is None else slowest.ratio)) is not None:
             slowest = slower
         return slowest
 
-    def _slower(self, ratio: float, is_first: bool) -> Cycle | None:
-        """A cycle with more seconds a token than ``ratio``, or at the first time any cycle (Bellman and Ford)."""
-        tolerance = -1.0 if is_first else 1e-9 * (1.0 + ratio)
+    def slower_cycle(self, bound: float | None) -> Cycle | None:
+        """A cycle with more seconds a token than ``bound``, or any cycle without one (Bellman and Ford).
+
+        Every cycle must have a token.
+        """
+        ratio = bound or 0.0
+        tolerance = -1.0 if bound is None else 1e-9 * (1.0 + ratio)
         weights = [self.seconds[edge.source] - ratio * edge.tokens - tolerance for edge in self.edges]
         longest = dict.fromkeys(self.seconds, 0.0)
         into: dict[str, TokenEdge] = {}

@@ -26,7 +26,7 @@ is exact. Where stages are no chain, only the work of each device is counted, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -39,10 +39,13 @@ from hfdsl.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """The cycle that allows no fewer seconds for each step, and the least lag that is as fast as any larger one."""
+    """The cycle that allows no fewer seconds for each step, and the least lag that is as fast as any larger one.
+
+    ``enough_lag`` is None where stages are no chain, and the cycle is the work of one device.
+    """
 
     cycle: Cycle
-    enough_lag: int
+    enough_lag: int | None
 
     @property
     def seconds(self) -> float:
@@ -50,7 +53,8 @@ class Throughput:
         return self.cycle.ratio
 
     def __str__(self) -> str:
-        return f"{self.cycle}; more lag than {self.enough_lag} gains nothing"
+        enough = "" if self.enough_lag is None else f"; more lag than {self.enough_lag} gains nothing"
+        return f"{self.cycle}{enough}"
 
 
 def throughput(plan: Plan, seconds: Mapping[str, float], lag: int | None = None) -> Throughput:
@@ -63,28 +67,45 @@ def throughput(plan: Plan, seconds: Mapping[str, float], lag: int | None = None)
     """
     if not plan.split.queues:
         raise ValueError(f"'{plan.name}' has no queues, so its steps run one after another")
-    queues = [node.id for node, _ in plan.split.queues]
-    lags = {node.id: queue.lag or 0 if lag is None else lag for node, queue in plan.split.queues}
-    fastest, enough = _slowest(plan, seconds, {}), 0
-    while _slowest(plan, seconds, dict.fromkeys(queues, enough)).ratio > fastest.ratio * (1 + 1e-9):
-        enough += 1
-    return Throughput(_slowest(plan, seconds, lags), enough)
-
-
-def _slowest(plan: Plan, seconds: Mapping[str, float], lags: Mapping[int, int]) -> Cycle:
-    """The slowest cycle for these lags of queues; a queue without one never makes its reader wait."""
+    lags = [queue.lag or 0 if lag is None else lag for _, queue in plan.split.queues]
     calls = {step.label: seconds.get(step.label, 0.0) for step in plan.steps}
     orders = list(_orders(plan))
-    cycles = [Cycle(tuple(order), sum(map(calls.__getitem__, order)), 1) for order in orders]
+    busiest = max((_busy(calls, order) for order in orders), key=lambda cycle: cycle.ratio)
     ends = [(plan.split.producer(node), plan.split.of[node.id]) for node, _ in plan.split.queues]
-    if ends == [*pairwise(range(plan.split.count))]:
-        edges = {*_data(plan, lags), *_results(plan)}
-        for order in orders:
-            edges |= {TokenEdge(before, after, 0) for before, after in pairwise(order)}
-            edges.add(TokenEdge(order[-1], order[0], 1))
-        slowest = MarkedGraph(calls, tuple(sorted(edges))).critical_cycle()
-        cycles += [slowest] if slowest is not None else []
-    return max(cycles, key=lambda cycle: cycle.ratio)
+    if ends != [*pairwise(range(plan.split.count))]:
+        return Throughput(busiest, None)
+    edges = {*_order_edges(orders), *_results(plan)}
+    reads = list(_reads(plan))
+
+    def graph(lags: Sequence[int | None]) -> MarkedGraph:
+        """The rounds of the plan with these lags from stage to stage; a queue without one never makes a reader wait."""
+        ways = [(ends, lags[first:last]) for ends, first, last in reads]
+        data = {TokenEdge(*ends, sum(lag or 0 for lag in way)) for ends, way in ways if None not in way}
+        return MarkedGraph(calls, tuple(edges | data))
+
+    fastest = _slowest(graph([None] * len(lags)), busiest)
+    enough = 0
+    while graph([enough] * len(lags)).slower_cycle(fastest.ratio) is not None:
+        enough += 1
+    return Throughput(_slowest(graph(lags), fastest), enough)
+
+
+def _slowest(graph: MarkedGraph, known: Cycle) -> Cycle:
+    """The slowest cycle of a graph, or the known one where none is slower."""
+    while (slower := graph.slower_cycle(known.ratio)) is not None:
+        known = slower
+    return known
+
+
+def _busy(calls: Mapping[str, float], order: Sequence[str]) -> Cycle:
+    return Cycle(tuple(order), sum(map(calls.__getitem__, order)), 1)
+
+
+def _order_edges(orders: Iterable[Sequence[str]]) -> Iterator[TokenEdge]:
+    """A device does its calls one after another, and those of the next round after them."""
+    for order in orders:
+        yield from (TokenEdge(before, after, 0) for before, after in pairwise(order))
+        yield TokenEdge(order[-1], order[0], 1)
 
 
 def _orders(plan: Plan) -> Iterator[list[str]]:
@@ -98,19 +119,16 @@ def _orders(plan: Plan) -> Iterator[list[str]]:
     yield from calls.values()
 
 
-def _data(plan: Plan, lags: Mapping[int, int]) -> Iterator[TokenEdge]:
-    """From every call to those that read what it makes, with the lags of the queues between them."""
-    stage_lags = [lags.get(node.id) for node, _ in plan.split.queues]  # of a chain: from stage i to i + 1
+def _reads(plan: Plan) -> Iterator[tuple[tuple[str, str], int, int]]:
+    """What calls read of one another, each with the stages of both."""
     steps = {step.node: step for step in plan.steps}
     for step in plan.steps:
         for source in {node for node, _ in columns_read(plan.graph, step.node)} & steps.keys():
-            between = stage_lags[plan.split.of[source] : plan.split.of[step.node]]
-            if None not in between:
-                yield TokenEdge(steps[source].label, step.label, sum(lag or 0 for lag in between))
+            yield (steps[source].label, step.label), plan.split.of[source], plan.split.of[step.node]
 
 
 def _results(plan: Plan) -> Iterator[TokenEdge]:
-    """From the calls that make results to all calls of the next round, for as many rounds later as they are ahead."""
+    """From the calls that make results to all calls of the next round."""
     steps = {step.node: step for step in plan.steps}
     for source in {node for ref in plan.graph.output.refs() for node in _makers(plan, ref.node)} & steps.keys():
         for step in plan.steps:

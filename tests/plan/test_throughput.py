@@ -48,6 +48,7 @@ def test_the_slowest_cycle_sets_the_pace(durations: dict[str, int], lag: int) ->
     seconds = {call: float(duration) for call, duration in durations.items()}
     predicted = throughput(plan_of("grpo"), seconds, lag)
     assert simulated(plan_of("grpo"), seconds, lag) == pytest.approx(predicted.seconds, rel=0.02, abs=1e-6)
+    assert predicted.enough_lag is not None
     with_more = throughput(plan_of("grpo"), seconds, predicted.enough_lag + 3).seconds
     assert throughput(plan_of("grpo"), seconds, predicted.enough_lag).seconds == pytest.approx(with_more)
     if predicted.enough_lag:
