@@ -39,6 +39,9 @@ SAME: Final = (
 )
 """What of a model's configuration a copy has to have, since weights alone do not carry it."""
 
+MIXTURES: Final = ("mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe")
+"""Types of models whose layers have experts, unless a configuration says which layers have none."""
+
 HELD: Final = ("weights", "master weights", "moments")
 """The parts that a role certainly keeps while an engine samples; gradients are freed for it."""
 
@@ -113,6 +116,27 @@ def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
             changes=(SetField(field, smaller),) if fits else (),
             advice=f"at most {smaller:,} tokens fit" if fits else NO_ROOM,
         )
+
+
+def engines_take_models(subject: Subject) -> Iterator[Finding]:
+    """An engine that gets new weights has a model whose weights can be replaced in it."""
+    for role in subject.deployment.placements:
+        config = getattr(subject.config, role, None)
+        if not isinstance(config, (ActorConfig, SamplerConfig)) or config.generation.engine != "vllm":
+            continue
+        values = model_config(config.model)
+        is_dense_somewhere = values.get("mlp_only_layers") or values.get("decoder_sparse_step", 1) != 1
+        if values.get("model_type") in MIXTURES and not is_dense_somewhere and is_ready(subject.loaded.roles[role]):
+            field = f"{role}.generation.engine"
+            yield subject.finding(
+                "HF951",
+                f"'{role}' samples with vLLM, which in an update may give wrong weights to the experts of a "
+                f"{values['model_type']}",
+                field,
+                related={f"{role}.model": "a mixture of experts"},
+                changes=(SetField(field, "auto"),),
+                advice=f'set {field} to "auto"',
+            )
 
 
 def engines_have_rows(subject: Subject) -> Iterator[Finding]:

@@ -19,7 +19,12 @@ from hfdsl.rl.training.preflight.adapters import (
     base_policies_have_adapters,
 )
 from hfdsl.rl.training.preflight.architecture import model_keys_are_read
-from hfdsl.rl.training.preflight.engines import engines_fit_gpus, engines_have_rows, samplers_have_the_model
+from hfdsl.rl.training.preflight.engines import (
+    engines_fit_gpus,
+    engines_have_rows,
+    engines_take_models,
+    samplers_have_the_model,
+)
 from hfdsl.rl.training.preflight.folders import models_are_there, prompts_have_a_template, tokenizers_are_there
 from hfdsl.rl.training.preflight.models import models_fit_tokens, weights_fit_configurations
 from hfdsl.rl.training.preflight.numbers import (
@@ -71,6 +76,7 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     samplers_have_the_model,
     engines_fit_gpus,
     engines_have_rows,
+    engines_take_models,
 )
 """What the configuration says by itself, on any machine."""
 
