@@ -79,6 +79,8 @@ def _stepping(
     """A function that steps a launched plan: on the experiment's batches, or on the data of a run with rounds."""
     if target.rounds is None:
         batches = _batches(experiment, any(plans[0].graph.inputs), arguments.steps)
+        if plans[0].split.queues:
+            return lambda running: _streamed(running, batches)
         return lambda running: (_timed(running, batch) for batch in batches)
     if arguments.trace:
         raise UsageError(f"--trace covers one dataflow, and {target.rounds}; trace one of them from Python")
@@ -93,6 +95,15 @@ def _timed(running: Running, batch: tuple[Any, ...]) -> _Step:
     start = perf_counter()
     result = running.step(*batch)
     return _Step(result, perf_counter() - start, running.timings)
+
+
+def _streamed(running: Running, batches: Iterator[tuple[Any, ...]]) -> Iterator[_Step]:
+    """Steps of a dataflow with queues: the seconds are those from one result to the next."""
+    start = perf_counter()
+    for result in running.stream(batches):
+        now = perf_counter()
+        yield _Step(result, now - start, running.timings)
+        start = now
 
 
 def _steps(count: int) -> str:

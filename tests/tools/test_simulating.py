@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hfdsl.plan.timeline import read_trace
 from hfdsl.tools import output
 from hfdsl.tools.cli import main
 
@@ -20,7 +21,8 @@ from shouting import *
 def queued(questions: Questions, actor: Actor, judge: Judge) -> Lengths:
     return judge.score(hf.queue(actor.answer(questions), lag=2, late="drop"))
 
-experiment = hf.Experiment(queued, deployment, dims={B: 8, P: 4})
+batches = lambda: (Questions(text=[f"{i}"] * 8) for i in range(9))
+experiment = hf.Experiment(queued, deployment, dims={B: 8, P: 4}, batches=batches)
 """
 SECONDS = '[seconds]\n"actor.answer" = { median = 4.0, tail = 10.0 }\n"judge.score" = 1.0\n'
 CONSTANT = '[seconds]\n"actor.answer" = 3.0\n"judge.score" = 2.0\n'
@@ -36,6 +38,15 @@ def run_cli(capsys: Capture, *argv: str) -> tuple[int, str, str]:
 def queued(write: Callable[[str, str], str], program: str) -> str:
     write("queued.py", QUEUED)
     return "queued.py:experiment"
+
+
+def test_a_dataflow_with_a_queue_is_run_and_traced(queued: str, capsys: Capture) -> None:
+    code, out, err = run_cli(capsys, "run", queued, "--steps", "4", "--trace", "queued.json", "--format", "json")
+    assert (code, err) == (output.OK, "")
+    assert len(out.splitlines()) == 4
+    steps = read_trace(Path("queued.json").read_text())
+    assert [step.number for step in steps] == [0, 1, 2, 3]
+    assert all({call.name for call in step.calls} == {"actor.answer", "judge.score"} for step in steps)
 
 
 def test_lags_are_side_by_side(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
