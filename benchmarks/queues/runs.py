@@ -27,9 +27,9 @@ def stepping(running: Running) -> Callable[[], object]:
     return lambda: running.step(batch())
 
 
-def tails(steps: int, update: float) -> Iterator[Row]:
+def tails(steps: int, update: float, spreads: Sequence[float]) -> Iterator[Row]:
     """Generation with a long tail, as long as an update on average over ranks; a row for every tail and lag."""
-    for tail in (3.0, 10.0):
+    for tail in spreads:
         seconds = {"engine.generate": DrawnSeconds(update / 2, tail), "actor.update": DrawnSeconds(update)}
         synchronous = 0.0
         for lag in (None, 1, 2, 4):
@@ -83,11 +83,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--overhead", action="store_true", help="the control plane instead of long tails")
     parser.add_argument("--steps", type=int, default=30, help="measured steps of a run")
     parser.add_argument("--rounds", type=int, default=3, help="with --overhead: runs of each kind")
+    parser.add_argument("--tails", type=float, nargs="+", default=[3.0, 10.0], help="99th percentiles over medians")
     parser.add_argument("--update", type=float, default=0.5, help="seconds of an update")
     arguments = parser.parse_args(argv)
-    rows = (
-        overhead(arguments.steps, arguments.rounds) if arguments.overhead else tails(arguments.steps, arguments.update)
-    )
+    steps = arguments.steps
+    rows = tails(steps, arguments.update, arguments.tails)
+    if arguments.overhead:
+        rows = overhead(steps, arguments.rounds)
     for position, row in enumerate(rows):
         if position == 0:
             print("| " + " | ".join(row) + " |\n|" + "---|" * len(row))

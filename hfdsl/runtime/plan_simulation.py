@@ -13,7 +13,7 @@ generates until 8 s. Update 1 needs both. So a step takes 4 s from then on, wher
 
 The schedule is that of a run (``StageOrder``, so nothing is ever late), and every rank runs its calls in the order of
 submission, each when what it reads is there. Rows are read chunk by chunk: a rank waits for those chunks of a value
-that hold its rows. Ranks of a method that writes, exports or loads a state work together: they begin and end together.
+that hold its rows. Ranks of a method that writes or exports a state work together: they begin and end together.
 Values take no time from one process to another. What the driver submits after a result comes no sooner than the result.
 """
 
@@ -253,7 +253,7 @@ def _overlapping(times: Sequence[float], chunk: int, chunks: int) -> Iterator[fl
 
 
 def works_together(step: Step) -> bool:
-    """Whether the ranks of a step wait for each other: those of a method that changes or sends a state."""
+    """Whether the ranks of a step wait for each other: those of a method that trains a state or sends it."""
     if step.role is None:
         return False
-    return any(effect.kind != "reads" for effect in effects_of(step.signature.body))
+    return any(effect.kind in ("writes", "exports") for effect in effects_of(step.signature.body))

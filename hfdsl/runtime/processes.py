@@ -38,6 +38,11 @@ class Processes:
     _busy_with: str = ""
 
     @property
+    def all_steps(self) -> dict[str, int]:
+        """How many steps of each plan have been committed, by the plan's name."""
+        return self.restored | self.steps
+
+    @property
     def generation(self) -> int:
         """How often processes were replaced."""
         return self.recovery.generation if self.recovery is not None else 0

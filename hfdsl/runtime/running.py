@@ -4,32 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hfdsl.errors import CheckpointError, LostProcessError, ResourceError, WiringError
-from hfdsl.graph.program import Input
+from hfdsl.errors import CheckpointError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
-from hfdsl.plan.routes import Hints, compute_routes
-from hfdsl.plan.rows import row_table
-from hfdsl.plan.size_checks import check_sizes
-from hfdsl.plan.sizes import bind_sizes, row_dims
 from hfdsl.plan.timeline import Timeline, TraceFile
 from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.inputs import step_inputs
 from hfdsl.runtime.loading import END, LoaderThread
-from hfdsl.runtime.messages import SMALL_PAYLOAD_BYTES
 from hfdsl.runtime.processes import Processes
-from hfdsl.runtime.queue_files import SavedStep, SavedStream
+from hfdsl.runtime.queue_files import SavedStream
 from hfdsl.runtime.recording import begin
-from hfdsl.runtime.recovery import LOSS_SECONDS, RecoverableBackend, Recovered, named
-from hfdsl.runtime.saving import Saving, read_manifest
-from hfdsl.runtime.step import Routing, StepRun
-from hfdsl.runtime.store import bytes_of
-from hfdsl.runtime.streaming import DecisionLog, StageOrder, StepCallbacks, Stream, check_queued_rows
-from hfdsl.runtime.timeline import StepRecord, timeline
+from hfdsl.runtime.recovery import Recovered
+from hfdsl.runtime.runner import StepRunner
+from hfdsl.runtime.saving import Saving, read_manifest, save_states
+from hfdsl.runtime.streaming import DecisionLog, StageOrder, Stream
+from hfdsl.runtime.timeline import timeline
 from hfdsl.runtime.verification import (
     Verified,
     VerifiedSync,
@@ -40,16 +33,7 @@ from hfdsl.runtime.verification import (
     states_of,
     syncs_of,
 )
-from hfdsl.types.batches import Batch, closest, upcast
-
-CALL_SECONDS = 1e-3
-"""The cost of a call: a step that takes less is not worth its own call."""
-
-MEASURED_STEPS = (4, 8, 16, 32)
-"""The steps of a run after which it looks at how long bodies take."""
-
-CACHED_ROUTINGS = 16
-"""How many routings a run keeps, the most recently used; its processes keep as many specs of each segment."""
+from hfdsl.types.batches import Batch
 
 
 class Running:
@@ -58,16 +42,7 @@ class Running:
     def __init__(self, plan: Plan, processes: Processes, owner: bool = True) -> None:
         self.plan = plan
         self._processes, self._owner = processes, owner
-        self._row_dims = row_dims(plan)
-        self._routings: dict[tuple[tuple[int | None, ...], Hints], Routing] = {}  # least recently used first
-        self._fastest: dict[str, float] = {}  # seconds of the slowest rank, in the fastest step
-        self._short_steps: frozenset[int] = frozenset()
-        self._check_sizes = lru_cache(CACHED_ROUTINGS)(lambda sizes: check_sizes(plan, dict(sizes)))
-        self._measured = 0
-        self._record: StepRecord | None = None
-        self._traces: list[TraceFile] = []
-        self._unwritten: StepRecord | None = None
-        self._generation = 0
+        self._runner = StepRunner(plan, processes)
         self._stream: Stream | None = None
 
     def also(self, plan: Plan) -> Running:
@@ -110,16 +85,12 @@ class Running:
     @property
     def steps(self) -> int:
         """How many steps have been committed, including those before a ``load``."""
-        return self._step_number
-
-    @property
-    def _step_number(self) -> int:
-        return self._processes.steps[self.plan.name]
+        return self._runner.next_step
 
     @property
     def decisions(self) -> int:
         """How many decisions the queues have made, including those before a ``load``: lines of a log of all steps."""
-        order = self._stream.order if self._stream is not None else StageOrder(self.plan, self._step_number)
+        order = self._stream.order if self._stream is not None else StageOrder(self.plan, self._runner.next_step)
         return order.decisions
 
     def save(self, folder: str | PathLike[str]) -> None:
@@ -155,32 +126,13 @@ class Running:
     """Its name in earlier versions."""
 
     def _save(self, folder: Path, background: bool) -> Saving:
-        backend, recovery = self._processes.usable_backend(self.plan.name), self._processes.recovery
-        if any(folder.iterdir()):
-            raise CheckpointError("HF906", f"the state cannot be written to {folder}: it is not empty")
-
-        def attempt() -> Saving:
-            for left in folder.iterdir():  # by an attempt before, whose processes were lost
-                left.unlink()
-            stream = self._stream.save(backend, str(folder.resolve())) if self._stream is not None else None
-            backend.save(str(folder.resolve()), background)
-            saving = self._saving(folder, stream)
-            if not background:
-                saving.wait()
-            return saving
-
-        with self._processes.alone("a save"):
-            return attempt() if recovery is None else recovery.run(self.plan.name, attempt)
-
-    def _saving(self, folder: Path, stream: SavedStream | None) -> Saving:
-        return Saving(
-            processes=self._processes,
-            folder=folder,
-            deployment=self.plan.deployment,
-            steps=self.all_steps,
-            seed=self._processes.seed,
-            generation=self._processes.generation,
-            stream=stream,
+        return save_states(
+            self._processes,
+            self.plan.deployment,
+            folder,
+            background=background,
+            stream=self._stream,
+            plan=self.plan.name,
         )
 
     def load(self, folder: str | PathLike[str]) -> None:
@@ -216,8 +168,8 @@ class Running:
         if saved.plan != self.plan.name:
             text = f"the state has rows in the queues of '{saved.plan}', and '{self.plan.name}' cannot go on with them"
             raise CheckpointError("HF905", text)
-        with self._breaking(self._step_number):
-            stream = self._new_stream()
+        with self._runner.breaking(self.steps):
+            stream = Stream(self._runner)
             stream.load(backend, folder, saved)
         self._stream = stream
 
@@ -239,7 +191,7 @@ class Running:
     @property
     def all_steps(self) -> Mapping[str, int]:
         """How many steps of each plan on these workers have been committed, by the plan's name."""
-        return dict(self._processes.restored | self._processes.steps)
+        return self._processes.all_steps
 
     @property
     def recovers(self) -> bool:
@@ -259,7 +211,8 @@ class Running:
     @property
     def timeline(self) -> Timeline:
         """What every process did in the last step, and what was sent between them; empty before the first step."""
-        return timeline(self._record) if self._record else Timeline(self.plan.name, -1, 0.0, 0.0, ())
+        record = self._runner.record
+        return timeline(record) if record else Timeline(self.plan.name, -1, 0.0, 0.0, ())
 
     @contextmanager
     def trace(self, path: str | PathLike[str]) -> Iterator[None]:
@@ -274,14 +227,14 @@ class Running:
         Raises:
             OSError: where the file cannot be written.
         """
-        self._write()
+        self._runner.write()
         with TraceFile(path) as file:
-            self._traces.append(file)
+            self._runner.traces.append(file)
             try:
                 yield
             finally:
-                self._write()
-                self._traces.remove(file)
+                self._runner.write()
+                self._runner.traces.remove(file)
 
     @contextmanager
     def record(self, folder: str | PathLike[str]) -> Iterator[None]:
@@ -302,7 +255,7 @@ class Running:
         if self.plan.steps_in_flight:
             text = f"'{self.plan.name}' has queues, so several steps are in progress at a time; a recording is of one"
             raise WiringError("HF751", text)
-        begin(place, self.plan, self._step_number, self._processes.seed, self.save)
+        begin(place, self.plan, self._runner.next_step, self._processes.seed, self.save)
         backend.record(str(place))
         try:
             yield
@@ -393,13 +346,6 @@ class Running:
             if self._processes.backend is not None and not self._processes.broken:
                 self._processes.digest_exports(backend)
 
-    def _write(self) -> None:
-        """Write the last step to the traces, once."""
-        if self._unwritten is not None:
-            record, self._unwritten = self._unwritten, None
-            for file in self._traces:
-                file.add(timeline(record))
-
     def step(self, *batches: Batch, **named: Batch) -> Any:
         """Run the dataflow once on these batches, in the order of its parameters or by name, and return its result.
 
@@ -415,36 +361,20 @@ class Running:
             return self._step(batches, named)
 
     def _step(self, batches: tuple[Batch, ...], named: dict[str, Batch]) -> Any:
-        backend = self._processes.usable_backend(self.plan.name)
+        self._processes.usable_backend(self.plan.name)
         if self.plan.steps_in_flight:
             use = "use 'for result in running.stream(loader)' instead of running.step(batch)"
             raise WiringError(
                 "HF751", f"'{self.plan.name}' has queues, so several steps are in progress at a time; {use}"
             )
-        inputs = self._inputs(batches, named)
-        sizes = bind_sizes(self.plan, inputs)
-        routing = self._routing(backend, inputs, sizes)
-        recovery = self._processes.recovery
-        with self._breaking(self._step_number):
+        runner, recovery = self._runner, self._processes.recovery
+        inputs = step_inputs(self.plan, batches, named)
+        step = runner.new(inputs)
+        with runner.breaking(self.steps):
             if recovery is None:
-                return self._run(backend, inputs, sizes, routing)
-            result = recovery.run(self.plan.name, lambda: self._run_again(inputs))
-            recovery.committed(self.plan.name, self._run_again, inputs)
-        return result
-
-    def _run_again(self, inputs: Mapping[int, Batch]) -> Any:
-        """Run the dataflow once, on the processes that there are by now."""
-        processes, sizes = self._processes, bind_sizes(self.plan, inputs)
-        backend = processes.usable_backend(self.plan.name)
-        processes.forget_replaced(backend)
-        return self._run(backend, inputs, sizes, self._routing(backend, inputs, sizes))
-
-    def _run(self, backend: Backend, inputs: Mapping[int, Batch], sizes: Mapping[Any, int], routing: Routing) -> Any:
-        """Run the dataflow once, and count the step."""
-        run = StepRun(self.plan, backend, routing, self._step_number, sizes)
-        result, record = run.run(inputs, self._write)
-        self._commit()
-        self._keep_record(record)
+                return runner.run(step, inputs)
+            result = recovery.run(self.plan.name, lambda: runner.run_again(inputs))
+            recovery.committed(self.plan.name, runner.run_again, inputs)
         return result
 
     def stream(
@@ -481,29 +411,9 @@ class Running:
                 "HF841", "retries= repeat steps, and a stream has several in progress; launch without them"
             )
         if self._stream is None:
-            self._stream = self._new_stream()
+            self._stream = Stream(self._runner)
         replay = replay if self.plan.split.queues else None  # without queues there is nothing to decide
         return self._results(self._stream, loader, timeout, DecisionLog(log, replay))
-
-    def _new_stream(self) -> Stream:
-        callbacks = StepCallbacks(
-            begin=self._begin_step,
-            resume=self._resume_step,
-            within=self._within_stream,
-            committed=self._commit,
-            ended=self._keep_record,
-        )
-        return Stream(self.plan, self._step_number, callbacks)
-
-    def _resume_step(self, saved: SavedStep, inputs: Mapping[int, Batch]) -> StepRun:
-        """Go on with a step of an earlier run."""
-        backend, sizes = self._processes.usable_backend(self.plan.name), bind_sizes(self.plan, inputs)
-        routing = self._routing(backend, inputs, sizes, frozenset(saved.short_steps))
-        with self._breaking(saved.number):
-            run = StepRun(self.plan, backend, routing, saved.number, sizes)
-            run.begin(inputs)
-            run.resume(saved)
-        return run
 
     def _results(self, stream: Stream, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
         source = LoaderThread(loader, timeout, lambda: str(stream.order))
@@ -519,131 +429,3 @@ class Running:
         finally:
             source.close()
             decisions.close()
-
-    def _begin_step(self, step_number: int, batch: Batch | Sequence[Batch] | Mapping[str, Batch]) -> StepRun:
-        """Begin a step of a stream: errors as for ``step``, and HF765."""
-        backend = self._processes.usable_backend(self.plan.name)
-        if isinstance(batch, Batch):
-            inputs = self._inputs((batch,), {})
-        elif isinstance(batch, Mapping):
-            inputs = self._inputs((), dict(batch))
-        elif isinstance(batch, Sequence):
-            inputs = self._inputs(tuple(batch), {})
-        else:
-            text = f"the loader of '{self.plan.name}' gave {type(batch).__name__} instead of a batch, or several"
-            raise WiringError("HF206", text)
-        sizes = bind_sizes(self.plan, inputs)
-        routing = self._routing(backend, inputs, sizes)
-        check_queued_rows(self.plan, routing.routes.table)
-        with self._breaking(step_number):
-            run = StepRun(self.plan, backend, routing, step_number, sizes)
-            run.begin(inputs)
-        return run
-
-    def _commit(self) -> None:
-        self._processes.steps[self.plan.name] += 1
-        self._processes.syncs.add(self.plan, self._processes.verifying)
-
-    @contextmanager
-    def _breaking(self, step_number: int) -> Iterator[None]:
-        """Within this, an error breaks the run: processes may be anywhere within the step."""
-        try:
-            yield
-        except BaseException as error:
-            self._processes.broken = f"step {step_number} of '{self.plan.name}' ({type(error).__name__})"
-            raise
-
-    @contextmanager
-    def _within_stream(self, step_number: int) -> Iterator[None]:
-        """As ``_breaking``; the error of a loss names the ranks that are gone, and what the queues hold."""
-        with self._breaking(step_number):
-            try:
-                yield
-            except LostProcessError as error:
-                backend, queues = self._processes.backend, "" if self._stream is None else str(self._stream.order)
-                lost = backend.lost(LOSS_SECONDS) if isinstance(backend, RecoverableBackend) else {}
-                if not lost:
-                    raise
-                text = f"step {step_number} of '{self.plan.name}' lost {named(lost)} while {queues}"
-                raise LostProcessError("HF806", f"{text}: {error.message}") from None
-
-    def _keep_record(self, record: StepRecord) -> None:
-        """Keep the record of a step that has ended, and what it says of how long bodies take."""
-        self._write()
-        self._record = record
-        self._unwritten = record if self._traces else None
-        self._measured += 1
-        if 1 < self._measured <= MEASURED_STEPS[-1]:  # the first step of all loads what bodies import
-            slowest: dict[str, float] = {}
-            for call in (call for part in record.results for call in part.calls):
-                slowest[call.label] = max(slowest.get(call.label, 0.0), call.stop - call.start)
-            for label, seconds in slowest.items():
-                self._fastest[label] = min(self._fastest.get(label, seconds), seconds)
-
-    def _routing(
-        self,
-        backend: Backend,
-        inputs: Mapping[int, Batch],
-        sizes: Mapping[Any, int],
-        short_steps: frozenset[int] | None = None,
-    ) -> Routing:
-        """The routes for these sizes, which depend on numbers of rows alone, and for what was measured.
-
-        New ones take the ID of the least recently used: their specs replace those of the old ones in all processes.
-        """
-        self._check_sizes(tuple(sizes.items()))
-        if self._processes.generation != self._generation:  # new processes have no specs
-            self._routings.clear()
-            self._generation = self._processes.generation
-        short_steps = self._find_short_steps() if short_steps is None else short_steps
-        hints = Hints(short_steps, self._inline_inputs(inputs))
-        cache, key = self._routings, (tuple(sizes.get(dim) for dim in self._row_dims), hints)
-        routing = cache.pop(key, None)
-        if routing is None:
-            new_routes = compute_routes(self.plan, row_table(self.plan, sizes), backend.topology(self.plan), hints)
-            most = max(CACHED_ROUTINGS, self.plan.steps_in_flight + 1)  # those of steps in flight are used last
-            routing_id = len(cache) if len(cache) < most else cache.pop(next(iter(cache))).id
-            routing = Routing(new_routes, routing_id, hints)
-        cache[key] = routing
-        return routing
-
-    def _inline_inputs(self, inputs: Mapping[int, Batch]) -> frozenset[int]:
-        """The inputs so small that what a rank of the first step reads of them, on average, travels with its call."""
-        readers = sum(len(step.ranks) for step in self.plan.steps[:1])
-        return frozenset(n for n, b in inputs.items() if bytes_of(b.__hf_columns__) <= readers * SMALL_PAYLOAD_BYTES)
-
-    def _find_short_steps(self) -> frozenset[int]:
-        """The steps whose slowest rank took less time than a call does, in the fastest of the measured steps.
-
-        On a GPU a body returns before its work is done, so its time says nothing.
-        """
-        if self._measured in MEASURED_STEPS:
-            cpu = {group.name for group in self.plan.groups if not group.pool.use_gpu}
-            steps = (step for step in self.plan.steps if step.group in cpu)
-            self._short_steps = frozenset(
-                step.node for step in steps if self._fastest.get(step.label, CALL_SECONDS) < CALL_SECONDS
-            )
-        return self._short_steps
-
-    def _inputs(self, batches: tuple[Batch, ...], named: dict[str, Batch]) -> dict[int, Batch]:
-        nodes = {node.op.name: node for node in self.plan.graph.inputs if isinstance(node.op, Input)}
-        by_name = dict(zip(nodes, batches, strict=False)) | named
-        takes = ", ".join(f"{n}: {node.op.record.__name__}" for n, node in nodes.items() if isinstance(node.op, Input))
-        if len(batches) > len(nodes):
-            raise WiringError("HF202", f"'{self.plan.name}' takes {len(nodes)} batches ({takes}), got {len(batches)}")
-        for name in named:
-            if name in list(nodes)[: len(batches)]:
-                raise WiringError("HF202", f"'{self.plan.name}' is given its input '{name}' twice")
-        for name in by_name:
-            if name not in nodes:
-                raise WiringError("HF202", f"'{self.plan.name}' has no input '{name}'; {closest(name, list(nodes))}")
-        inputs: dict[int, Batch] = {}
-        for name, node in nodes.items():
-            if name not in by_name:
-                raise WiringError("HF203", f"'{self.plan.name}' is missing its input '{name}' (it takes {takes})")
-            record = node.op.record if isinstance(node.op, Input) else Batch
-            if not isinstance(by_name[name], record):
-                got = type(by_name[name]).__name__
-                raise WiringError("HF206", f"input '{name}' of '{self.plan.name}' takes {record.__name__}, got {got}")
-            inputs[node.id] = upcast(by_name[name], record)
-        return inputs

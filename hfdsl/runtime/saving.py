@@ -17,6 +17,7 @@ from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queue_files import SavedStream
 from hfdsl.runtime.sealed_json import sealed, unsealed
 from hfdsl.runtime.state_files import sync_to_disk
+from hfdsl.runtime.streaming import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +156,33 @@ def named_by_rank(folder: Path, saved: Mapping[str, list[dict[str, str]]]) -> di
                 (folder / state["file"]).rename(folder / files[state["file"]])
         named[role] = [{**state, "file": files[state["file"]]} for state in ranks]
     return named
+
+
+def save_states(
+    processes: Processes, deployment: Deployment, folder: Path, *, background: bool, stream: Stream | None, plan: str
+) -> Saving:
+    """Have all processes write their states, and what lies in the queues of a stream; errors as ``Running.save``."""
+    backend, recovery = processes.usable_backend(plan), processes.recovery
+    if any(folder.iterdir()):
+        raise CheckpointError("HF906", f"the state cannot be written to {folder}: it is not empty")
+
+    def attempt() -> Saving:
+        for left in folder.iterdir():  # by an attempt before, whose processes were lost
+            left.unlink()
+        place = str(folder.resolve())
+        in_progress = stream.save(backend, place) if stream is not None else None
+        backend.save(place, background)
+        saving = Saving(
+            processes=processes,
+            folder=folder,
+            deployment=deployment,
+            steps=processes.all_steps,
+            seed=processes.seed,
+            generation=processes.generation,
+            stream=in_progress,
+        )
+        if not background:
+            saving.wait()
+        return saving
+
+    return attempt() if recovery is None else recovery.run(plan, attempt)

@@ -49,7 +49,7 @@ from hfdsl.graph.program import Filter
 from hfdsl.plan.payloads import CALLER, DRIVER_PROCESS, DRIVER_RANK, Payload, PayloadKey
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.routes import Hints, Routes, compute_routes
-from hfdsl.plan.rows import row_table, runtime_queries
+from hfdsl.plan.rows import RowTable, row_table, runtime_queries
 from hfdsl.plan.segments import Segment
 from hfdsl.plan.size_checks import check_sizes
 from hfdsl.plan.sizes import rows_in
@@ -106,6 +106,11 @@ class StepRun:
     @property
     def _routes(self) -> Routes:
         return self._routing.routes
+
+    @property
+    def table(self) -> RowTable:
+        """How many rows every value has, as far as it is known."""
+        return self._routes.table
 
     def run(self, inputs: Mapping[int, Batch], meanwhile: Callable[[], None]) -> tuple[Any, StepRecord]:
         """The dataflow's result, and the step's record; ``meanwhile`` is called when only waiting is left to do."""

@@ -36,27 +36,25 @@ ever late. ``hfdsl simulate`` shows what they would do with groups that finish o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hfdsl.errors import CheckpointError, HfError
+from hfdsl.errors import CheckpointError
 from hfdsl.graph.stages import syncs
 from hfdsl.plan.payloads import DRIVER_PROCESS
 from hfdsl.plan.plan import DRIVER, Plan
-from hfdsl.plan.rows import RowTable
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.decisions import Decision, dispatch_decision, from_lines, take_decisions, to_lines
 from hfdsl.runtime.loading import END, LoaderThread
-from hfdsl.runtime.queue_files import QueueKeepingBackend, SavedQueue, SavedStep, SavedStream
+from hfdsl.runtime.queue_files import QueueKeepingBackend, SavedQueue, SavedStream
+from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.schedule import QueueSpec, QueueState
 from hfdsl.runtime.step import StepRun
-from hfdsl.runtime.timeline import StepRecord
-from hfdsl.types.batches import Batch
 
 
 class StageOrder:
@@ -150,23 +148,6 @@ class StageOrder:
         )
 
 
-def check_queued_rows(plan: Plan, table: RowTable) -> None:
-    """Refuse a queue that takes out other numbers of rows than a step puts in.
-
-    Raises:
-        HfError: HF765 naming the queue.
-    """
-    for node, queue in plan.split.queues:
-        source = node.batch
-        put, taken = table.rows.get(source.node) if source else None, table.rows.get(node.id)
-        if put is not None and taken is not None and put != taken:
-            raise HfError(
-                "HF765",
-                f"the queue in line {node.span.line} of '{plan.name}' takes out {taken} rows (rows={queue.rows}), and "
-                f"a step puts in {put}; a run takes out what a step puts in, so leave rows= out",
-            )
-
-
 class DecisionLog:
     """Where decisions go: into a file, and past the decisions of an earlier run that this one has to repeat."""
 
@@ -201,23 +182,12 @@ class DecisionLog:
             self._file.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCallbacks:
-    """What a stream asks of its run: to begin a step or resume one, to break where one fails, to count, to record."""
-
-    begin: Callable[[int, Any], StepRun]
-    resume: Callable[[SavedStep, Mapping[int, Batch]], StepRun]
-    within: Callable[[int], AbstractContextManager[None]]
-    committed: Callable[[], None]
-    ended: Callable[[StepRecord], None]
-
-
 class Stream:
     """The steps of a run that were begun and have not ended."""
 
-    def __init__(self, plan: Plan, first_step: int, callbacks: StepCallbacks) -> None:
-        self._plan, self._callbacks = plan, callbacks
-        self.order = StageOrder(plan, first_step)
+    def __init__(self, runner: StepRunner) -> None:
+        self._plan, self._runner = runner.plan, runner
+        self.order = StageOrder(runner.plan, runner.next_step)
         self._in_flight: dict[int, StepRun] = {}
         self._unrecorded: deque[tuple[int, StepRun]] = deque()  # given out, while what else they do may go on
 
@@ -230,9 +200,9 @@ class Stream:
                 batch = source.next()
                 prompts = batch is not END
                 if prompts:
-                    self._in_flight[step] = self._callbacks.begin(step, batch)
+                    self._in_flight[step] = self._runner.begin(step, batch)
                 continue
-            with self._callbacks.within(step):
+            with self._breaking(step):
                 self._in_flight[step].submit(stage)
             log.add(self.order.submit(stage))
             if min(self.order.steps) > step:
@@ -293,21 +263,24 @@ class Stream:
                 "HF906", f"the queues saved in {folder} are not those of this plan: {error!r}"
             ) from None
         for step in saved.in_progress:
-            self._in_flight[step.number] = self._callbacks.resume(step, inputs[step.number])
+            self._in_flight[step.number] = self._runner.resume(step, inputs[step.number])
+
+    def _breaking(self, step: int) -> AbstractContextManager[None]:
+        return self._runner.breaking_stream(step, lambda: str(self.order))
 
     def _finish(self, step: int) -> Any:
         run = self._in_flight.pop(step)
-        with self._callbacks.within(step):
+        with self._breaking(step):
             result = run.result()
         self._unrecorded.append((step, run))
         self._record(self._plan.steps_in_flight)
-        self._callbacks.committed()
+        self._runner.commit()
         return result
 
     def _record(self, kept: int) -> None:
         """Record steps but the last ones: all that an earlier one does has ended by now."""
         while len(self._unrecorded) > kept:
             step, run = self._unrecorded.popleft()
-            with self._callbacks.within(step):
+            with self._breaking(step):
                 record = run.record()
-            self._callbacks.ended(record)
+            self._runner.keep(record)

@@ -23,7 +23,7 @@ switches = st.builds(hf.Optimize, *[st.booleans()] * len(fields(hf.Optimize)))
 
 
 def record_of(running: Running) -> StepRecord:
-    record = running._record
+    record = running._runner.record
     assert record is not None
     return record
 
@@ -58,7 +58,7 @@ def test_a_process_holds_and_sends_what_the_plan_says(program: Program, optimize
     plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
     with plan.launch() as running:
         running.step(batch_of(some_rows(program.rows, 0), echo=True))
-        [routing] = running._routings.values()
+        [routing] = running._runner.routings.cache.values()
         results = record_of(running).log.query_results
         predicted = process_memory(plan, plan.dims, phases(plan, plan.dims, query_results=results, hints=routing.hints))
         most = measured(running)

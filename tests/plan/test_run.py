@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.plan.optimize import NOTHING, Optimize
+from hfdsl.runtime.routings import Routings
 from hfdsl.runtime.running import Running
 from tests.nightly import examples
 from tests.plan.oracle import B, Place, Program, R, Rows, Total, batch_of, places, programs, rows_of, some_rows
@@ -78,7 +79,7 @@ def test_measurements_of_a_run_change_no_value(program: Program, random: Random)
     with plan.launch() as running:
         for seed in range(3):
             brief = frozenset(step.node for step in plan.steps if random.random() < 0.5)
-            with mock.patch.object(Running, "_find_short_steps", lambda _, brief=brief: brief):
+            with mock.patch.object(Routings, "_find_short_steps", lambda _, brief=brief: brief):
                 agrees(program, running, program.rows, seed)
 
 

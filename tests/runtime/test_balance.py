@@ -127,7 +127,7 @@ def test_the_driver_receives_one_number_per_row() -> None:
     plan = p.train.compile(places(), {p.B: ROWS, p.R: p.RESPONSE})
     with plan.launch() as running:
         running.step(prompts())
-        record = running._record
+        record = running._runner.record
     assert record is not None
     asked = [keys for keys in record.routes.query_payloads.values() if keys]
     payloads = {q.key: q for by in record.routes.tasks.values() for task in by.values() for q in task.sends}

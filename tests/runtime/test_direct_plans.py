@@ -50,7 +50,7 @@ def same(value: Any, other: Any) -> bool:
 
 def shipments(running: Running) -> int:
     """How many payloads went directly in the routes of the steps so far."""
-    routings = running._routings.values()
+    routings = running._runner.routings.cache.values()
     tasks = (task for routing in routings for by_rank in routing.routes.tasks.values() for task in by_rank.values())
     return sum(payload.direct for task in tasks for payload in task.sends)
 
@@ -133,7 +133,7 @@ def test_another_plan_on_the_same_processes_goes_directly_too(launched: Running)
 
 def spread(running: Running) -> set[int]:
     """To how many processes a payload is broadcast."""
-    routings = running._routings.values()
+    routings = running._runner.routings.cache.values()
     tasks = (task for routing in routings for by_rank in routing.routes.tasks.values() for task in by_rank.values())
     return {len(payload.broadcast) - 1 for task in tasks for payload in task.sends if payload.broadcast}
 

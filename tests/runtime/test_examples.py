@@ -82,7 +82,7 @@ def test_a_step_asks_its_backend_as_its_example_says() -> None:
 def test_the_tasks_are_those_of_the_example() -> None:
     with launched() as running:
         running.step(prompts())
-        record = running._record
+        record = running._runner.record
     assert record is not None
     labels = {step.node: step.label for step in record.plan.steps}
     table = []

@@ -136,7 +136,10 @@ def test_plain_numbers_come_with_the_acknowledgement(relayed: dict[bool, Running
         assert (large, share, first) == ([2**70, 2**70 + 1], [0.1, math.inf], [True, False])
         assert all(type(drawn) is bool for drawn in first)
     tasks = [
-        task for routing in running._routings.values() for by in routing.routes.tasks.values() for task in by.values()
+        task
+        for routing in running._runner.routings.cache.values()
+        for by in routing.routes.tasks.values()
+        for task in by.values()
     ]
     payloads = [payload for task in tasks for payload in task.sends]
     assert payloads

@@ -13,7 +13,8 @@ from hfdsl import Dispatch, f32, register
 from hfdsl.plan.routes import compute_routes
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.messages import SMALL_PAYLOAD_BYTES
-from hfdsl.runtime.running import CACHED_ROUTINGS, Running
+from hfdsl.runtime.routings import CACHED_ROUTINGS, Routings
+from hfdsl.runtime.running import Running
 from tests.runtime import plane_programs as p
 from tests.runtime.plane_programs import pool
 
@@ -58,8 +59,8 @@ def routed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         rows.append(next(iter(table.rows.values())))
         return compute_routes(plan, table, *rest)
 
-    monkeypatch.setattr("hfdsl.runtime.running.compute_routes", counted)
-    monkeypatch.setattr(Running, "_find_short_steps", lambda self: frozenset())
+    monkeypatch.setattr("hfdsl.runtime.routings.compute_routes", counted)
+    monkeypatch.setattr(Routings, "_find_short_steps", lambda self: frozenset())
     return rows
 
 
@@ -73,7 +74,7 @@ def remembered(running: Running) -> list[int]:
     backend = running._processes.backend
     assert isinstance(backend, LocalBackend)
     processes = [executor for group in backend._executors.values() for executor in group]
-    return [len(running._routings), *(len(process._specs) for process in processes)]
+    return [len(running._runner.routings.cache), *(len(process._specs) for process in processes)]
 
 
 @pytest.mark.nightly

@@ -1,0 +1,52 @@
+"""The batches that a caller gives a step, or a loader a stream, as the inputs of the dataflow by node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hfdsl.errors import WiringError
+from hfdsl.graph.program import Input
+from hfdsl.plan.plan import Plan
+from hfdsl.types.batches import Batch, closest, upcast
+
+
+def loaded_inputs(plan: Plan, batch: Any) -> dict[int, Batch]:
+    """What a loader gave: a batch, or several in a sequence or by name; errors as for ``step_inputs``."""
+    if isinstance(batch, Batch):
+        return step_inputs(plan, (batch,), {})
+    if isinstance(batch, Mapping):
+        return step_inputs(plan, (), batch)
+    if isinstance(batch, Sequence):
+        return step_inputs(plan, tuple(batch), {})
+    text = f"the loader of '{plan.name}' gave {type(batch).__name__} instead of a batch, or several"
+    raise WiringError("HF206", text)
+
+
+def step_inputs(plan: Plan, batches: tuple[Batch, ...], named: Mapping[str, Batch]) -> dict[int, Batch]:
+    """Batches in the order of the dataflow's parameters and by name.
+
+    Raises:
+        WiringError: HF202, HF203, HF206 where they are not those of the dataflow.
+    """
+    nodes = {node.op.name: node for node in plan.graph.inputs if isinstance(node.op, Input)}
+    by_name = dict(zip(nodes, batches, strict=False)) | dict(named)
+    takes = ", ".join(f"{n}: {node.op.record.__name__}" for n, node in nodes.items() if isinstance(node.op, Input))
+    if len(batches) > len(nodes):
+        raise WiringError("HF202", f"'{plan.name}' takes {len(nodes)} batches ({takes}), got {len(batches)}")
+    for name in named:
+        if name in list(nodes)[: len(batches)]:
+            raise WiringError("HF202", f"'{plan.name}' is given its input '{name}' twice")
+    for name in by_name:
+        if name not in nodes:
+            raise WiringError("HF202", f"'{plan.name}' has no input '{name}'; {closest(name, list(nodes))}")
+    inputs: dict[int, Batch] = {}
+    for name, node in nodes.items():
+        if name not in by_name:
+            raise WiringError("HF203", f"'{plan.name}' is missing its input '{name}' (it takes {takes})")
+        record = node.op.record if isinstance(node.op, Input) else Batch
+        if not isinstance(by_name[name], record):
+            got = type(by_name[name]).__name__
+            raise WiringError("HF206", f"input '{name}' of '{plan.name}' takes {record.__name__}, got {got}")
+        inputs[node.id] = upcast(by_name[name], record)
+    return inputs

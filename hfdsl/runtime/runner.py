@@ -1,0 +1,121 @@
+"""The steps of one plan: how each is begun, run, counted and recorded, on its own or within a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from hfdsl.errors import LostProcessError
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.sizes import bind_sizes
+from hfdsl.plan.timeline import TraceFile
+from hfdsl.runtime.inputs import loaded_inputs
+from hfdsl.runtime.processes import Processes
+from hfdsl.runtime.queue_files import SavedStep
+from hfdsl.runtime.queued_rows import check_queued_rows
+from hfdsl.runtime.recovery import LOSS_SECONDS, RecoverableBackend, named
+from hfdsl.runtime.routings import Routings
+from hfdsl.runtime.step import StepRun
+from hfdsl.runtime.timeline import StepRecord, timeline
+from hfdsl.types.batches import Batch
+
+
+class StepRunner:
+    """Runs the steps of a plan; ``record`` is that of the last one, and ``traces`` the files that get them all."""
+
+    def __init__(self, plan: Plan, processes: Processes) -> None:
+        self.plan, self.routings = plan, Routings(plan)
+        self.record: StepRecord | None = None
+        self.traces: list[TraceFile] = []
+        self._processes = processes
+        self._unwritten: StepRecord | None = None
+
+    @property
+    def next_step(self) -> int:
+        """How many steps have been committed."""
+        return self._processes.steps[self.plan.name]
+
+    def new(
+        self, inputs: Mapping[int, Batch], number: int | None = None, short_steps: frozenset[int] | None = None
+    ) -> StepRun:
+        """A step that has not begun, by default the next one.
+
+        Raises:
+            SizeError: HF302, HF319 for sizes that do not work out.
+        """
+        backend, sizes = self._processes.usable_backend(self.plan.name), bind_sizes(self.plan, inputs)
+        routing = self.routings.of(backend, inputs, sizes, self._processes.generation, short_steps)
+        return StepRun(self.plan, backend, routing, self.next_step if number is None else number, sizes)
+
+    def run(self, step: StepRun, inputs: Mapping[int, Batch]) -> Any:
+        """Run a step from its beginning to its end, and count it."""
+        result, record = step.run(inputs, self.write)
+        self.commit()
+        self.keep(record)
+        return result
+
+    def run_again(self, inputs: Mapping[int, Batch]) -> Any:
+        """Run the dataflow once, on the processes that there are by now."""
+        self._processes.forget_replaced(self._processes.usable_backend(self.plan.name))
+        return self.run(self.new(inputs), inputs)
+
+    def begin(self, number: int, batch: Any) -> StepRun:
+        """Begin a step of a stream: errors as for ``Running.step``, and HF765."""
+        self._processes.usable_backend(self.plan.name)
+        inputs = loaded_inputs(self.plan, batch)
+        step = self.new(inputs, number)
+        check_queued_rows(self.plan, step.table)
+        with self.breaking(number):
+            step.begin(inputs)
+        return step
+
+    def resume(self, saved: SavedStep, inputs: Mapping[int, Batch]) -> StepRun:
+        """Go on with a step of an earlier run's stream."""
+        step = self.new(inputs, saved.number, frozenset(saved.short_steps))
+        with self.breaking(saved.number):
+            step.begin(inputs)
+            step.resume(saved)
+        return step
+
+    def commit(self) -> None:
+        """Count a step whose result is there."""
+        self._processes.steps[self.plan.name] += 1
+        self._processes.syncs.add(self.plan, self._processes.verifying)
+
+    @contextmanager
+    def breaking(self, number: int) -> Iterator[None]:
+        """Within this, an error breaks the run: processes may be anywhere within the step."""
+        try:
+            yield
+        except BaseException as error:
+            self._processes.broken = f"step {number} of '{self.plan.name}' ({type(error).__name__})"
+            raise
+
+    @contextmanager
+    def breaking_stream(self, number: int, queues: Callable[[], str]) -> Iterator[None]:
+        """As ``breaking``; the error of a loss names the ranks that are gone, and what ``queues`` says of them."""
+        with self.breaking(number):
+            try:
+                yield
+            except LostProcessError as error:
+                backend = self._processes.backend
+                lost = backend.lost(LOSS_SECONDS) if isinstance(backend, RecoverableBackend) else {}
+                if not lost:
+                    raise
+                text = f"step {number} of '{self.plan.name}' lost {named(lost)} while {queues()}"
+                raise LostProcessError("HF806", f"{text}: {error.message}") from None
+
+    def keep(self, record: StepRecord) -> None:
+        """Keep the record of a step that has ended, and what it says of how long bodies take."""
+        self.write()
+        self.record = record
+        self._unwritten = record if self.traces else None
+        self.routings.measure(record)
+
+    def write(self) -> None:
+        """Write the last step to the traces, once."""
+        if self._unwritten is not None:
+            record, self._unwritten = self._unwritten, None
+            for file in self.traces:
+                file.add(timeline(record))
