@@ -70,7 +70,8 @@ def throughput(plan: Plan, seconds: Mapping[str, float], lag: int | None = None)
     lags = [queue.lag or 0 if lag is None else lag for _, queue in plan.split.queues]
     calls = {step.label: seconds.get(step.label, 0.0) for step in plan.steps}
     orders = list(_orders(plan))
-    busiest = max((_busy(calls, order) for order in orders), key=lambda cycle: cycle.ratio)
+    idle = Cycle((), 0.0, 1)
+    busiest = max((_busy(calls, order) for order in orders), key=lambda cycle: cycle.ratio, default=idle)
     ends = [(plan.split.producer(node), plan.split.of[node.id]) for node, _ in plan.split.queues]
     if ends != [*pairwise(range(plan.split.count))]:
         return Throughput(busiest, None)

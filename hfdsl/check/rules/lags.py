@@ -62,7 +62,8 @@ def ratios_are_of_the_sampling_policy(context: Context) -> Iterator[Finding]:
             continue
         columns = context.program.origins.columns(ratio.update.id)
         makers = [_maker(context, column, state) for column in columns if _is_of_tokens(column, ratio.column)]
-        if any(other is not None and other.id not in behind for other in makers):
+        uncorrected = _without_correction(context, ratio.update)
+        if uncorrected is None and any(other is not None and other.id not in behind for other in makers):
             continue  # log-probs of sampling are there as well: a loss of three policies
         yield Finding(
             "HF750",
@@ -70,7 +71,11 @@ def ratios_are_of_the_sampling_policy(context: Context) -> Iterator[Finding]:
             f"those of the policy {_ago(versions)} that sampled the rows",
             Label(ratio.update.span, "takes them for rows of the policy as it is now"),
             (Label(maker.span, "log-probs of the policy as it is now"), *_queues(context, ratio.update)),
-            notes=(f"let '{versions.reader.label}' return its log-probs, and train with these",),
+            notes=(
+                f"let '{versions.reader.label}' return its log-probs, and train with these"
+                if uncorrected is None
+                else f"the loss {uncorrected} weighs nothing by the log-probs of sampling: give it a correction",
+            ),
         )
 
 
@@ -107,6 +112,12 @@ def _correction(context: Context, node: Node, state: str) -> tuple[str, int | No
         return "", None
     method = context.program.override(node) or signature_of(node)
     return "it", 0 if method is None else corrected_lag(method.body, state)
+
+
+def _without_correction(context: Context, node: Node) -> str | None:
+    """The loss of an update, by its class, where it says that it leaves log-probs of sampling out of account."""
+    losses = [value for value in _options(context, node) if isinstance(getattr(value, "corrects_engine", None), bool)]
+    return type(losses[0]).__name__ if losses and not any(loss.corrects_engine for loss in losses) else None
 
 
 def _is_loss(value: object) -> bool:

@@ -54,10 +54,18 @@ def test_checked_clean(name: str, late: Late) -> None:
 @pytest.mark.parametrize("name", ["grpo", pytest.param("ppo", marks=pytest.mark.nightly)])
 def test_a_step_is_sampled_as_many_updates_ago_as_the_lag(name: str) -> None:
     """The sampler has the actor's kernels, so that a gap between their log-probs is one of weights."""
-    flow = FLOWS[name].given(lag=2, loss=Clip(0.2, correction=None))
+    flow = FLOWS[name].given(lag=2)
     gaps = [_metrics(step).engine_gap.value for step in stream(flow, 4)]
     assert gaps[0] == 0
     assert all(gap > 0 for gap in gaps[2:])
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_a_loss_without_a_correction_needs_the_ratio_to_the_sampler(decoupled: bool) -> None:
+    flow = FLOWS["grpo"].given(decoupled=decoupled, loss=Clip(0.2, correction=None))
+    report = flow.check(placed(flow), SIZES)
+    assert report.codes == (("HF750",) if decoupled else ())
+    assert ("the loss Clip weighs nothing by the log-probs of sampling" in str(report)) == decoupled
 
 
 def _metrics(step: tuple[Any, ...]) -> ActorMetrics:
