@@ -37,7 +37,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import HfError, RoleError, WiringError
@@ -67,6 +67,8 @@ from hfdsl.types.dims import Size
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
+
+T = TypeVar("T")
 
 REMEMBERED_SAVES = 16
 """How many folders before the newest a process remembers, with the files that it wrote there."""
@@ -248,6 +250,11 @@ class Executor:
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Digest what the next steps export in these syncs."""
         self._export_digests.want(wanted)
+
+    def of_worker(self, role: str, function: Callable[[Any], T]) -> T:
+        """What a function gives for the worker of a role, outside of any step."""
+        with in_call(Call(self._seed, 0, -1, self._rank)):
+            return function(self._workers[role])
 
     def _call_role(self, role: str, method: str, function: Callable[..., Any], *args: Any) -> Any:
         """What ``function(role, worker, *args)`` returns; where the role has the method, all of it is loaded."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hfdsl.testing.fakes import fake, fake_batch, faked
     from hfdsl.testing.laws.check import BrokenLaws, check_laws, lawful
     from hfdsl.testing.laws.table import LAWS, Law
+    from hfdsl.testing.layouts import BrokenLayoutError, check_layout, check_layouts
     from hfdsl.testing.placements import DivergedError, check_placements
     from hfdsl.testing.queues import QUEUE_LAWS, BrokenQueueError, broken_laws, check_decisions
     from hfdsl.testing.replaying import Replayed, replay
@@ -23,6 +24,7 @@ __all__ = [
     "LAWS",
     "QUEUE_LAWS",
     "BrokenLaws",
+    "BrokenLayoutError",
     "BrokenQueueError",
     "BrokenRows",
     "BrokenWorker",
@@ -33,6 +35,8 @@ __all__ = [
     "broken_laws",
     "check_decisions",
     "check_laws",
+    "check_layout",
+    "check_layouts",
     "check_placements",
     "check_rows",
     "check_stream",
@@ -60,6 +64,9 @@ _HOMES = {
     "faked": "fakes",
     "replay": "replaying",
     "run_suite": "conformance",
+    "BrokenLayoutError": "layouts",
+    "check_layout": "layouts",
+    "check_layouts": "layouts",
     "BrokenLaws": "laws.check",
     "BrokenRows": "rows",
     "BrokenWorker": "workers",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from hfdsl.protocols.layouts import ByName, Generation, Parameter, Replicas, Shards, Slices, StandardLayout
@@ -21,6 +22,9 @@ ROWS: Final = ("o_proj.weight", "down_proj.weight")
 
 VOCABULARY: Final = ("model.embed_tokens.weight", "lm_head.weight")
 
+EXPORTED: Final = "model."
+"""What the names of a role's weights begin with, before those of the model."""
+
 
 def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
     """The parameters of the state ``"policy"`` as it is exported; none where the configuration does not have them.
@@ -32,7 +36,7 @@ def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
     >>> sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
     >>> config = ReferenceConfig(ModelConfig(config={"model_type": "llama", **sizes}))
     >>> [(each.name, each.shape) for each in state_parameters(config)["policy"]][:2]
-    [('model.embed_tokens.weight', (8, 4)), ('model.layers.0.self_attn.q_proj.weight', (4, 4))]
+    [('model.model.embed_tokens.weight', (8, 4)), ('model.model.layers.0.self_attn.q_proj.weight', (4, 4))]
     """
     model, lora = config.model, getattr(config, "lora", None)
     if lora is not None and lora.exports == "adapter":
@@ -46,7 +50,8 @@ def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
             Parameter("lm_head.weight", each.shape, model.dtype) for each in listed if each.name == VOCABULARY[0]
         ]
     count = sum(each.bytes // each.item_bytes for each in listed)
-    return {"policy": tuple(listed)} if listed and count == weight_count(model) else {}
+    exported = tuple(replace(each, name=EXPORTED + each.name) for each in listed)
+    return {"policy": exported} if exported and count == weight_count(model) else {}
 
 
 def _llama_like(model: ModelConfig) -> Iterator[Parameter]:
@@ -91,7 +96,7 @@ def model_layout(model: ModelConfig, tp: int) -> StandardLayout | None:
     >>> sizes = {"vocab_size": 9, "hidden_size": 4, "intermediate_size": 6}
     >>> sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
     >>> layout = model_layout(ModelConfig(config={"model_type": "llama", **sizes}), 2)
-    >>> layout.boxes(Parameter("model.layers.0.self_attn.k_proj.weight", (4, 4)), Mesh(tp=2), 1)
+    >>> layout.boxes(Parameter("model.model.layers.0.self_attn.k_proj.weight", (4, 4)), Mesh(tp=2), 1)
     (((2, 4), (0, 4)),)
     """
     values = model_config(model)
@@ -106,7 +111,7 @@ def model_layout(model: ModelConfig, tp: int) -> StandardLayout | None:
         | {"*.q_proj.*": Slices(0, units=heads)}
         | {f"*.{name}.*": Slices(0, units=key_heads) for name in ("k_proj", "v_proj")}
         | {f"*.{name}.*": Slices(0) for name in COLUMNS}
-        | (dict.fromkeys(VOCABULARY, Slices(0)) if vocabulary % tp == 0 else {})
+        | ({EXPORTED + name: Slices(0) for name in VOCABULARY} if vocabulary % tp == 0 else {})
     )
 
 

@@ -34,7 +34,7 @@ def values_of(kind: str, extra: dict[str, Any]) -> dict[str, Any]:
 def test_a_configuration_has_the_parameters_of_its_model(kind: str, extra: dict[str, Any], tied: bool) -> None:
     values = values_of(kind, {**extra, "tie_word_embeddings": tied})
     parameters = state_parameters(ReferenceConfig(ModelConfig(config=values)))["policy"]
-    shapes = {name: tuple(weight.shape) for name, weight in built(values).state_dict().items()}
+    shapes = {f"model.{name}": tuple(weight.shape) for name, weight in built(values).state_dict().items()}
     assert {each.name: each.shape for each in parameters} == shapes
     assert len(parameters) == len(shapes)
 
@@ -51,7 +51,7 @@ def test_a_configuration_has_the_slices_of_its_model(
     dims, layout, mesh = planned_slice_dims(built(values), 2), model_layout(model, 2), Mesh(tp=2)
     assert layout is not None
     for parameter in state_parameters(ReferenceConfig(model))["policy"]:
-        dim = dims.get(parameter.name)
+        dim = dims.get(parameter.name.removeprefix("model."))
         for rank in range(2):
             box = list(whole(parameter.shape))
             if dim is not None:

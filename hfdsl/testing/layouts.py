@@ -1,0 +1,168 @@
+"""Layouts: whether the parts that ranks hold are those that a layout says they hold.
+
+A worked example: of a fused weight of 8 rows, queries, keys and values, ``tp=2`` has a rank hold half of each. A role
+that cuts the fused rows in the middle instead has the right sizes, and other elements::
+
+    rows of the whole           Slices(blocks=(4, 2, 2)) on rank 0    a cut in the middle
+    0 1 2 3   4 5   6 7         0 1   4   6                           0 1 2 3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from math import prod
+from operator import methodcaller
+from typing import Any
+
+from hfdsl.deploy.weight_syncs import SyncSide, weight_syncs
+from hfdsl.plan.plan import Plan
+from hfdsl.protocols.boxes import Box, Range, in_words, total
+from hfdsl.protocols.layouts import Layout, Parameter
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.testing.arguments import nothing
+from hfdsl.types.numbers import brief
+
+__tracebackhide__ = True  # pytest shows the user's own lines
+
+
+class BrokenLayoutError(AssertionError):
+    """A rank holds other elements than its layout says."""
+
+
+def check_layout(
+    layout: Layout, mesh: Mesh, whole: Mapping[str, Any], held: Sequence[Mapping[str, Any]], *, role: str = ""
+) -> None:
+    """Hold a layout to the parts that ranks hold: each is the boxes of the whole that the layout says, in their order.
+
+    ``whole`` are the full tensors by name, of torch, NumPy or nested lists, best with elements that all differ;
+    ``held`` has the local tensors of each rank, in the order of ranks.
+
+    Raises:
+        BrokenLayoutError: with the first element that differs.
+        ProtocolError: HF734 where the layout cannot cut a parameter.
+
+    >>> from hfdsl.protocols.layouts import Slices
+    >>> whole = {"qkv": [0, 1, 2, 3, 4, 5, 6, 7]}
+    >>> check_layout(Slices(0, blocks=(4, 2, 2)), Mesh(tp=2), whole, [{"qkv": [0, 1, 4, 6]}, {"qkv": [2, 3, 5, 7]}])
+    >>> check_layout(Slices(0, blocks=(4, 2, 2)), Mesh(tp=2), whole, [{"qkv": [0, 1, 2, 3]}, {"qkv": [4, 5, 6, 7]}])
+    Traceback (most recent call last):
+    hfdsl.testing.layouts.BrokenLayoutError: rank 0 (pp=0 dp=0 tp=0): 'qkv'[2] is 2 instead of 4, from [4] of the whole
+    """
+    label = f"'{role}', " if role else ""
+    if len(held) != mesh.world_size:
+        raise BrokenLayoutError(f"{label}{mesh} has {mesh.world_size} ranks, and {len(held)} are held against it")
+    for rank, parts in enumerate(held):
+        where = f"{label}rank {rank} ({mesh.coordinates(rank)})"
+        for name, full in whole.items():
+            boxes = layout.boxes(Parameter(name, _shape(_nested(full))), mesh, rank)
+            fault = _fault(name, full, boxes, parts.get(name, parts.get(layout.stored_as(name))))
+            if fault is not None:
+                raise BrokenLayoutError(f"{where}: {fault}")
+
+
+def check_layouts(plan: Plan, *, seed: int = 0) -> None:
+    """Hold the layouts that roles of a plan declare to the weights that their ranks hold.
+
+    Starts all ranks in this process, has each role that exports a state return it whole, gives it to the roles that
+    load it, and compares what ``held_weights(state)`` of every rank gives with its boxes. Roles without that method,
+    or without a declared layout, are left out.
+
+    Raises:
+        BrokenLayoutError: with the rank and the first element that differs.
+        DefinitionError: HF922 where no role of a sync has both.
+    """
+    from hfdsl.runtime.local import LocalBackend
+
+    backend, checked = LocalBackend(plan, seed), False
+    try:
+        for sync in weight_syncs(plan.graph, plan.deployment):
+            exported = backend.of_workers(sync.source.role, partial(_exported, sync.source))
+            whole = next(filter(None, exported), {})
+            checked |= _check_side(backend, sync.source, whole)
+            if _holds(sync.target):
+                backend.of_workers(sync.target.role, partial(_load, sync.target, whole))
+                checked |= _check_side(backend, sync.target, whole)
+    finally:
+        backend.close()
+    if not checked:
+        raise nothing("check_layouts", f"no role of a sync in '{plan.name}' has a layout and held_weights(state)")
+
+
+def _exported(side: SyncSide, worker: Any) -> Mapping[str, Any]:
+    weights = getattr(worker, side.method)()
+    return weights if isinstance(weights, Mapping) else {}
+
+
+def _load(side: SyncSide, whole: Mapping[str, Any], worker: Any) -> None:
+    getattr(worker, side.method)(whole)
+
+
+def _holds(side: SyncSide) -> bool:
+    return side.effect.layout is not None and hasattr(side.placement.role, "held_weights")
+
+
+def _check_side(backend: Any, side: SyncSide, whole: Mapping[str, Any]) -> bool:
+    """Whether there was a layout to hold against its ranks."""
+    layout = side.layout() if _holds(side) else None
+    if layout is None:
+        return False
+    held: list[Mapping[str, Any]] = backend.of_workers(side.role, methodcaller("held_weights", side.effect.state))
+    parts = [{name: getattr(part, "tensor", part) for name, part in each.items()} for each in held]
+    check_layout(layout, side.placement.mesh, whole, parts, role=side.role)
+    return True
+
+
+# -- a part ------------------------------------------------------------------------------------------------------------
+
+
+def _fault(name: str, full: Any, boxes: Sequence[Box], part: Any) -> str | None:
+    """What is wrong with the part of a rank, or None."""
+    if not boxes:
+        return None if part is None or 0 in _shape(_nested(part)) else f"{name!r} is on it, and in no box of its layout"
+    if part is None:
+        return f"{name!r} is not on it, and {in_words(boxes[0])} of it should be"
+    indices, values, wholes = _indices(boxes), _nested(part), _nested(_in_dtype(full, part))
+    shape, expected = _shape(values), tuple(map(len, indices))
+    if total(boxes) != prod(expected):
+        return f"{name!r} has boxes {', '.join(map(in_words, boxes))}, which make no array together"
+    if shape != expected:
+        return f"{name!r} is of shape {shape}, and its boxes {', '.join(map(in_words, boxes))} are of {expected}"
+    for place in product(*map(range, shape)):
+        origin = tuple(index[i] for index, i in zip(indices, place, strict=True))
+        value, meant = _at(values, place), _at(wholes, origin)
+        if value != meant and not (value != value and meant != meant):  # NaN  # noqa: PLR0124
+            return (
+                f"{name!r}{list(place)} is {brief(value)} instead of {brief(meant)}, from {list(origin)} of the whole"
+            )
+    return None
+
+
+def _indices(boxes: Sequence[Box]) -> list[list[int]]:
+    """For each dim the indices of the whole, in the order of the local tensor."""
+    return [list(_flat(dict.fromkeys(box[dim] for box in boxes))) for dim in range(len(boxes[0]))]
+
+
+def _flat(ranges: Iterable[Range]) -> Iterator[int]:
+    return (index for start, stop in ranges for index in range(start, stop))
+
+
+def _in_dtype(full: Any, part: Any) -> Any:
+    """The whole in the dtype of a part of it, as a sync converts it."""
+    same = getattr(full, "dtype", None) == getattr(part, "dtype", None)
+    return full if same or not hasattr(full, "to") else full.to(part.dtype)
+
+
+def _nested(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _shape(nested: Any) -> tuple[int, ...]:
+    return (len(nested), *(_shape(nested[0]) if nested else ())) if isinstance(nested, (list, tuple)) else ()
+
+
+def _at(nested: Any, place: Sequence[int]) -> Any:
+    for index in place:
+        nested = nested[index]
+    return nested

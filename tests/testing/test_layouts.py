@@ -1,0 +1,154 @@
+"""The law of declared layouts: true ones hold, and every wrong one is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from hfdsl.errors import DefinitionError
+from hfdsl.protocols.layouts import Layout, Only, Parameter, Replicas, Slices, Tied
+from hfdsl.rl.batches import Prompts as Questions
+from hfdsl.rl.batches import Rollout
+from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig, Sampler, SamplerConfig
+from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.testing import BrokenLayoutError, check_layout, check_layouts
+from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
+
+SIZES = {"model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32}
+SIZES |= {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@given(st.data())
+def test_what_frameworks_hold_is_what_layouts_say(data: st.DataObject) -> None:
+    mesh, parameter = data.draw(meshes(most=8)), data.draw(parameters())
+    cuts = data.draw(cut_lists(parameter, mesh))
+    whole = torch.arange(parameter.bytes // parameter.item_bytes).reshape(parameter.shape)
+    held = [local_tensor(whole, cuts, mesh, rank) for rank in range(mesh.world_size)]
+    parts = [{} if part is None else {"weight": part} for part in held]
+    check_layout(composed(cuts), mesh, {"weight": whole}, parts)
+    rank = data.draw(st.sampled_from([rank for rank, part in enumerate(held) if part is not None]))
+    changed = parts[rank]["weight"].clone()
+    place = tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)
+    changed[place] += 1
+    parts[rank] = {"weight": changed}
+    with pytest.raises(BrokenLayoutError, match=rf"rank {rank} .*is {changed[place]} instead of {changed[place] - 1}"):
+        check_layout(composed(cuts), mesh, {"weight": whole}, parts)
+
+
+@pytest.mark.parametrize(
+    ("layout", "parts", "problem"),
+    [
+        (Slices(0), [[0, 1], [2, 3], [0]], "2 ranks, and 3 are held against it"),
+        (Slices(0), [[0, 1], [2, 3, 4]], r"rank 1 .* is of shape \(3,\), and its boxes \[2:4\] are of \(2,\)"),
+        (Slices(0), [[0, 1], None], r"rank 1 .* is not on it, and \[2:4\] of it should be"),
+        (Only(axis="tp", at=(0,)), [[0, 1, 2, 3], [0]], "rank 1 .* is on it, and in no box of its layout"),
+        (Slices(0), [[0, 1], [3, 2]], r"'a'\[0\] is 3 instead of 2, from \[2\] of the whole"),
+    ],
+)
+def test_parts_of_another_layout(layout: Layout, parts: list[list[int] | None], problem: str) -> None:
+    held = [{} if part is None else {"a": part} for part in parts]
+    with pytest.raises(BrokenLayoutError, match=problem):
+        check_layout(layout, hf.Mesh(tp=2), {"a": [0, 1, 2, 3]}, held)
+
+
+def test_a_tied_parameter_may_be_held_under_the_name_of_the_stored_one() -> None:
+    whole = {"embedding": [1, 2], "head": [1, 2]}
+    check_layout(Tied(Replicas(), {"head": "embedding"}), hf.Mesh(), whole, [{"embedding": [1, 2]}])
+
+
+class B(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    ids: hf.i64[B]
+
+
+class Trainer(hf.Worker):
+    qkv = tuple(range(8))
+
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def update(self, rows: Rows) -> None: ...
+
+    @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> dict[str, list[int]]:
+        return {"qkv": list(self.qkv)}
+
+
+class Engine(hf.Worker):
+    """Declares its fused rows as blocks; ``blocks`` are those that it really cuts."""
+
+    def __init__(self, *blocks: int) -> None:
+        self.blocks, self.part = blocks, list[int]()
+
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def score(self, rows: Rows) -> Rows:
+        return rows
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=Slices(0, blocks=(4, 2, 2)))
+    def load(self, weights: dict[str, list[int]]) -> None:
+        rows, start = weights["qkv"], 0
+        for block in self.blocks:
+            half = block // 2
+            self.part += rows[start + self.rank * half : start + (self.rank + 1) * half]
+            start += block
+
+    def held_weights(self, state: str) -> dict[str, list[int]]:
+        return {"qkv": self.part}
+
+
+@hf.dataflow
+def flow(rows: Rows, trainer: Trainer, engine: Engine) -> None:
+    trainer.update(engine.score(rows))
+    hf.sync(trainer, engine)
+
+
+def planned(*blocks: int) -> Any:
+    trainer = hf.place(Trainer, pool=hf.ResourcePool([1], name="train"))
+    engine = hf.place(Engine, *blocks, pool=hf.ResourcePool([2], name="engines"), mesh=hf.Mesh(tp=2))
+    return flow.compile(hf.Deployment(trainer=trainer, engine=engine), {B: 4})
+
+
+def test_a_running_role_is_held_against_its_declaration() -> None:
+    check_layouts(planned(4, 2, 2))
+    with pytest.raises(BrokenLayoutError, match=r"'engine', rank 0 .*'qkv'\[2\] is 2 instead of 4, from \[4\]"):
+        check_layouts(planned(8))
+
+
+@pytest.mark.parametrize("mesh", [hf.Mesh(tp=2), hf.Mesh(dp=2, tp=2, gen_tp=1)], ids=str)
+def test_ready_roles_hold_what_they_declare(mesh: hf.Mesh) -> None:
+    @hf.dataflow
+    def ready(prompts: Questions, actor: Actor, sampler: Sampler) -> Rollout:
+        rollout = sampler.generate(prompts)
+        hf.sync(actor, sampler)
+        return rollout
+
+    model, generation = ModelConfig(config=SIZES, pad_token=0), GenerationConfig(max_tokens=2)
+    other = replace(model, seed=model.seed + 1)  # other weights, until the actor's are loaded
+    engines = hf.ResourcePool([mesh.world_size], name="engines")
+    deployment = hf.Deployment(
+        actor=hf.place(Actor, ActorConfig(model, generation), pool=hf.ResourcePool([2]), mesh=hf.Mesh(tp=2)),
+        sampler=hf.place(Sampler, SamplerConfig(other, generation), pool=engines, mesh=mesh),
+    )
+    check_layouts(ready.compile(deployment))
+
+
+def test_a_program_without_anything_to_compare() -> None:
+    @hf.dataflow
+    def none(rows: Rows, trainer: Trainer) -> None:
+        trainer.update(rows)
+
+    plan = none.compile(hf.Deployment(trainer=hf.place(Trainer, pool=hf.ResourcePool([1]))), {B: 4})
+    with pytest.raises(DefinitionError, match="no role of a sync in 'none' has a layout"):
+        check_layouts(plan)
+    assert Parameter("a", (2,)).bytes == 4
