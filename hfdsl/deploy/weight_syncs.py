@@ -34,7 +34,7 @@ class SyncSide:
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters of the state that the role states; none where it states none, or a base class of it does."""
         place = self.placement
-        if any(_overrides(place.role, name, stated_by="state_parameters") for name in ("__init__", self.method)):
+        if any(overrides(place.role, name, stated_by="state_parameters") for name in ("__init__", self.method)):
             return ()
         return declared_parameters(place.role, place.args, place.kwargs).get(self.effect.state, ())
 
@@ -53,7 +53,7 @@ class SyncSide:
         try:
             layout = declared(place.mesh, *place.args, **place.kwargs)
         except Exception:
-            if _overrides(place.role, "__init__", stated_by=self.method):
+            if overrides(place.role, "__init__", stated_by=self.method):
                 return None  # it takes the arguments of another constructor
             raise
         if layout is None or isinstance(layout, Layout):
@@ -112,7 +112,7 @@ def _sides(deployment: Deployment | None, node: Node, kind: EffectKind) -> Itera
                 yield SyncSide(node, node.op.role, method, place, effect)
 
 
-def _overrides(role: type, name: str, stated_by: str) -> bool:
+def overrides(role: type, name: str, stated_by: str) -> bool:
     """Whether a class below the one that defines ``stated_by`` overrides what that one has or inherits as ``name``."""
     stating: type = next((each for each in role.__mro__ if stated_by in vars(each)), object)
     defining = [each for each in role.__mro__ if name in vars(each) and each not in (Worker, object)]

@@ -15,6 +15,7 @@ from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.protocol import Gives, Protocol
 from hfdsl.protocols.register import Registration, registered_methods
+from hfdsl.protocols.state import effects_of
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.bounds import Within, bounds_of
 from hfdsl.types.columns import (
@@ -138,8 +139,12 @@ class Signature:
 
     @property
     def gives(self) -> Gives:
-        """The kind of value that the caller receives: a whole value, or a list over ranks or stages."""
-        return self.registration.gives if self.registration else "whole"
+        """The kind of value that the caller receives: a whole value, or a list over ranks or stages.
+
+        A state is one value, also where each rank exports its part of it.
+        """
+        exports_parts = any(effect.kind == "exports" and effect.layout for effect in effects_of(self.body))
+        return self.registration.gives if self.registration and not exports_parts else "whole"
 
     @property
     def per_rank(self) -> bool:

@@ -30,6 +30,7 @@ from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.edges import edges
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.plan import DRIVER, Balance, Plan, Step, ValueLayout
+from hfdsl.plan.scheduling import scheduled
 from hfdsl.plan.sizes import rows_in
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.batches import schema
@@ -89,6 +90,8 @@ def _plan(context: Context, report: Report, switches: Optimize) -> CompiledPlan:
     steps = _balanced(steps, context) if switches.balance else steps
     stage_of = split(context.program.graph).of
     steps.sort(key=lambda step: stage_of[step.node])  # stable, so without queues nothing moves
+    steps = scheduled(steps, context.program.graph, deployment, groups)
+    layouts |= {step.node: step.layout for step in steps}
     steps = _stages(steps, context, groups)
     gpus = SharedGpus(context)
     plan = CompiledPlan(
@@ -173,7 +176,11 @@ def _role_step(context: Context, groups: tuple[ProcessGroup, ...], node: Node, o
         chunk_of=protocol.chunk_of(mesh),
         per_rank=per_rank,
         layout=_layout(
-            group.name, protocol.collected(mesh), protocol.joins, op.signature, protocol.splits or registration.cuts
+            group.name,
+            protocol.collected(mesh),
+            op.signature.gives == "whole",
+            op.signature,
+            protocol.splits or registration.cuts,
         ),
     )
 

@@ -17,6 +17,7 @@ from hfdsl.plan.payloads import ANY_HOST, DRIVER_PROCESS, Destination, Process, 
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.reading import Read, locate_arguments, locate_reads, locate_result, locate_row_weights, locate_whole
 from hfdsl.plan.rows import RowTable, RuntimeQuery, runtime_queries
+from hfdsl.plan.scheduled import WEIGHTS_FOR
 from hfdsl.plan.segments import Dependencies, dependencies
 from hfdsl.plan.transports import broadcasts, goes_direct
 
@@ -110,8 +111,8 @@ class RoutingContext:
         """How a process receives what it reads.
 
         Through the object store rows go to a host once, for all who read them there. Directly they go to each process
-        separately, so that none receives rows that only another one reads. Row weights go to the driver, apart from the
-        rows themselves.
+        separately, so that none receives rows that only another one reads; so do parts of weights. Row weights go to
+        the driver, apart from the rows themselves.
         """
         producer = self.producer(read.node, read.chunk)
         direct = goes_direct(self.plan, self.topology.direct_groups, read.node, process[0])
@@ -120,7 +121,7 @@ class RoutingContext:
         if (read.node, all_connected) in self.whole_columns and not is_row_weight(read.columns[0]):
             return Channel(all_connected, ANY_HOST)
         direct = direct and self.topology.reaches(producer, process)
-        separate = direct or read.node in self.inline_inputs
+        separate = direct or read.node in self.inline_inputs or read.columns[0].startswith(WEIGHTS_FOR)
         return Channel(direct, process if separate else self.topology.host_of(process))
 
     def all_reads(self) -> Iterator[tuple[Process, Read]]:

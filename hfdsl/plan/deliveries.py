@@ -78,6 +78,7 @@ from hfdsl.plan.payloads import (
 )
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.reading import Read, Reader, locating_reader
+from hfdsl.plan.scheduled import WEIGHTS_FOR
 from hfdsl.plan.segments import Segment, Task
 from hfdsl.protocols.ranges import RowRange, RowRanges, merged
 from hfdsl.types.batches import schema
@@ -199,7 +200,8 @@ def _leaving_columns(
     plan, bounds = context.plan, context.table.bounds.get(read.node)
     every_row = ((0, bounds[read.chunk + 1] - bounds[read.chunk] if bounds else 0),)
     pruned_rows = read.rows if plan.optimize.row_pruning and channel.destination is not ANY_HOST else None
-    pruned_columns = plan.optimize.column_pruning or is_row_weight(read.columns[0])
+    derived = is_row_weight(read.columns[0]) or read.columns[0].startswith(WEIGHTS_FOR)
+    pruned_columns = plan.optimize.column_pruning or derived
     for column in read.columns if pruned_columns else _columns(plan, read.node):
         yield column, (pruned_rows or every_row) if reader.has_rows(read.node, column) else None
 

@@ -139,12 +139,14 @@ def _edges(
         each = plan.value_bytes[source] or 0
         total[source] = each * len(readers)
         moved[source] = each * sum(reader != plan.layouts[source].producer(0) for reader in readers)
+    if step.sync is not None:
+        total[step.sync.export], moved[step.sync.export] = sum(step.sync.schedule.needed), step.sync.moved_bytes
     # The row table has rebalanced rows in their order; with weights, every one of them may have to move.
     for source in rebalanced & columns.keys():
         moved[source] = total[source]
     for source, names in columns.items():
         has_size = table is not None or source in plan.value_bytes
-        known = has_size and all(sizes[source, name] is not None for name in names)
+        known = (has_size and all(sizes[source, name] is not None for name in names)) or step.sync is not None
         yield Edge(
             source=source,
             target=step.node,

@@ -140,11 +140,17 @@ class Measure:
     def __init__(self, plan: Plan, table: RowTable, sizes: Mapping[Any, int]) -> None:
         self._plan, self._table, self._sizes = plan, table, sizes
         self._rows: dict[tuple[int, str], int | None] = {}
+        self._parts = dict[tuple[int, int], dict[str, int]]()
+        for sync in (step.sync for step in plan.steps if step.sync is not None):
+            for target in range(sync.schedule.target_mesh.world_size):
+                for source, size in sync.bytes_from(target).items():
+                    self._parts.setdefault((sync.export, source), {})[sync.column(target)] = size
 
     def chunk(self, node: int, chunk: int) -> tuple[ColumnSlice, ...]:
         """All columns of a chunk."""
         result_type = self._plan.node(node).result
         columns = tuple(schema(result_type.record).fields) if isinstance(result_type, RecordType) else (VALUE,)
+        columns = tuple(self._parts.get((node, chunk), columns))
         bounds = self._table.bounds.get(node)
         rows = ((0, bounds[chunk + 1] - bounds[chunk]),) if bounds else None
         return tuple(ColumnSlice(node, chunk, column, rows) for column in columns)
@@ -157,6 +163,8 @@ class Measure:
         spec = stored_spec(result_type, part.column)
         if isinstance(spec, MetricSpec):
             return 0
+        if (parts := self._parts.get((part.node, part.chunk))) is not None:
+            return parts[part.column]
         if part.node in self._plan.value_bytes:
             return self._plan.value_bytes[part.node]
         if isinstance(result_type, ListType) or isinstance(spec, ObjSpec):

@@ -15,6 +15,7 @@ from hfdsl.graph.program import Graph, Node, Operand, Ref
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.stages import HeldState, Split, split
 from hfdsl.plan.optimize import Optimize
+from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.plan.versions import read_lags
 from hfdsl.protocols.dispatch import Functions
 from hfdsl.protocols.mesh import Mesh
@@ -62,7 +63,8 @@ class Step:
     ``chunk_of[i]`` is the chunk of ``ranks[i]``. With ``per_rank`` every rank gets its own entry of a list,
     otherwise with ``chunks == 1`` the whole value. ``rows_from`` is the node whose rows are split, ``balance``
     what they are balanced by; a function keeps the partition of its rows that the steps it ``follows`` have. ``custom``
-    is a protocol given as a pair of functions.
+    is a protocol given as a pair of functions. ``parts`` are the syncs by schedule of the weights that it exports, and
+    ``sync`` is that of those that it loads.
     """
 
     node: int
@@ -83,6 +85,8 @@ class Step:
     balance: Balance | None = None
     follows: tuple[int, ...] = ()
     stage: int = 0
+    parts: tuple[ScheduledSync, ...] = ()
+    sync: ScheduledSync | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,6 +284,12 @@ class Read:
 
 def locate_reads(plan: Plan, step: Step, table: RowTable) -> tuple[tuple[Read, ...], ...]:
     """What each rank of a step reads; ranks that get the same chunk share a tuple."""
+    if step.sync is not None:
+        sync = step.sync
+        return tuple(
+            tuple(Read(sync.export, source, (sync.column(rank),), None) for source in sync.schedule.sources[rank])
+            for rank in step.ranks
+        )
     reader = locating_reader(plan, table)
     keys = range(len(step.ranks)) if step.per_rank else step.chunk_of
     by_key = {key: tuple(_reads(reader, step, key)) for key in dict.fromkeys(keys)}

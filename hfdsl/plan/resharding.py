@@ -191,6 +191,35 @@ class Schedule:
         """What a rank of the target receives, in the order of ``transfers``."""
         return tuple(transfer for parameters in self.buckets for transfer in self.of(parameters, target))
 
+    def pieces_of(self, target: int) -> Iterator[Transfer]:
+        """All that a rank has after the sync, in pieces: what it receives, and what is in its process already."""
+        for parameter in self.parameters:
+            route, number = self._places[parameter.name]
+            for need in route.needs:
+                if target in need.ranks:
+                    turn = number * len(need.ranks) + need.ranks.index(target)
+                    for piece in need.pieces:
+                        kept = piece.holding is need.owned
+                        source = self.shared[target] if kept else self._owner(piece, target, turn)
+                        yield Transfer(parameter, piece.box, source, target)
+
+    @cached_property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """For each target rank the ranks of ``pieces_of``."""
+        sources: list[set[int]] = [set() for _ in range(self.target_mesh.world_size)]
+        for route in self.routes:
+            for need in route.needs:
+                for place, rank in enumerate(need.ranks):
+                    for piece in need.pieces:
+                        if piece.holding is need.owned:
+                            sources[rank].add(self.shared[rank])
+                            continue
+                        turns = min(len(route.parameters), len(piece.holding.ranks))  # after which they repeat
+                        sources[rank] |= {
+                            self._owner(piece, rank, number * len(need.ranks) + place) for number in range(turns)
+                        }
+        return tuple(tuple(sorted(ranks)) for ranks in sources)
+
     def messages(self, target: int) -> int:
         """How many messages a rank receives: one for each bucket and rank that sends some of it."""
         return sum(len({transfer.source for transfer in self.of(bucket, target)}) for bucket in self.buckets)

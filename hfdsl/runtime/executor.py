@@ -37,12 +37,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import HfError, RoleError, WiringError
 from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.program import Constant, Input, Ref
+from hfdsl.graph.signatures import VALUE
 from hfdsl.graph.value_checks import check_finite_arguments, check_finite_result
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan, Step
@@ -61,7 +63,7 @@ from hfdsl.runtime.role_errors import role_error
 from hfdsl.runtime.state_files import FlatState, StateWriter, load_worker, unflatten_state, worker_state
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
 from hfdsl.runtime.store_files import read_stores, write_stores
-from hfdsl.runtime.verification import DTypes, ExportDigests, VerifiedSync, rank_digests
+from hfdsl.runtime.verification import DTypes, ExportDigests, HeldBoxes, VerifiedSync, rank_digests
 from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.dims import Size
 
@@ -242,7 +244,8 @@ class Executor:
         def taken(_: str, worker: Any) -> Digests | None:
             start = Call(self._seed, 0, -1, self._rank)
             with in_call(start):
-                return rank_digests(worker, sync.state, self._rank, dtypes)
+                places = HeldBoxes.of(self._steps.values(), role, sync.state)
+                return rank_digests(worker, sync.state, self._rank, dtypes, places)
 
         digests: Digests | None = self._call_role(role, "held_weights", taken)
         return digests
@@ -329,6 +332,8 @@ class Executor:
             arguments = dict(dispatched) if dispatched is not None else _arguments(step, index, reader)
             try:
                 columns = self._call_body(call, step, index, arguments, spec.table)
+                if step.parts:
+                    columns = _parts(step, self._rank, columns)
             except WiringError as error:  # of what the body did: say where it is written
                 raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
             if node in task.keeps or node in sent_nodes or step.custom:
@@ -392,6 +397,8 @@ class Executor:
         body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
         if self._recorder is not None:
             body = self._recorder.around(step.label, current, body)
+        if step.parts and step.role is not None and hasattr(self._workers[step.role], "held_weights"):
+            body = partial(self._workers[step.role].held_weights, step.parts[0].state)  # the method returns whole ones
         peers: AbstractContextManager[None] = nullcontext()
         if self._collectives and step.role and len(step.ranks) < self._deployment[step.role].mesh.world_size:
             peers = without_peers((self._collectives, self._rank), step.label)
@@ -415,6 +422,13 @@ class Executor:
         return columns
 
 
+def _parts(step: Step, rank: int, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what a step exports, the parts that each reader gets from this rank."""
+    from hfdsl.runtime.resharding import exported_parts
+
+    return dict(exported_parts(step.parts, step.ranks.index(rank), columns[VALUE], step.label))
+
+
 def _load_state(_: str, worker: Any, state: FlatState) -> None:
     worker.load_state(unflatten_state(state))
 
@@ -433,6 +447,13 @@ def _row_name(call: Call) -> Callable[[int], str]:
 
 def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
     """The arguments of the rank ``step.ranks[index]``, read from the store."""
+    if step.sync is not None:
+        from hfdsl.runtime.resharding import joined_parts
+
+        [(name, _)], rank = step.arguments, step.ranks[index]
+        column, sources = step.sync.column(rank), step.sync.schedule.sources[rank]
+        parts = [reader.fetch(step.sync.export, column, source, None) for source in sources]
+        return {name: joined_parts(step.sync, rank, parts)}
     chunk = step.chunk_of[index]
     arguments: dict[str, Any] = {}
     for name, operand in step.arguments:

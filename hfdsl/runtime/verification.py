@@ -17,21 +17,25 @@ when ``verify`` is called. Weights are compared in the dtype of the copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hfdsl.errors import SyncError
 from hfdsl.graph.program import Ref
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.protocols.boxes import Box, in_words
+from hfdsl.protocols.boxes import Box, in_words, total
+from hfdsl.protocols.call import current_call
 from hfdsl.protocols.dispatch import Execute
+from hfdsl.protocols.layouts import Layout, Parameter
+from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.register import registration_of
 from hfdsl.protocols.state import EffectKind, effects_of, methods_with
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.digests import Digests
+    from hfdsl.runtime.digests import Digests, HeldPart
 
 DTypes: TypeAlias = Mapping[str, str]
 """The dtypes of weights, by name."""
@@ -127,7 +131,9 @@ class ExportDigests:
         for sync, dtypes in self._wanted.items():
             if sync.source == step.role and sync.state in _states(step, "exports"):
                 pieces = pieces_of(worker.held_weights(sync.state) if hasattr(worker, "held_weights") else result)
-                self._taken[sync] = None if pieces is None else digests(pieces.items(), dtypes)
+                places = HeldBoxes.of([step], step.role, sync.state)
+                rank = current_call().rank
+                self._taken[sync] = None if pieces is None else digests(_placed(pieces, places, rank), dtypes)
 
     def taken(self, sync: VerifiedSync) -> Digests | None:
         """Those of the last export; None where this rank takes no part."""
@@ -137,7 +143,38 @@ class ExportDigests:
         return bool(self._wanted)
 
 
-def rank_digests(worker: Any, state: str, rank: int, dtypes: DTypes | None) -> Digests | None:
+@dataclass(frozen=True, slots=True)
+class HeldBoxes:
+    """Which boxes of parameters the ranks of a role have, where a sync by schedule says so."""
+
+    layout: Layout
+    mesh: Mesh
+    parameters: tuple[Parameter, ...]
+
+    @classmethod
+    def of(cls, steps: Iterable[Step], role: str, state: str) -> HeldBoxes | None:
+        """What the steps of a role say of a state."""
+        for step in steps:
+            for sync in step.parts if step.role == role else ():
+                if sync.state == state:
+                    return cls(sync.source_layout, sync.schedule.source_mesh, sync.schedule.parameters)
+            if step.sync is not None and (step.role, step.sync.state) == (role, state):
+                schedule = step.sync.schedule
+                return cls(step.sync.target_layout, schedule.target_mesh, schedule.parameters)
+        return None
+
+
+def _placed(pieces: Mapping[str, HeldPart], places: HeldBoxes | None, rank: int) -> Iterable[tuple[str, HeldPart]]:
+    if places is None:
+        return pieces.items()
+    from hfdsl.runtime.resharding import located
+
+    return located(pieces, places.layout, places.parameters, places.mesh, rank)
+
+
+def rank_digests(
+    worker: Any, state: str, rank: int, dtypes: DTypes | None, places: HeldBoxes | None = None
+) -> Digests | None:
     """The digests of what a rank holds of a state; None where the role gives no access to it.
 
     ``held_weights(state)`` gives it. Without that method it is what the exporting method returns, or ``state()``.
@@ -153,7 +190,7 @@ def rank_digests(worker: Any, state: str, rank: int, dtypes: DTypes | None) -> D
     else:
         value = worker.state() if hasattr(worker, "state") else None
     pieces = pieces_of(value)
-    return None if pieces is None else digests(pieces.items(), dtypes)
+    return None if pieces is None else digests(_placed(pieces, places, rank), dtypes)
 
 
 # -- in the driver -----------------------------------------------------------------------------------------------------
@@ -202,6 +239,8 @@ def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Part
     if _extent(source) != _extent(target):
         sizes = f"{_extent(target)} in '{sync.target}' and {_extent(source)} in '{sync.source}'"
         raise _different(sync.target, name, (), f"'{name}' of '{sync.state}' has the shape {sizes}")
+    if not (_tiles(source) and _tiles(target)):
+        return  # digests of parts that overlap do not add up
     for box, replicas in source.items():
         if len(set(replicas.values())) > 1:
             ranks, part = _minority(replicas), f"'{name}'{_place(box, source)} of '{sync.state}'"
@@ -215,6 +254,11 @@ def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Part
         where = places.pop() if len(places) == 1 else ""
         problem = f"'{sync.target}' holds other values of '{name}'{where} of '{sync.state}' on {_listed(wrong)}"
         raise _different(sync.target, name, wrong, f"{problem} than '{sync.source}' exported")
+
+
+def _tiles(parts: _Parts) -> bool:
+    """Whether each element is in one part."""
+    return total(parts) == prod(_extent(parts))
 
 
 def _wrong(source: _Parts, target: _Parts, expected: int) -> tuple[int, ...]:

@@ -163,24 +163,29 @@ def held_adapter(module: Policy) -> Iterator[tuple[str, HeldPart]]:
 
 
 def check_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
-    """Refuse whole weights that are not all of a module's, or of its adapter, where it has one.
+    """Refuse weights, whole or this rank's slices, that are not all of a module's, or of its adapter, where it has one.
 
     Raises:
         WiringError: HF956.
     """
     shapes = adapter_shapes(module) if adapter_names(module) else full_shapes(module)
+    state = module.state_dict()
+    for name in slice_dims(module).keys() & weights.keys() & shapes.keys():
+        if weights[name].shape == state[name].shape:
+            shapes[name] = tuple(state[name].shape)
     for _ in fitting(weights.items(), shapes, "copy of the policy"):
         pass
 
 
 def load_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
-    """Load whole weights, or an adapter's, into a module of which this rank may hold a shard or a slice."""
+    """Load weights, or an adapter's, whole or this rank's slices, into a module of which it may hold a part."""
     state, dims = module.state_dict(), slice_dims(module)
     inner = adapter_names(module)
     with torch.no_grad():
         for name, weight in weights.items():
             target = state[inner.get(name, name)]
-            value = local_slice(weight, dims[name], module.tp) if name in dims else weight
+            whole = name in dims and weight.shape != target.shape
+            value = local_slice(weight, dims[name], module.tp) if whole else weight
             value = value.to(target.device, target.dtype)
             if isinstance(target, DTensor):
                 # Every rank has the whole weight, so each takes its shard without a broadcast.

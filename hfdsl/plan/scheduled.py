@@ -1,0 +1,53 @@
+"""Syncs by schedule: each rank that loads weights gets its parts from ranks that hold them, without a whole copy.
+
+A worked example. An actor on ``tp=2`` exports a weight of 8 rows as ``Slices(0)``, two engines load all of it::
+
+    node   step            reads
+    4      actor.weights   -
+    5      engine.load     on rank 0: "weights for 5 0" of chunks 0 and 1
+                           on rank 1: "weights for 5 1" of chunks 0 and 1
+
+The result of ``actor.weights`` is a value on both ranks, and no rank reads all of it. Its columns are the parts that a
+reader needs of it: ``{"weight": {((0, 4), (0, 4)): tensor}}``. So parts travel as columns of any value do: in place
+where the reader is in the same process, else directly from GPU to GPU or through the object store, each once.
+
+A sync has a schedule if the layouts of both sides and the parameters are known, and a side declares that it has parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hfdsl.plan.resharding import Schedule
+from hfdsl.protocols.layouts import Layout
+
+WEIGHTS_FOR = "weights for "
+"""Prefix of the columns with the parts of a state for one reader; no declared column has spaces in its name."""
+
+
+@dataclass(frozen=True)
+class ScheduledSync:
+    """A load of weights by schedule; nodes are those of the steps, and layouts those of ``schedule``'s two sides."""
+
+    state: str
+    export: int
+    load: int
+    schedule: Schedule
+    source_layout: Layout
+    target_layout: Layout
+
+    def column(self, target: int) -> str:
+        """The column with the parts for a target rank."""
+        return f"{WEIGHTS_FOR}{self.load} {target}"
+
+    def bytes_from(self, target: int) -> dict[int, int]:
+        """The bytes of the parts for a target rank, by the source rank that has them."""
+        counts = dict[int, int]()
+        for transfer in self.schedule.pieces_of(target):
+            counts[transfer.source] = counts.get(transfer.source, 0) + transfer.bytes
+        return counts
+
+    @property
+    def moved_bytes(self) -> int:
+        """The bytes that go from process to process."""
+        return sum(self.schedule.received)

@@ -1,0 +1,111 @@
+"""Which syncs of a plan go by schedule: those of weights in parts whose parameters and layouts are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hfdsl.deploy.deployment import Deployment, ProcessGroup
+from hfdsl.deploy.pools import node_runs
+from hfdsl.deploy.weight_syncs import WeightSync, overrides, weight_syncs
+from hfdsl.graph.columns import result_origins
+from hfdsl.graph.program import Graph, Ref
+from hfdsl.graph.signatures import StaticType
+from hfdsl.plan.plan import Step, ValueLayout
+from hfdsl.plan.resharding import Schedule, compile_schedule
+from hfdsl.plan.scheduled import ScheduledSync
+from hfdsl.protocols.boxes import whole
+from hfdsl.protocols.layouts import Replicas
+from hfdsl.protocols.mesh import Mesh
+
+
+def scheduled(
+    steps: Sequence[Step], graph: Graph, deployment: Deployment, groups: tuple[ProcessGroup, ...]
+) -> list[Step]:
+    """The steps, with the schedules of those that export and load weights in parts.
+
+    Raises:
+        ProtocolError: HF734, HF735, HF736 where layouts do not fit; the check has reported that.
+    """
+    by_node = {step.node: step for step in steps}
+    known = {
+        (sync.source.role, sync.source.method, sync.target.role, sync.target.method): sync
+        for sync in weight_syncs(graph, deployment)
+    }
+    readers: dict[int, list[Step]] = {}
+    for step in steps:
+        for _, operand in step.arguments:
+            if isinstance(operand, Ref) and operand.node in by_node:
+                readers.setdefault(operand.node, []).append(step)
+    returned = {origin for ref in graph.output.refs() for origin, _ in result_origins(graph, ref)}
+    hosts = {group.name: _hosts(group) for group in groups}
+    changed: dict[int, Step] = {}
+    for node, loads in readers.items():
+        export = by_node[node]
+        syncs: list[ScheduledSync] = []
+        for load in loads:
+            sync = known.get((export.role or "", export.signature.name, load.role or "", load.signature.name))
+            by_schedule = None if sync is None else _scheduled(export, load, sync, hosts)
+            syncs += [] if by_schedule is None else [by_schedule]
+        if node not in returned and len(syncs) == len(loads):
+            layout = ValueLayout(export.group, export.ranks, lists=True)
+            changed[node] = replace(export, layout=layout, parts=tuple(syncs))
+            changed |= {load.node: replace(load, sync=sync) for load, sync in zip(loads, syncs, strict=True)}
+    return [changed.get(step.node, step) for step in steps]
+
+
+def _hosts(group: ProcessGroup) -> list[int]:
+    """A number for the host of each rank: before launch, two pools are taken to be on different hosts."""
+    places = [(id(root), node) for root, node, slots in node_runs(group.pool) for _ in range(slots)]
+    numbers = {place: hash(place) for place in places}
+    return [numbers[place] for place in places]
+
+
+def _scheduled(export: Step, load: Step, sync: WeightSync, hosts: Mapping[str, Sequence[int]]) -> ScheduledSync | None:
+    """The schedule of a sync; None where it goes as a whole."""
+    source, target = sync.source.layout(), sync.target.layout()
+    takes_all = load.chunks == 1 and not load.per_rank and load.custom is None and len(load.arguments) == 1
+    plain = isinstance(export.signature.returns, StaticType) and export.custom is None
+    if source is None or target is None or not sync.declared or not takes_all or not plain:
+        return None
+    parameters = [loaded for _, loaded in sync.pairs(source, target)]
+    if not parameters:
+        return None
+    role = sync.source.placement.role
+    if hasattr(role, "held_weights") and (_broadcasts(sync) or overrides(role, sync.source.method, "held_weights")):
+        return None
+    source_mesh, target_mesh = sync.source.placement.mesh, sync.target.placement.mesh
+    if len(load.ranks) != target_mesh.world_size:
+        return None
+    ranks = export.ranks
+    if len(ranks) != source_mesh.world_size:  # one rank has all of it
+        source, source_mesh = Replicas(), Mesh()
+    shared = {rank: rank for rank in ranks} if export.group == load.group else {}
+    schedule = compile_schedule(
+        parameters,
+        source,
+        source_mesh,
+        target,
+        target_mesh,
+        {rank: ranks.index(source_rank) for rank, source_rank in shared.items() if rank < target_mesh.world_size},
+        in_place=False,
+        hosts=([hosts[export.group][rank] for rank in ranks], hosts[load.group]),
+    )
+    if _goes_whole(schedule):
+        return None
+    return ScheduledSync(sync.state, export.node, load.node, schedule, source, target)
+
+
+def _broadcasts(sync: WeightSync) -> bool:
+    """Whether a role whose method returns whole weights has a faster way: a broadcast between GPUs."""
+    source, target = sync.source.placement.pool, sync.target.placement.pool
+    return source is not target and source.use_gpu and target.use_gpu
+
+
+def _goes_whole(schedule: Schedule) -> bool:
+    """Whether every rank on both sides has all of what it has any of."""
+    return all(
+        boxes == (whole(route.shape),)
+        for route in schedule.routes
+        for boxes in (*(holding.boxes for holding in route.sources), *(need.boxes for need in route.needs))
+    )

@@ -1,0 +1,167 @@
+"""The parts of a state that ranks send each other by schedule: cut from what a rank exports, joined to what it loads.
+
+A worked example. A rank has rows 0, 1, 4 and 5 of a weight of 8 rows, one after the other in a local tensor of 4 rows.
+Another rank needs rows 1 to 5 of the weight, which is the box ((1, 6),)::
+
+    boxes of the source    where they are locally    in common with ((1, 6),)    local rows
+    ((0, 2),)              ((0, 2),)                 ((1, 2),)                   [1:2]
+    ((4, 6),)              ((2, 4),)                 ((4, 6),)                   [2:4]
+
+The schedule names the boxes ((1, 2),) and ((4, 6),), each of which lies in one box of the source, so each is a slice of
+the local tensor. The target puts them where its own boxes are in its local tensor: at rows [0:1] and [3:5].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from hfdsl.errors import SyncError
+from hfdsl.plan.scheduled import ScheduledSync
+from hfdsl.protocols.boxes import Box, intersection, whole
+from hfdsl.protocols.layouts import Layout, Parameter
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.runtime.digests import HeldPart, pieces_of
+
+Parts: TypeAlias = dict[str, dict[Box, torch.Tensor]]
+"""The parts of each parameter, by where they are in the whole."""
+
+
+def local_boxes(boxes: Iterable[Box]) -> tuple[tuple[int, ...], dict[Box, Box]]:
+    """The shape of a local tensor that holds these boxes one after the other, and where in it each is.
+
+    >>> local_boxes([((0, 2), (0, 3)), ((4, 6), (0, 3))])
+    ((4, 3), {((0, 2), (0, 3)): ((0, 2), (0, 3)), ((4, 6), (0, 3)): ((2, 4), (0, 3))})
+    """
+    boxes = tuple(boxes)
+    starts: list[dict[tuple[int, int], int]] = []
+    shape: list[int] = []
+    for ranges in zip(*boxes, strict=True):
+        length, first = 0, dict[tuple[int, int], int]()
+        for start, stop in dict.fromkeys(ranges):
+            first[start, stop] = length
+            length += stop - start
+        starts.append(first)
+        shape.append(length)
+    placed = {
+        box: tuple((first[each], first[each] + each[1] - each[0]) for each, first in zip(box, starts, strict=True))
+        for box in boxes
+    }
+    return tuple(shape), placed
+
+
+def exported_parts(syncs: Iterable[ScheduledSync], rank: int, exported: Any, label: str) -> Iterator[tuple[str, Parts]]:
+    """The columns of what a rank of the source has exported: for each reader, copies of the parts that it gets.
+
+    Raises:
+        SyncError: HF773 where the rank has other parts than its layout says.
+    """
+    for sync in syncs:
+        held = _Held(sync, rank, exported, label)
+        for target, sources in enumerate(sync.schedule.sources):
+            if held.rank in sources:
+                parts: Parts = {}
+                for transfer in sync.schedule.pieces_of(target):
+                    if transfer.source == held.rank:
+                        parts.setdefault(transfer.parameter.name, {})[transfer.box] = held.part(
+                            transfer.parameter, transfer.box
+                        )
+                yield sync.column(target), parts
+
+
+class _Held:
+    """What a rank holds of a state, of which boxes of the full parameters can be cut."""
+
+    def __init__(self, sync: ScheduledSync, rank: int, values: Any, label: str) -> None:
+        self.rank, self._sync, self._label = rank, sync, label
+        pieces = pieces_of(values)
+        if pieces is None:
+            raise self._other("something else than a dict of tensors by name")
+        self._pieces = pieces
+        self._boxes: dict[str, list[tuple[Box, torch.Tensor]]] = {}
+
+    def part(self, parameter: Parameter, box: Box) -> torch.Tensor:
+        """A copy of a box of a parameter, in its dtype."""
+        name = parameter.name if parameter.name in self._pieces else self._sync.source_layout.stored_as(parameter.name)
+        if name not in self._boxes:
+            self._boxes[name] = list(self._held(parameter, name))
+        for held, tensor in self._boxes[name]:
+            if intersection(held, box) == box:
+                ranges = tuple(
+                    slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, held, strict=True)
+                )
+                return tensor[ranges].detach().to(getattr(torch, parameter.dtype), copy=True).contiguous()
+        raise self._other(f"no {list(box)} of '{name}'")
+
+    def _held(self, parameter: Parameter, name: str) -> Iterator[tuple[Box, torch.Tensor]]:
+        """The boxes that the rank has of a parameter, each with its values."""
+        if name not in self._pieces:
+            raise self._other(f"no '{name}'")
+        piece = self._pieces[name]
+        full = whole(parameter.shape)
+        if piece.offset is not None or tuple(piece.tensor.shape) == parameter.shape:
+            if intersection(piece.box, full) != piece.box:
+                raise self._other(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
+            yield piece.box, piece.tensor
+            return
+        boxes = self._sync.source_layout.boxes(parameter, self._sync.schedule.source_mesh, self.rank)
+        shape, placed = local_boxes(boxes)
+        if tuple(piece.tensor.shape) != shape:
+            said = f"its layout says {shape} of {parameter.shape}" if boxes else "its layout says none"
+            raise self._other(f"'{name}' of shape {tuple(piece.tensor.shape)}, and {said}")
+        for box, local in placed.items():
+            yield box, piece.tensor[tuple(slice(*each) for each in local)]
+
+    def _other(self, what: str) -> SyncError:
+        error = SyncError("HF773", f"'{self._label}' returned {what} on rank {self.rank}")
+        error.role, error.ranks = self._label.partition(".")[0], (self.rank,)
+        return error
+
+
+def joined_parts(sync: ScheduledSync, rank: int, parts: Iterable[Parts]) -> dict[str, torch.Tensor]:
+    """What a rank loads: of every parameter that it has, the local tensor that its layout says."""
+    received: dict[str, dict[Box, torch.Tensor]] = {}
+    for from_rank in parts:
+        for name, by_box in from_rank.items():
+            received.setdefault(name, {}).update(by_box)
+    loaded: dict[str, torch.Tensor] = {}
+    for parameter in sync.schedule.parameters:
+        boxes = sync.target_layout.boxes(parameter, sync.schedule.target_mesh, rank)
+        if boxes:
+            loaded[parameter.name] = _joined(boxes, received[parameter.name])
+    return loaded
+
+
+def _joined(boxes: tuple[Box, ...], parts: Mapping[Box, torch.Tensor]) -> torch.Tensor:
+    if len(boxes) == 1 and boxes[0] in parts:
+        return parts[boxes[0]]
+    shape, placed = local_boxes(boxes)
+    local = next(iter(parts.values())).new_empty(shape)
+    for box, tensor in parts.items():
+        for held, place in placed.items():
+            if intersection(held, box) == box:
+                ranges = tuple(
+                    slice(start - first + local_first, stop - first + local_first)
+                    for (start, stop), (first, _), (local_first, _) in zip(box, held, place, strict=True)
+                )
+                local[ranges] = tensor
+    return local
+
+
+def located(
+    held: Mapping[str, HeldPart], layout: Layout, parameters: Iterable[Parameter], mesh: Mesh, rank: int
+) -> Iterator[tuple[str, HeldPart]]:
+    """What a rank holds, each part with where it is in the whole; what does not have the layout's shape is whole."""
+    known = {parameter.name: parameter for parameter in parameters}
+    for name, part in held.items():
+        parameter = known.get(name)
+        boxes = layout.boxes(parameter, mesh, rank) if parameter is not None and part.offset is None else ()
+        shape, placed = local_boxes(boxes)
+        if not boxes or tuple(part.tensor.shape) != shape:
+            yield name, part
+            continue
+        for box, local in placed.items():
+            values = part.tensor[tuple(slice(*each) for each in local)]
+            yield name, HeldPart(values, tuple(start for start, _ in box))

@@ -1,0 +1,124 @@
+"""A trainer and an engine that hold parts of the same weights, in any layouts, and say what they have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import hfdsl as hf
+from hfdsl.protocols.layouts import ByName, Generation, Layout, Parameter, Replicas, Shards, Slices, StandardLayout
+from hfdsl.runtime.resharding import local_boxes
+
+PARAMETERS = [
+    Parameter("embedding", (12, 4), "float32"),
+    Parameter("qkv", (16, 4), "float32"),
+    Parameter("down", (4, 8), "bfloat16"),
+    Parameter("norm", (4,), "float32"),
+]
+TENSOR = ByName({"embedding": Slices(0), "qkv": Slices(0, blocks=(8, 4, 4)), "down": Slices(1)})
+SHARDED = TENSOR.then(Shards("dp"))
+
+
+def whole(parameter: Parameter, step: int) -> torch.Tensor:
+    """The values of a parameter after some updates: every element another number."""
+    count = parameter.bytes // parameter.item_bytes
+    values = torch.arange(count) % 251 + len(parameter.name) + 7 * step
+    return values.view(parameter.shape).to(getattr(torch, parameter.dtype))
+
+
+def local(parameter: Parameter, boxes: Any, step: int) -> torch.Tensor:
+    """The local tensor of some boxes, element by element of the layout's definition."""
+    shape, placed = local_boxes(boxes)
+    tensor = torch.full(shape, -1.0, dtype=getattr(torch, parameter.dtype))
+    for box, place in placed.items():
+        tensor[tuple(slice(*each) for each in place)] = whole(parameter, step)[tuple(slice(*each) for each in box)]
+    return tensor
+
+
+class Side(hf.Worker):
+    def __init__(self, layout: Layout, step: int = 0) -> None:
+        self.layout = layout
+        self.table = self.parts(step)
+
+    @staticmethod
+    def state_parameters(layout: Layout, step: int = 0) -> dict[str, list[Parameter]]:
+        return {"policy": PARAMETERS}
+
+    def parts(self, step: int) -> dict[str, torch.Tensor]:
+        boxes = {each: self.layout.boxes(each, self.mesh, self.rank) for each in PARAMETERS}
+        return {each.name: local(each, held, step) for each, held in boxes.items() if held}
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return self.table
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        self.table = state
+
+
+def declared(mesh: hf.Mesh, layout: Layout, step: int = 0) -> Layout:
+    return layout
+
+
+class Trainer(Side):
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=declared)
+    def weights(self) -> dict[str, Any]:
+        return self.table
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.writes("policy")
+    def update(self) -> None:
+        step = hf.current_call().step + 1
+        for name, part in self.parts(step).items():
+            self.table[name].copy_(part)
+
+
+class Wrong(Trainer):
+    """Rank 1 has a row too few of a weight."""
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=declared)
+    def weights(self) -> dict[str, Any]:
+        return self.table | {"qkv": self.table["qkv"][: 7 if self.rank == 1 else 8]}
+
+
+class Engine(Side):
+    def __init__(self, layout: Layout, fails: int = -1) -> None:
+        super().__init__(layout, step=-1)
+        self.fails = fails
+
+    @staticmethod
+    def state_parameters(layout: Layout, fails: int = -1) -> dict[str, list[Parameter]]:
+        return {"policy": PARAMETERS}
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=lambda mesh, layout, fails=-1: layout)
+    def load(self, weights: dict[str, Any]) -> None:
+        if hf.current_call().step == self.fails and self.rank == self.world_size - 1:
+            raise OSError("no memory")
+        self.table = weights
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.reads("policy")
+    def same(self) -> bool:
+        """Whether every rank has what its layout says of the weights before this step's update."""
+        expected = self.parts(hf.current_call().step)
+        equal = [torch.equal(self.table[name], part) for name, part in expected.items()]
+        return self.table.keys() == expected.keys() and all(equal)
+
+
+@hf.dataflow
+def synced(actor: Trainer, engine: Engine) -> hf.PerRank[bool]:
+    hf.sync(actor, engine)
+    same = engine.same()
+    actor.update()
+    return same
+
+
+LAYOUTS: dict[str, StandardLayout] = {
+    "replicas": Replicas(),
+    "tensor": TENSOR,
+    "sharded": SHARDED,
+    "generation": Generation(TENSOR),
+}

@@ -1,0 +1,173 @@
+"""Syncs by schedule: every rank has its parts, bit for bit, for as many bytes as the planner says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.errors import HfError, RoleError, SyncError
+from hfdsl.plan.resharding import compile_schedule
+from hfdsl.plan.scheduled import WEIGHTS_FOR, ScheduledSync
+from hfdsl.protocols.layouts import Parameter
+from hfdsl.runtime.resharding import exported_parts, joined_parts
+from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
+from tests.runtime import resharding_programs as p
+
+Mesh = hf.Mesh
+
+
+# -- without a run
+
+
+@given(st.data())
+def test_parts_are_those_that_frameworks_give_a_rank(data: st.DataObject) -> None:
+    parameter = data.draw(parameters())
+    shared = data.draw(st.booleans())
+    mesh = data.draw(meshes(most=8))
+    other = mesh if shared else data.draw(meshes(most=8))
+    source, target = data.draw(cut_lists(parameter, mesh)), data.draw(cut_lists(parameter, other))
+    count = parameter.bytes // parameter.item_bytes
+    full = torch.arange(count, dtype=torch.float32).view(parameter.shape).remainder(251)
+    exported = [local_tensor(full, source, mesh, rank) for rank in range(mesh.world_size)]
+    expected = [local_tensor(full, target, other, rank) for rank in range(other.world_size)]
+    values = {value for part in expected if part is not None for value in part.flatten().tolist()}
+    held = {value for part in exported if part is not None for value in part.flatten().tolist()}
+    assume(values == held == set(full.flatten().tolist()))
+    schedule = compile_schedule(
+        [parameter],
+        composed(source),
+        mesh,
+        composed(target),
+        other,
+        {rank: rank for rank in range(mesh.world_size)} if shared else {},
+    )
+    sync = ScheduledSync("policy", 0, 1, schedule, composed(source), composed(target))
+    columns: list[dict[str, Any]] = []
+    for rank, part in enumerate(exported):
+        weights = {} if part is None else {"weight": part.to(getattr(torch, parameter.dtype))}
+        columns.append(dict(exported_parts([sync], rank, weights, "actor.weights")))
+    for rank, part in enumerate(expected):
+        got = joined_parts(sync, rank, [columns[owner][sync.column(rank)] for owner in schedule.sources[rank]])
+        assert got.keys() == (set() if part is None else {"weight"})
+        if part is not None:
+            assert torch.equal(got["weight"], part.to(getattr(torch, parameter.dtype)))
+
+
+def test_of_a_whole_parameter_its_part_is_taken() -> None:
+    """As of a role that merges an adapter into whole weights."""
+    layout, parameter = p.TENSOR, Parameter("embedding", (12, 4), "float32")
+    schedule = compile_schedule([parameter], layout, Mesh(tp=2), layout, Mesh(tp=4))
+    sync = ScheduledSync("policy", 0, 1, schedule, layout, layout)
+    full = p.whole(parameter, 0)
+    columns = dict(exported_parts([sync], 1, {"embedding": full}, "actor.weights"))
+    got = joined_parts(sync, 3, [columns[sync.column(3)]])
+    assert torch.equal(got["embedding"], full[9:])
+
+
+# -- runs
+
+
+def launched(
+    source: str, mesh: Mesh, target: str, other: Mesh, *, shared: bool = False, backend: Any = "local", **roles: Any
+) -> Any:
+    pools = [hf.ResourcePool([size.world_size], use_gpu=False) for size in (mesh, other)]
+    actor, fails = roles.get("actor", p.Trainer), roles.get("fails", -1)
+    deployment = hf.Deployment(
+        actor=hf.place(actor, p.LAYOUTS[source], pool=pools[0], mesh=mesh),
+        engine=hf.place(p.Engine, p.LAYOUTS[target], fails, pool=pools[not shared], mesh=other),
+    )
+    return p.synced.compile(deployment).launch(backend)
+
+
+def check(running: Any) -> None:
+    """Two steps give every rank its parts, and move what the schedule says."""
+    (sync,) = (step.sync for step in running.plan.steps if step.sync is not None)
+    for _ in range(2):
+        assert all(running.step())
+    received, sent = Counter[int](), Counter[int]()
+    for transfer in running.timeline.transfers:
+        if WEIGHTS_FOR in transfer.name:
+            received[transfer.target[1]] += transfer.bytes
+            sent[transfer.source[1]] += transfer.bytes
+    assert [received[rank] for rank in range(len(sync.schedule.received))] == list(sync.schedule.received)
+    planned = [
+        sum(each.bytes for each in sync.schedule.sent_by(rank)) for rank in range(sync.schedule.source_mesh.world_size)
+    ]
+    assert [sent[rank] for rank in range(len(planned))] == planned
+
+
+@pytest.mark.parametrize(
+    ("source", "mesh", "target", "other", "shared"),
+    [
+        ("tensor", Mesh(tp=2), "replicas", Mesh(dp=2), False),
+        ("tensor", Mesh(tp=4), "tensor", Mesh(tp=2), False),
+        ("sharded", Mesh(dp=2, tp=2), "tensor", Mesh(dp=2, tp=4), False),
+        ("sharded", Mesh(dp=4, tp=2), "replicas", Mesh(), False),
+        ("replicas", Mesh(dp=2), "sharded", Mesh(dp=2, tp=2), False),
+        ("tensor", Mesh(tp=4, gen_tp=2), "generation", Mesh(tp=4, gen_tp=2), True),
+        ("tensor", Mesh(dp=2, tp=4, gen_tp=1), "generation", Mesh(dp=2, tp=4, gen_tp=1), True),
+        ("sharded", Mesh(dp=2, tp=2), "replicas", Mesh(dp=2, tp=2), True),
+    ],
+    ids=str,
+)
+def test_ranks_get_their_parts_for_the_planned_bytes(
+    source: str, mesh: Mesh, target: str, other: Mesh, shared: bool
+) -> None:
+    with launched(source, mesh, target, other, shared=shared) as running:
+        check(running)
+
+
+def test_in_place_a_rank_receives_the_rest_of_its_generation_slice() -> None:
+    """(d_g - 1)/(t p) M, of what is sliced at all."""
+    mesh = Mesh(tp=4, gen_tp=2)
+    with launched("tensor", mesh, "generation", mesh, shared=True) as running:
+        sliced = sum(each.bytes for each in p.PARAMETERS if each.name != "norm")
+        (sync,) = (step.sync for step in running.plan.steps if step.sync is not None)
+        assert sync.schedule.received == (sliced // 4,) * 4
+        check(running)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_same_between_processes(ray_cluster: Any, shared: bool) -> None:
+    mesh = Mesh(dp=2, tp=2, gen_tp=1)
+    other = mesh if shared else Mesh(tp=2)
+    with launched("sharded", mesh, "generation", other, shared=shared, backend="ray") as running:
+        check(running)
+
+
+def test_digests_are_those_of_parts() -> None:
+    with launched("sharded", Mesh(dp=2, tp=2), "tensor", Mesh(tp=4)) as running:
+        with running.verifying("policy"):
+            running.step()
+        (compared,) = running.verify("policy").compared
+        assert (compared.source, compared.target) == ("actor", "engine")
+
+
+def test_a_rank_that_exports_other_parts_is_named() -> None:
+    with (
+        launched("tensor", Mesh(tp=2), "replicas", Mesh(), actor=p.Wrong) as running,
+        pytest.raises(SyncError) as error,
+    ):
+        running.step()
+    assert error.value.code == "HF773"
+    assert "'qkv' of shape (7, 4), and its layout says (8, 4) of (16, 4) on rank 1" in error.value.message
+
+
+@pytest.mark.parametrize("layout", ["replicas", "tensor"])
+def test_a_load_that_fails_on_one_rank_ends_the_run(layout: str) -> None:
+    """Nobody samples from weights of two versions."""
+    with launched("tensor", Mesh(tp=2), layout, Mesh(dp=2, tp=2), fails=1) as running:
+        assert all(running.step())
+        with pytest.raises(RoleError, match="no memory"):
+            running.step()
+        with pytest.raises(HfError, match="HF808"):
+            running.step()
+        with pytest.raises(HfError, match="HF808"):
+            running.verify("policy")
