@@ -91,7 +91,7 @@ def mutants(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
     base = shlex.join(question["overrides"])
 
     def judged(change: str) -> dict[str, Any]:
-        text = f"python3 -m verl.trainer.main_ppo {base} {shlex.quote(change)}"
+        text = f"python3 -m verl.trainer.main_ppo --config-name={question['name']} {base} {shlex.quote(change)}"
         started = time.perf_counter()
         runs = from_script(SourceText("mutant.sh", text), Inputs("mutant.sh"))
         report = report_on(LIBRARIES["verl"], runs[0], "mutant.sh")

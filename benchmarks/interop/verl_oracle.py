@@ -37,7 +37,7 @@ def model_parallel(actor: Any) -> int | None:
     """The GPUs that a row occupies; None for an engine whose formulas are not repeated here."""
     if actor.strategy == "megatron":
         return int(math.prod(actor.megatron[name] for name in MEGATRON_SIZES))
-    if actor.strategy in ("fsdp", "fsdp2"):
+    if actor.strategy in ("fsdp", "fsdp2", "fsdp_turbo"):
         old = actor.ulysses_sequence_parallel_size
         return int(old if old > 1 else actor.fsdp_config.ulysses_sequence_parallel_size)
     return int(actor.veomni.ulysses_parallel_size) if actor.strategy == "veomni" else None

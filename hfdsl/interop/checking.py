@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hfdsl.check.findings import Finding, order
 from hfdsl.check.report import Coverage, Report
+from hfdsl.interop.pages import Page, page
 from hfdsl.interop.readers import Library, unknown_version
 from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.reporting import judge
@@ -39,6 +40,21 @@ def report_on(library: Library, reading: RunReading, name: str, version: str = "
         facts += " in the environment (--env NAME=VALUE)"
     facts += "".join(f"\nnot judged: {text}" for text in left)
     return Report(name, findings, facts, Coverage(not_judged=tuple(left)))
+
+
+def explain(library: Library, inputs: Inputs) -> Iterator[Page]:
+    """A page for each run that the configuration describes: what it is going to do, in plain words.
+
+    Raises:
+        ReadError: HF970 where it cannot be read.
+    """
+    readings = library.read(inputs)
+    for number, reading in enumerate(readings):
+        name = inputs.path if len(readings) == 1 else f"{inputs.path}, command {number + 1}"
+        unread = [_text(each.reason, str(each.span)) for each in reading.unread]
+        if reading.assumed_unset:
+            unread.append(f"variables of the environment, taken as not set: {_listed(reading.assumed_unset)}")
+        yield page(f"{name}, with {library.name} {library.version}", library.outline, reading.configuration, unread)
 
 
 def _left_out(reading: RunReading, not_judged: object) -> Iterator[tuple[str, object]]:

@@ -9,6 +9,7 @@ from importlib import import_module, metadata
 from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.spans import Span
 from hfdsl.interop.library_tables import table
+from hfdsl.interop.pages import Outline
 from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.reporting import Rule
 
@@ -31,6 +32,12 @@ class Library:
         """The rules."""
         rules: Sequence[Rule] = import_module(f"{self.room}.rules").RULES
         return rules
+
+    @property
+    def outline(self) -> Outline:
+        """The outline of a page about a run."""
+        outline: Outline = import_module(f"{self.room}.outline").OUTLINE
+        return outline
 
     @property
     def version(self) -> str:

@@ -202,7 +202,10 @@ class _Runner(Expander):
         name = text_of(words[0]) if words else ""
         span = self.source.span(command.start, command.end)
         if name is None:
-            self.unread.append(Unread(f"which command this is: {holes(words[0])}", span))
+            # Such as "${LAUNCHER[@]}" -m package: what is started is known, and how it is started is not.
+            self.launches.append(Launch(tuple(words), span, certain))
+            if all(text_of(word) != "-m" for word in words):
+                self.unread.append(Unread(f"which command this is: {holes(words[0])}", span))
         elif name in ("exit", "return", "exec"):
             if name == "exec" and len(words) > 1:
                 self.launches.append(Launch(tuple(words[1:]), span, certain))

@@ -177,8 +177,9 @@ def _parser() -> argparse.ArgumentParser:
 
     _of_runs(command, form)
 
-    explain = command("explain", "print the rule behind a code, or list all codes", form)
-    explain.add_argument("code", nargs="?", metavar="CODE", help="such as HF310")
+    explain = command("explain", "print the rule of a code, list all codes, or explain a run of another library", form)
+    explain.add_argument("code", nargs="?", metavar="CODE", help="such as HF310; with --from, a configuration")
+    _of_libraries(explain)
 
     doctor = command("doctor", "check this machine: versions, type checkers, GPUs, Ray", form)
     doctor.add_argument("--no-canary", action="store_true", help="do not try the type checkers on seeded faults")

@@ -156,7 +156,15 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def explain(arguments: argparse.Namespace) -> int:
-    """``hfdsl explain``: a page, or the table of codes."""
+    """``hfdsl explain``: a page, or the table of codes; with ``--from`` a page about a run of another library."""
+    if arguments.library:
+        from hfdsl.tools.interop import show_pages  # late: the pages of codes need none of it
+
+        if arguments.code is None:
+            raise UsageError("explain --from needs the file of a configuration")
+        return show_pages(
+            arguments.code, arguments.library, arguments.arguments, arguments.env, as_json=machine(arguments)
+        )
     if arguments.code is None:
         if machine(arguments):
             show_json(

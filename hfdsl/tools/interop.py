@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from hfdsl.check.report import Report
-from hfdsl.interop.checking import check
+from hfdsl.interop.checking import check, explain
 from hfdsl.interop.readers import LIBRARIES, Library
 from hfdsl.interop.reading import Inputs
 from hfdsl.interop.text import COMMAND_LINE, SourceText
+from hfdsl.tools import output
 from hfdsl.tools.importing import UsageError
 from hfdsl.types.batches import closest
 
@@ -22,6 +24,21 @@ def reports(path: str, library: str, arguments: str = "", environment: Sequence[
     """
     found, inputs = asked(path, library, arguments, environment)
     yield from check(found, inputs)
+
+
+def show_pages(path: str, library: str, arguments: str, environment: Sequence[str], *, as_json: bool) -> int:
+    """``hfdsl explain --from LIBRARY``: a page about each run.
+
+    Raises:
+        UsageError: for a library that hfdsl does not read, and for a variable that is no ``NAME=VALUE``.
+        ReadError: HF970 where the configuration cannot be read.
+    """
+    for number, page in enumerate(explain(*asked(path, library, arguments, environment))):
+        if as_json:
+            output.show_json(asdict(page))
+        else:
+            output.say(f"\n{page}" if number else str(page))
+    return output.OK
 
 
 def asked(path: str, library: str, arguments: str, environment: Sequence[str]) -> tuple[Library, Inputs]:
