@@ -1,0 +1,109 @@
+"""What a report proves of a queue, against a game of tokens that is played until nobody can move."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from hfdsl.protocols.queueing import DISCIPLINES, Late
+from tests.nightly import examples
+
+
+class B(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Read(hf.Batch):
+    ids: hf.i64[B, R]
+    log_probs: hf.f32[B, R]
+
+
+class Rollout(Read):
+    unread: hf.f32[B, R]
+
+
+class Done(hf.Batch):
+    loss: hf.Metric[float, Literal["mean"]]
+
+
+class Engine(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, rollout: Rollout) -> Rollout:
+        return rollout
+
+
+class Trainer(Engine):
+    @register(Dispatch.DP_PROTO)
+    @hf.corrects("policy", lag=100)
+    @hf.writes("policy")
+    def update(self, rollout: Read) -> Done:
+        return Done(loss=0.0)
+
+
+def report(put_in: int, rows: int | None, group: int, lag: int, late: Late | None) -> hf.Report:
+    @hf.dataflow
+    def flow(rollout: Rollout, role: Trainer) -> Done:
+        return role.update(hf.queue(role.generate(rollout), rows=rows, group=group, lag=lag, late=late))
+
+    place = hf.place(Trainer, pool=hf.ResourcePool([1], use_gpu=False))
+    return flow.check(hf.Deployment(role=place), dims={B: put_in, R: 100})
+
+
+def plays_on(put_in: int, rows: int, places: int) -> bool:
+    """Whether a producer and a reader of a queue with so many places return to where they began."""
+    held = 0
+    for _ in range(put_in * rows):
+        if held + put_in <= places:
+            held += put_in
+        elif held >= rows:
+            held -= rows
+        else:
+            return False
+    return True
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(st.integers(1, 24), st.integers(1, 24), st.integers(0, 6), st.sampled_from(DISCIPLINES))
+def test_a_queue_is_refused_where_its_stages_get_stuck(put_in: int, rows: int, lag: int, late: Late) -> None:
+    checked = report(put_in, rows, 1, lag, late)
+    lives = plays_on(put_in, rows, (lag + 1) * rows)
+    assert checked.codes == (() if lives else ("HF745",))
+    if lives:
+        [queue] = checked.queues
+        assert queue.places == (lag + 1) * rows
+        least = next(places for places in range(1, put_in + rows + 1) if plays_on(put_in, rows, places))
+        assert queue.least_places == least
+
+
+@pytest.mark.parametrize("late", DISCIPLINES)
+def test_the_report_has_bounds_and_memory(late: Late) -> None:
+    checked = report(512, None, 8, 4, late)
+    [queue] = checked.queues
+    assert (queue.lag, queue.worst, queue.late, queue.group) == (4, 4, late, 8)
+    assert queue.states == (("role.policy", 4),)
+    assert (queue.places, queue.least_places) == (5 * 512, 512)
+    assert queue.bytes == 5 * 512 * 100 * (8 + 4)  # ids and log-probs; nobody reads the other column
+    summary = json.loads(checked.json().splitlines()[-1])["summary"]
+    assert summary["queues"][0]["places"] == 2560
+    assert str(queue) == (
+        f"lag=4 {late}, groups of 8: at most 4 updates late; 2560 rows in flight, 2.9 MiB; at least 512 needed"
+    )
+
+
+def test_a_program_without_queues_has_no_summary() -> None:
+    @hf.dataflow
+    def flow(rollout: Rollout, role: Trainer) -> Done:
+        return role.update(role.generate(rollout))
+
+    place = hf.place(Trainer, pool=hf.ResourcePool([1], use_gpu=False))
+    checked = flow.check(hf.Deployment(role=place), dims={B: 8, R: 4})
+    assert (checked.codes, checked.queues, checked.json()) == ((), (), "")
