@@ -29,6 +29,7 @@ PROGRAMS = {
     "language.md": "language.py",
     "clusters.md": "clusters.py",
     "data-plane.md": "plane.py",
+    "layouts.md": "layouts.py",
     "roles.md": "roles.py",
     "single_controller.md": "judge.py",
 }
@@ -94,6 +95,11 @@ def test_the_language_page_is_one_program(program: Path) -> None:
 def test_the_page_on_the_data_plane_prints_what_it_shows(program: Path) -> None:
     [shown] = [block for block in blocks("data-plane.md", "") if block.startswith("plan of")]
     assert printed(program) == shown
+
+
+@pytest.mark.parametrize("program", ["layouts.md"], indirect=True)
+def test_the_page_on_layouts_prints_what_it_shows(program: Path) -> None:
+    assert printed(program) == "".join(blocks("layouts.md", ""))
 
 
 def test_the_page_on_the_data_plane_names_every_switch_and_transport() -> None:
