@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakSet
@@ -14,7 +15,7 @@ from ray.exceptions import GetTimeoutError
 
 from hfdsl.deploy.deployment import ProcessGroup, processes_per_slot
 from hfdsl.deploy.pools import ResourcePool
-from hfdsl.errors import HfError
+from hfdsl.errors import DeadlineError, HfError, RoleError
 from hfdsl.plan.payloads import ColumnSlice, Payload, Topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.rows import RowTable
@@ -23,6 +24,7 @@ from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.cluster import connect
 from hfdsl.runtime.direct_groups import DirectGroups, send_direct
 from hfdsl.runtime.executor import Executor
+from hfdsl.runtime.failures import Called, Process, late_ranks, lost_process
 from hfdsl.runtime.messages import (
     DIRECT,
     INLINE,
@@ -45,7 +47,7 @@ from hfdsl.runtime.verification import DTypes, VerifiedSync
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, split_resource_pool
 from hfdsl.single_controller.roles import RayClassWithInitArgs
-from hfdsl.single_controller.waiting import fetch
+from hfdsl.single_controller.waiting import fetch, succeeded
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
@@ -93,6 +95,7 @@ class RayBackend:
         self._payload_class = payload_class(plan)
         self._pending: list[Any] = []  # the acknowledgments of calls that have not been looked at
         self._acknowledged: dict[Any, list[Any]] = {}  # those that have arrived, by handle
+        self._called: dict[Any, tuple[Process, Called]] = {}  # by the binary ID of an acknowledgment's reference
         self._sent_table: tuple[RowTable, Any] | None = None  # the last one, and its reference in the object store
         self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=seed, collectives=None)
         self._direct_groups = DirectGroups(plan)
@@ -196,6 +199,8 @@ class RayBackend:
         """Begin a step: its deadline runs from now."""
         self._step_end = time.monotonic() + self._deadline
         self._acknowledged.clear()
+        pending = {ref.binary() for ref in self._pending}
+        self._called = {key: called for key, called in self._called.items() if key in pending}
         if self._relays is not None:
             self._relays.begin()
 
@@ -220,6 +225,7 @@ class RayBackend:
             return self._relays.run(submission, self._table)
         workers = self._groups[submission.segment.group].workers
         handles: list[tuple[Any, Sequence[Any]]] = []
+        called = Called.of(submission.segment, submission.call.step)
         for i, rank in enumerate(submission.segment.ranks):
             worker, spec, payloads = workers[rank], submission.specs[i], submission.payloads[i]
             spec_arguments = () if spec is None else (spec.task, self._table(spec))
@@ -235,6 +241,7 @@ class RayBackend:
             if any(payload.broadcast for payload in submission.sends[i]):
                 worker.broadcast.remote()
             handles.append((acknowledgment, self._handles(worker, acknowledgment, objects, modes)))
+            self._called[acknowledgment.binary()] = (submission.segment.group, rank), called
         self._pending += [acknowledgment for acknowledgment, _ in handles]
         return handles
 
@@ -271,17 +278,18 @@ class RayBackend:
             RoleError: HF806 where a body raised or a process died.
             HfError: HF807 where the deadline passed.
         """
-        replies = (
-            self._relays.submit([*acknowledgments, *wanted], self._time_left()) if self._relays is not None else {}
-        )
-        meanwhile()
-        refs = [handle for handle in acknowledgments if not isinstance(handle, RemoteHandle)]
-        for ready in as_completed(refs, self._time_left()):
-            self._acknowledged |= zip(ready, fetch(ready), strict=True)
-        if self._relays is not None:
-            self._relays.receive(replies)
-            remote = [handle for handle in acknowledgments if isinstance(handle, RemoteHandle)]
-            self._acknowledged |= {handle: handle.value for handle in remote if handle.value is not None}
+        with self._naming_losses():
+            replies = (
+                self._relays.submit([*acknowledgments, *wanted], self._time_left()) if self._relays is not None else {}
+            )
+            meanwhile()
+            refs = [handle for handle in acknowledgments if not isinstance(handle, RemoteHandle)]
+            for ready in as_completed(refs, self._time_left()):
+                self._acknowledged |= zip(ready, fetch(ready), strict=True)
+            if self._relays is not None:
+                self._relays.receive(replies)
+                remote = [handle for handle in acknowledgments if isinstance(handle, RemoteHandle)]
+                self._acknowledged |= {handle: handle.value for handle in remote if handle.value is not None}
         self._check_late(len(acknowledgments), acknowledgments, self._acknowledged, "parts of the step")
         self._pending = [handle for handle in self._pending if handle not in self._acknowledged]
         return [Acknowledgment.from_wire(self._acknowledged[handle]).result for handle in acknowledgments]
@@ -301,16 +309,19 @@ class RayBackend:
         missing = [source for source in dict.fromkeys(sources) if source not in self._acknowledged]
         while True:
             try:
-                values = self._acknowledged | dict(zip(missing, self._fetched(missing), strict=True))
+                with self._naming_losses():
+                    values = self._acknowledged | dict(zip(missing, self._fetched(missing), strict=True))
                 return [_content(handle, values) for handle in handles]
             except GetTimeoutError:
                 if not self._time_left():
                     late = f"a value did not arrive within {self._deadline:g} s; launch(..., deadline=...) sets this"
-                    raise HfError("HF807", late) from None
+                    raise DeadlineError("HF807", late + self._late_ranks()) from None
             # The rank that makes a value may wait for one that has failed: look at what has ended.
             if self._pending:
-                ended, self._pending = ray.wait(self._pending, num_returns=len(self._pending), timeout=0)
-                fetch(ended)
+                with self._naming_losses():
+                    ended, pending = ray.wait(self._pending, num_returns=len(self._pending), timeout=0)
+                    fetch(ended)
+                self._pending = pending
 
     def _fetched(self, handles: Sequence[Any]) -> list[Any]:
         """Acknowledgments and payloads, within the time after which ``get`` looks for failures."""
@@ -332,18 +343,49 @@ class RayBackend:
     def _wait_for_all(self, refs: Sequence[Any], what: str) -> dict[Any, Any]:
         """The values of references; the first failure is raised at once."""
         values: dict[Any, Any] = {}
-        for ready in as_completed(refs, self._time_left()):
-            values |= zip(ready, fetch(ready), strict=True)
+        with self._naming_losses():
+            for ready in as_completed(refs, self._time_left()):
+                values |= zip(ready, fetch(ready), strict=True)
         self._check_late(len(refs), refs, values, what)
         return values
 
     def _check_late(self, total: int, refs: Sequence[Any], values: Mapping[Any, Any], what: str) -> None:
         if late := sum(ref not in values for ref in refs):
-            raise HfError(
+            raise DeadlineError(
                 "HF807",
                 f"{late} of {total} {what} were not done after {self._deadline:g} s; a body may wait for a peer, "
-                "or the step needs longer: launch(..., deadline=...)",
+                f"or the step needs longer: launch(..., deadline=...){self._late_ranks()}",
             )
+
+    @contextmanager
+    def _naming_losses(self) -> Iterator[None]:
+        """Within this, an error that a dead process causes is one that names it."""
+        try:
+            yield
+        except RoleError as error:
+            if (lost := lost_process(error, self._workers, self._running())) is not None:
+                raise lost from error
+            raise
+
+    def _running(self) -> dict[Process, Called]:
+        """The first call that each process has not ended, or in which it failed; relays alone know those of theirs."""
+        running: dict[Process, Called] = {}
+        done = {ref.binary() for ref in self._acknowledged if isinstance(ref, ray.ObjectRef)}
+        ended = ray.wait(self._pending, num_returns=len(self._pending), timeout=0)[0] if self._pending else []
+        done |= {ref.binary() for ref in ended if succeeded(ref)}
+        for key, (process, called) in self._called.items():
+            if key not in done:
+                running.setdefault(process, called)
+        return running
+
+    def _late_ranks(self) -> str:
+        """What the ranks that have not answered do."""
+        processes = {
+            (name, rank): process
+            for name, group in self._groups.items()
+            for rank, process in enumerate(group.hf_processes)
+        }
+        return late_ranks(processes, self._running())
 
     def save(self, folder: str, background: bool) -> None:
         """All ranks at once; HF806 where a role's ``state()`` raises, HF807 where the deadline passed."""

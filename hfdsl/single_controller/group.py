@@ -31,6 +31,7 @@ from hfdsl.single_controller.host import RankCall
 from hfdsl.single_controller.outputs import JoinedOutput
 from hfdsl.single_controller.pool import RayResourcePool
 from hfdsl.single_controller.roles import RayClassWithInitArgs, Target, check_arguments, targets
+from hfdsl.single_controller.stacks import WatchedProcess
 from hfdsl.single_controller.start import (
     Lease,
     await_restarts,
@@ -179,6 +180,11 @@ class RayWorkerGroup:
                 setattr(group, shared, getattr(self, shared))
             groups[role] = group
         return groups
+
+    @property
+    def hf_processes(self) -> tuple[WatchedProcess | None, ...]:
+        """Where the stacks of its processes can be read, by rank."""
+        return self._waiter.processes
 
     def with_deadline(self, seconds: float | None) -> Self:
         """The same group, whose blocking calls and futures wait for so many seconds; None waits without end.

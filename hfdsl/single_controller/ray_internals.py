@@ -12,6 +12,7 @@
 | `_actor_id` | which actor a handle is of: two handles of one actor are not equal |
 | `ActorClass` metadata, `_default_options` | the class and the options behind `@ray.remote` |
 | `_ray_trace_ctx` | the parameter that Ray's tracing adds to a method |
+| `state.actors` | which actors are dead (`hfdsl.runtime.failures`), or restart |
 | `state.actors`, reference counts, `_monitor_failures` | what a test leaves on a cluster (`hfdsl.testing.plugin`) |
 | `internal_kv` | where a process that Ray restarts finds its rank again |
 | `CloudPickler` | pickles a value without its tensors (`hfdsl.runtime.serialization`) |

@@ -8,6 +8,7 @@ still waits in the queue of its process; if there is no such frame, it waits for
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -44,9 +45,48 @@ def fetch(refs: Sequence[ObjectRef[Any]], timeout: float | None = None) -> list[
             ref.future()  # looked at: else Ray would log every other rank's failure again, as unhandled
         raise _hf_error(error) from None
     except RayActorError as error:
-        raise LostProcessError("HF806", f"a worker's process is gone: {error}") from None
+        raise LostProcessError("HF806", f"a worker's process is gone: {how_it_ended(str(error))}") from error
     except RayError as error:
-        raise LostProcessError("HF806", f"a worker's output is lost: {type(error).__name__}: {error}") from None
+        raise LostProcessError("HF806", f"a worker's output is lost ({type(error).__name__})") from error
+
+
+def succeeded(ref: ObjectRef[Any]) -> bool:
+    """Whether what a reference stands for is here, and no error."""
+    try:
+        ray.get(ref, timeout=0)
+    except (RayError, HfError):
+        return False
+    return True
+
+
+def how_it_ended(report: str) -> str:
+    """Where a process was and how it ended, of what Ray reports of its death.
+
+    Ray knows the exit status of a process that could still answer for it.
+
+    >>> how_it_ended("pid: 12 ip: 10.0.0.1 Worker exits with an exit code 1. The process receives a SIGTERM.")
+    'pid 12 on node 10.0.0.1 was ended by SIGTERM'
+    """
+    facts = {name: match[1] for name, fact in _FACTS.items() if (match := re.search(fact, report))}
+    where = " ".join(f"{word} {facts[name]}" for word, name in (("pid", "pid"), ("on node", "ip")) if name in facts)
+    if "signal" in facts:
+        how = f"was ended by {facts['signal']}"
+    elif "status" in facts:
+        how = f"ended with exit status {facts['status']}"
+    elif "node died" in report.lower() or "node is dead" in report.lower():
+        how = "was lost with its node"
+    else:
+        how = "ended without a word, as after SIGKILL (kill -9, or the kernel for lack of memory), a crash, or os._exit"
+    return f"{where} {how}".strip()
+
+
+_FACTS = {
+    "pid": r"\bpid: (\d+)",
+    "ip": r"\bip: (\S+)",
+    "signal": r"receives a (SIG\w+)",
+    "status": r"exit code (\d+)",
+}
+"""What a report of Ray's says, and where."""
 
 
 def _hf_error(error: RayTaskError) -> HfError:
@@ -94,7 +134,7 @@ class Waiter:
             raise DeadlineError("HF807", self._late(refs, what, seconds or 0.0)) from None
         except RoleError as error:
             if gone := _gone(refs):
-                raise LostProcessError("HF806", f"in {what} {listed(gone)} died: {error.message}") from None
+                raise LostProcessError("HF806", f"in {what} {listed(gone)} died: {error.message}") from error.__cause__
             raise
 
     def within(self, seconds: float | None) -> Waiter:
@@ -135,7 +175,7 @@ def _gone(refs: Sequence[ObjectRef[Any]]) -> list[int]:
 
 def _doing(frames: Sequence[Frame] | None, what: str) -> str:
     """What a late rank does, from the frames of its stack, innermost first."""
-    if frames is None:
+    if not frames:
         return "gave no stack: its process is stopped, or out of reach"
     ours = [Path(frame.file).parent == SOURCE_FOLDER for frame in frames]
     at = next((at for at, frame in enumerate(frames) if ours[at] and frame.function in BODY_RUNNERS), None)

@@ -121,11 +121,12 @@ def replay(
     """
     folder = Path(recording)
     header = read_header(folder)
+    _check_label([call["label"] for call in header["calls"]], node)  # before any code of the recording runs
     with importing(header["path"]):
         script = loaded(header.get("main") if holds_scripts(folder) else None)
         files = pickles(script)
         plan = plan_of(folder, files)
-        step = _step(plan, node)
+        step = next(step for step in plan.steps if step.label == node)
         rank = _rank(folder, step, rank)
         tape = _Tape()
         worker = _worker(folder, plan, step, rank, header["seed"], tape) if step.role else None
@@ -147,14 +148,11 @@ def _body_used(script: Script, step: Step) -> str:
     return f"the recorded body: {script.name} {why}"
 
 
-def _step(plan: Plan, node: str) -> Step:
-    labels = [step.label for step in plan.steps]
-    steps = [step for step in plan.steps if step.label == node]
-    if not steps:
+def _check_label(labels: Sequence[str], node: str) -> None:
+    if node not in labels:
         numbered = [label for label in labels if label.startswith(f"{node}#")]
         hint = f"there are {', '.join(numbered)}" if numbered else closest(node, labels)
         raise CheckpointError("HF906", f"the recorded step has no call '{node}'; {hint}")
-    return steps[0]
 
 
 def _rank(folder: Path, step: Step, rank: int | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import bdb
 import pdb
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,12 @@ def _replayed(arguments: argparse.Namespace) -> int:
         raise UsageError(f"'{arguments.run}' has not recorded step {step}; it has {', '.join(map(str, steps))}")
     if arguments.node is None:
         return _list(steps[step], arguments)
+    if arguments.node in [call["label"] for call in read_header(steps[step])["calls"]]:
+        say(
+            f"hfdsl replay: this runs what the pickles in '{steps[step]}' say, and the code of the run; do it for "
+            "recordings that you trust",
+            file=sys.stderr,
+        )
     done = replay(steps[step], arguments.node, arguments.rank, _debugged if arguments.pdb else lambda body: body)
     if machine(arguments):
         show_json({"node": done.label, "rank": done.rank, "same": done.same, "text": str(done)})

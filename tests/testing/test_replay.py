@@ -175,6 +175,17 @@ def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
         pass
 
 
+def test_what_a_recording_would_run_waits_until_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the list of calls nor a call that is not there loads a pickle."""
+    folder = failing(tmp_path)
+    (folder / "plan.pkl").write_bytes(b"cos\n_exit\n(I3\ntR.")  # it would end this process
+    assert main(["replay", str(folder)]) == 0
+    assert main(["replay", str(folder), "--node", "critic.values"]) == 2
+    assert "this runs" not in capsys.readouterr().err
+
+
 def test_the_command_lists_calls_and_repeats_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +198,9 @@ def test_the_command_lists_calls_and_repeats_one(
         "actor.update#2  ranks 0, 1  (no result on 1)\n"
     )
     assert main(["replay", folder, "--node", "actor.update#2"]) == 0
-    assert "as it failed then: FloatingPointError" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "as it failed then: FloatingPointError" in printed.out
+    assert f"this runs what the pickles in '{folder}' say" in printed.err
     assert main(["replay", folder, "--node", "halved", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["same"] is True
     assert main(["replay", folder, "--step", "3"]) == 2

@@ -1,0 +1,156 @@
+"""Who failed, where and why: the dead process rather than the peer that noticed, and what late ranks are doing.
+
+A worked example. Two ranks of ``reward`` add up their scores in a collective, and the kernel kills rank 1::
+
+    rank 0                                      rank 1                driver
+    all_gather, waits for rank 1                killed
+    the connection is closed: it raises
+                                                                      gets rank 0's error first
+                                                                      Ray's table says: rank 1 is dead
+                                                                      raises: rank 1 died, rank 0 noticed
+
+Why it is right. *Not the innocent*: an error is looked into where a process is gone, or where it is one that a broken
+connection causes; if a process of the run is dead by then, or dies within ``SEEN_SECONDS``, that is the cause. A
+body's other errors are raised at once. *What late ranks do* is read from outside (``stacks``), so neither a stopped
+process nor an endless body holds it up; those that only wait for peers are listed last.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from hfdsl.errors import HfError, LostProcessError
+from hfdsl.plan.segments import Segment
+from hfdsl.single_controller.ray_internals import actor_id, actors
+from hfdsl.single_controller.stacks import Frame, WatchedProcess, stacks
+from hfdsl.single_controller.waiting import how_it_ended
+
+Process: TypeAlias = tuple[str, int]
+"""A process of a run: its group and rank."""
+
+SEEN_SECONDS, POLL_SECONDS = 2.0, 0.05
+"""The time in which Ray finds out that a process is gone, once another one has, and how often it is asked."""
+
+BROKEN_CONNECTION = re.compile(
+    r"gloo|nccl|connection (closed|reset|refused|was closed)|broken pipe|socket (closed|timeout)|remote process exited",
+    re.IGNORECASE,
+)
+"""What errors say that a peer's death causes."""
+
+BODY_CALLERS = {"executor.py": ("_call_body", "_call_role", "_build"), "rank_process.py": ("__init__",)}
+"""The functions of this folder that call what a user wrote."""
+
+WAITING = ("protocols/collectives.py", "runtime/process_groups.py", "torch/distributed/", "runtime/broadcast.py")
+"""Files whose functions wait for other ranks."""
+
+
+class Called(NamedTuple):
+    """A call of a rank that was submitted: the labels of its steps, the number of the run's step, and when."""
+
+    labels: str
+    step: int
+    time: float
+
+    @classmethod
+    def of(cls, segment: Segment, step: int) -> Called:
+        """A call that is submitted now."""
+        return cls(" and ".join(f"'{part.label}'" for part in segment.steps), step, time.monotonic())
+
+
+def lost_process(
+    error: HfError, workers: Mapping[str, Sequence[Any]], running: Mapping[Process, Called]
+) -> LostProcessError | None:
+    """The error that names the dead processes behind another error; None where that one is the cause itself.
+
+    ``running`` are the calls that processes had not ended.
+    """
+    if not isinstance(error, LostProcessError) and not BROKEN_CONNECTION.search(error.message):
+        return None
+    dead = _dead(workers)
+    if not dead:
+        return None
+    parts = []
+    for (group, rank), report in dead.items():
+        call = running.get((group, rank))
+        when = ""
+        if call is not None:
+            seconds = time.monotonic() - call.time
+            when = f" in step {call.step}, in {call.labels}, {seconds:.1f} s after it was called"
+        parts.append(f"rank {rank} of '{group}' died{when}: {report}")
+    text = "; ".join(parts)
+    waiting = [process for process, call in running.items() if process not in dead and call.labels in text]
+    if waiting:
+        names = [f"rank {rank} of '{group}'" for group, rank in sorted(waiting)]
+        text += f"\n  waiting for it: {', '.join(names)}"
+    if not isinstance(error, LostProcessError):
+        text += f"\n  noticed by: {error.message.splitlines()[0]}"
+    return LostProcessError("HF806", f"a worker's process is gone: {text}")
+
+
+def _dead(workers: Mapping[str, Sequence[Any]]) -> dict[Process, str]:
+    """The processes that are gone, and how each ended."""
+    by_id = {
+        actor_id(worker).hex(): (group, rank) for group, each in workers.items() for rank, worker in enumerate(each)
+    }
+    until = time.monotonic() + SEEN_SECONDS
+    while True:
+        states = {by_id[key]: state for key, state in actors().items() if key in by_id}
+        dead = {process: _report(state) for process, state in sorted(states.items()) if state.get("State") == "DEAD"}
+        if dead or time.monotonic() > until:
+            return dead
+        time.sleep(POLL_SECONDS)
+
+
+def _report(state: Mapping[str, Any]) -> str:
+    place = f"pid: {state.get('Pid')} ip: {state.get('Address', {}).get('IPAddress')}"
+    return how_it_ended(f"{place} {state.get('DeathCause', '')}")
+
+
+# -- late ranks --------------------------------------------------------------------------------------------------------
+
+
+def late_ranks(processes: Mapping[Process, WatchedProcess | None], running: Mapping[Process, Called]) -> str:
+    """What ranks that have not answered do, a line each: those that are out of reach first, those that wait last.
+
+    ``running`` are the calls that processes had not ended; where none is known, all processes are looked at.
+    """
+    names = [process for process in processes if process in running or not running]
+    seen = stacks({index: processes[name] for index, name in enumerate(names)})
+    lines = []
+    for index, name in enumerate(names):
+        place, doing = _doing(seen.get(index))
+        if doing is not None:
+            lines.append((place, name, _named(name, processes[name], running.get(name)), doing))
+    return "".join(f"\n  {who}: {doing}" for _, _, who, doing in sorted(lines))
+
+
+def _named(name: Process, process: WatchedProcess | None, call: Called | None) -> str:
+    group, rank = name
+    where = f" (pid {process.pid} on node {process.node[:8]})" if process is not None else ""
+    since = f" in {call.labels}, called {time.monotonic() - call.time:.0f} s ago" if call is not None else ""
+    return f"rank {rank} of '{group}'{where}{since}"
+
+
+def _doing(frames: Sequence[Frame] | None) -> tuple[int, str | None]:
+    """What a rank does, from the frames of its stack, innermost first, and its place among others; None for nothing."""
+    if not frames:
+        return 0, "gave no stack: its process is stopped, or out of reach"
+    callers = [frame.function in BODY_CALLERS.get(Path(frame.file).name, ()) for frame in frames]
+    if not any(callers):
+        return 3, None
+    body = frames[: callers.index(True)]
+    if not body:
+        return 1, "is about to begin or to end its call"
+    own = [frame for frame in body if not _waits(frame)]
+    outer = own[-1] if own else body[-1]
+    if any(map(_waits, body)):
+        return 2, f"waits for other ranks, in {own[0] if own else outer}"
+    return 1, f"runs {outer}" + (f", in {body[0]}" if body[0] != outer else "")
+
+
+def _waits(frame: Frame) -> bool:
+    return any(part in frame.file.replace("\\", "/") for part in WAITING)

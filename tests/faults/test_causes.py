@@ -1,0 +1,65 @@
+"""Every failure of a step names who failed, where and how, and not the peer that noticed it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hfdsl.errors import DeadlineError, HfError, LostProcessError, RoleError
+from tests.faults.failing_programs import FOLDER, NODES, Prompts, deployment, ppo
+
+PROMPTS = Prompts(x=torch.arange(4.0))
+
+SAMPLE = {("critic.values", 1, "SIGKILL", False)}
+"""What `make test` shows; all others are for the nightly run."""
+
+CASES = [
+    pytest.param(label, rank, how, split, marks=[] if (label, rank, how, split) in SAMPLE else [pytest.mark.nightly])
+    for label in NODES
+    for rank in (0, 1)
+    for how in ("SIGKILL", "SIGTERM", "exit", "raise", "SIGSTOP", "hang", "skip")
+    for split in (False, True)
+]
+
+
+@pytest.mark.parametrize(("label", "rank", "how", "split"), CASES)
+def test_who_failed_is_named(tmp_path: Path, label: str, rank: int, how: str, split: bool, ray_cluster: Any) -> None:
+    deadline = 3.0 if how in ("SIGSTOP", "hang", "skip") else 60.0
+    plan = ppo.compile(deployment(split))
+    role, _, method = label.partition(".")
+    with plan.launch("ray", worker_env={FOLDER: str(tmp_path)}, deadline=deadline) as running:
+        group = next(group.name for group in running.plan.groups if role in group.roles)
+        running.step(PROMPTS)  # processes know each other
+        (tmp_path / f"{label} {rank}").write_text(how)
+        start = time.monotonic()
+        with pytest.raises(HfError) as failure:
+            running.step(PROMPTS)
+        took = time.monotonic() - start
+        (tmp_path / f"{label} {rank}").unlink()
+    message = failure.value.message
+    if how == "raise":
+        assert isinstance(failure.value, RoleError)
+        assert message.startswith(f"'{label}' raised on rank {rank} in step 1: ValueError: bad numbers")
+    elif deadline > 10:
+        assert isinstance(failure.value, LostProcessError)
+        assert message.startswith(f"a worker's process is gone: rank {rank} of '{group}' died in step 1, in ")
+        assert f"'{label}'" in message
+        assert "pid " in message
+        assert {"SIGKILL": "as after SIGKILL", "SIGTERM": "ended by SIGTERM", "exit": "without a word"}[how] in message
+        assert f"rank {1 - rank} of '{group}' died" not in message
+        assert took < deadline / 2
+    else:
+        assert isinstance(failure.value, DeadlineError)
+        lines = message.splitlines()
+        culprit, *peers = [line for line in lines if line.startswith("  rank ")]
+        if how == "skip":  # it has answered: the peer alone is late
+            assert culprit.startswith(f"  rank {1 - rank} of '{group}' (pid ")
+            assert "waits for other ranks, in total (" in culprit
+        else:
+            assert culprit.startswith(f"  rank {rank} of '{group}' (pid ")
+            assert ("gave no stack" if how == "SIGSTOP" else f"runs {method} (") in culprit
+            assert all("waits for other ranks" in line for line in peers if f"of '{group}'" in line)
