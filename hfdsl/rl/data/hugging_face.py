@@ -53,11 +53,22 @@ def hub_dataset(path: str) -> tuple[str, str | None] | None:
     return None if path.endswith(SUFFIXES) else hub_name(path)
 
 
+def is_saved(folder: Path) -> bool:
+    """Whether ``save_to_disk`` wrote a folder."""
+    return any((folder / name).is_file() for name in SAVED)
+
+
+def _refuse_configuration(path: str, config: str | None) -> None:
+    """Refuse the name of a configuration for files that have none."""
+    if config is not None:
+        raise DataError("HF902", f"'{path}' has no configurations: only data sets on the hub have")
+
+
 def read(path: str, split: str | None, config: str | None) -> Any:
     """The entries of a data set, on disk until they are read.
 
     Raises:
-        DataError: HF902 where they cannot be read, or the package is missing.
+        DataError: HF902 where they cannot be read, have no such split or configuration, or the package is missing.
     """
     try:
         import datasets  # pyright: ignore[reportMissingImports]  # optional
@@ -84,8 +95,11 @@ def _of_files(datasets: Any, path: str, split: str | None, config: str | None) -
     if not first.exists():
         raise DataError("HF902", f"there is no '{path}'")
     if first.is_dir():
-        saved = any((first / name).is_file() for name in SAVED)
-        return datasets.load_from_disk(path) if saved else datasets.load_dataset(path, config, split=split)
+        if not is_saved(first):
+            return datasets.load_dataset(path, config, split=split)
+        _refuse_configuration(path, config)
+        return datasets.load_from_disk(path)
+    _refuse_configuration(path, config)
     if first.suffix not in SUFFIXES:
         raise DataError("HF902", f"'{path}' is none of {', '.join(SUFFIXES)}, and not a folder of a data set")
     if {file.suffix for file in files} > {first.suffix}:

@@ -20,9 +20,10 @@ from hfdsl.rl.training import checkpoints, tables
 from hfdsl.rl.training.checkpoints import InputDifference, RunInputs, RunPosition
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.fingerprints import code_fingerprints, data_fingerprints, versions
+from hfdsl.rl.training.metrics import METRICS_FILE
 from hfdsl.runtime.running import Running
 
-CONFIG, CHECKPOINTS, METRICS = "config.toml", "checkpoints", "metrics.jsonl"
+CONFIG, CHECKPOINTS = "config.toml", "checkpoints"
 """Names in the folder of a run."""
 
 BEFORE_ALL = -1
@@ -77,7 +78,7 @@ def beginning(
         begins = _after(checkpoints.latest(saved), loaded, inputs, accept)
     elif checkpoints.whole(saved):
         raise _taken(folder, "; go on with --resume, or name another folder")
-    elif resume or (folder / METRICS).exists():
+    elif resume or (folder / METRICS_FILE).exists():
         begins = _again(begins.start, folder, inputs, accept)
     text = tables.to_toml(inputs.config)
     try:

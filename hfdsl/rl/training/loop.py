@@ -28,7 +28,7 @@ from hfdsl.rl.training.checkpoints import RunPosition
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.experiments import Experiments, compiled
 from hfdsl.rl.training.feeds import evaluation_batch, training_feed
-from hfdsl.rl.training.metrics import JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
+from hfdsl.rl.training.metrics import METRICS_FILE, JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
 from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.run_lock import locked
@@ -189,10 +189,10 @@ def _train(run: Prepared, begins: Beginning, show: Show, worker_env: Mapping[str
 def _writers(run: Prepared, step: int | None) -> Iterator[tuple[list[Writer], Samples]]:
     config, writers = run.loaded.config, list[Writer]()
     try:
-        writers.append(JsonLinesWriter(run.folder / "metrics.jsonl", step))
+        writers.append(JsonLinesWriter(run.folder / METRICS_FILE, step))
         if config.tensorboard:
             writers.append(TensorBoardWriter(run.folder / "tensorboard", step))
-        writers += sinks(config, dict(run.inputs.config), run.folder, resume=step is not None)
+        writers += sinks(config, dict(run.inputs.config), run.folder, step)
         count = config.evaluation.samples if config.evaluation else 0
         yield writers, Samples(run.folder / "samples.jsonl", run.tokenizer, count, step)
     finally:

@@ -109,6 +109,10 @@ class Writer(Protocol):
         """No more records come."""
 
 
+METRICS_FILE = "metrics.jsonl"
+"""The file in a run's folder that has every record."""
+
+
 class JsonLinesWriter:
     """A file with an object a line; of a run that goes on, those of later steps than ``step`` are dropped."""
 
@@ -127,6 +131,29 @@ class JsonLinesWriter:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def records_between(path: Path, after: int, last: int) -> list[Record]:
+    """The records of steps after one, up to another, that a file of ``JsonLinesWriter`` has.
+
+    >>> records_between(Path("no such file"), 0, 10)
+    []
+    """
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        objects = [parse_object(line) for line in file if _is_up_to(line, last) and not _is_up_to(line, after)]
+    return [
+        Record(
+            step=values.pop("step"),
+            seconds=time.get("seconds", 0.0),
+            nodes=time.get("nodes", {}),
+            tokens_per_second=time.get("tokens_per_second"),
+            values=values,
+        )
+        for values in objects
+        for time in [values.pop("time", {})]
+    ]
 
 
 def drop_after(path: Path, step: int) -> None:

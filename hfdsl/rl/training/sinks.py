@@ -12,6 +12,9 @@ A run that continues goes on with the run of the sink, whose name is in ``sinks.
 
     first launch    steps 1 to 14 are sent, then the run is killed; the last checkpoint is of step 10
     --resume        steps 11 to 14 are taken again with the same results, and sent no second time; 15 is sent
+
+    first launch    steps 1 to 8 are sent, 9 to 14 wait for a slow server; the last checkpoint is of step 10
+    --resume        9 and 10 are sent from metrics.jsonl, then 11
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -31,7 +34,7 @@ from typing import Any
 from uuid import uuid4
 
 from hfdsl.errors import HfWarning
-from hfdsl.rl.training.metrics import Record, Writer, scalars_of
+from hfdsl.rl.training.metrics import METRICS_FILE, Record, Writer, records_between, scalars_of
 from hfdsl.rl.training.run_config import MlflowConfig, RunConfig, WandbConfig
 from hfdsl.rl.training.tables import Table, flattened
 from hfdsl.types.foreign_text import parse_object
@@ -105,6 +108,7 @@ class Sink:
         self,
         run: SinkRun,
         open_writer: Callable[[SinkRun], Writer],
+        missed: Iterable[Record] = (),
         *,
         waiting: int = WAITING_RECORDS,
         close_seconds: float = CLOSE_SECONDS,
@@ -113,6 +117,9 @@ class Sink:
         self._waiting, self._close_seconds = waiting, close_seconds
         self._records = SimpleQueue[Record | None]()
         self._handed_over, self._sent = 0, 0
+        for record in missed:
+            self._handed_over += 1
+            self._records.put(record)
         self._activity, self._problem, self._warned = "opens", "", False
         self._abandoned = threading.Event()
         self._thread = threading.Thread(
@@ -188,13 +195,24 @@ class Sink:
         warnings.warn(HfWarning("HF722", f"{self._run.name}: {problem}"), stacklevel=3)
 
 
-def sinks(config: RunConfig, table: Table, folder: Path, *, resume: bool) -> Iterator[Writer]:
-    """The sinks that a run is configured with."""
+def sinks(config: RunConfig, table: Table, folder: Path, step: int | None) -> Iterator[Writer]:
+    """The sinks that a run is configured with; of one that goes on after a step, with the records that they missed."""
     wandb, mlflow = config.wandb, config.mlflow
+    openers: dict[str, Callable[[SinkRun], Writer]] = {}
     if wandb is not None:
-        yield Sink(SinkRun.of(folder, "wandb", resume=resume), lambda run: WandbWriter(wandb, run, table, folder))
+        openers["wandb"] = lambda run: WandbWriter(wandb, run, table, folder)
     if mlflow is not None:
-        yield Sink(SinkRun.of(folder, "mlflow", resume=resume), lambda run: MlflowWriter(mlflow, run, table, folder))
+        openers["mlflow"] = lambda run: MlflowWriter(mlflow, run, table, folder)
+    for name, open_writer in openers.items():
+        run = SinkRun.of(folder, name, resume=step is not None)
+        yield Sink(run, open_writer, missed_records(run, step))
+
+
+def missed_records(run: SinkRun, step: int | None) -> list[Record]:
+    """The records up to a step that an earlier launch did not send to a run of a sink which goes on."""
+    if step is None or not run.continues:
+        return []
+    return records_between(run.file.with_name(METRICS_FILE), run.last, step)
 
 
 class WandbWriter:

@@ -73,22 +73,23 @@ ROWS = [{"question": f"q{i}", "n": i} for i in range(5)]
 def test_data_sets_of_hugging_face(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    made, path, split = datasets.Dataset.from_list(ROWS), tmp_path / f"rows.{kind}", None
+    entries, path, split = datasets.Dataset.from_list(ROWS), tmp_path / f"rows.{kind}", None
     if kind == "parquet":
-        made.to_parquet(path)
+        entries.to_parquet(path)
     elif kind == "jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     elif kind == "folder":
-        made.save_to_disk(path)
+        entries.save_to_disk(path)
     elif kind == "splits":
-        datasets.DatasetDict({"train": made, "test": made}).save_to_disk(path)
+        datasets.DatasetDict({"train": entries, "test": entries}).save_to_disk(path)
         split = "train"
     else:
-        made.save_to_disk(tmp_path / "there")
+        entries.save_to_disk(tmp_path / "there")
         path = next((tmp_path / "there").glob("*.arrow"))
     rows = Dataset(str(path), split).open()
     assert [rows.row(i) for i in range(len(rows))] == ROWS
     assert rows.place(3) == f"{path}, row 3"
+    assert f"'{path}' has no configurations" in error_of(Dataset(str(path), split, "main"))
     if kind == "splits":
         assert error_of(Dataset(str(path))) == f"HF902: '{path}' has splits; split= names one of train, test"
 

@@ -412,6 +412,15 @@ def test_the_fields_of_a_data_set_on_the_hub(files: dict[str, str], problem: str
 
 
 @pytest.mark.usefixtures("has_datasets")
+def test_files_have_no_configurations() -> None:
+    Path("rows.jsonl").write_text('{"word": "a"}\n')
+    text = source("Dataset", "rows.jsonl").replace('path = "rows.jsonl"', 'path = "rows.jsonl", config = "main"')
+    code, place, message = only(text)
+    assert (code, place) == ("HF902", line(text, "source ="))
+    assert message == "'rows.jsonl' has no configurations: only data sets on the hub have"
+
+
+@pytest.mark.usefixtures("has_datasets")
 def test_a_path_that_may_be_of_another_run_is_no_name_on_the_hub() -> None:
     output = RUN.split("output = ")[1].split('"')[1].split("/")[0]
     [finding] = findings(source("Dataset", f"{output}/rows"))

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from hfdsl.errors import ConfigError, HfWarning
-from hfdsl.rl.training.metrics import Record, Writer
+from hfdsl.rl.training.metrics import METRICS_FILE, JsonLinesWriter, Record, Writer
 from hfdsl.rl.training.preflight import packages
 from hfdsl.rl.training.run_config import MlflowConfig, WandbConfig
-from hfdsl.rl.training.sinks import MAX_FAILURES, MlflowWriter, Sink, SinkRun, WandbWriter
+from hfdsl.rl.training.sinks import MAX_FAILURES, MlflowWriter, Sink, SinkRun, WandbWriter, missed_records
 
 TABLE: dict[str, Any] = {"steps": 4, "actor": {"model": {"seed": 0}, "tags": []}, **{f"x{i}": i for i in range(150)}}
 
@@ -52,11 +52,13 @@ def sent(folder: Path, writer: Remembered, steps: Iterable[int], *, resume: bool
     return warnings_of(SinkRun.of(folder, "wandb", resume=resume), lambda run: writer, steps)
 
 
-def warnings_of(run: SinkRun, open_writer: Callable[[SinkRun], Writer], steps: Iterable[int]) -> list[str]:
+def warnings_of(
+    run: SinkRun, open_writer: Callable[[SinkRun], Writer], steps: Iterable[int], missed: Iterable[Record] = ()
+) -> list[str]:
     """The warnings of a sink that is opened, written and closed."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        sink = Sink(run, open_writer)
+        sink = Sink(run, open_writer, missed)
         for step in steps:
             sink.write(record(step))
         sink.close()
@@ -71,6 +73,21 @@ def test_a_run_that_goes_on_sends_no_step_twice(tmp_path: Path) -> None:
     assert (first.steps, second.steps) == ([*range(15)], [15, 16, 17])
     assert SinkRun.of(tmp_path, "wandb", resume=True).id == SinkRun.of(tmp_path, "wandb", resume=True).id
     assert SinkRun.of(tmp_path, "wandb", resume=False).last == -1
+
+
+def test_a_run_that_goes_on_sends_what_the_sink_missed(tmp_path: Path) -> None:
+    file, second = JsonLinesWriter(tmp_path / METRICS_FILE), Remembered()
+    for step in range(15):
+        file.write(record(step))
+    file.close()
+    sent(tmp_path, Remembered(refuses=frozenset(range(9, 15))), range(15))
+    run = SinkRun.of(tmp_path, "wandb", resume=True)
+    missed = missed_records(run, 10)  # the step of the checkpoint
+    assert missed == [record(9), record(10)]
+    assert missed_records(SinkRun.of(tmp_path, "mlflow", resume=True), 10) == []
+    assert missed_records(SinkRun.of(tmp_path, "wandb", resume=False), None) == []
+    assert warnings_of(run, lambda run: second, range(11, 13), missed) == []
+    assert second.steps == [9, 10, 11, 12]
 
 
 def test_a_sink_that_fails_is_a_warning_with_a_count(tmp_path: Path) -> None:

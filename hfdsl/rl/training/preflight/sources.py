@@ -17,7 +17,7 @@ from hfdsl.errors import DataError
 from hfdsl.graph.program import Input
 from hfdsl.rl.batches import Sequences
 from hfdsl.rl.data.conversations import messages_of, tools_of
-from hfdsl.rl.data.hugging_face import METADATA, SAVED, SUFFIXES, hub_dataset, matching
+from hfdsl.rl.data.hugging_face import METADATA, SAVED, SUFFIXES, hub_dataset, is_saved, matching
 from hfdsl.rl.data.prompts import Prompt, formatted
 from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source
 from hfdsl.rl.hub import cached_snapshot, download_command, is_offline
@@ -125,12 +125,14 @@ def _sample(source: Source) -> Sample:
     match source:
         case JsonLines(path=path):
             return _json_lines(Path(path))
-        case Dataset(path=path, split=split):
+        case Dataset(path=path, split=split, config=config):
             named = hub_dataset(path)
             snapshot = cached_snapshot("dataset", *named) if named is not None else None
             if snapshot is not None:
                 return _unsplit(snapshot)
             files = matching(path)
+            if config is not None and files and all(file.is_file() or is_saved(file) for file in files):
+                raise _wrong("config", f"'{path}' has no configurations: only data sets on the hub have")
             samples = [_dataset(file, split) for file in files or [Path(path)]]
             if len(samples) > 1:
                 _refuse_unlike(files, samples)
