@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from hfdsl.errors import LostProcessError
+from hfdsl.errors import LostProcessError, SizeError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.sizes import bind_sizes
 from hfdsl.plan.timeline import TraceFile
@@ -94,10 +94,15 @@ class StepRunner:
 
     @contextmanager
     def breaking_stream(self, number: int, queues: Callable[[], str]) -> Iterator[None]:
-        """As ``breaking``; the error of a loss names the ranks that are gone, and what ``queues`` says of them."""
+        """As ``breaking``; errors of losses, and of filters that keep too little, say what is in the ``queues``.
+
+        That of a loss names the ranks that are gone.
+        """
         with self.breaking(number):
             try:
                 yield
+            except SizeError as error:
+                raise SizeError(error.code, f"{error.message}, in step {number} while {queues()}") from None
             except LostProcessError as error:
                 backend = self._processes.backend
                 lost = backend.lost(LOSS_SECONDS) if isinstance(backend, RecoverableBackend) else {}

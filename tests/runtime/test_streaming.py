@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.errors import CheckpointError, HfError, LostProcessError, RoleError, WiringError
+from hfdsl.errors import CheckpointError, HfError, LostProcessError, RoleError, SizeError, WiringError
 from hfdsl.protocols.queueing import DISCIPLINES, Late
 from hfdsl.runtime.decisions import from_lines
 from hfdsl.runtime.running import Running
@@ -275,6 +276,15 @@ def test_rows_that_no_step_takes_break_nothing() -> None:
         with pytest.raises(HfError, match="HF302"):
             streamed(running, rows(1, size=3))
         assert len(streamed(running, rows(1))) == 1
+
+
+def test_a_filter_that_starves_the_reader_is_named_with_its_queue() -> None:
+    nothing = Prompts(x=torch.full((8,), 2.0))  # rows of three tokens, which the filter drops
+    with filtered.compile(one_pool(), dims={B: 8}).launch(seed=3) as running:
+        with pytest.raises(SizeError, match=r"HF321: .* no rows .*, in step 2 while 'queue' of lag 2 has \d of 3"):
+            list(running.stream([*rows(2, size=8), nothing, *rows(3, size=8)]))
+        with pytest.raises(HfError, match="HF808"):
+            next(running.stream(rows(1, size=8)))
 
 
 def test_a_body_that_raises_breaks_the_run() -> None:
