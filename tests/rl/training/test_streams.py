@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hfdsl.errors import CheckpointError, ConfigError, HfWarning
 from hfdsl.rl.training import checkpoints
@@ -18,6 +19,8 @@ from hfdsl.rl.training.metrics import Record
 from hfdsl.runtime.decisions import from_lines
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.testing import check_decisions
+from tests.nightly import NIGHTLY
+from tests.rl.training import test_samplers
 from tests.rl.training.test_loop import fresh, lines, weights
 from tests.rl.training.toy import table
 
@@ -105,3 +108,18 @@ def test_a_sampler_that_keeps_no_weights_is_refused(data: Path, tmp_path: Path) 
 def test_what_is_for_one_step_at_a_time_is_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"HF901: 'record': a dataflow with queues"):
         train(configured(data, tmp_path, "record=[2]"))
+
+
+@pytest.mark.skipif(not NIGHTLY, reason="only with HFDSL_NIGHTLY=1")
+def test_ready_roles_go_on_with_what_lies_in_the_queue(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+
+    def run(name: str, steps: int, resume: bool = False) -> list[dict[str, Any]]:
+        values = test_samplers.table(tmp_path, "asynchronous:async_grpo")
+        values |= {"dims": {"B": 4, "P": 3, "R": 6}, "options": {"lag": 2, "group": 2, "updates": 1}}
+        train(from_table(values, [f"output={tmp_path}/{name}", f"steps={steps}"]), resume=resume)
+        return test_samplers.updates(tmp_path / name)
+
+    straight = run("straight", 5)
+    run("stopped", 2)
+    assert run("stopped", 5, resume=True) == straight
