@@ -60,7 +60,9 @@ def check_stream(
             _compare(straight, list(running.stream(batches, replay=log)), "a run that repeats the log")
         for index in range(tries if interruptions and batches else 0):
             random = Random(f"{seed} {index}")
-            cuts = {random.randint(1, len(batches)): random.choice(interruptions) for _ in range(3)}
+            cuts: dict[int, Interruption] = {
+                random.randint(1, len(batches)): random.choice(interruptions) for _ in range(3)
+            }
             place = Path(folder, str(index))
             place.mkdir()
             _compare(straight, _interrupted(launch, batches, cuts, place), f"a run with {_named(cuts)}")
