@@ -41,7 +41,10 @@ BROKEN_CONNECTION = re.compile(
 )
 """What errors say that a peer's death causes."""
 
-BODY_CALLERS = {"executor.py": ("_call_body", "_call_role", "_build"), "rank_process.py": ("__init__",)}
+BODY_CALLERS = {
+    "executor.py": ("_call_body", "_call_role", "_load_state", "build_worker"),
+    "state_files.py": ("worker_state", "load_worker"),
+}
 """The functions of this folder that call what a user wrote."""
 
 WAITING = ("protocols/collectives.py", "runtime/process_groups.py", "torch/distributed/", "runtime/broadcast.py")

@@ -86,7 +86,7 @@ class RayBackend:
     """The backends of this process that still exist, closed or not: tests look here for what a launch left behind."""
 
     def __init__(self, plan: Plan, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]) -> None:
-        self._deadline, self._step_end = deadline, 0.0
+        self._deadline, self._step_end, self._copy_end = deadline, 0.0, 0.0
         self._plans, self._seed, self._worker_env = [plan], seed, worker_env
         self._owns_cluster = not ray.is_initialized()
         self._processes_per_slot, self._process_groups = processes_per_slot(plan.groups), plan.groups
@@ -462,6 +462,7 @@ class RayBackend:
 
     def copy_states(self) -> dict[str, list[Copied]]:
         """References to the states of every rank; the processes copy them before their next call."""
+        self._copy_end = time.monotonic() + self._deadline
         copies = {
             group: [Copied(*worker.copy_states.options(num_returns=2).remote()) for worker in workers]
             for group, workers in self._workers.items()
@@ -472,10 +473,12 @@ class RayBackend:
         return copies
 
     def copied(self, copies: Mapping[str, Sequence[Copied]], wait: float) -> bool:
-        """Whether all copies exist; HF806, HF908 where one cannot be made."""
+        """Whether all copies exist; HF806, HF908 where one cannot be made, HF807 where one takes too long."""
         refs = [copy.done for ranks in copies.values() for copy in ranks]
         ready, late = ray.wait(refs, num_returns=len(refs), timeout=wait)
         fetch(ready)
+        if late and time.monotonic() > self._copy_end:
+            self._check_late(len(refs), refs, dict.fromkeys(ready), "copies of states")
         return not late
 
     def rebuild(self, lost: Mapping[str, Sequence[int]], *, everything: bool, wait: float) -> None:

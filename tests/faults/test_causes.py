@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import hfdsl as hf
 from hfdsl.errors import DeadlineError, HfError, LostProcessError, RoleError
 from tests.faults.failing_programs import FOLDER, NODES, Prompts, deployment, ppo
 
@@ -63,3 +64,12 @@ def test_who_failed_is_named(tmp_path: Path, label: str, rank: int, how: str, sp
             assert culprit.startswith(f"  rank {rank} of '{group}' (pid ")
             assert ("gave no stack" if how == "SIGSTOP" else f"runs {method} (") in culprit
             assert all("waits for other ranks" in line for line in peers if f"of '{group}'" in line)
+
+
+@pytest.mark.nightly
+def test_a_copy_of_states_that_hangs_ends_at_the_deadline(tmp_path: Path, ray_cluster: Any) -> None:
+    (tmp_path / "actor.state 1").write_text("hang")
+    plan = ppo.compile(deployment(False))
+    late = r"HF807: 1 of 2 copies of states were not done after 6 s(?s:.*)\n  rank 1 of .*: runs state \("
+    with pytest.raises(DeadlineError, match=late):
+        plan.launch("ray", worker_env={FOLDER: str(tmp_path)}, deadline=6.0, retries=hf.Retries())
