@@ -123,7 +123,7 @@ def proof_seconds() -> float:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=64, help="the ranks of the largest mesh")
     most = parser.parse_args().ranks
     print(f"{'of the model, a rank at most':55} received     peak redundant   by formula")

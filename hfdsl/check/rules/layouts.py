@@ -281,10 +281,11 @@ def _unproved(
 
 def _place(flaw: Flaw, mesh: Mesh) -> str:
     """The first rank of a flaw with its coordinates, and how many others there are."""
-    if not flaw.ranks:
+    first = next(iter(flaw.ranks), None)
+    if first is None:
         return f" on {mesh}"
     more = f" and {len(flaw.ranks) - 1} more" if len(flaw.ranks) > 1 else ""
-    return f", rank {flaw.ranks[0]} ({mesh.coordinates(flaw.ranks[0])}){more}"
+    return f", rank {first} ({mesh.coordinates(first)}){more}"
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
