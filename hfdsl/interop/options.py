@@ -15,7 +15,7 @@ from hfdsl.interop.values import scalar
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CommandOptions:
     """The options of a program, in order; dashes of names are underscores. ``positional`` are words before any."""
 
     settings: tuple[Setting, ...]
@@ -23,7 +23,7 @@ class Options:
     unread: tuple[Unread, ...]
 
 
-def read_options(words: Sequence[WordText], place: Span) -> Options:
+def read_options(words: Sequence[WordText], place: Span) -> CommandOptions:
     """Read words as argparse does; an option with several values is a list, one without a value is True."""
     settings, positional, unread = list[Setting](), list[WordText](), list[Unread]()
     values = list[WordText]()
@@ -44,7 +44,7 @@ def read_options(words: Sequence[WordText], place: Span) -> Options:
         else:
             values.append(word)
     finish()
-    return Options(tuple(settings), tuple(positional), tuple(unread))
+    return CommandOptions(tuple(settings), tuple(positional), tuple(unread))
 
 
 def _is_option(word: WordText) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, TypeAlias
+from enum import Enum, EnumMeta
+from typing import TYPE_CHECKING, Any, TypeAlias
 from typing import Protocol as Structural
 
 from hfdsl.errors import DefinitionError, ProtocolError
@@ -56,10 +56,41 @@ class Execute(Enum):
     RANK_ZERO = "RANK_ZERO"
 
 
-class Dispatch(Enum):
+_OF_YOUR_OWN = "register_dispatch_mode makes a mode of two functions"
+FORMER_MODES: Mapping[str, str] = {
+    "RANK_ZERO": "register(Dispatch.ONE_TO_ALL, execute_mode=Execute.RANK_ZERO) runs a method on rank 0 alone",
+    "DP_COMPUTE": "Dispatch.ALL_TO_ALL takes a list with one value for each rank, and gives the list of their outputs",
+    "DP_COMPUTE_METRIC": "Dispatch.DP_PROTO splits rows; for a list of outputs, register a mode with "
+    "get_predefined_dispatch_fn(Dispatch.DP_PROTO)['dispatch_fn'] and collect_all_to_all",
+    "DP_COMPUTE_PROTO_WITH_FUNC": "Dispatch.DP_PROTO splits rows; make the function an argument of the constructor",
+    "DIRECT_ROLLOUT_METHOD": "group.execute_rank_zero_async(name, ...) calls a method of a worker by its name",
+    "MEGATRON_COMPUTE": f"Dispatch.THREE_D_PROTO splits rows over data-parallel ranks; for lists, {_OF_YOUR_OWN}",
+    "MEGATRON_PP_AS_DP": f"Dispatch.THREE_D_ALL_MICRO_DP splits rows over replicas; for lists, {_OF_YOUR_OWN}",
+}
+"""Names of modes in other libraries that no member has, each with what to write instead."""
+
+
+class FormerModeError(ProtocolError, AttributeError):
+    """HF412: a mode of another library, with what to write instead; an ``AttributeError``, too."""
+
+
+class _ModeNames(EnumMeta):
+    if not TYPE_CHECKING:  # a type checker refuses unknown members by itself
+
+        def __getattr__(cls, name: str) -> Any:
+            members = cls.__dict__.get("_member_map_", {})
+            if name in members:
+                return members[name]
+            if name in FORMER_MODES:
+                raise FormerModeError("HF412", f"Dispatch has no {name}: {FORMER_MODES[name]}")
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+
+
+class Dispatch(Enum, metaclass=_ModeNames):
     """A transfer protocol by name; ``Dispatch("3D_PROTO")`` and the field's other names find the same members.
 
-    ``register_dispatch_mode`` adds members. Raises ``ProtocolError`` (HF412) for an unknown name.
+    ``register_dispatch_mode`` adds members. Raises ``ProtocolError`` (HF412) for an unknown name; a name of another
+    library for which there is no member says what to write instead.
 
     >>> Dispatch("MEGATRON_COMPUTE_PROTO")
     <Dispatch.THREE_D_PROTO: '3D_PROTO'>
@@ -82,6 +113,8 @@ class Dispatch(Enum):
     def _missing_(cls, value: object) -> Dispatch:
         if isinstance(value, str) and value in cls.__members__:
             return cls.__members__[value]
+        if isinstance(value, str) and value in FORMER_MODES:
+            raise FormerModeError("HF412", f"no protocol is called {value!r}: {FORMER_MODES[value]}")
         known = sorted({*cls.__members__, *(str(member.value) for member in cls)})
         raise ProtocolError("HF412", f"no protocol is called {value!r}; {_suggest(value, known)}")
 

@@ -14,7 +14,11 @@ from hfdsl.protocols import (
 from hfdsl.single_controller.calls import Future
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, split_resource_pool
-from hfdsl.single_controller.roles import RayClassWithInitArgs, create_colocated_worker_cls
+from hfdsl.single_controller.roles import (
+    RayClassWithInitArgs,
+    create_colocated_worker_cls,
+    create_colocated_worker_cls_fused,
+)
 
 __all__ = [
     "Dispatch",
@@ -27,6 +31,7 @@ __all__ = [
     "Worker",
     "collect_all_to_all",
     "create_colocated_worker_cls",
+    "create_colocated_worker_cls_fused",
     "get_predefined_dispatch_fn",
     "merge_resource_pool",
     "register",

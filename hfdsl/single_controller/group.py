@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import ray
 from ray import ObjectRef
@@ -53,6 +53,20 @@ class UnknownMethodError(WiringError, AttributeError):
     """A group has no method of this name (HF202)."""
 
 
+UNKNOWN = "its arguments are mesh, name_prefix, worker_env, detached, timeout and deadline"
+FORMER_ARGUMENTS: Mapping[str, str] = {
+    "device_name": "the pool says it, RayResourcePool(..., use_gpu=True) or use_gpu=False; leave it out",
+    "bin_pack": "a pool places each node's processes together (STRICT_PACK); leave it out",
+    "worker_names": "group.worker_names lists them; a group of processes that run is made by group.spawn(roles)",
+    "worker_handles": "group.workers lists them; a group of processes that run is made by group.spawn(roles)",
+    "ray_wait_register_center_timeout": "timeout= has the seconds in which the processes must be up",
+    "use_gpu": "the pool says it: RayResourcePool(..., use_gpu=...)",
+    "profile_steps": "leave it out; `running.trace(file)` traces the steps of a plan",
+    "worker_nsight_options": "give Ray the runtime_env by @ray.remote(runtime_env=...) on the class",
+}
+"""Arguments of other libraries' worker groups, each with what to write instead."""
+
+
 class RayWorkerGroup:
     """One process of a class for every slot of a pool; its registered methods can be called on the group.
 
@@ -79,7 +93,10 @@ class RayWorkerGroup:
         detached: bool | None = None,
         timeout: float = START_SECONDS,
         deadline: float | None = DEADLINE_SECONDS,
+        **former: Never,
     ) -> None:
+        for name in former:
+            raise ResourceError("HF507", f"a worker group takes no {name!r}: {FORMER_ARGUMENTS.get(name, UNKNOWN)}")
         deadline = checked_deadline(deadline)
         if not isinstance(resource_pool, RayResourcePool):
             raise ResourceError("HF507", f"a worker group needs a RayResourcePool, got {resource_pool!r}")
@@ -180,6 +197,8 @@ class RayWorkerGroup:
                 setattr(group, shared, getattr(self, shared))
             groups[role] = group
         return groups
+
+    spawn_fused = spawn  # the name that other libraries have for roles that share processes
 
     @property
     def hf_processes(self) -> tuple[WatchedProcess | None, ...]:

@@ -100,6 +100,10 @@ def create_colocated_worker_cls(class_dict: Mapping[str, RayClassWithInitArgs]) 
     return ColocatedClasses(class_dict)
 
 
+create_colocated_worker_cls_fused = create_colocated_worker_cls
+"""The name that other libraries have for it: roles share their processes in both."""
+
+
 def check_arguments(signature: inspect.Signature, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise ``WiringError`` (HF202 for an unknown name, else HF203) unless what has this signature can be called so."""
     try:
