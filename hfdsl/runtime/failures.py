@@ -21,16 +21,14 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from hfdsl.errors import HfError, LostProcessError
+from hfdsl.plan.payloads import Process
 from hfdsl.plan.segments import Segment
 from hfdsl.single_controller.ray_internals import actor_id, actors
 from hfdsl.single_controller.stacks import Frame, WatchedProcess, stacks
 from hfdsl.single_controller.waiting import how_it_ended
-
-Process: TypeAlias = tuple[str, int]
-"""A process of a run: its group and rank."""
 
 SEEN_SECONDS, POLL_SECONDS = 2.0, 0.05
 """The time in which Ray finds out that a process is gone, once another one has, and how often it is asked."""

@@ -16,7 +16,7 @@ from ray.exceptions import GetTimeoutError
 from hfdsl.deploy.deployment import ProcessGroup, processes_per_slot
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import DeadlineError, HfError, RoleError
-from hfdsl.plan.payloads import ColumnSlice, Payload, Topology
+from hfdsl.plan.payloads import ColumnSlice, Payload, Process, Topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.worker import RankContext
@@ -24,7 +24,7 @@ from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.cluster import connect
 from hfdsl.runtime.direct_groups import DirectGroups, send_direct
 from hfdsl.runtime.executor import Executor
-from hfdsl.runtime.failures import Called, Process, late_ranks, lost_process
+from hfdsl.runtime.failures import Called, late_ranks, lost_process
 from hfdsl.runtime.messages import (
     DIRECT,
     INLINE,
