@@ -142,8 +142,8 @@ class Measure:
         self._rows: dict[tuple[int, str], int | None] = {}
         self._parts = dict[tuple[int, int], dict[str, int]]()
         for sync in (step.sync for step in plan.steps if step.sync is not None):
-            for target in range(sync.schedule.target_mesh.world_size):
-                for source, size in sync.bytes_from(target).items():
+            for target, by_source in enumerate(sync.schedule.traffic):
+                for source, size in by_source.items():
                     self._parts.setdefault((sync.export, source), {})[sync.column(target)] = size
 
     def chunk(self, node: int, chunk: int) -> tuple[ColumnSlice, ...]:

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import gcd
 from typing import Final
 
 from hfdsl.errors import ProtocolError
@@ -204,21 +205,33 @@ class Schedule:
                         yield Transfer(parameter, piece.box, source, target)
 
     @cached_property
-    def sources(self) -> tuple[tuple[int, ...], ...]:
-        """For each target rank the ranks of ``pieces_of``."""
-        sources: list[set[int]] = [set() for _ in range(self.target_mesh.world_size)]
+    def traffic(self) -> tuple[Mapping[int, int], ...]:
+        """For each target rank the bytes of ``pieces_of``, by source rank."""
+        traffic: list[dict[int, int]] = [{} for _ in range(self.target_mesh.world_size)]
         for route in self.routes:
             for need in route.needs:
                 for place, rank in enumerate(need.ranks):
                     for piece in need.pieces:
-                        if piece.holding is need.owned:
-                            sources[rank].add(self.shared[rank])
-                            continue
-                        turns = min(len(route.parameters), len(piece.holding.ranks))  # after which they repeat
-                        sources[rank] |= {
-                            self._owner(piece, rank, number * len(need.ranks) + place) for number in range(turns)
-                        }
-        return tuple(tuple(sorted(ranks)) for ranks in sources)
+                        size = volume(piece.box) * route.item_bytes
+                        for source, times in self._turns(route, need, place, piece):
+                            traffic[rank][source] = traffic[rank].get(source, 0) + times * size
+        return tuple(traffic)
+
+    def _turns(self, route: Route, need: Need, place: int, piece: Piece) -> Iterator[tuple[int, int]]:
+        """Who has a piece, and of how many parameters of the route that rank gives it: owners take turns."""
+        rank, count = need.ranks[place], len(route.parameters)
+        if piece.holding is need.owned:
+            yield self.shared[rank], count
+            return
+        owners = self._owners(piece, rank)
+        period = len(owners) // gcd(len(need.ranks), len(owners))
+        for number in range(min(count, period)):
+            yield owners[(number * len(need.ranks) + place) % len(owners)], -(-(count - number) // period)
+
+    @cached_property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """For each target rank the ranks of ``pieces_of``."""
+        return tuple(tuple(sorted(by_source)) for by_source in self.traffic)
 
     def messages(self, target: int) -> int:
         """How many messages a rank receives: one for each bucket and rank that sends some of it."""
@@ -254,6 +267,11 @@ class Schedule:
 
     def _owner(self, piece: Piece, target: int, turn: int) -> int:
         """The rank that sends a piece: of the nearest that hold it, the one whose turn it is."""
+        owners = self._owners(piece, target)
+        return owners[turn % len(owners)]
+
+    def _owners(self, piece: Piece, target: int) -> tuple[int, ...]:
+        """The nearest ranks that hold a piece."""
         holders = piece.holding.ranks
         if (holders, target) not in self._nearest:
             distances = [self._distance(source, target) for source in holders]
@@ -261,8 +279,7 @@ class Schedule:
             self._nearest[holders, target] = tuple(
                 source for source, distance in zip(holders, distances, strict=True) if distance == least
             )
-        owners = self._nearest[holders, target]
-        return owners[turn % len(owners)]
+        return self._nearest[holders, target]
 
     @cached_property
     def _nearest(self) -> dict[tuple[tuple[int, ...], int], tuple[int, ...]]:

@@ -40,13 +40,6 @@ class ScheduledSync:
         """The column with the parts for a target rank."""
         return f"{WEIGHTS_FOR}{self.load} {target}"
 
-    def bytes_from(self, target: int) -> dict[int, int]:
-        """The bytes of the parts for a target rank, by the source rank that has them."""
-        counts = dict[int, int]()
-        for transfer in self.schedule.pieces_of(target):
-            counts[transfer.source] = counts.get(transfer.source, 0) + transfer.bytes
-        return counts
-
     @property
     def moved_bytes(self) -> int:
         """The bytes that go from process to process."""

@@ -81,6 +81,18 @@ class Case:
 
 
 @given(st.data())
+def test_the_traffic_of_a_rank_is_that_of_its_pieces(data: st.DataObject) -> None:
+    case = Case(data)
+    assume(case.complete())
+    schedule = case.schedule()
+    for rank, by_source in enumerate(schedule.traffic):
+        counts = Counter[int]()
+        for piece in schedule.pieces_of(rank):
+            counts[piece.source] += piece.bytes
+        assert counts == by_source
+
+
+@given(st.data())
 def test_every_rank_gets_its_elements_once_from_an_owner(data: st.DataObject) -> None:
     case = Case(data)
     assume(case.complete())
