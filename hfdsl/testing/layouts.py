@@ -67,7 +67,7 @@ def check_layouts(plan: Plan, *, seed: int = 0) -> None:
 
     Starts all ranks in this process, has each role that exports a state return it whole, gives it to the roles that
     load it, and compares what ``held_weights(state)`` of every rank gives with its boxes. Roles without that method,
-    or without a declared layout, are left out.
+    or without a declared layout, are left out; those that export or load parts are held by ``check_layout``.
 
     Raises:
         BrokenLayoutError: with the rank and the first element that differs.
