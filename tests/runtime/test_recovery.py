@@ -74,7 +74,7 @@ def test_nothing_lost_is_nothing_changed(tmp_path: Path, undisturbed: list[Any])
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("own_pools", [False, True])
 def test_random_losses_cost_no_value_and_train_no_row_twice(tmp_path: Path, own_pools: bool) -> None:
-    lot, steps = random.Random(23), 16
+    lot, steps = random.Random(23), 10
     plan = learn.compile(deployment(own_pools=own_pools))
     faults = tmp_path / "faults"
     faults.mkdir()
