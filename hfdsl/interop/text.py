@@ -11,7 +11,7 @@ from hfdsl.errors import ConfigError
 from hfdsl.graph.spans import Span
 from hfdsl.rl.training.toml_files import text_of
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 16
 """The largest file that is read: a configuration has a few kilobytes, and a larger file is a log or a data set."""
 
 COMMAND_LINE = "<command line>"
