@@ -100,7 +100,10 @@ class Report:
         records = [finding.as_dict() for finding in self.findings]
         if self.coverage.omissions or self.queues:
             queues = {"queues": [asdict(queue) for queue in self.queues]} if self.queues else {}
-            summary = {"dataflow": self.dataflow, **asdict(self.coverage), **queues}
+            coverage = asdict(self.coverage)
+            if not self.coverage.not_judged:  # of other libraries alone
+                del coverage["not_judged"]
+            summary = {"dataflow": self.dataflow, **coverage, **queues}
             records.append({"version": VERSION, "summary": summary})
         return "\n".join(map(json.dumps, records))
 

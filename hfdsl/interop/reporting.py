@@ -80,7 +80,7 @@ class Repairs:
         ordered = tuple(fix for _, fix in sorted(fixes, key=lambda pair: pair[0]))
         return replace(
             problem.finding,
-            help=(*problem.finding.help, *sentences),
+            help=tuple(sentences),
             fixes=(*problem.finding.fixes, *ordered),
         )
 
@@ -152,13 +152,14 @@ def finding(
     *keys: str,
     label: str = "",
     notes: Sequence[str] = (),
-    help: Sequence[str] = (),  # noqa: A002  # as a finding has it
+    advice: Sequence[str] = (),
     fixes: Sequence[Fix] = (),
     repairs: Sequence[str] = (),
 ) -> Problem:
     """A finding about keys: at the first that the user has written, with the others beside it.
 
-    ``repairs`` are keys of sizes, of each of which the nearest values that satisfy everything become its help.
+    ``repairs`` are keys of sizes, of each of which the nearest values that satisfy everything become its help;
+    ``advice`` has not been tried, and stands among its notes.
     """
     owners = list(dict.fromkeys(configuration.owner(key) for key in keys))
     given = [key for key in owners if configuration.given.get(key) is not None]
@@ -169,10 +170,8 @@ def finding(
         labels[0] = Label(labels[0].span, label)
     defaults = [key for key in owners if key not in given and configuration.has(key)]
     noted = [f"{key} = {shown(configuration.known(key))} by default" for key in defaults if key not in message]
-    notes = (*notes, *noted)
-    result = Finding(
-        code, message, primary=labels[0], related=tuple(labels[1:]), notes=notes, help=tuple(help), fixes=tuple(fixes)
-    )
+    notes = (*notes, *advice, *noted)
+    result = Finding(code, message, primary=labels[0], related=tuple(labels[1:]), notes=notes, fixes=tuple(fixes))
     return Problem(result, tuple(repairs))
 
 

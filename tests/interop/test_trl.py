@@ -85,7 +85,7 @@ def test_a_mistake_is_found_at_its_argument(name: str) -> None:
     changes, code, words = MISTAKES[name]
     text = command(**changes)
     findings = [finding for finding in report(text) if finding.code == code]
-    assert any(words in " ".join((f.message, *f.help)) for f in findings), list(report(text))
+    assert any(words in " ".join((f.message, *f.help, *f.notes)) for f in findings), list(report(text))
     lines = {n for n, line in enumerate(text.splitlines(), 1) if any(f"--{key} " in line for key in changes)}
     assert any({f.primary.span.line, *(r.span.line for r in f.related)} & lines for f in findings)
 

@@ -127,7 +127,7 @@ class _Settings:
             self.foreign.append(setting)
             return
         label = "TRL refuses it" if certain else "a script of your own may read it"
-        help_text, fixes = (f"did you mean {near[0]}?",) if near else (), tuple[Fix, ...]()
+        advice, fixes = (f"did you mean {near[0]}?",) if near else (), tuple[Fix, ...]()
         if near and setting.span.line == setting.span.end_line and not setting.span.file.startswith("<"):
             start = setting.span.column + (0 if setting.span.file.endswith((".yaml", ".yml")) else 2)
             end = start + len(setting.key.encode())
@@ -137,7 +137,7 @@ class _Settings:
                 "HF971" if certain else "HF973",
                 f"TRL {self.known.version} has no argument '{setting.key}'",
                 Label(setting.span, label),
-                help=help_text,
+                notes=advice,
                 fixes=fixes,
             )
         )

@@ -49,7 +49,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
         if not is_integer(value):
             yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
         elif value < 1:
-            yield finding(c, "HF972", f"{key} = {value} is not positive", key, help=("the smallest size is 1",))
+            yield finding(c, "HF972", f"{key} = {value} is not positive", key, advice=("the smallest size is 1",))
 
 
 def choices_are_known(c: Configuration) -> Iterator[Problem]:
@@ -60,7 +60,7 @@ def choices_are_known(c: Configuration) -> Iterator[Problem]:
             near = get_close_matches(str(value), choices, n=1, cutoff=0.6)
             sentence, fixes = setting_fix(c, key, near[0]) if near else ("", ())
             message = f"{key} = {shown(value)} is none of {', '.join(choices)}"
-            yield finding(c, "HF972", message, key, help=(sentence,) if sentence else (), fixes=fixes)
+            yield finding(c, "HF972", message, key, advice=(sentence,) if sentence else (), fixes=fixes)
 
 
 def groups_have_members(c: Configuration) -> Iterator[Problem]:
@@ -71,7 +71,7 @@ def groups_have_members(c: Configuration) -> Iterator[Problem]:
             "HF972",
             f"{GROUP} = {c.size(GROUP)}: TRL wants two completions to a prompt or more, to compare them",
             GROUP,
-            help=(f"set {GROUP} to 2 or more",),
+            advice=(f"set {GROUP} to 2 or more",),
         )
 
 
@@ -85,7 +85,7 @@ def a_generation_is_given_once(c: Configuration) -> Iterator[Problem]:
             "many completions a generation has",
             GENERATION,
             STEPS,
-            help=(f"leave out {GENERATION}, or {STEPS}",),
+            advice=(f"leave out {GENERATION}, or {STEPS}",),
         )
 
 
@@ -160,7 +160,7 @@ def batches_keep_their_size(c: Configuration) -> Iterator[Problem]:
     if c.value(key) is True:
         sentence, fixes = setting_fix(c, key, False)
         message = f"{key} = True: a smaller batch would cut groups, and TRL refuses it"
-        yield finding(c, "HF974", message, key, help=(f"{sentence}, and lower {ROWS}",), fixes=fixes)
+        yield finding(c, "HF974", message, key, advice=(f"{sentence}, and lower {ROWS}",), fixes=fixes)
 
 
 def uploads_have_completions(c: Configuration) -> Iterator[Problem]:
@@ -168,7 +168,7 @@ def uploads_have_completions(c: Configuration) -> Iterator[Problem]:
     key, switch = "log_completions_hub_repo", "log_completions"
     if c.has(key) and c.value(key) is not None and not c.value(switch):
         sentence, fixes = setting_fix(c, switch, True)
-        yield finding(c, "HF974", f"{key} needs {switch}", key, switch, help=(sentence,), fixes=fixes)
+        yield finding(c, "HF974", f"{key} needs {switch}", key, switch, advice=(sentence,), fixes=fixes)
 
 
 def references_are_there_to_sync(c: Configuration) -> Iterator[Problem]:
@@ -180,7 +180,7 @@ def references_are_there_to_sync(c: Configuration) -> Iterator[Problem]:
             "sync_ref_model = True, and beta = 0 has no reference model",
             "sync_ref_model",
             "beta",
-            help=("set beta above 0, or leave out sync_ref_model",),
+            advice=("set beta above 0, or leave out sync_ref_model",),
         )
 
 
@@ -241,7 +241,7 @@ def rewards_can_be_found(c: Configuration) -> Iterator[Problem]:
                 "HF972",
                 f"{key}: '{name}' is none of {', '.join(REWARDS)}, and no path such as module.function",
                 key,
-                help=(f"did you mean {near[0]}?",) if near else (),
+                advice=(f"did you mean {near[0]}?",) if near else (),
             )
 
 
@@ -258,7 +258,7 @@ def contexts_hold_a_completion(c: Configuration) -> Iterator[Problem]:
             "room for a prompt",
             key,
             longest,
-            help=(f"set {key} above {c.size(longest)}, by the longest prompt",),
+            advice=(f"set {key} above {c.size(longest)}, by the longest prompt",),
         )
 
 

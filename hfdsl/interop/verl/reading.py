@@ -208,13 +208,13 @@ class _Composition:
     def _unknown(self, setting: Setting) -> None:
         near = nearest_key(setting.key, self.defaults)
         fixes = () if near is None else _renamed(setting, near)
-        help_text = (f"did you mean {near}?",) if near else (f"'+{setting.key}=...' adds a key",)
+        advice = (f"did you mean {near}?",) if near else (f"'+{setting.key}=...' adds a key",)
         self.findings.append(
             Finding(
                 "HF971",
                 f"verl {self.known.version} has no key '{setting.key}'",
                 Label(setting.span, "Hydra refuses an override of a key that is not there"),
-                help=help_text,
+                notes=advice,
                 fixes=fixes,
             )
         )
@@ -224,7 +224,7 @@ class _Composition:
             "HF971",
             f"'+{setting.key}' adds a key that is already there",
             Label(setting.span, "Hydra refuses '+' for it"),
-            help=(f"write {setting.key}=... without '+'",),
+            notes=(f"write {setting.key}=... without '+'",),
             fixes=(Fix("leave out '+'", (Edit(_head(setting.span, 1), ""),)),) if _one_line(setting.span) else (),
         )
 
@@ -241,7 +241,7 @@ class _Composition:
                 "HF971",
                 f"'{above}' is a {target.rpartition('.')[2]}, which has no field '{name}'",
                 Label(setting.span, "verl refuses it when the workers start"),
-                help=(f"did you mean {above}.{near[0]}?",) if near else (),
+                notes=(f"did you mean {above}.{near[0]}?",) if near else (),
             )
         )
 
@@ -356,7 +356,7 @@ def _unknown_in_file(
             "HF973",
             f"verl {known.version} has no key '{setting.key}'",
             Label(setting.span, "nothing reads it" if names is None else "verl refuses it when the workers start"),
-            help=(f"did you mean {near}?",) if near else (),
+            notes=(f"did you mean {near}?",) if near else (),
         )
 
 

@@ -46,7 +46,7 @@ def token_budgets_hold_a_row(c: Configuration) -> Iterator[Problem]:
                 key,
                 "data.max_prompt_length",
                 "data.max_response_length",
-                help=(f"{sentence} or more",),
+                advice=(f"{sentence} or more",),
                 fixes=fixes,
             )
 
@@ -78,6 +78,6 @@ def contexts_hold_a_row(c: Configuration) -> Iterator[Problem]:
         key,
         "data.max_prompt_length",
         "data.max_response_length",
-        help=(f"{sentence} or more",),
+        advice=(f"{sentence} or more",),
         fixes=fixes,
     )

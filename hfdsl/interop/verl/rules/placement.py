@@ -84,6 +84,6 @@ def expert_parallelism_is_whole(c: Configuration) -> Iterator[Problem]:
             key,
             tp,
             dp,
-            help=(sentence,),
+            advice=(sentence,),
             fixes=fixes,
         )

@@ -35,14 +35,14 @@ def required_keys_are_given(c: Configuration) -> Iterator[Problem]:
     """Keys without a default are given."""
     key = f"{ROLLOUT}.name"
     if c.value(key) == MISSING:
-        yield finding(c, "HF974", f"{key} has no default: vllm, sglang or trtllm", key, help=(f"add {key}=vllm",))
+        yield finding(c, "HF974", f"{key} has no default: vllm, sglang or trtllm", key, advice=(f"add {key}=vllm",))
     if c.value(f"{ROLLOUT}.mode") == "sync":
         yield finding(
             c,
             "HF972",
             f"{ROLLOUT}.mode = sync is gone since verl 0.7: engines are servers now",
             f"{ROLLOUT}.mode",
-            help=(f"leave out {ROLLOUT}.mode",),
+            advice=(f"leave out {ROLLOUT}.mode",),
             fixes=setting_fix(c, f"{ROLLOUT}.mode", "async")[1],
         )
 
@@ -68,7 +68,7 @@ def _one_of(c: Configuration, old: str, new: str) -> Iterator[Problem]:
             "HF974",
             f"{new} is not set, and {new.rpartition('.')[0]} has no dynamic batches",
             new,
-            help=(f"add {new}=1 or a larger one, or {ACTOR}.use_dynamic_bsz=True for all models",),
+            advice=(f"add {new}=1 or a larger one, or {ACTOR}.use_dynamic_bsz=True for all models",),
         )
     elif by_all is not None and by_gpu is not None:
         copied = c.owner(new) == old
@@ -79,7 +79,7 @@ def _one_of(c: Configuration, old: str, new: str) -> Iterator[Problem]:
             f"{old} = {by_all} and {new} = {by_gpu} exclude each other: {why}",
             old,
             new,
-            help=(f"leave out {old} and set {new}",),
+            advice=(f"leave out {old} and set {new}",),
         )
     elif by_gpu is None:
         yield finding(
@@ -87,7 +87,7 @@ def _one_of(c: Configuration, old: str, new: str) -> Iterator[Problem]:
             "HF974",
             f"{old} is the old name, which the workers of verl 0.9 do not read: they need {new}",
             old,
-            help=(f"set {new} instead: rows a GPU rather than rows of all GPUs",),
+            advice=(f"set {new} instead: rows a GPU rather than rows of all GPUs",),
         )
 
 
@@ -103,7 +103,7 @@ def dynamic_batches_agree(c: Configuration) -> Iterator[Problem]:
             "both, and its worker refuses two modes",
             log_probs,
             update,
-            help=[sentence for sentence, _ in sentences[:1]],
+            advice=[sentence for sentence, _ in sentences[:1]],
             fixes=sentences[0][1],
         )
 
@@ -118,7 +118,7 @@ def critic_is_there_for_gae(c: Configuration) -> Iterator[Problem]:
             f"{estimator} = gae needs the values of a critic, and {enabled} = False",
             enabled,
             estimator,
-            help=(f"leave out {enabled}",),
+            advice=(f"leave out {enabled}",),
         )
 
 
@@ -139,7 +139,7 @@ def pools_have_gpus(c: Configuration) -> Iterator[Problem]:
                     f"{switch} = True needs a pool, and {table}.{name} = {value}",
                     switch,
                     f"{table}.{name}",
-                    help=(f"set {table}.{name}",),
+                    advice=(f"set {table}.{name}",),
                 )
 
 
@@ -154,7 +154,7 @@ def sequence_parallelism_needs_packed_rows(c: Configuration) -> Iterator[Problem
             f"{old} = {c.size(old)} needs {switch}, which is {c.value(switch)}",
             old,
             switch,
-            help=(sentence,),
+            advice=(sentence,),
             fixes=fixes,
         )
 
@@ -170,7 +170,7 @@ def validation_samples_with_a_temperature(c: Configuration) -> Iterator[Problem]
             f"{switch} = True and {temperature} = {value}: verl refuses validation that samples at 0",
             temperature,
             switch,
-            help=(f"set {temperature} above 0",),
+            advice=(f"set {temperature} above 0",),
         )
 
 
@@ -187,7 +187,7 @@ def separate_rollout_has_gpus(c: Configuration) -> Iterator[Problem]:
                 f"{MODE} = separate_async, and {key} = {c.value(key)}: the rollout has no GPUs",
                 key,
                 MODE,
-                help=(f"set {key} to 1 or more",),
+                advice=(f"set {key} to 1 or more",),
             )
     backend = f"{ROLLOUT}.checkpoint_engine.backend"
     if c.value(backend) == "naive":
@@ -197,7 +197,7 @@ def separate_rollout_has_gpus(c: Configuration) -> Iterator[Problem]:
             f"{MODE} = separate_async sends weights between processes, and {backend} = naive does not",
             backend,
             MODE,
-            help=(f"set {backend} to nccl or nixl",),
+            advice=(f"set {backend} to nccl or nixl",),
             fixes=setting_fix(c, backend, "nccl")[1],
         )
     pool = "reward.reward_model.enable_resource_pool"
@@ -208,7 +208,7 @@ def separate_rollout_has_gpus(c: Configuration) -> Iterator[Problem]:
             f"{MODE} = separate_async never frees GPUs for a reward model, and {pool} = False",
             pool,
             MODE,
-            help=(f"set {pool} to True, with GPUs of its own",),
+            advice=(f"set {pool} to True, with GPUs of its own",),
         )
 
 
@@ -224,7 +224,7 @@ def filtered_groups_have_rewards(c: Configuration) -> Iterator[Problem]:
             f"{switch} = True needs {metric}",
             switch,
             metric,
-            help=(f"set {metric} to acc, score or reward",),
+            advice=(f"set {metric} to acc, score or reward",),
         )
     pool = "reward.reward_model.enable_resource_pool"
     if c.value("reward.reward_model.enable") and not c.value(pool):
@@ -234,7 +234,7 @@ def filtered_groups_have_rewards(c: Configuration) -> Iterator[Problem]:
             f"{switch} = True needs rewards while it samples, and a reward model without a pool gives them later",
             switch,
             pool,
-            help=(f"set {pool} to True",),
+            advice=(f"set {pool} to True",),
         )
 
 
@@ -250,7 +250,7 @@ def data_fill_a_batch(c: Configuration) -> Iterator[Problem]:
             f"{key} = {value} prompts are less than the {batch} of a batch: an epoch has no step",
             key,
             TRAIN,
-            help=(f"set {key} to {batch} or more, or leave it out",),
+            advice=(f"set {key} to {batch} or more, or leave it out",),
             fixes=setting_fix(c, key, batch)[1],
         )
 
@@ -269,5 +269,5 @@ def groups_have_members(c: Configuration) -> Iterator[Problem]:
             f"{key} = {c.value(key)} compares the responses to a prompt, and with {SAMPLES} = 1 it {effect}",
             SAMPLES,
             key,
-            help=(f"set {SAMPLES} to 2 or more",),
+            advice=(f"set {SAMPLES} to 2 or more",),
         )

@@ -181,7 +181,7 @@ def separate_batches_are_parts(c: Configuration) -> Iterator[Problem]:
             TRAIN,
             MINI,
             SYNC_STEPS,
-            help=[" or ".join(sentence for sentence, _ in choices)],
+            advice=[" or ".join(sentence for sentence, _ in choices)],
             fixes=[f for _, fixes in choices for f in fixes],
         )
 

@@ -69,7 +69,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
             yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
         elif value < 1:
             yield finding(
-                c, "HF972", f"{key} = {value} is not positive", key, help=("the smallest that it can be is 1",)
+                c, "HF972", f"{key} = {value} is not positive", key, advice=("the smallest that it can be is 1",)
             )
 
 
@@ -120,7 +120,7 @@ def choices_are_known(c: Configuration) -> Iterator[Problem]:
                 "HF972",
                 f"{key} = {shown(value)} is none of {', '.join(choices)}",
                 key,
-                help=(sentence,) if sentence else (),
+                advice=(sentence,) if sentence else (),
                 fixes=fixes,
             )
 
@@ -139,7 +139,7 @@ def estimator_is_known(c: Configuration) -> Iterator[Problem]:
             "HF972",
             f"no advantage estimator is called '{value}'; verl has {', '.join(ESTIMATORS)}",
             key,
-            help=(sentence,) if sentence else (),
+            advice=(sentence,) if sentence else (),
             fixes=fixes,
         )
 
@@ -161,7 +161,7 @@ def engine_has_its_strategy(c: Configuration) -> Iterator[Problem]:
             "HF974",
             f"{key} = {value}, and the configuration has the keys of {' or '.join(strategies)}",
             key,
-            help=(hint,) if hint else (),
+            advice=(hint,) if hint else (),
         )
 
 
@@ -176,7 +176,7 @@ def engines_have_no_pipeline(c: Configuration) -> Iterator[Problem]:
             "HF972",
             f"{key} = {value}: verl 0.9 runs engines without pipeline stages",
             key,
-            help=(sentence,),
+            advice=(sentence,),
             fixes=fixes,
         )
 
@@ -191,7 +191,7 @@ def off_policy_threshold_is_positive(c: Configuration) -> Iterator[Problem]:
             "HF972",
             f"{key} = {value} is neither null nor a positive integer",
             key,
-            help=(f"set {key} to 1 or more; null turns the control off",),
+            advice=(f"set {key} to 1 or more; null turns the control off",),
         )
 
 
