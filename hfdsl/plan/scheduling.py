@@ -93,7 +93,14 @@ def _scheduled(export: Step, load: Step, sync: WeightSync, hosts: Mapping[str, S
     )
     if _goes_whole(schedule):
         return None
-    return ScheduledSync(sync.state, export.node, load.node, schedule, source, target)
+    return ScheduledSync(
+        state=sync.state,
+        export=export.node,
+        load=load.node,
+        schedule=schedule,
+        source_layout=source,
+        target_layout=target,
+    )
 
 
 def _broadcasts(sync: WeightSync) -> bool:

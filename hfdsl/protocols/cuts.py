@@ -18,10 +18,16 @@ Extent: TypeAlias = tuple[tuple[Range, ...], ...]
 """What a rank holds of a tensor: for each dim its ranges in the order of the local tensor; all combinations of them."""
 
 ITEM_BYTES: Final[Mapping[str, int]] = MappingProxyType(
-    dict.fromkeys(("float64", "int64"), 8)
-    | dict.fromkeys(("float32", "int32"), 4)
-    | dict.fromkeys(("bfloat16", "float16", "int16"), 2)
-    | dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool"), 1)
+    {
+        name: size
+        for size, names in {
+            8: ("float64", "int64"),
+            4: ("float32", "int32"),
+            2: ("bfloat16", "float16", "int16"),
+            1: ("float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool"),
+        }.items()
+        for name in names
+    }
 )
 """The bytes of an element, by torch's names of dtypes."""
 

@@ -131,7 +131,7 @@ class ExportDigests:
         for sync, dtypes in self._wanted.items():
             if sync.source == step.role and sync.state in _states(step, "exports"):
                 pieces = pieces_of(worker.held_weights(sync.state) if hasattr(worker, "held_weights") else result)
-                places = HeldBoxes.of([step], step.role, sync.state)
+                places = HeldBoxes.of([step], sync.source, sync.state)
                 rank = current_call().rank
                 self._taken[sync] = None if pieces is None else digests(_placed(pieces, places, rank), dtypes)
 

@@ -47,7 +47,14 @@ def test_parts_are_those_that_frameworks_give_a_rank(data: st.DataObject) -> Non
         other,
         {rank: rank for rank in range(mesh.world_size)} if shared else {},
     )
-    sync = ScheduledSync("policy", 0, 1, schedule, composed(source), composed(target))
+    sync = ScheduledSync(
+        state="policy",
+        export=0,
+        load=1,
+        schedule=schedule,
+        source_layout=composed(source),
+        target_layout=composed(target),
+    )
     columns: list[dict[str, Any]] = []
     for rank, part in enumerate(exported):
         weights = {} if part is None else {"weight": part.to(getattr(torch, parameter.dtype))}
@@ -63,7 +70,9 @@ def test_of_a_whole_parameter_its_part_is_taken() -> None:
     """As of a role that merges an adapter into whole weights."""
     layout, parameter = p.TENSOR, Parameter("embedding", (12, 4), "float32")
     schedule = compile_schedule([parameter], layout, Mesh(tp=2), layout, Mesh(tp=4))
-    sync = ScheduledSync("policy", 0, 1, schedule, layout, layout)
+    sync = ScheduledSync(
+        state="policy", export=0, load=1, schedule=schedule, source_layout=layout, target_layout=layout
+    )
     full = p.whole(parameter, 0)
     columns = dict(exported_parts([sync], 1, {"embedding": full}, "actor.weights"))
     got = joined_parts(sync, 3, [columns[sync.column(3)]])

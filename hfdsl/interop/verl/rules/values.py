@@ -65,7 +65,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
         value = c.known(key)
         if key not in c.given or c.given[key].unknown or (value is None and c.defaults.get(key) is None):
             continue
-        if not is_integer(value):
+        if not isinstance(value, int) or isinstance(value, bool):
             yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
         elif value < 1:
             yield finding(
