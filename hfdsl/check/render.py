@@ -13,6 +13,9 @@ from hfdsl.graph.spans import NOWHERE
 
 _RED, _YELLOW, _BLUE, _BOLD, _END = "\033[31;1m", "\033[33;1m", "\033[34;1m", "\033[1m", "\033[0m"
 
+LONGEST_LINE = 200
+"""The bytes of a line of code that are shown; of a longer one, so many around the mark."""
+
 
 def render(dataflow: str, findings: Sequence[Finding], facts: str = "", *, color: bool = False) -> str:
     """The report on a dataflow as text; ``facts`` end its last line, ``color`` is for a terminal."""
@@ -56,10 +59,22 @@ def _place(label: Label, primary: bool) -> list[str]:
     raw = text.encode()  # the parser's columns count bytes; the mark counts characters
     first = span.column if span.end_column else len(raw) - len(raw.lstrip())
     last = span.end_column if span.end_line == span.line else len(raw)
+    if len(raw) > LONGEST_LINE:
+        raw, first, last = _cut(raw, first, last)
+        text = raw.decode(errors="ignore")
     before, marked = (part.decode(errors="ignore") for part in (raw[:first], raw[first:last]))
     mark = ("^" if primary else "-") * max(1, len(marked))
     margin, blank = " " * 5, re.sub(r"[^\t]", " ", before)  # a tab is as wide in both lines
     return [head, f"{span.line:>5} | {text}", f"{margin} | {blank}{mark} {label.text}".rstrip()]
+
+
+def _cut(raw: bytes, first: int, last: int) -> tuple[bytes, int, int]:
+    """A part of a long line, around its mark, and where the mark is in it."""
+    start = max(0, first - LONGEST_LINE // 4)
+    end = min(len(raw), start + LONGEST_LINE)
+    head, tail = b"..." * (start > 0), b"..." * (end < len(raw))
+    shift = len(head) - start
+    return head + raw[start:end] + tail, first + shift, min(last, end) + shift
 
 
 def _short(file: str) -> str:

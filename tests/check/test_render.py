@@ -199,3 +199,15 @@ def test_json_lists_every_place() -> None:
 def test_findings_of_a_code_can_be_left_out() -> None:
     error, warning = finding(ERROR), finding(WARNING)
     assert Report("step", (error, warning)).without(WARNING).findings == (error,)
+
+
+@pytest.mark.parametrize("place", [0, 1, 7, 30, 99, 498, 499])
+def test_of_a_long_line_the_part_around_the_mark_is_shown(place: int, tmp_path: Path) -> None:
+    words = [f"größe{i}" for i in range(500)]
+    text, meant = " ".join(words), words[place]
+    start = len(" ".join([*words[:place], ""]).encode())
+    line, mark = shown(tmp_path / "a.py", text, (1, start, 1, start + len(meant.encode())))[1:3]
+    first = mark.index("^")
+    assert line[first : first + mark.count("^")] == meant
+    assert len(line.encode()) <= module.LONGEST_LINE + 20
+    assert line.partition("| ")[2].strip(".") in text

@@ -21,6 +21,7 @@ from hfdsl.interop.yaml_text import read_yaml
 
 TRAINER = "verl.trainer.main_ppo"
 OTHERS = ("verl.", "recipe.", "verl_")
+MAX_SEARCHES = 50  # for a key that was meant; each goes through a thousand keys
 CONFIG_NAMES = {"": "dp", "ppo_trainer": "dp", "ppo_megatron_trainer": "megatron"}
 GROUPS = frozenset(
     [
@@ -206,7 +207,7 @@ class _Composition:
         return any(k.startswith(f"{key}.") for k in self.defaults) or configuration.known(key) is not None
 
     def _unknown(self, setting: Setting) -> None:
-        near = nearest_key(setting.key, self.defaults)
+        near = nearest_key(setting.key, self.defaults) if len(self.findings) < MAX_SEARCHES else None
         fixes = () if near is None else _renamed(setting, near)
         advice = (f"did you mean {near}?",) if near else (f"'+{setting.key}=...' adds a key",)
         self.findings.append(
@@ -340,7 +341,7 @@ def _unknown_in_file(
     """Keys of a file that this version of verl does not have: a typo, or another version."""
     defaults = known.engines[engine]
     open_tables = {key for key, value in defaults.items() if isinstance(value, dict)}
-    tables = {key.rpartition(".")[0] for key in defaults}
+    tables, searches = {key.rpartition(".")[0] for key in defaults}, 0
     for setting in settings:
         above = setting.key.rpartition(".")[0]
         if setting.key in defaults or any(f"{setting.key}.".startswith(f"{key}.") for key in open_tables):
@@ -351,7 +352,8 @@ def _unknown_in_file(
         names = known.fields.get(target) if isinstance(target, str) else None
         if names is not None and setting.key.rpartition(".")[2] in names:
             continue
-        near = nearest_key(setting.key, defaults)
+        near = nearest_key(setting.key, defaults) if searches < MAX_SEARCHES else None
+        searches += 1
         yield Finding(
             "HF973",
             f"verl {known.version} has no key '{setting.key}'",
