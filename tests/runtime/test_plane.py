@@ -211,7 +211,7 @@ def test_handles_are_dropped_as_their_parcels_are_taken(
             super().__init__(*args)
             started.append(self)
 
-    monkeypatch.setattr("hfdsl.runtime.running.StepRun", Recorded)
+    monkeypatch.setattr("hfdsl.runtime.runner.StepRun", Recorded)
     for optimize, all_dropped in ((Optimize(), True), (Optimize(liveness=False), False)):
         with flow.compile(apart(), {p.B: 4}, optimize=optimize).launch() as running:
             running.step(xs(1.0, -2.0, 3.0, 4.0))
