@@ -126,14 +126,15 @@ class Running:
     """Its name in earlier versions."""
 
     def _save(self, folder: Path, background: bool) -> Saving:
-        return save_states(
-            self._processes,
-            self.plan.deployment,
-            folder,
-            background=background,
-            stream=self._stream,
-            plan=self.plan.name,
-        )
+        with self._processes.alone("a save"):
+            return save_states(
+                self._processes,
+                self.plan.deployment,
+                folder,
+                background=background,
+                stream=self._stream,
+                plan=self.plan.name,
+            )
 
     def load(self, folder: str | PathLike[str]) -> None:
         """Load the states that ``save`` wrote; the next step has the random streams that it would have had then.
