@@ -17,6 +17,7 @@ process nor an endless body holds it up; those that only wait for peers are list
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -117,6 +118,8 @@ def _report(state: Mapping[str, Any]) -> str:
 def late_ranks(processes: Mapping[Process, WatchedProcess | None], running: Mapping[Process, Called]) -> str:
     """What ranks that have not answered do, a line each: those that are out of reach first, those that wait last.
 
+    Of those that wait, the one that was called first comes first: later ones may wait for what it does not return.
+
     ``running`` are the calls that processes had not ended; where none is known, all processes are looked at.
     """
     names = [process for process in processes if process in running or not running]
@@ -125,8 +128,10 @@ def late_ranks(processes: Mapping[Process, WatchedProcess | None], running: Mapp
     for index, name in enumerate(names):
         place, doing = _doing(seen.get(index))
         if doing is not None:
-            lines.append((place, name, _named(name, processes[name], running.get(name)), doing))
-    return "".join(f"\n  {who}: {doing}" for _, _, who, doing in sorted(lines))
+            call = running.get(name)
+            since = call.time if call is not None else math.inf
+            lines.append((place, since, name, _named(name, processes[name], call), doing))
+    return "".join(f"\n  {who}: {doing}" for _, _, _, who, doing in sorted(lines))
 
 
 def _named(name: Process, process: WatchedProcess | None, call: Called | None) -> str:

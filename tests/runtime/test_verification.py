@@ -164,7 +164,7 @@ def test_processes_that_are_lost_are_no_mistake(ray_cluster: Any, tmp_path: Path
     options: dict[str, Any] = {"retries": hf.Retries(), "worker_env": {FOLDER: str(tmp_path)}}
     with running(learned, spoils=4, backend="ray", engine=Dying, **options) as run, run.verifying():
         run.step(ROWS)
-        with pytest.warns(HfWarning, match="HF842"):
+        with pytest.warns(HfWarning, match="HF840"):
             run.step(ROWS)
         assert run.verify("policy").compared == (SYNC,)
 

@@ -69,7 +69,7 @@ def _is_whole_number_of_toml(value: object) -> bool:
     """Whether this has at most the 64 bits of TOML's integers; lists go by their items."""
     if isinstance(value, list):
         return all(map(_is_whole_number_of_toml, value))
-    return not isinstance(value, int) or -MAX_COUNT <= value <= MAX_COUNT
+    return not isinstance(value, int) or -MAX_COUNT - 1 <= value <= MAX_COUNT
 
 
 def _too_large(what: str, span: Span | None = None) -> ConfigError:
