@@ -100,15 +100,16 @@ class _Held:
         if name not in self._pieces:
             raise self._other(f"no '{name}'")
         piece = self._pieces[name]
-        full = whole(parameter.shape)
-        if piece.offset is not None or tuple(piece.tensor.shape) == parameter.shape:
-            if intersection(piece.box, full) != piece.box:
+        boxes = self._sync.source_layout.boxes(parameter, self._sync.schedule.source_mesh, self.rank)
+        shape, placed = local_boxes(boxes)
+        # What has the layout's shape has its order, too, even where that is the shape of the whole.
+        by_layout = piece.offset is None and tuple(piece.tensor.shape) == shape
+        if not by_layout and (piece.offset is not None or tuple(piece.tensor.shape) == parameter.shape):
+            if intersection(piece.box, whole(parameter.shape)) != piece.box:
                 raise self._other(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
             yield piece.box, piece.tensor
             return
-        boxes = self._sync.source_layout.boxes(parameter, self._sync.schedule.source_mesh, self.rank)
-        shape, placed = local_boxes(boxes)
-        if tuple(piece.tensor.shape) != shape:
+        if not by_layout:
             said = f"its layout says {shape} of {parameter.shape}" if boxes else "its layout says none"
             raise self._other(f"'{name}' of shape {tuple(piece.tensor.shape)}, and {said}")
         for box, local in placed.items():

@@ -123,6 +123,7 @@ def test_a_step_that_always_dies_ends_the_run_with_the_first_loss(tmp_path: Path
     assert isinstance(error.value.__cause__, HfError)
 
 
+@pytest.mark.nightly
 def test_a_body_that_raises_is_raised_at_once(tmp_path: Path) -> None:
     plan = learn.compile(deployment(own_pools=False))
     with plan.launch("ray", worker_env={FOLDER: str(tmp_path / "missing")}, retries=hf.Retries()) as running:

@@ -14,7 +14,7 @@ import hfdsl as hf
 from hfdsl.errors import HfError, RoleError, SyncError
 from hfdsl.plan.resharding import compile_schedule
 from hfdsl.plan.scheduled import WEIGHTS_FOR, ScheduledSync
-from hfdsl.protocols.layouts import Parameter
+from hfdsl.protocols.layouts import Parameter, Replicas, Slices
 from hfdsl.runtime.resharding import exported_parts, joined_parts
 from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
 from tests.runtime import resharding_programs as p
@@ -64,6 +64,19 @@ def test_parts_are_those_that_frameworks_give_a_rank(data: st.DataObject) -> Non
         assert got.keys() == (set() if part is None else {"weight"})
         if part is not None:
             assert torch.equal(got["weight"], part.to(getattr(torch, parameter.dtype)))
+
+
+def test_a_part_in_an_order_of_its_own_that_has_all_elements_is_no_whole_parameter() -> None:
+    """As of fused weights that are interleaved by group also where one rank has all groups."""
+    parameter, layout = Parameter("qkv", (8,), "float32"), Slices(0, blocks=(4, 4), interleaved=2)
+    schedule = compile_schedule([parameter], layout, Mesh(), Replicas(), Mesh(dp=2))
+    sync = ScheduledSync(
+        state="policy", export=0, load=1, schedule=schedule, source_layout=layout, target_layout=Replicas()
+    )
+    stored = torch.tensor([0.0, 1.0, 4.0, 5.0, 2.0, 3.0, 6.0, 7.0])
+    columns = dict(exported_parts([sync], 0, {"qkv": stored}, "actor.weights"))
+    [parts] = [columns[sync.column(1)]]
+    assert torch.equal(joined_parts(sync, 1, [parts])["qkv"], torch.arange(8.0))
 
 
 def test_of_a_whole_parameter_its_part_is_taken() -> None:

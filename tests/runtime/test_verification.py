@@ -169,6 +169,7 @@ def test_processes_that_are_lost_are_no_mistake(ray_cluster: Any, tmp_path: Path
         assert run.verify("policy").compared == (SYNC,)
 
 
+@pytest.mark.nightly
 def test_the_same_between_processes(ray_cluster: Any) -> None:
     with running(learned, spoils=2, backend="ray") as run:
         with run.verifying():
