@@ -17,8 +17,11 @@ into queues: 0 to 3, and 4 to 6. What is connected to neither, here 7 and 8, bel
 weights that it exports, else to that of the call of one of its roles before it, else to the first.
 
 Why this is right. In a component every value is made in the same step as what reads it, so it is an ordinary dataflow;
-between two components there are queues only. A component on both sides of a queue would read, in one step, rows of
-this step and rows of another one: a value goes around the queue, which is a mistake (HF742) and has no stages.
+between two components there are queues only. A component that is behind a queue and feeds it too, at once or through
+other queues, would wait for itself: somewhere it reads, in one step, rows of this step and rows of another one. A value
+goes around the queue, which is a mistake (HF742) and has no stages. That value is found at one queue at least of every
+cycle of components: at a queue without one, all of the component that reads it is made from its rows, so around a
+cycle of such queues the first would be made from its own rows, which no program can write.
 """
 
 from __future__ import annotations
@@ -122,10 +125,18 @@ def split(graph: Graph) -> Split:
     if not queues:
         return Split(graph, (0,) * len(graph.nodes), 1)
     parts = _components(graph, {node.id for node, _ in queues})
-    around = tuple(_around(graph, parts, queue) for queue, _ in queues if _is_around(parts, queue))
-    ends = {parts[queue.id] for queue, _ in queues} | {parts[ref.node] for queue, _ in queues for ref in queue.refs}
-    depth = _depths(graph, parts)
-    order = sorted(ends, key=lambda part: (depth[part], part))
+    feeds: dict[int, set[int]] = {parts[queue.id]: set() for queue, _ in queues}
+    for queue, _ in queues:
+        for ref in queue.refs:
+            feeds.setdefault(parts[ref.node], set()).add(parts[queue.id])
+    reached = {part: _reached(feeds, part) for part in feeds}
+    on_a_cycle = (
+        queue for queue, _ in queues if any(parts[ref.node] in reached[parts[queue.id]] for ref in queue.refs)
+    )
+    meetings = (_around(graph, parts, queue) for queue in on_a_cycle)
+    around = tuple(meeting for meeting in meetings if meeting is not None)
+    depth = _depths(feeds)
+    order = sorted(feeds, key=lambda part: (depth[part], part))
     stage_of = {part: number for number, part in enumerate(order)}
     _attach(graph, parts, stage_of)
     return Split(graph, tuple(stage_of[part] for part in parts), len(order), around)
@@ -147,31 +158,39 @@ def _components(graph: Graph, queues: set[int]) -> list[int]:
     return [root(node) for node in range(len(parent))]
 
 
-def _is_around(parts: Sequence[int], queue: Node) -> bool:
-    return any(parts[ref.node] == parts[queue.id] for ref in queue.refs)
+def _reached(feeds: Mapping[int, set[int]], part: int) -> set[int]:
+    """A component and all that it feeds, at once or through others."""
+    reached: set[int] = set()
+    waiting = [part]
+    while waiting:
+        part = waiting.pop()
+        if part not in reached:
+            reached.add(part)
+            waiting.extend(feeds[part])
+    return reached
 
 
-def _around(graph: Graph, parts: Sequence[int], queue: Node) -> Around:
+def _around(graph: Graph, parts: Sequence[int], queue: Node) -> Around | None:
     """The first value that is not behind the queue and is read together with what is."""
     behind = {queue.id}
     for node in graph.nodes[queue.id + 1 :]:
         if any(ref.node in behind for ref in node.refs):
             behind.add(node.id)
-    meeting = (
+    meetings = (
         Around(queue, graph.nodes[ref.node], graph.nodes[reader])
         for reader in sorted(behind - {queue.id})
         for ref in graph.nodes[reader].refs
         if ref.node not in behind and parts[ref.node] == parts[queue.id]
     )
-    return next(meeting)
+    return next(meetings, None)
 
 
-def _depths(graph: Graph, parts: Sequence[int]) -> dict[int, int]:
+def _depths(feeds: Mapping[int, set[int]]) -> dict[int, int]:
     """By component the most queues on a way to it."""
-    depth = dict.fromkeys(parts, 0)
-    for node, _ in queues_of(graph):  # in program order: what feeds a queue comes before what reads it
-        for ref in node.refs:
-            depth[parts[node.id]] = max(depth[parts[node.id]], depth[parts[ref.node]] + 1)
+    depth = dict.fromkeys(feeds, 0)
+    for _ in feeds:  # a way passes each component once at most, in an order that need not be the program's
+        for part, fed in feeds.items():
+            depth |= {target: max(depth[target], depth[part] + 1) for target in fed}
     return depth
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import networkx as nx  # type: ignore[import-untyped]  # it has no types
 import pytest
 import torch
-from hypothesis import given, strategies
+from hypothesis import example, given, strategies
 
 import hfdsl as hf
 from hfdsl import Dispatch, i64, register
@@ -151,6 +151,29 @@ def test_a_value_that_goes_around_a_queue_has_no_stage() -> None:
     assert [finding.code for finding in flow.check().findings] == ["HF742"]
 
 
+def through_another(rows: Rows, role: Role) -> Rows:
+    """Its first stage feeds the queue between the queues, and that one feeds the first stage."""
+    first = role.one(rows)
+    through = hf.queue(hf.queue(first, lag=1, late="wait"), lag=1, late="wait")
+    return role.two(through, first)
+
+
+def through_each_other(rows: Rows, others: Rows, role: Role) -> tuple[Rows, Rows]:
+    """Each of two stages feeds the other one."""
+    first, second = role.one(rows), role.one(others)
+    left = role.two(hf.queue(second, lag=1, late="wait"), first)
+    return left, role.two(hf.queue(first, lag=1, late="wait"), second)
+
+
+@pytest.mark.parametrize("program", [through_another, through_each_other])
+def test_stages_that_feed_each_other_are_refused(program: Any) -> None:
+    flow = hf.dataflow(program)
+    with pytest.raises(WiringError) as error:
+        stages(flow.trace())
+    assert error.value.code == "HF742"
+    assert {finding.code for finding in flow.check().findings} == {"HF742"}
+
+
 CHOICES = strategies.lists(
     strategies.tuples(strategies.integers(0, 2), strategies.integers(0, 40), strategies.integers(0, 40)), max_size=12
 )
@@ -177,6 +200,9 @@ def drawn(choices: list[tuple[int, int, int]]) -> Graph:
 
 
 @given(CHOICES)
+@example([(2, 0, 0), (2, 2, 0), (1, 3, 0)])  # through another: first, second, queue, queue of it, two(it, first)
+@example([(0, 1, 0), (2, 2, 0), (2, 0, 0), (2, 4, 0), (1, 5, 3)])  # a stage that gets deeper after what it feeds
+@example([(2, 1, 0), (1, 2, 0), (2, 0, 0), (1, 4, 1)])  # two stages that feed each other
 def test_stages_are_connected_components_and_only_queues_are_between_them(choices: list[tuple[int, int, int]]) -> None:
     graph = drawn(choices)
     edges = [(ref.node, node.id) for node in graph.nodes for ref in node.refs if not isinstance(node.op, Queue)]
@@ -184,10 +210,16 @@ def test_stages_are_connected_components_and_only_queues_are_between_them(choice
     components.add_nodes_from(range(len(graph.nodes)))
     part = {node: number for number, nodes in enumerate(nx.connected_components(components)) for node in nodes}
     queues = [node for node in graph.nodes if isinstance(node.op, Queue)]
-    around = {q.id for q in queues if any(part[ref.node] == part[q.id] for ref in q.refs)}
+    feeds: Any = nx.DiGraph([(part[ref.node], part[q.id]) for q in queues for ref in q.refs])
+    cycles = [set(members) for members in nx.strongly_connected_components(feeds)]
+    itself = {q.id for q in queues if any(part[ref.node] == part[q.id] for ref in q.refs)}
+    on_a_cycle = {
+        q.id for q in queues if any({part[ref.node], part[q.id]} <= members for members in cycles for ref in q.refs)
+    }
     parts = split(graph)
-    assert {each.queue.id for each in parts.around} == around
-    if around:
+    assert itself <= {each.queue.id for each in parts.around} <= on_a_cycle
+    assert bool(parts.around) == bool(on_a_cycle)
+    if on_a_cycle:
         for each in parts.around:
             behind = nx.descendants(nx.DiGraph([(r.node, n.id) for n in graph.nodes for r in n.refs]), each.queue.id)
             assert each.reader.id in behind
