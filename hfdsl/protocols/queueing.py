@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Literal, TypeAlias, get_args
 
 from hfdsl.types.dims import Dim
@@ -15,6 +16,25 @@ Late: TypeAlias = Literal["wait", "drop", "refill", "mask"]
 """
 
 DISCIPLINES: tuple[Late, ...] = get_args(Late)
+
+
+def needed_places(put_in: int, taken: int, group: int, lag: int, late: Late | None) -> int:
+    """The rows that a queue needs places for, so that the step that fills it and its reader never both wait.
+
+    A step puts in D rows, a batch has R, and the lag is k. What the reader leaves behind is fewer than R rows, and a
+    multiple of gcd(D, R); the next step needs places beside it. "drop" and "refill" also remove late groups, one by
+    one, so that any number of groups may be left. Nothing is late where no row outlives k more batches: for k = 0,
+    since a batch is all that there are places for, and where D is (k + 1) R, which is dispatched once all are taken.
+
+    >>> needed_places(96, 64, group=16, lag=1, late="wait")
+    128
+    >>> needed_places(96, 64, group=16, lag=1, late="drop")
+    144
+    """
+    left = gcd(put_in, taken)
+    if late in ("drop", "refill") and lag > 0 and left < taken:
+        left = gcd(left, group)
+    return put_in + taken - left
 
 
 def queue_problem(rows: object, group: object, lag: object, late: object) -> str | None:

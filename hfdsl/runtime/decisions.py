@@ -51,6 +51,11 @@ def take_decisions(before: QueueState, after: QueueState, batch: QueueBatch | No
     return [*drops, Decision("take", name, version, _numbers(batch.groups), masked=tuple(sorted(batch.masked)))]
 
 
+def lose_decision(state: QueueState, groups: Iterable[int]) -> Decision:
+    """That groups have no rows."""
+    return Decision("lose", state.spec.name, state.version, tuple(groups))
+
+
 def _numbers(groups: Iterable[QueuedGroup]) -> tuple[int, ...]:
     return tuple(group.number for group in groups)
 

@@ -40,9 +40,10 @@ a group is the version under which it is taken minus the one under which it was 
 
 Why nothing deadlocks. Places are (k + 1) B. Say that no group is running. Late ones are removed, and r groups are
 ready. If r >= B, a batch can be taken. Otherwise at most B - 1 places are in use, and a dispatch of s groups is
-admitted if B - 1 + s <= (k + 1) B, that is s <= k B + 1. Where nothing is lost, r is a multiple of gcd(s, B), and
-s <= k B + gcd(s, B) is enough; ``QueueSpec`` refuses any other s (HF760). A version has finitely many groups to drop:
-what is dispatched under v is not late under v. So a batch is taken after finitely many events, unless all are lost.
+admitted if B - 1 + s <= (k + 1) B, that is s <= k B + 1. Where nothing is lost or dropped, r is a multiple of
+gcd(s, B), and s <= k B + gcd(s, B) is enough; ``QueueSpec`` refuses any other s (HF760, ``needed_places``). A version
+has finitely many groups to drop: what is dispatched under v is not late under v. So a batch is taken after finitely
+many events, unless groups are lost.
 
 Why "wait" needs no log. Under "wait" a place becomes free when a batch is taken, or when the trainer, on its way
 through the groups in order, passes one that is lost. A loop that dispatches whenever it may, and before it takes,
@@ -56,12 +57,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import gcd
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from hfdsl.errors import SizeError
-from hfdsl.protocols.queueing import Late
+from hfdsl.protocols.queueing import Late, needed_places
 
 GroupStatus: TypeAlias = Literal["running", "ready", "lost"]
 
@@ -86,11 +86,13 @@ class QueueSpec:
             raise SizeError(
                 "HF760", f"queue '{self.name}': a lag is at least 0, and sizes are at least 1; got {numbers}"
             )
-        if self.dispatch > self.lag * self.batch + gcd(self.dispatch, self.batch):
+        needed = needed_places(self.dispatch, self.batch, 1, self.lag, self.late)
+        if needed > self.places:
             raise SizeError(
                 "HF760",
                 f"queue '{self.name}' has places for {self.places} groups ((lag {self.lag} + 1) * {self.batch}), and a "
-                f"step puts {self.dispatch} in: the step would wait for places, and the reader for groups",
+                f"step puts {self.dispatch} in, which takes {needed} under late={self.late!r}: the step would wait for "
+                "places, and the reader for groups",
             )
 
     @property

@@ -36,7 +36,7 @@ from itertools import count
 from typing import Protocol
 
 from hfdsl.errors import HfError
-from hfdsl.runtime.decisions import Decision, dispatch_decision, take_decisions
+from hfdsl.runtime.decisions import Decision, dispatch_decision, lose_decision, take_decisions
 from hfdsl.runtime.schedule import QueueBatch, QueueSpec, QueueState
 
 
@@ -147,7 +147,7 @@ def simulate(
     """What a queue decides, up to so many updates or the end of the prompts; ``lost`` says which groups a filter loses.
 
     Raises:
-        HfError: HF762 where nothing can happen any more although prompts and updates are left: every group is lost.
+        HfError: HF762 where every group is lost, or nothing can happen any more although prompts and updates are left.
     """
     prompts = iter(prompts) if prompts is not None else count()
     state, now, idle_from = QueueState(spec), 0.0, 0.0
@@ -179,15 +179,15 @@ def simulate(
             if state.dropped:
                 continue  # their places are free
         if not events:
-            break
+            if exhausted:
+                break
+            raise stalled(state)
         now = events[0][0]
         while events and events[0][0] == now:
             _, _, done = heapq.heappop(events)
             gone = [number for number in done if lost(number)]
-            state = state.finish(number for number in done if number not in gone)
-            if gone:
-                state = state.lose(gone)
-                decisions.append(Decision("lose", spec.name, state.version, tuple(gone)))
+            state, losing = _ended(state, done, gone)
+            decisions += losing
             losses += len(gone)
             losses_in_a_row = losses_in_a_row + len(gone) if len(gone) == len(done) else 0
         if losses_in_a_row > STARVED * spec.places:
@@ -205,6 +205,12 @@ def simulate(
     )
 
 
+def _ended(state: QueueState, done: Sequence[int], gone: Sequence[int]) -> tuple[QueueState, list[Decision]]:
+    """The state once groups are done, some of which a filter loses."""
+    state = state.finish(number for number in done if number not in gone)
+    return (state.lose(gone), [lose_decision(state, gone)]) if gone else (state, [])
+
+
 STARVED = 100
 """After so many times the places of a queue were lost without a group between, the reader waits in vain."""
 
@@ -216,6 +222,17 @@ def starved(state: QueueState, losses: int) -> HfError:
         "HF762",
         f"queue '{spec.name}' (lag {spec.lag}, late=\"{spec.late}\") starves before update {state.version}: the last "
         f"{losses} groups were lost, {ready} of the {spec.batch} groups of a batch are there",
+    )
+
+
+def stalled(state: QueueState) -> HfError:
+    """The error of a queue in which groups were lost: what is left fills no batch and leaves no places."""
+    spec = state.spec
+    return HfError(
+        "HF762",
+        f"queue '{spec.name}' (lag {spec.lag}, late=\"{spec.late}\") stalls before update {state.version}: "
+        f"{state.occupied} of its {spec.places} places are in use, a step needs {spec.dispatch}, and a batch has "
+        f"{spec.batch} groups",
     )
 
 

@@ -13,6 +13,7 @@ import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.protocols.queueing import DISCIPLINES, Late
 from tests.nightly import examples
+from tests.runtime.queue_search import never_stops
 
 
 class B(hf.Dim): ...
@@ -72,7 +73,7 @@ def plays_on(put_in: int, rows: int, places: int) -> bool:
 
 
 @settings(max_examples=examples(400), deadline=None)
-@given(st.integers(1, 24), st.integers(1, 24), st.integers(0, 6), st.sampled_from(DISCIPLINES))
+@given(st.integers(1, 24), st.integers(1, 24), st.integers(0, 6), st.sampled_from(["wait", "mask"]))
 def test_a_queue_is_refused_where_its_stages_get_stuck(put_in: int, rows: int, lag: int, late: Late) -> None:
     checked = report(put_in, rows, 1, lag, late)
     lives = plays_on(put_in, rows, (lag + 1) * rows)
@@ -82,6 +83,16 @@ def test_a_queue_is_refused_where_its_stages_get_stuck(put_in: int, rows: int, l
         assert queue.places == (lag + 1) * rows
         least = next(places for places in range(1, put_in + rows + 1) if plays_on(put_in, rows, places))
         assert queue.least_places == least
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.sampled_from(["drop", "refill"]))
+def test_a_queue_is_refused_where_groups_that_leave_stop_it(
+    put_in: int, batch: int, group: int, lag: int, late: Late
+) -> None:
+    """One group at a time leaves, wherever it is late; the number of rows of a group changes nothing."""
+    checked = report(put_in * group, batch * group, group, lag, late)
+    assert checked.codes == (() if never_stops(lag, batch, put_in) else ("HF745",))
 
 
 @pytest.mark.parametrize("late", DISCIPLINES)

@@ -8,16 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hfdsl.errors import CheckpointError, HfError, SizeError
+from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.decisions import Decision, from_lines, to_lines
 from hfdsl.runtime.schedule import QueueSpec, QueueState
 from hfdsl.runtime.simulation import Slots, simulate
 from hfdsl.testing.queues import BrokenQueueError, broken_laws, check_decisions
 from hfdsl.testing.strategies import QueueSchedule, schedules
 from tests.nightly import examples
+from tests.runtime.queue_search import never_stops
 
 many = settings(max_examples=examples(800), deadline=None)
 
@@ -80,8 +82,14 @@ def test_decisions_are_those_of_the_model(schedule: QueueSchedule) -> None:
     assert batches == batches_second_by_second(schedule)
 
 
+LATE_ONE_BY_ONE = QueueSchedule(QueueSpec("scored", 1, "drop", batch=4, dispatch=5), 5, (1, 1, 4), (1,))
+
+
 @many
 @given(schedules())
+@example(LATE_ONE_BY_ONE)
+@example(replace(LATE_ONE_BY_ONE, spec=QueueSpec("scored", 1, "wait", batch=4, dispatch=6)))
+@example(replace(LATE_ONE_BY_ONE, spec=QueueSpec("scored", 2, "drop", batch=4, dispatch=6)))
 def test_no_schedule_breaks_a_law_or_deadlocks(schedule: QueueSchedule) -> None:
     outcome = schedule.simulate()
     assert len(outcome.batches) == schedule.updates
@@ -154,6 +162,31 @@ def test_exactly_the_queues_that_would_wait_for_ever_are_refused(lag: int, batch
         assert not live()
     else:
         assert live()
+
+
+@pytest.mark.parametrize("late", ["drop", "refill"])
+@given(st.integers(0, 2), st.integers(1, 4), st.integers(1, 12))
+def test_exactly_the_queues_that_late_groups_can_stop_are_refused(
+    late: Late, lag: int, batch: int, dispatch: int
+) -> None:
+    try:
+        QueueSpec("scored", lag, late, batch, dispatch)
+    except SizeError:
+        assert not never_stops(lag, batch, dispatch)
+    else:
+        assert never_stops(lag, batch, dispatch)
+
+
+def test_lost_groups_that_leave_no_batch_end_with_an_error() -> None:
+    schedule = QueueSchedule(QueueSpec("q", 1, "mask", 4, 6), 6, (1,), (1,), lost=(False, False, True, False, False))
+    with pytest.raises(HfError, match=r"HF762: queue 'q' \(lag 1, late=\"mask\"\) stalls before update 4: 3 of its 8"):
+        schedule.simulate()
+
+
+@pytest.mark.parametrize("late", ["drop", "refill"])
+def test_a_queue_that_drops_one_of_two_groups_left_behind_is_refused(late: Late) -> None:
+    with pytest.raises(SizeError, match=r"HF760: .* puts 6 in, which takes 9"):
+        QueueSpec("scored", 1, late, batch=4, dispatch=6)
 
 
 def test_a_dispatch_without_places_is_refused() -> None:

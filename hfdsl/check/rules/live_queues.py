@@ -8,6 +8,8 @@ dispatched if its D rows have places beside these: D + R - gcd(D, R) <= (k + 1) 
     D = 96, R = 64    k >= 1: 96 + 32 <= 128
     D = 512, R = 64   k >= 7: the 512 rows of one step are eight batches, and the last is seven updates late
 
+Under "drop" and "refill" late groups leave one by one, so that R - group rows may be left behind (``needed_places``).
+
 This is the least capacity of an edge of a synchronous dataflow graph (Lee and Messerschmitt, 1987, Synchronous Data
 Flow), p + c - gcd(p, c), against the tokens that a lag gives.
 """
@@ -15,7 +17,6 @@ Flow), p + c - gcd(p, c), against the tokens that a lag gives.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
@@ -23,6 +24,7 @@ from hfdsl.check.repair.queues import queued
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.deploy.pools import devices
 from hfdsl.graph.program import Filter, Node, Queue, RoleCall
+from hfdsl.protocols.queueing import needed_places
 from hfdsl.types.dims import Answer, KeptGroups, Size, atom_size, constant
 
 
@@ -93,14 +95,16 @@ def _filled(context: Context, node: Node, queue: Queue, put_in: Size) -> Iterato
         )
     elif put_in.value is not None and taken.value is not None and queue.lag is not None:
         count, batch = int(put_in.value), int(taken.value)
-        least = -((gcd(count, batch) - count) // batch)  # D - gcd(D, R) <= k R, rounded up
-        if queue.lag < least:
+        needed = needed_places(count, batch, queue.group, queue.lag, queue.late)
+        if needed > (queue.lag + 1) * batch:
+            lags = range(queue.lag + 1, queue.lag + 2 + count // batch)
+            least = next(k for k in lags if needed_places(count, batch, queue.group, k, queue.late) <= (k + 1) * batch)
             finding = _unfilled(
                 context,
                 node,
                 f"a step puts in {count} rows, a batch has {batch}, and lag={queue.lag} leaves places for "
                 f"{(queue.lag + 1) * batch} rows",
-                f"{count + batch - gcd(count, batch)} are needed: both stages would wait for each other",
+                f"{needed} are needed: both stages would wait for each other",
             )
             yield with_suggestions(context, finding, [queued(node, [{"lag": least}], "make room: ")])
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
 
 from hypothesis import strategies as st
 
-from hfdsl.protocols.queueing import DISCIPLINES, Late
+from hfdsl.protocols.queueing import DISCIPLINES, Late, needed_places
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.runtime.simulation import Simulation, Slots, simulate
 
@@ -48,12 +47,13 @@ def schedules(draw: st.DrawFn, late: Late | None = None, losses: bool = True, sl
     lag, batch = draw(st.integers(0, 4)), draw(st.integers(1, 4))
     lost = draw(st.lists(st.booleans(), max_size=6)) if losses else []
     lost_groups = (*lost, *(False for _ in range(1 + len(lost) // 2)))
+    discipline: Late = draw(st.sampled_from(DISCIPLINES)) if late is None else late
+    places = (lag + 1) * batch
     fits = [
         count
-        for count in range(1, (lag + 1) * batch + 1)
-        if count <= lag * batch + (1 if any(lost_groups) else gcd(count, batch))
+        for count in range(1, places + 1)
+        if (count + batch - 1 if any(lost_groups) else needed_places(count, batch, 1, lag, discipline)) <= places
     ]
-    discipline: Late = draw(st.sampled_from(DISCIPLINES)) if late is None else late
     short, long = st.integers(1, 5), st.integers(1, slowest)
     return QueueSchedule(
         spec=QueueSpec("scored", lag, discipline, batch, draw(st.sampled_from(fits))),

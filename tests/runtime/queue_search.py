@@ -1,0 +1,27 @@
+"""A search through all that a queue can do that drops late groups: the oracle of its liveness."""
+
+from __future__ import annotations
+
+from itertools import product
+
+
+def never_stops(lag: int, batch: int, dispatch: int) -> bool:
+    """Whether something can always happen, whichever groups are ready first and whenever a step is dispatched."""
+    start = (0,) * (lag + 2)  # groups on their way by age in updates, those that are late last
+    states, seen = [start], {start}
+    while states:
+        ages = states.pop()
+        following = set[tuple[int, ...]]()
+        if sum(ages) + dispatch <= (lag + 1) * batch:
+            following.add((ages[0] + dispatch, *ages[1:]))
+        for taken in product(*(range(count + 1) for count in ages[:-1])):
+            if sum(taken) == batch:
+                left = [count - gone for count, gone in zip(ages[:-1], taken, strict=True)]
+                following.add((0, *left[:-1], left[-1] + ages[-1]))
+        if ages[-1]:
+            following.add((*ages[:-1], ages[-1] - 1))
+        if not following:
+            return False
+        states += following - seen
+        seen |= following
+    return True
