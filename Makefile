@@ -15,12 +15,13 @@ TYPED := $(wildcard hfdsl examples tests benchmarks)
 # Tests start hundreds of processes that import hfdsl: without bytecode each would compile it.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Lint and types first, pytest last: the closing line of a run is pytest's. Its tests run in JOBS processes, those that
-# need Ray all in one of them.
-.NOTPARALLEL:
-.PHONY: test demo setup lint typing docs pytest nightly vllm format clean help
+.PHONY: test demo setup lint typing mypy pyright docs pytest nightly vllm format clean help
 
-test: lint typing docs pytest  ## set up, then ruff, mypy, pyright, documentation, pytest
+# What reads the code side by side, pytest last: the closing line of a run is pytest's. Its tests run in JOBS processes,
+# those that need Ray all in one of them.
+test: $(VENV)/.dev  ## set up, then ruff, mypy, pyright, documentation, pytest
+	$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target mypy pyright lint docs
+	$(MAKE) --no-print-directory pytest
 
 demo: $(VENV)/.demo  ## set up, then train a small model with GRPO
 	$(BIN)/python examples/grpo_reasoning.py $(ARGS)
@@ -31,8 +32,12 @@ lint: $(VENV)/.dev  ## ruff check, ruff format --check
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 
-typing: $(VENV)/.dev  ## mypy --strict, pyright
+typing: mypy pyright  ## mypy --strict, pyright
+
+mypy: $(VENV)/.dev
 	$(BIN)/mypy --strict $(TYPED)
+
+pyright: $(VENV)/.dev
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
 # Material for MkDocs announces its successor at every build; the variable keeps the log to our own pages.

@@ -22,10 +22,13 @@ def test_the_local_backend_conforms() -> None:
     assert len(report.outcomes) == 45
 
 
-@pytest.mark.parametrize(
-    "deployment",
-    [name if name == "one pool" else pytest.param(name, marks=pytest.mark.nightly) for name in DEPLOYMENTS],
-)
+def test_the_ray_backend_conforms_on_one_pool(ray_cluster: Any) -> None:
+    report = run_suite("ray", PROGRAMS[::4], deployments="one pool", faults=False)
+    assert report.ok, report
+
+
+@pytest.mark.nightly  # launches with many processes
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
 def test_the_ray_backend_conforms(ray_cluster: Any, deployment: str) -> None:
     report = run_suite("ray", deployments=deployment, faults=False)
     assert report.ok, report
