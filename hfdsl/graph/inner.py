@@ -16,6 +16,7 @@ from typing import Any, Protocol, Union, get_args, get_origin
 
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.active import Tracing
+from hfdsl.graph.binding import bind
 from hfdsl.graph.fits import annotation_text, fits_static, fits_type, is_subclass
 from hfdsl.graph.parameters import present_role
 from hfdsl.graph.program import Constant, ErrorValue, Misuse, MisuseKind
@@ -43,10 +44,6 @@ class InnerTracing(Tracing, Protocol):
     """The interface to the trace that a call of an inner dataflow needs, beyond that of symbolic values."""
 
     misuses: list[Misuse]
-
-    def bind(self, signature: Signature, label: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Match arguments to ports, noting every one that does not fit."""
-        ...
 
     def called_inner(self, signature: Signature, values: Mapping[str, Any]) -> None:
         """Another dataflow is called with these values."""
@@ -107,7 +104,7 @@ def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, 
     if signature is None:
         return body(*args, **kwargs)
     known = len(tracer.misuses)
-    values = tracer.bind(signature, signature.name, args, kwargs)
+    values = bind(tracer, signature, signature.name, args, kwargs)
     tracer.called_inner(signature, values)
     parameters, hints = inspect.signature(body).parameters, annotated_types(body)
     for port in signature.ports:

@@ -6,11 +6,11 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.active import Traced, tracing
+from hfdsl.graph.binding import bind, out_of_bounds
 from hfdsl.graph.inner import call_inner
 from hfdsl.graph.outsiders import refused
 from hfdsl.graph.parameters import optional_role, present_role
@@ -39,7 +39,6 @@ from hfdsl.graph.program import (
 )
 from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import (
-    Port,
     PortType,
     RecordType,
     Signature,
@@ -50,7 +49,6 @@ from hfdsl.graph.signatures import (
     is_option,
     role_signature,
     type_hints,
-    wired_ports,
 )
 from hfdsl.graph.spans import CallSite, Span, definition_span, traceback_span, traced_span
 from hfdsl.graph.symbolic import Symbolic, SymbolicRole
@@ -59,7 +57,6 @@ from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
-from hfdsl.types.bounds import Within
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.numbers import brief, count_range, is_count
 from hfdsl.types.rows import GroupedBy
@@ -158,7 +155,7 @@ class Tracer:
         if kind := deferred(signature.body):
             text = f"'{role}.{signature.name}' is {kind}, and a plan takes what a call returns: make it a plain def"
             return self.definition(DefinitionError("HF121", text), signature.span)
-        arguments = self.bind(signature, f"{role}.{signature.name}", args, kwargs)
+        arguments = bind(self, signature, f"{role}.{signature.name}", args, kwargs)
         self.calls += 1
         return self.emit(RoleCall(role, signature, self.calls - 1), arguments, signature.result)
 
@@ -168,7 +165,7 @@ class Tracer:
             signature = read()
         except DefinitionError as error:
             return self.definition(error)
-        arguments = self.bind(signature, signature.name, args, kwargs)
+        arguments = bind(self, signature, signature.name, args, kwargs)
         if isinstance(signature.rows, GroupedBy):
             parameter = signature.rows.parameter
             group = arguments.get(parameter, inspect.signature(signature.body).parameters[parameter].default)
@@ -196,59 +193,6 @@ class Tracer:
         """An inner dataflow returns something else than its annotation says."""
         place = replace(signature.span, calls=_with_call(traced_span(_run.__code__), signature.name))
         self.misuses.append(Misuse(MisuseKind.RETURNED, place, signature.name, candidates=(expected, shown)))
-
-    def bind(self, signature: Signature, label: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Match arguments to ports, noting every one that does not fit instead of raising on the first."""
-        names = wired_ports(signature, len(args), tuple(kwargs))
-        if names is not None:
-            bound = dict(zip(names, chain(args, kwargs.values()), strict=True))
-        else:
-            bound = self._bind_misfits(signature, label, args, kwargs)
-        if signature.port_names.bounded:
-            self._hold_bounds(signature, label, bound)
-        return bound
-
-    def _bind_misfits(
-        self, signature: Signature, label: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[str, Any]:
-        """The arguments that fit a port; each of the others is noted."""
-        ports = signature.port_names
-        names, positional = ports.every, ports.positional
-        bound = dict(zip(positional, args, strict=False))
-        if len(args) > len(positional):
-            spare = [name for name in ports.keyword_only if name not in kwargs]
-            if len(args) > len(positional) + len(spare):
-                self.misuse(MisuseKind.TOO_MANY, label, str(len(args)), names, signature=signature)
-            else:
-                for name, value in zip(spare, args[len(positional) :], strict=False):
-                    self.misuse(MisuseKind.KEYWORD_ONLY, label, name, names, signature=signature)
-                    bound[name] = value
-        stray = False
-        for name, value in kwargs.items():
-            if name in bound:
-                self.misuse(MisuseKind.TWICE, label, name, names, signature=signature)
-            elif name not in names:
-                stray = True
-                self.misuse(MisuseKind.NO_PORT, label, name, names, signature=signature)
-            else:
-                bound[name] = value
-        missing = [name for name in ports.required if name not in bound]
-        if missing and not stray:  # a misspelled port is the cause of the missing one
-            self.misuse(MisuseKind.MISSING_PORT, label, ", ".join(missing), names, signature=signature)
-        return bound
-
-    def _hold_bounds(self, signature: Signature, label: str, bound: Mapping[str, Any]) -> None:
-        """Note the numbers that are outside of what their ports declare, and defaults that are."""
-        for port in signature.port_names.bounded:
-            if port.name in bound:
-                facts = _out_of_bounds(port.bounds, bound[port.name])
-            else:
-                default = inspect.signature(signature.body).parameters[port.name].default
-                facts = _out_of_bounds(port.bounds, default, "its default is")
-            group = _is_group(signature, port)
-            if facts is not None and not (group and not is_count(bound.get(port.name))):  # HF304
-                kind = MisuseKind.GROUP if group else MisuseKind.BOUNDS
-                self.misuse(kind, label, port.name, facts, signature=signature)
 
     def repeat(self, batch: Any, times: Any) -> Any:
         """``hf.repeat`` on a symbolic record."""
@@ -382,18 +326,6 @@ def _inner_operand(value: Any) -> Operand | None:
     return Constant(value) if isinstance(value, (int, float, str)) else None
 
 
-def _out_of_bounds(bounds: Within | None, value: Any, what: str = "is") -> tuple[str, str, str] | None:
-    """The bounds, the number that is outside of them, and what to do about it; None where it is none."""
-    if bounds is None or not bounds.refuses(value):
-        return None
-    return str(bounds), f"{what} {brief(value)}", bounds.help
-
-
-def _is_group(signature: Signature, port: Port) -> bool:
-    """Whether a port says how large the groups of a function are."""
-    return isinstance(signature.rows, GroupedBy) and signature.rows.parameter == port.name
-
-
 def _with_call(call: Span, callee: str) -> tuple[CallSite, ...]:
     """The calls that lead to a place in a function: those to its call, and this one."""
     return (*call.calls, CallSite(callee, replace(call, calls=())))
@@ -438,7 +370,7 @@ def trace(body: Callable[..., Any]) -> Graph:
                 arguments[name] = tracer.emit(Input(name, kind), {}, RecordType(kind))
         elif is_option(parameter):
             arguments[name] = parameter.default
-            outside = _out_of_bounds(bounds.get(name), parameter.default, "its default is")
+            outside = out_of_bounds(bounds.get(name), parameter.default, "its default is")
             if outside is not None:
                 tracer.misuses.append(Misuse(MisuseKind.BOUNDS, span, body.__name__, name, outside))
         else:

@@ -58,7 +58,8 @@ def test_a_mistake_is_found_at_its_line_and_key(name: str) -> None:
 def test_the_mended_configuration_has_no_finding(name: str, tmp_path: Path) -> None:
     file = tmp_path / f"{name}.toml"
     file.write_text(mended((FIXTURES_CONFIG / f"{name}.toml").read_text("utf-8")), "utf-8")
-    assert [report.findings for report in reports(file)] == [()] * len(reports(file))
+    reported = [report.findings for report in reports(file)]
+    assert reported == [()] * len(reported)
 
 
 @pytest.mark.parametrize(
