@@ -117,3 +117,7 @@ class DataError(HfError, ValueError):
 
 class CheckpointError(HfError, RuntimeError):
     """A state cannot be kept, or a checkpoint is not one that this run can go on from (HF905, HF906, HF908)."""
+
+
+class PackageError(HfError, ImportError):
+    """A package that an extra of hfdsl installs is missing (HF990)."""

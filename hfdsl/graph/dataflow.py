@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from hfdsl.check.report import Report
     from hfdsl.deploy.cluster import Cluster
     from hfdsl.deploy.deployment import Deployment
-    from hfdsl.graph.program import Graph
     from hfdsl.graph.spans import Span
+    from hfdsl.graph.traced import TracedGraph
     from hfdsl.plan.compiled import CompiledPlan
     from hfdsl.plan.optimize import Optimize
     from hfdsl.protocols.worker import Worker
@@ -140,7 +140,7 @@ class Dataflow(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<dataflow {self.body.__qualname__}>"
 
-    def trace(self) -> Graph:
+    def trace(self) -> TracedGraph:
         """The graph of this dataflow, mistakes included."""
         from hfdsl.graph.trace import trace
 

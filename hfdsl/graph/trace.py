@@ -19,7 +19,6 @@ from hfdsl.graph.program import (
     ErrorValue,
     Filter,
     FunctionCall,
-    Graph,
     InnerCall,
     Input,
     MiniBatch,
@@ -52,6 +51,7 @@ from hfdsl.graph.signatures import (
 )
 from hfdsl.graph.spans import CallSite, Span, definition_span, traceback_span, traced_span
 from hfdsl.graph.symbolic import Symbolic, SymbolicRole
+from hfdsl.graph.traced import TracedGraph
 from hfdsl.protocols.queueing import queue_problem
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
@@ -340,7 +340,7 @@ def _in_words(value: object) -> str:
     return f"'{value._shown}'" if isinstance(value, Symbolic) else brief(value)
 
 
-def trace(body: Callable[..., Any]) -> Graph:
+def trace(body: Callable[..., Any]) -> TracedGraph:
     """Trace a dataflow. Never raises for a mistake in it: mistakes are in ``Graph.misuses``.
 
     An annotation of the dataflow that cannot be evaluated (HF109) is the one exception: without it there is no program.
@@ -387,7 +387,7 @@ def trace(body: Callable[..., Any]) -> Graph:
     output = _output(tracer, result, span)  # may note misuses
     returns = hints.get("return", inspect.Signature.empty)
     reads = tuple(tracer.optional_reads)
-    return Graph(
+    return TracedGraph(
         name=body.__name__,
         nodes=tuple(tracer.nodes),
         roles=roles,

@@ -14,17 +14,21 @@ from typing import TYPE_CHECKING, Literal
 from hfdsl.deploy.retries import Retries
 from hfdsl.plan.edges import sizes_known
 from hfdsl.plan.memory import ProcessMemory, peaks, process_memory
+from hfdsl.plan.networks import to_networkx
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.routes import phases
 from hfdsl.plan.show import show
 from hfdsl.plan.syncs import SyncTraffic, syncs
 
 if TYPE_CHECKING:
+    import networkx as nx
+
+    from hfdsl.plan.timeline import Timeline
     from hfdsl.runtime.backend import Lowering
     from hfdsl.runtime.running import Running
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompiledPlan(Plan):
     """The result of ``flow.compile``. ``print(plan)`` shows it; ``launch`` runs it."""
 
@@ -38,8 +42,42 @@ class CompiledPlan(Plan):
         """What each sync between declared layouts needs to move, with the proof that every rank gets what it needs."""
         return tuple(syncs(self))
 
+    def to_networkx(self, timeline: Timeline | None = None) -> nx.DiGraph:
+        """The plan for networkx: inputs, steps and results by name, and an edge for each value that a step reads.
+
+        Nodes have what those of ``TracedGraph.to_networkx`` have, with sizes in ``rows`` and ``shapes``; steps also
+        have ``stage``, ``pool``, ``group``, ``ranks``, ``chunks`` and ``mesh``. Edges have ``columns``, ``transport``,
+        ``bytes``, and ``moved``, the bytes among them that come from another process. With a measured or predicted
+        ``timeline``, steps have ``start`` and ``seconds``.
+
+        Raises:
+            PackageError: HF990 where networkx is not installed.
+            WiringError: HF991 for a timeline with other steps than the plan.
+
+        >>> import networkx as nx
+        >>> import hfdsl as hf
+        >>> class B(hf.Dim): ...
+        >>> class Rows(hf.Batch):
+        ...     x: hf.f32[B]
+        >>> class Role(hf.Worker):
+        ...     @hf.register(hf.Dispatch.DP_PROTO)
+        ...     def work(self, rows: Rows) -> Rows: ...
+        >>> @hf.dataflow
+        ... def flow(rows: Rows, role: Role) -> Rows:
+        ...     return role.work(rows)
+        >>> plan = flow.compile(hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([2]))), dims={B: 8})
+        >>> network = plan.to_networkx()
+        >>> nx.dag_longest_path(network), network.edges["rows", "role.work"]["bytes"]
+        (['rows', 'role.work', 'result'], 32)
+        """
+        return to_networkx(self, timeline)
+
     def __str__(self) -> str:
         return show(self, self.syncs)
+
+    def __repr__(self) -> str:
+        sizes = " ".join(f"{dim}={size}" for dim, size in self.dims.items())
+        return f"<plan of '{self.name}': {len(self.steps)} steps{f', {sizes}' if sizes else ''}>"
 
     def launch(
         self,

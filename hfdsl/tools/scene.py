@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.graph.columns import columns_of, origins
-from hfdsl.graph.program import Constant, Output, Ref
+from hfdsl.graph.networks import leaves
+from hfdsl.graph.program import Ref
 from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.plan.versions import versions_text
@@ -164,7 +165,7 @@ def returned(plan: Plan) -> dict[str, Ref]:
 
 
 def _results(plan: Plan) -> dict[str, tuple[str, Ref]]:
-    results = [(name, value) for name, value in _leaves(plan.graph.output, "") if isinstance(value, Ref)]
+    results = [(name, value) for name, value in leaves(plan.graph.output, "") if isinstance(value, Ref)]
     return {f"out{i}": result for i, result in enumerate(results)}
 
 
@@ -238,20 +239,6 @@ def _named(columns: tuple[str, ...]) -> tuple[str, ...]:
 def _amount(count: int | None) -> str:
     """Columns of Python objects and numbers count as no bytes, and are drawn without any."""
     return "unknown size" if count is None else byte_amount(count) if count else ""
-
-
-def _leaves(output: Output, name: str) -> Iterator[tuple[str, object]]:
-    match output.value:
-        case tuple() as entries:
-            for i, inner in enumerate(entries):
-                yield from _leaves(inner, f"{name}[{i}]" if name else f"result {i + 1}")
-        case dict() as entries:
-            for key, inner in entries.items():
-                yield from _leaves(inner, f"{name}.{key}" if name else key)
-        case Constant():
-            return
-        case value:
-            yield name, value
 
 
 def _returned(plan: Plan, value: Ref, key: str) -> Iterator[Link]:

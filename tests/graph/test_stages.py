@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import networkx as nx  # type: ignore[import-untyped]  # it has no types
+import networkx as nx
 import pytest
 import torch
 from hypothesis import example, given, strategies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import networkx as nx  # type: ignore[import-untyped]  # it has no types
+import networkx as nx
 import pytest
 from hypothesis import given, strategies
 

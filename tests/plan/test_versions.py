@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import networkx as nx  # type: ignore[import-untyped]  # it has no types
+import networkx as nx
 import pytest
 
 from hfdsl.graph.program import Derived, Queue
