@@ -21,6 +21,7 @@ from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.pools import devices
 from hfdsl.deploy.value_bytes import has_no_rows, value_bytes
 from hfdsl.graph.columns import columns_read, row_bytes
+from hfdsl.graph.first_syncs import first_syncs
 from hfdsl.graph.infer import infer
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.row_weights import row_weights_read
@@ -78,6 +79,17 @@ def compile_stages(plan: Plan) -> tuple[tuple[Stage, CompiledPlan], ...]:
         context = replace(Context.of(program, dict(plan.dims)), offload=plan.optimize.offload)
         compiled.append((stage, _plan(context, plan.report, plan.optimize)))
     return tuple(compiled)
+
+
+def compile_first_syncs(plan: Plan) -> CompiledPlan | None:
+    """The plan of what a stream sends before its first dispatch, on the same processes; None where that is nothing."""
+    graph = first_syncs(plan.graph)
+    if graph is None:
+        return None
+    context = replace(
+        Context.of(Program(graph, infer(graph), plan.deployment), dict(plan.dims)), offload=plan.optimize.offload
+    )
+    return _plan(context, plan.report, plan.optimize)
 
 
 def _plan(context: Context, report: Report, switches: Optimize) -> CompiledPlan:

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from hfdsl.errors import LostProcessError, SizeError
+from hfdsl.plan.build import compile_first_syncs
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.sizes import bind_sizes
 from hfdsl.plan.timeline import TraceFile
+from hfdsl.runtime.backend import do_nothing
 from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queue_files import SavedStep
@@ -30,6 +32,7 @@ class StepRunner:
         self.traces: list[TraceFile] = []
         self._processes = processes
         self._unwritten: StepRecord | None = None
+        self._first_syncs: StepRunner | None = None
 
     @property
     def next_step(self) -> int:
@@ -69,6 +72,21 @@ class StepRunner:
         with self.breaking(number):
             step.begin(inputs)
         return step
+
+    def sync_first(self) -> None:
+        """Before a stream's first dispatch, send its producers the weights that they would get by the first sync only.
+
+        Where they have them, nothing changes.
+        """
+        backend = self._processes.usable_backend(self.plan.name)
+        with self.breaking(self.next_step):
+            if self._first_syncs is None:
+                plan = compile_first_syncs(self.plan)
+                if plan is None:
+                    return
+                backend.add(plan)
+                self._first_syncs = StepRunner(plan, self._processes)
+            self._first_syncs.new({}, self.next_step).run({}, do_nothing)
 
     def resume(self, saved: SavedStep, inputs: Mapping[int, Batch]) -> StepRun:
         """Go on with a step of an earlier run's stream."""

@@ -10,6 +10,7 @@ A worked example. An engine generates, a queue of lag 1 follows, an actor trains
 The driver submits, and its processes run their calls in this order::
 
     driver                                engine                   actor
+    the sync, once                        load 0                   export 0
     stage 0 of step 0                     generate 0, version 0
     stage 0 of step 1                     generate 1, version 0
     stage 1 of step 0, waits for result   |                        update 0, export 1
@@ -22,12 +23,14 @@ step, and what lies in it is a payload whose reader has not been submitted. The 
 
 Why it is right. *The bound*: ``QueueState`` admits step n into a queue of lag k after the n - k - 1-st was taken; the
 load that belongs to that take was submitted before, and a process runs its calls in the order of submission. So step n
-is generated under version n - k, and trained under version n. *The same values everywhere*: the order of submission
-does not depend on times, and random streams are derived from the number of the step. *No deadlock*: a stage is
-submitted after those that feed it, so what the earliest call waits for has been submitted. *Backpressure*: a stage is
-submitted only if its queues have places, and the result of an update is fetched before the next one is submitted.
-*Nothing is lost*: a step that was begun stays in the stream until its result was given out; if the caller stops, or the
-loader raises, the next ``stream`` goes on with it. A checkpoint holds these steps too (``queue_files``).
+is generated under version n - k, and trained under version n. Version 0 is that of the actor, whatever the engine began
+with: what ``hf.sync`` sends is sent once before the first dispatch (``graph.first_syncs``). *The same values
+everywhere*: the order of submission does not depend on times, and random streams are derived from the number of the
+step. *No deadlock*: a stage is submitted after those that feed it, so what the earliest call waits for has been
+submitted. *Backpressure*: a stage is submitted only if its queues have places, and the result of an update is fetched
+before the next one is submitted. *Nothing is lost*: a step that was begun stays in the stream until its result was
+given out; if the caller stops, or the loader raises, the next ``stream`` goes on with it. A checkpoint holds these
+steps too (``queue_files``).
 
 All four disciplines decide the same here: engines finish what a step puts in as a whole and in order, so nothing is
 ever late. ``hfdsl simulate`` shows what they would do with groups that finish one by one.
@@ -189,6 +192,7 @@ class Stream:
         self._plan, self._runner = runner.plan, runner
         self.order = StageOrder(runner.plan, runner.next_step)
         self._in_flight: dict[int, StepRun] = {}
+        self._synced = False  # whether producers have the weights of the version under which they begin
         self._unrecorded: deque[tuple[int, StepRun]] = deque()  # given out, while what else they do may go on
 
     def results(self, source: LoaderThread, log: DecisionLog) -> Iterator[Any]:
@@ -200,6 +204,7 @@ class Stream:
                 batch = source.next()
                 prompts = batch is not END
                 if prompts:
+                    self._sync_first()
                     self._in_flight[step] = self._runner.begin(step, batch)
                 continue
             with self._breaking(step):
@@ -262,8 +267,14 @@ class Stream:
             raise CheckpointError(
                 "HF906", f"the queues saved in {folder} are not those of this plan: {error!r}"
             ) from None
+        self._synced = True  # the state of every copy was loaded
         for step in saved.in_progress:
             self._in_flight[step.number] = self._runner.resume(step, inputs[step.number])
+
+    def _sync_first(self) -> None:
+        if not self._synced:
+            self._runner.sync_first()
+            self._synced = True
 
     def _breaking(self, step: int) -> AbstractContextManager[None]:
         return self._runner.breaking_stream(step, lambda: str(self.order))

@@ -83,6 +83,13 @@ class Engine(hf.Worker):
         self.version, self.weight = int(state["version"]), float(state["weight"])
 
 
+class ForeignEngine(Engine):
+    """An engine that begins with weights of its own."""
+
+    def __init__(self) -> None:
+        self.version, self.weight = 7, 5.0
+
+
 class Judge(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def score(self, samples: Samples) -> Scores:
@@ -196,10 +203,10 @@ def look(prompts: Prompts, engine: Engine) -> Samples:
     return engine.generate(prompts)
 
 
-def deployment() -> hf.Deployment:
+def deployment(engine: type[Engine] = Engine) -> hf.Deployment:
     """A pool for each role, of two, one and two processes."""
     return hf.Deployment(
-        engine=hf.place(Engine, pool=hf.ResourcePool([2], use_gpu=False, name="engine")),
+        engine=hf.place(engine, pool=hf.ResourcePool([2], use_gpu=False, name="engine")),
         judge=hf.place(Judge, pool=hf.ResourcePool([1], use_gpu=False, name="judge")),
         actor=hf.place(Actor, pool=hf.ResourcePool([2], use_gpu=False, name="actor")),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from hfdsl.testing import check_decisions
 from tests.runtime.queue_programs import (
     DEADLY,
     B,
+    ForeignEngine,
     Prompts,
     Trained,
     chain,
@@ -105,6 +107,18 @@ def test_order_of_stages_keeps_every_queue_within_its_places(first: int, second:
         ended.append(min(order.steps))
     assert order.steps == [steps] * 3
     assert ended == sorted(ended)
+
+
+@pytest.mark.parametrize("backend", ["local", "ray"])
+def test_the_first_steps_are_made_with_the_weights_of_the_actor(
+    backend: Literal["local", "ray"], request: pytest.FixtureRequest
+) -> None:
+    if backend == "ray":
+        request.getfixturevalue("ray_cluster")
+    with launched(2) as running:
+        straight = streamed(running, rows(4)) + streamed(running, rows(2))
+    with launched(2, backend=backend, place=partial(deployment, ForeignEngine)) as running:
+        assert streamed(running, rows(4)) + streamed(running, rows(2)) == straight
 
 
 # -- nothing is lost

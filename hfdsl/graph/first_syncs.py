@@ -1,0 +1,75 @@
+"""What a stream sends before its first dispatch: the weights that its producers would get by the first sync only.
+
+A worked example, in which a sampler has a copy of the weights that an actor trains::
+
+    1  rollout = sampler.generate(prompts)          reads sampler's copy of the policy
+    2  batch   = hf.queue(rollout, lag=2, ...)
+    3  metrics = actor.update(batch)
+    4  weights = actor.weights()                    hf.sync(actor, sampler)
+    5  sampler.load(weights)
+
+Steps 0, 1 and 2 are dispatched before node 5 has run once, and count as made under version 0 of the actor's policy.
+They are, if nodes 4 and 5 run once before node 1: otherwise they come from what the sampler's constructor loaded.
+
+A sync is among these if what it sends to is read by what feeds a queue, and if it needs nothing of a step: no rows of
+the caller, and no call but exports and functions of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hfdsl.graph.program import FunctionCall, Graph, Node, Operand, Output, Ref, RoleCall
+from hfdsl.graph.stages import effects, queues_of, syncs
+
+
+def first_syncs(graph: Graph) -> Graph | None:
+    """The program of the syncs that come before a first dispatch; None where there are none."""
+    feeding = _ancestors(graph, {node.id for node, _ in queues_of(graph)})
+    read = {holder for node in feeding for holder, effect in effects(graph.nodes[node]) if effect.kind == "reads"}
+    wanted = set[int]()
+    for sync in syncs(graph):
+        needed = _ancestors(graph, {sync.load})
+        if sync.target in read and all(_is_transfer(graph.nodes[node]) for node in needed):
+            wanted |= needed
+    if not wanted:
+        return None
+    new = {node: position for position, node in enumerate(sorted(wanted))}
+    nodes = tuple(_renumbered(graph.nodes[node], new) for node in new)
+    called = {node.op.role for node in nodes if isinstance(node.op, RoleCall)}
+    return replace(
+        graph,
+        name=f"{graph.name}.first_sync",
+        nodes=nodes,
+        roles={name: role for name, role in graph.roles.items() if name in called},
+        output=Output(()),
+        misuses=(),
+        optional_reads=(),
+        inner_calls=(),
+    )
+
+
+def _ancestors(graph: Graph, nodes: set[int]) -> set[int]:
+    """These nodes, and all that they read from."""
+    found, waiting = set[int](), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += [ref.node for ref in graph.nodes[node].refs]
+    return found
+
+
+def _is_transfer(node: Node) -> bool:
+    """Whether a node exports weights, hands them on, or loads them."""
+    if isinstance(node.op, RoleCall):
+        kinds = {effect.kind for _, effect in effects(node)}
+        return bool(kinds) and kinds <= {"exports", "loads"}
+    return isinstance(node.op, FunctionCall)
+
+
+def _renumbered(node: Node, new: dict[int, int]) -> Node:
+    def moved(operand: Operand) -> Operand:
+        return replace(operand, node=new[operand.node]) if isinstance(operand, Ref) else operand
+
+    return replace(node, id=new[node.id], arguments=tuple((port, moved(operand)) for port, operand in node.arguments))
