@@ -12,7 +12,8 @@ A worked example. Two ranks of ``reward`` add up their scores in a collective, a
 Why it is right. *Not the innocent*: an error is looked into where a process is gone, or where it is one that a broken
 connection causes; if a process of the run is dead by then, or dies within ``SEEN_SECONDS``, that is the cause. A
 body's other errors are raised at once. *What late ranks do* is read from outside (``stacks``), so neither a stopped
-process nor an endless body holds it up; those that only wait for peers are listed last.
+process nor an endless body holds it up; those that only wait for peers are listed last. They still wait when their
+stacks are read: a wait for a peer lasts ``PATIENCE_SECONDS`` longer than the driver's own.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ from hfdsl.single_controller.waiting import how_it_ended
 
 SEEN_SECONDS, POLL_SECONDS = 2.0, 0.05
 """The time in which Ray finds out that a process is gone, once another one has, and how often it is asked."""
+
+PATIENCE_SECONDS = 60.0
+"""How much longer than the driver a rank waits for its peers.
+
+Else a peer gives up while the driver reads the stacks, and is found elsewhere, or its error arrives first. It is more
+than the time in which stacks are read on a busy machine (``stacks.READ_SECONDS``).
+"""
 
 BROKEN_CONNECTION = re.compile(
     r"gloo|nccl|connection (closed|reset|refused|was closed)|broken pipe|socket (closed|timeout)|remote process exited",

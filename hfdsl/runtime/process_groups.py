@@ -14,12 +14,12 @@ T = TypeVar("T")
 class ProcessCollectives:
     """Joins the processes of a worker group when a body first asks for an axis of several ranks.
 
-    ``deadline`` (seconds) bounds every wait for a peer.
+    ``patience`` (seconds) bounds every wait for a peer.
     """
 
-    def __init__(self, rank: int, world_size: int, address: str, port: int, deadline: float) -> None:
+    def __init__(self, rank: int, world_size: int, address: str, port: int, patience: float) -> None:
         self._rank, self._world_size, self._address, self._port = rank, world_size, address, port
-        self._deadline = timedelta(seconds=deadline)
+        self._patience = timedelta(seconds=patience)
         self._groups: dict[tuple[int, ...], _TorchGroup] = {}
 
     def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
@@ -39,12 +39,12 @@ class ProcessCollectives:
                 init_method=f"tcp://{host}:{self._port}",
                 rank=self._rank,
                 world_size=self._world_size,
-                timeout=self._deadline,
+                timeout=self._patience,
             )
         if ranks == tuple(range(self._world_size)):
             return dist.group.WORLD
         # Only the members meet: groups of different axes may be asked for in a different order on different ranks.
-        return dist.new_group(sorted(ranks), timeout=self._deadline, use_local_synchronization=True)
+        return dist.new_group(sorted(ranks), timeout=self._patience, use_local_synchronization=True)
 
 
 class _TorchGroup(AxisGroup):

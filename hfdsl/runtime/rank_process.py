@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 class RankProcess(Worker):
     """One process of a plan: an executor behind an actor."""
 
-    def __init__(self, plan: Plan, group: str, roles: tuple[str, ...], seed: int, deadline: float) -> None:
+    def __init__(self, plan: Plan, group: str, roles: tuple[str, ...], seed: int, patience: float) -> None:
         context = RankContext.from_env()
         collectives = ProcessCollectives(
-            context.rank, context.world_size, context.master_addr, context.master_port, deadline
+            context.rank, context.world_size, context.master_addr, context.master_port, patience
         )
         self._executor = Executor(
             plan=plan,

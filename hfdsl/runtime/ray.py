@@ -24,7 +24,7 @@ from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.cluster import connect
 from hfdsl.runtime.direct_groups import DirectGroups, send_direct
 from hfdsl.runtime.executor import Executor
-from hfdsl.runtime.failures import Called, late_ranks, lost_process
+from hfdsl.runtime.failures import PATIENCE_SECONDS, Called, late_ranks, lost_process
 from hfdsl.runtime.messages import (
     DIRECT,
     INLINE,
@@ -115,7 +115,8 @@ class RayBackend:
 
     def _start_group(self, group: ProcessGroup, timeout: float) -> None:
         """Start the processes of a group, with its roles."""
-        process = RayClassWithInitArgs(RankProcess, self._plans[0], group.name, group.roles, self._seed, self._deadline)
+        patience = self._deadline + PATIENCE_SECONDS
+        process = RayClassWithInitArgs(RankProcess, self._plans[0], group.name, group.roles, self._seed, patience)
         self._groups[group.name] = RayWorkerGroup(
             self._pool(group.pool, timeout),
             self._direct_groups.prepare(group.name, process),
@@ -127,7 +128,7 @@ class RayBackend:
     def _connect(self) -> None:
         """Find out where the processes are, link those that read each other's tensors, and start relays."""
         self._hosts = {name: self._call_all(workers, "host") for name, workers in self._workers.items()}
-        self._direct_groups.join(self._workers, self._deadline)
+        self._direct_groups.join(self._workers, self._deadline + PATIENCE_SECONDS)
         for plan in self._plans:
             self._direct_groups.prepare_plan(plan)
             self._start_relays(plan)

@@ -311,10 +311,11 @@ SCRIPT = """
 def test_work_between_steps_has_a_deadline(ray_cluster: Any, tmp_path: Path) -> None:
     plan = p.fails.compile(faulty("none"), {p.B: 4, p.P: 2, p.R: 3})
     evaluation = renamed(p.fails, "evaluation").compile(plan.deployment, {p.B: 4, p.P: 2, p.R: 3})
-    with plan.launch("ray", deadline=2.0) as running:
+    with plan.launch("ray", deadline=120.0) as running:
         backend: Any = running._processes.backend
+        backend._deadline = 5.0
         backend._every_worker[0].__ray_call__.remote(lambda self: time.sleep(60))
-        late = r"HF807: 1 of 2 processes were not done after 2 s"
+        late = r"HF807: 1 of 2 processes were not done after 5 s"
         with pytest.raises(HfError, match=late):
             running.also(evaluation)
         with pytest.raises(HfError, match=late):
