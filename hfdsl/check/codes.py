@@ -141,7 +141,7 @@ CODES: dict[str, Code] = {
     "HF713": Code("a KL coefficient without a reference"),
     "HF714": Code("responses sampled in another dtype than the policy is trained in", "warning"),
     "HF715": Code("a sharded model where a whole one is required"),
-    "HF716": Code("a learning rate that never reaches its peak, or ends at 0 before the run", "warning"),
+    "HF716": Code("a learning rate that is 0, never reaches its peak, or ends at 0 before the run", "warning"),
     "HF717": Code("a verifier that scores the tasks of another data set", "warning"),
     "HF718": Code("a length penalty that no response is long enough to incur", "warning"),
     "HF719": Code("16-bit parameters whose updates are too small for them", "warning"),
@@ -150,6 +150,7 @@ CODES: dict[str, Code] = {
     "HF722": Code("a metric sink that gets nothing", "warning"),
     "HF723": Code("a model that is downloaded when the run starts", "warning"),
     "HF724": Code("a data set that is downloaded when the run starts", "warning"),
+    "HF725": Code("responses to a prompt that are all the same", "warning"),
     # HF73x layouts of weights
     "HF730": Code("a parameter that is loaded and that no role exports"),
     "HF731": Code("a parameter that is exported and that the role which loads does not have", "warning"),

@@ -9,7 +9,7 @@ from typing import Any
 from hfdsl.check.findings import Finding
 from hfdsl.check.rules.precision import COST, correction
 from hfdsl.graph.dims import program_dims
-from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Pack, Ref, RoleCall
+from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Pack, Ref, Repeat, RoleCall
 from hfdsl.rl.batches import Prompts, R, Sequences
 from hfdsl.rl.losses import PolicyLoss
 from hfdsl.rl.training.changes import SetField
@@ -95,6 +95,39 @@ def penalties_can_act(subject: Subject) -> Iterator[Finding]:
                     related={field: f"R = {width}"},
                     notes=("set longest to R, and buffer to the part of it in which the penalty grows",),
                 )
+
+
+def responses_of_a_prompt_differ(subject: Subject) -> Iterator[Finding]:
+    """Responses that are compared with the others to their prompt are sampled from more than one token."""
+    for table, graph in subject.graphs.items():
+        if table == "evaluation":
+            continue
+        for role in generating(graph):
+            generation = getattr(getattr(subject.config, role, None), "generation", None)
+            compares = _comparing(graph, role)
+            if isinstance(generation, GenerationConfig) and generation.top_k == 1 and compares is not None:
+                yield subject.finding(
+                    "HF725",
+                    f"'{role}' samples from 1 token (top_k = 1), so '{compares.label}' compares equal responses: "
+                    "every advantage is 0",
+                    f"{role}.generation.top_k",
+                    changes=(SetField(f"{role}.generation.top_k", 0),),
+                )
+
+
+def _comparing(graph: Graph, role: str) -> Node | None:
+    """The first function on groups of what a role generates from repeated prompts."""
+    repeated, sampled = set[int](), set[int]()
+    for node in graph.nodes:
+        sources = {ref.node for ref in node.refs}
+        if isinstance(node.op, Repeat) or sources & repeated:
+            repeated.add(node.id)
+        generates = isinstance(node.op, RoleCall) and node.op.role == role and node.op.signature.name == "generate"
+        if (generates and node.id in repeated) or sources & sampled:
+            sampled.add(node.id)
+        if isinstance(node.op, FunctionCall) and node.op.signature.group_size > 1 and node.id in sampled:
+            return node
+    return None
 
 
 def divisors_are_lengths(subject: Subject) -> Iterator[Finding]:

@@ -34,6 +34,7 @@ from hfdsl.rl.training.preflight.numbers import (
     dtypes_agree,
     lengths_agree,
     penalties_can_act,
+    responses_of_a_prompt_differ,
     sizes_are_given,
     temperatures_agree,
 )
@@ -71,6 +72,7 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     schedules_fit_the_run,
     small_steps_count,
     penalties_can_act,
+    responses_of_a_prompt_differ,
     evaluations_have_rows,
     caches_hold_a_row,
     samplers_have_the_model,

@@ -17,10 +17,14 @@ to 3e-5, so smaller changes are rounded away."""
 
 
 def schedules_fit_the_run(subject: Subject) -> Iterator[Finding]:
-    """The learning rate reaches its peak, and does not end at 0 long before the run."""
+    """The learning rate is above 0, reaches its peak, and does not end at 0 long before the run."""
     for field, optimizer in subject.parts(OptimizerConfig):
         role = subject.role_of(field)
         updates = None if role is None else _updates(subject, role)
+        if role is not None and not optimizer.learning_rate:
+            message = f"the learning rate of '{role}' is 0: its updates change no parameter"
+            yield subject.finding("HF716", message, f"{field}.learning_rate")
+            continue
         if updates is None:
             continue
         warmup, total = optimizer.warmup_steps, optimizer.total_steps
