@@ -254,6 +254,8 @@ CODES: dict[str, Code] = {
     "HF978": Code("a length above a token budget of another library", "warning"),
     "HF979": Code("an algorithm of another library whose settings leave it nothing to do", "warning"),
     "HF980": Code("a version of another library that its reader does not know", "warning"),
+    "HF985": Code("models of another library that share GPUs and differ in their number"),
+    "HF986": Code("a step of another library that is no whole number of its optimizer steps", "warning"),
     # HF99x plans and graphs for other tools
     "HF990": Code("a package of an extra that is not installed"),
     "HF991": Code("a timeline of another plan"),

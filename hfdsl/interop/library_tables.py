@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 class LibraryTable:
     """What a version of a library has: the keys of its configuration with their defaults.
 
-    ``engines`` are variants of the keys, by name; ``fields`` those of each class that a ``_target_`` names.
+    ``engines`` are variants of the keys, by name; ``fields`` those of each class that a ``_target_`` names;
+    ``options`` have what argparse or a schema demands of a key: its type, its choices, how many values it takes.
     """
 
     library: str
@@ -22,6 +23,7 @@ class LibraryTable:
     engines: Mapping[str, Mapping[str, Any]]
     default: str
     fields: Mapping[str, frozenset[str]]
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @cache
@@ -34,4 +36,11 @@ def table(library: str) -> LibraryTable:
         removed = set(change["removed"])
         engines[name] = {key: value for key, value in keys.items() if key not in removed} | change["changed"]
     fields = {target: frozenset(names) for target, names in content["fields"].items() if names is not None}
-    return LibraryTable(content["library"], content["version"], engines, content["default"], fields)
+    return LibraryTable(
+        library=content["library"],
+        version=content["version"],
+        engines=engines,
+        default=content["default"],
+        fields=fields,
+        options=content.get("options", {}),
+    )

@@ -16,22 +16,25 @@ from hfdsl.interop.values import scalar
 
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
-    """The options of a program, in order; dashes of names are underscores. ``positional`` are words before any."""
+    """The options of a program, in order. ``positional`` are words before any."""
 
     settings: tuple[Setting, ...]
     positional: tuple[WordText, ...]
     unread: tuple[Unread, ...]
 
 
-def read_options(words: Sequence[WordText], place: Span) -> CommandOptions:
-    """Read words as argparse does; an option with several values is a list, one without a value is True."""
+def read_options(words: Sequence[WordText], place: Span, *, dashes: bool = True) -> CommandOptions:
+    """Read words as argparse does; an option with several values is a list, one without a value is True.
+
+    With ``dashes``, a dash in a name is an underscore, as the launchers of PyTorch have it.
+    """
     settings, positional, unread = list[Setting](), list[WordText](), list[Unread]()
     values = list[WordText]()
     head: WordText | None = None
 
     def finish() -> None:
         if head is not None:
-            settings.append(_setting(head, values, place))
+            settings.append(_setting(head, values, place, dashes=dashes))
 
     for word in words:
         if _is_option(word):
@@ -52,12 +55,12 @@ def _is_option(word: WordText) -> bool:
     return isinstance(first, TextPiece) and first.text.startswith("--") and len(first.text) > 2
 
 
-def _setting(head: WordText, values: Sequence[WordText], place: Span) -> Setting:
+def _setting(head: WordText, values: Sequence[WordText], place: Span, *, dashes: bool) -> Setting:
     """The setting of an option with its values."""
     first = head[0]
     assert isinstance(first, TextPiece)  # noqa: S101  # an option begins with its name
     name, equals, rest = first.text[2:].partition("=")
-    key = name.replace("-", "_")
+    key = name.replace("-", "_") if dashes else name
     span = span_of(head, place)
     if equals:
         cut = len(first.text) - len(rest)

@@ -48,6 +48,7 @@ class Library:
 LIBRARIES: Mapping[str, Library] = {
     "verl": Library("verl", "hfdsl.interop.verl"),
     "trl": Library("trl", "hfdsl.interop.trl"),
+    "openrlhf": Library("openrlhf", "hfdsl.interop.openrlhf"),
 }
 
 

@@ -144,6 +144,11 @@ def _with_one_hole(value: ShellValue) -> ShellValue:
     return [shortened(text) for text in value] if isinstance(value, list) else shortened(value)
 
 
+def _is_ignored(name: str, words: Sequence[WordText]) -> bool:
+    """Whether a command starts no training; ``ray job submit -- COMMAND`` may."""
+    return name in IGNORED and not (name == "ray" and any(text_of(word) == "--" for word in words))
+
+
 class _Exit(Exception):  # noqa: N818  # control flow, not an error
     """The script, or this branch of it, ends."""
 
@@ -212,7 +217,7 @@ class _Runner(Expander):
             raise _Exit
         elif name == "shift":
             self._shift(words)
-        elif not self._changes_variables(name, words, span) and name and name not in IGNORED:
+        elif not self._changes_variables(name, words, span) and name and not _is_ignored(name, words):
             self.launches.append(Launch(tuple(words), span, certain))
 
     def _changes_variables(self, name: str, words: Sequence[WordText], span: Span) -> bool:

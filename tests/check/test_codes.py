@@ -91,7 +91,8 @@ def interop_codes(snippet: str, suffix: str, folder: Path) -> set[str]:
     file = folder / f"run{suffix}"
     file.write_text(snippet, "utf-8")
     try:
-        return {code for report in reports(str(file), "verl") for code in report.codes}
+        library = next((name for name in ("openrlhf", "nemo-rl") if name in snippet), "verl")
+        return {code for report in reports(str(file), library) for code in report.codes}
     except HfError as error:
         return {error.code}
 

@@ -1,0 +1,124 @@
+"""Models and engines on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.interop.openrlhf.units import (
+    ASYNC,
+    COLOCATE_ALL,
+    COLOCATE_REF,
+    COLOCATE_REWARD,
+    ENGINE_SIZE,
+    ENGINES,
+    RING,
+    TENSOR,
+    copy_size,
+    engine_gpus,
+    engines_share_gpus,
+    gpu_keys,
+    gpus,
+    models,
+    rewards_are_remote,
+    uses_critic,
+    uses_reference,
+)
+from hfdsl.interop.reporting import Problem, finding
+from hfdsl.interop.settings import Configuration
+
+
+def ranks_divide_gpus(c: Configuration) -> Iterator[Problem]:
+    """The GPUs of a model are whole data-parallel ranks."""
+    # DeepspeedStrategy.setup_distributed makes a mesh of data-parallel ranks x ring attention x tensor parallelism.
+    said = set[int]()
+    for role in models(c):
+        count = gpus(c, role)
+        if count % copy_size(c) and count not in said:
+            said.add(count)
+            yield finding(
+                c,
+                "HF977",
+                f"{RING} x {TENSOR} = {c.size(RING)} x {c.size(TENSOR)} = {copy_size(c)} GPUs share a row, which does "
+                f"not divide the {count} GPUs of the {role}",
+                RING,
+                TENSOR,
+                *gpu_keys(role),
+                repairs=(RING, TENSOR, gpu_keys(role)[1]),
+            )
+
+
+def references_share_gpus(c: Configuration) -> Iterator[Problem]:
+    """A reference on the actor's GPUs has as many."""
+    # train in cli/train_ppo_ray.py
+    shared = next((key for key in (COLOCATE_ALL, COLOCATE_REF) if c.value(key) is True), None)
+    if shared is None or not uses_reference(c):
+        return
+    pairs = tuple(zip(gpu_keys("actor"), gpu_keys("ref"), strict=True))
+    if any(c.size(mine) != c.size(other) for mine, other in pairs):
+        keys = [key for pair in pairs for key in pair if c.size(pair[0]) != c.size(pair[1])]
+        yield finding(
+            c,
+            "HF985",
+            f"{shared} puts the reference on the GPUs of the actor, which has {_shape(c, 'actor')}, and the reference "
+            f"{_shape(c, 'ref')}",
+            *keys,
+            shared,
+            repairs=keys,
+        )
+
+
+def critics_share_gpus(c: Configuration) -> Iterator[Problem]:
+    """A reward model on the critic's GPUs has as many; models on the actor's GPUs have no more than it."""
+    # train in cli/train_ppo_ray.py, and RayActorGroup in trainer/ray/launcher.py, which takes a bundle for each rank
+    critic, apart = uses_critic(c), False
+    if critic and c.value(COLOCATE_REWARD) is True:
+        apart = True
+        pairs = tuple(zip(gpu_keys("critic"), gpu_keys("reward"), strict=True))
+        if any(c.size(mine) != c.size(other) for mine, other in pairs):
+            keys = [key for pair in pairs for key in pair if c.size(pair[0]) != c.size(pair[1])]
+            yield finding(
+                c,
+                "HF985",
+                f"{COLOCATE_REWARD} puts the reward model on the GPUs of the critic, which has {_shape(c, 'critic')}, "
+                f"and the reward model {_shape(c, 'reward')}",
+                *keys,
+                COLOCATE_REWARD,
+                repairs=keys,
+            )
+    if c.value(COLOCATE_ALL) is not True or apart:
+        return
+    for role in (*(("critic",) if critic else ()), *(() if rewards_are_remote(c) else ("reward",))):
+        if gpus(c, role) > gpus(c, "actor"):
+            yield finding(
+                c,
+                "HF985",
+                f"{COLOCATE_ALL} puts the {role} on the {gpus(c, 'actor')} GPUs of the actor, and it has "
+                f"{gpus(c, role)}",
+                *gpu_keys(role),
+                *gpu_keys("actor"),
+                COLOCATE_ALL,
+                repairs=gpu_keys(role),
+            )
+
+
+def engines_share_gpus_evenly(c: Configuration) -> Iterator[Problem]:
+    """Engines on the GPUs of the models take all of them."""
+    # train in cli/train_ppo_ray.py
+    if engines_share_gpus(c) and engine_gpus(c) != gpus(c, "actor"):
+        yield finding(
+            c,
+            "HF985",
+            f"{COLOCATE_ALL} puts the engines on the GPUs of the actor: {ENGINES} x {ENGINE_SIZE} = "
+            f"{c.size(ENGINES)} x {c.size(ENGINE_SIZE)} = {engine_gpus(c)} GPUs are not its {gpus(c, 'actor')}",
+            ENGINES,
+            ENGINE_SIZE,
+            *gpu_keys("actor"),
+            COLOCATE_ALL,
+            *((ASYNC,) if ASYNC in c.given else ()),
+            repairs=(ENGINES, ENGINE_SIZE, gpu_keys("actor")[1]),
+        )
+
+
+def _shape(c: Configuration, role: str) -> str:
+    nodes, each = gpu_keys(role)
+    return f"{c.size(nodes)} x {c.size(each)}"
