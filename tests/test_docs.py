@@ -1,17 +1,11 @@
-"""The documentation's programs run, and print what the pages show.
-
-Of a page in ``PROGRAMS``, all ``python`` blocks in their order are one module. Blocks of other pages are excerpts.
-"""
+"""What pages list is what there is; tests/docs runs their programs."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import runpy
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -20,128 +14,31 @@ import pytest
 
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.plan import Transport
-from hfdsl.tools.cli import main
+from tests.docs.programs import programs
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PROGRAMS = {
-    "quickstart.md": "grpo.py",
-    "language.md": "language.py",
-    "clusters.md": "clusters.py",
-    "data-plane.md": "plane.py",
-    "layouts.md": "layouts.py",
-    "roles.md": "roles.py",
-    "single_controller.md": "judge.py",
-}
-
-
-def blocks(page: str, language: str) -> list[str]:
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
-    return [text for written, text in fenced if written == language]
-
-
-@pytest.fixture
-def program(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    file = tmp_path / PROGRAMS[request.param]
-    file.write_text("\n\n".join(blocks(request.param, "python")))
-    return file
-
-
-def printed(file: Path) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        runpy.run_path(str(file), run_name="__main__")
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("program", ["quickstart.md"], indirect=True)
-def test_the_quick_start_prints_what_it_shows(program: Path) -> None:
-    report, _, rest = printed(program).partition("\n")
-    assert report.startswith("check of 'grpo': no findings")
-    [shown] = [block for block in blocks("quickstart.md", "") if block.startswith("plan of")]
-    assert rest == shown
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("program", ["quickstart.md"], indirect=True)
-def test_the_quick_start_is_the_same_on_ray(program: Path, ray_cluster: Any) -> None:
-    text = program.read_text().replace(":.2f", "")  # all digits
+def test_the_quick_start_is_the_same_on_ray(tmp_path: Path, ray_cluster: Any) -> None:
+    text = programs()["grpo.py"].replace(":.2f", "")  # all digits
     assert text.count('backend="local"') == 1
     rewards = []
     for backend in ("local", "ray"):
-        program.write_text(text.replace('backend="local"', f'backend="{backend}"'))
-        rewards.append(re.findall(r"reward ([\d.]+)", printed(program)))
+        file = tmp_path / "grpo.py"
+        file.write_text(text.replace('backend="local"', f'backend="{backend}"'))
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            runpy.run_path(str(file), run_name="__main__")
+        rewards.append(re.findall(r"reward ([\d.]+)", out.getvalue()))
     assert len(rewards[0]) == 3
     assert rewards[0] == rewards[1]
-
-
-@pytest.mark.parametrize("program", ["quickstart.md"], indirect=True)
-def test_the_quick_start_shows_its_mistake_as_it_prints(program: Path) -> None:
-    command = [sys.executable, "-m", "hfdsl", "check", program.name, "--set", "B=15"]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    run = subprocess.run(
-        command, cwd=program.parent, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
-    )
-    assert run.returncode == 1, run.stderr
-    [shown] = [block for block in blocks("quickstart.md", "") if block.startswith("error")]
-    assert run.stdout.startswith(shown)
-
-
-@pytest.mark.parametrize("program", ["language.md"], indirect=True)
-def test_the_language_page_is_one_program(program: Path) -> None:
-    runpy.run_path(str(program), run_name="language")
-
-
-@pytest.mark.parametrize("program", ["data-plane.md"], indirect=True)
-def test_the_page_on_the_data_plane_prints_what_it_shows(program: Path) -> None:
-    [shown] = [block for block in blocks("data-plane.md", "") if block.startswith("plan of")]
-    assert printed(program) == shown
-
-
-@pytest.mark.parametrize("program", ["layouts.md"], indirect=True)
-def test_the_page_on_layouts_prints_what_it_shows(program: Path) -> None:
-    assert printed(program) == "".join(blocks("layouts.md", ""))
 
 
 def test_the_page_on_the_data_plane_names_every_switch_and_transport() -> None:
     page = (DOCS / "data-plane.md").read_text()
     rows = re.findall(r"^\| `([\w ]+)` \|", page, re.MULTILINE)
     assert set(rows) == {field.name for field in fields(Optimize)} | set(get_args(Transport))
-
-
-@pytest.mark.parametrize("program", ["roles.md"], indirect=True)
-def test_the_page_on_ready_roles_is_one_program(program: Path) -> None:
-    runpy.run_path(str(program), run_name="roles")
-
-
-@pytest.mark.parametrize("program", ["clusters.md"], indirect=True)
-def test_the_page_on_clusters_is_one_program(program: Path) -> None:
-    runpy.run_path(str(program), run_name="clusters")
-
-
-@pytest.mark.parametrize("program", ["clusters.md"], indirect=True)
-def test_the_page_on_clusters_shows_its_mistake_as_it_is_reported(
-    program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(program.parent)
-    [described] = blocks("clusters.md", "toml")
-    [shown] = [block for block in blocks("clusters.md", "") if block.startswith("$ hfdsl check")]
-    Path("big.toml").write_text(described)
-    command, _, output = shown.partition("\n")
-    assert main(command.split()[2:]) == 1
-    assert capsys.readouterr().out.startswith(output)
-
-
-@pytest.mark.parametrize("program", ["single_controller.md"], indirect=True)
-def test_the_page_on_the_imperative_layer_prints_what_it_shows(
-    program: Path, ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_cluster, "init", lambda: None)  # the cluster of the tests runs already
-    lines = printed(program).splitlines()
-    [late] = [block.splitlines() for block in blocks("single_controller.md", "text") if block.startswith("HF807")]
-    assert lines[:2] == ["[3, 4, 5, 6]", "[4, 6, 8, 10]"]
-    place = re.compile(r"\(.*judge.py:\d+\)")
-    assert [place.sub("(judge.py)", line) for line in lines[2:5]] == [place.sub("(judge.py)", line) for line in late]
-    assert lines[-1] == "{'text': ['a', 'bcd', 'ef'], 'length': [1, 3, 2]} {'source': 'docs'}"
 
 
 @pytest.mark.parametrize("folder", ["check", "check/rules", "check/repair", "plan", "runtime", "rl/models"])

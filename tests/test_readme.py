@@ -1,23 +1,23 @@
-"""The README shows what hfdsl prints."""
+"""The README is short, and its picture is that of its program; tests/docs runs its blocks."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+import pytest
+
+from hfdsl.tools.cli import main
+from tests.docs.programs import programs
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_mistake_in_the_readme_is_shown_as_it_prints() -> None:
-    command = ["-m", "hfdsl", "check", "examples/grpo_reasoning.py:experiment", "--set", "B=50"]
-    run = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 1
-    [shown] = [block for block in (ROOT / "README.md").read_text().split("```") if "error[HF310]" in block]
-    printed, _, summary = run.stdout.rpartition("\n\n")
-    assert shown.strip() == printed.strip()
-    assert summary.startswith("check of 'grpo': 1 error")
-
-
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+    assert len((ROOT / "README.md").read_text().splitlines()) < 180
+
+
+def test_the_picture_is_the_plan_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(programs()["train.py"], "utf-8")
+    assert main(["draw", "train.py", "-o", "plan.svg"]) == 0
+    assert (tmp_path / "plan.svg").read_bytes() == (ROOT / "docs/plan.svg").read_bytes()
