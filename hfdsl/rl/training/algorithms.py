@@ -104,6 +104,14 @@ class GRPOOptions(GroupOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GRPOWithoutReferenceOptions(GroupOptions):
+    """The options of GRPO without a reference."""
+
+    loss: Clip = Clip(0.2, aggregation="sequence-mean-token-mean")
+    """The loss of the policy, which has no KL term."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DrGRPOOptions(GroupOptions):
     """The options of Dr. GRPO."""
 
@@ -286,6 +294,14 @@ class GRPO(ReferenceRun):
 
     algorithm: str = "hfdsl.rl.dataflows.grpo:grpo"
     options: GRPOOptions = GRPOOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPOWithoutReference(RewardRun):
+    """GRPO whose loss has no KL term, and which needs no reference for one."""
+
+    algorithm: str = "hfdsl.rl.dataflows.grpo:grpo_without_reference"
+    options: GRPOWithoutReferenceOptions = GRPOWithoutReferenceOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -472,6 +488,7 @@ RUNS: tuple[type[RunConfig], ...] = (
     Distillation,
     DrGRPO,
     GRPO,
+    GRPOWithoutReference,
     GSPO,
     Mutual,
     OnlineDPO,

@@ -52,11 +52,13 @@ class Program:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     roles: tuple[str, ...] = ()
+    module: str = ""  # that of its name, else this one
 
     @property
     def plain(self) -> hf.Dataflow[..., Any]:
         """With the options that it comes with."""
-        flow: hf.Dataflow[..., Any] = getattr(import_module(f"hfdsl.rl.dataflows.{self.name}"), self.name)
+        module = import_module(f"hfdsl.rl.dataflows.{self.module or self.name}")
+        flow: hf.Dataflow[..., Any] = getattr(module, self.name)
         return flow
 
     @property

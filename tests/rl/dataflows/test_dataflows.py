@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import hfdsl as hf
-from hfdsl.rl.batches import B, P, R
+from hfdsl.rl.batches import ActorMetrics, B, P, R
+from hfdsl.rl.losses import Clip
 from tests.rl.dataflows.programs import (
     PROGRAMS,
     ROLES,
@@ -51,6 +52,19 @@ def test_the_same_numbers_eagerly(program: Program) -> None:
     made = {role: kind(*args) for role, (kind, args) in ROLES.items() if role in program.roles}
     workers: Any = program.flow
     assert numbers(workers(*program.inputs(0), **made)) == planned
+
+
+def test_grpo_without_a_reference_learns_as_with_one_of_no_weight() -> None:
+    alone = Program("grpo_without_reference", {"group": 4}, ("actor", "reward"), module="grpo")
+    loss = Clip(0.2, aggregation="sequence-mean-token-mean")
+    beside = Program("grpo", {"group": 4, "loss": loss}, ("actor", "reference", "reward"))
+    assert alone.flow.check(split(alone), SIZES).codes == ()
+
+    with_one, without = (run(program, colocated(program, 1), steps=2) for program in (beside, alone))
+    distance = list(ActorMetrics.__annotations__).index("reference_kl")
+    assert all(step.pop(distance) > 0 for step in with_one)  # of the last of two updates
+    assert [step.pop(distance) for step in without] == [0, 0]
+    assert without == with_one
 
 
 def test_every_dataflow_is_here() -> None:
