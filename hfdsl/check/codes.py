@@ -186,6 +186,7 @@ CODES: dict[str, Code] = {
     "HF771": Code("a copy of weights that differs from what was exported"),
     "HF772": Code("a state to verify that nothing syncs"),
     "HF773": Code("a rank that exports other parts than its layout says"),
+    "HF774": Code("a rank that loads into other memory than its layout says"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

@@ -102,7 +102,7 @@ def _plan(context: Context, report: Report, switches: Optimize) -> CompiledPlan:
     steps = _balanced(steps, context) if switches.balance else steps
     stage_of = split(context.program.graph).of
     steps.sort(key=lambda step: stage_of[step.node])  # stable, so without queues nothing moves
-    steps = scheduled(steps, context.program.graph, deployment, groups)
+    steps = scheduled(steps, context.program.graph, deployment, groups, switches.bucket_bytes)
     layouts |= {step.node: step.layout for step in steps}
     steps = _stages(steps, context, groups)
     gpus = SharedGpus(context)

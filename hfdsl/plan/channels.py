@@ -19,7 +19,7 @@ from hfdsl.plan.reading import Read, locate_arguments, locate_reads, locate_resu
 from hfdsl.plan.rows import RowTable, RuntimeQuery, runtime_queries
 from hfdsl.plan.scheduled import WEIGHTS_FOR
 from hfdsl.plan.segments import Dependencies, dependencies
-from hfdsl.plan.transports import broadcasts, goes_direct
+from hfdsl.plan.transports import broadcasts, exchanges, goes_direct
 
 # Named tuples here and in ``deliveries``: they are hashed for every read of every rank.
 
@@ -48,7 +48,7 @@ class RoutingContext:
     ``query_reads[query]`` and ``result`` are what the driver reads. ``pending_values`` have a pending reader;
     ``pending_reads`` are the (group, value) pairs that pending steps read. ``whole_columns[value, direct]`` are columns
     that leave before their readers' rows are known, so all rows leave. ``broadcast[value]`` are the processes that take
-    part if a value is broadcast.
+    part if a value is broadcast, ``exchanged[column]`` those that exchange weights for one reader.
     """
 
     plan: Plan
@@ -64,6 +64,7 @@ class RoutingContext:
     pending_values: frozenset[int]
     pending_reads: frozenset[tuple[str, int]]
     broadcast: Mapping[int, tuple[Process, ...]]
+    exchanged: Mapping[str, tuple[Process, ...]]
 
     @classmethod
     def of(cls, plan: Plan, table: RowTable, topology: Topology, inline_inputs: frozenset[int]) -> RoutingContext:
@@ -97,6 +98,7 @@ class RoutingContext:
                 (step.group, node) for step in pending for node, _ in columns_read(graph, step.node)
             ),
             broadcast=broadcasts(plan, waits, topology.direct_groups),
+            exchanged=_exchanged(plan, exchanges(plan, waits, topology.exchanging)),
         )
 
     def producer(self, node: int, chunk: int) -> Process:
@@ -138,6 +140,16 @@ def _reads_by_process(plan: Plan, step: Step, table: RowTable) -> Mapping[Proces
         return {DRIVER_PROCESS: tuple(locate_arguments(plan, step, table))}
     by_rank = zip(step.ranks, locate_reads(plan, step, table), strict=True)
     return {(step.group, rank): rank_reads for rank, rank_reads in by_rank}
+
+
+def _exchanged(plan: Plan, participants: Mapping[int, tuple[Process, ...]]) -> Mapping[str, tuple[Process, ...]]:
+    """The columns with the parts for each reader in an exchange."""
+    syncs = [step.sync for step in plan.steps if step.sync is not None and step.node in participants]
+    return {
+        sync.column(target): participants[sync.load]
+        for sync in syncs
+        for target in range(sync.schedule.target_mesh.world_size)
+    }
 
 
 def _query_reads(plan: Plan, query: RuntimeQuery, table: RowTable) -> Iterator[Read]:

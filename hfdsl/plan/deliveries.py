@@ -95,7 +95,7 @@ class Sender(NamedTuple):
 
 
 class Audience(NamedTuple):
-    """Who gets a payload: whether it goes to them directly, its destinations, and who takes part if it is broadcast."""
+    """Who gets a payload: whether directly, its destinations, and who takes part in its broadcast or exchange."""
 
     direct: bool
     destinations: frozenset[Destination]
@@ -134,7 +134,8 @@ def pack_payloads(context: RoutingContext, segment_of: Mapping[int, int]) -> Out
     for (node, chunk, direct), remote in _remote_reads(context, segment_of.keys()).items():
         by_audience = slices.setdefault(Sender(segment_of[node], context.producer(node, chunk)), {})
         for column, rows, destinations in remote.slices():
-            audience = Audience(direct, destinations, context.broadcast.get(node, ()))
+            together = context.exchanged.get(column) or context.broadcast.get(node, ())
+            audience = Audience(direct, destinations, together)
             by_audience.setdefault(audience, []).append(ColumnSlice(node, chunk, column, rows))
     payloads: dict[Sender, tuple[Payload, ...]] = {}
     destinations_of: dict[PayloadKey, frozenset[Destination]] = {}

@@ -15,7 +15,7 @@ from hfdsl.plan.reading import Read, locate_reads
 from hfdsl.plan.rows import RowTable, most_rows, row_table
 from hfdsl.plan.segments import dependencies
 from hfdsl.plan.sizes import rows_in
-from hfdsl.plan.transports import broadcasts, goes_direct
+from hfdsl.plan.transports import broadcasts, exchanges, goes_direct
 from hfdsl.types.dims import KeptGroups
 
 ProcessPair: TypeAlias = tuple[Process, Process]
@@ -34,11 +34,19 @@ def edges(plan: Plan) -> tuple[Edge, ...]:
     After a filter, and for rows that are balanced by their weights, the bytes are an upper bound.
     """
     table, topology, balanced_by = _most_rows(plan), planned_topology(plan), _output_balance(plan)
-    broadcast = frozenset(broadcasts(plan, dependencies(plan), topology.direct_groups))
+    waits = dependencies(plan)
+    broadcast, exchanged = frozenset(broadcasts(plan, waits, topology.direct_groups)), exchanges(plan, waits)
     return tuple(
         edge
         for step in plan.steps
-        for edge in _edges(plan, step, table, _rebalanced(plan, step, balanced_by), topology, broadcast)
+        for edge in _edges(
+            plan,
+            step,
+            table,
+            _rebalanced(plan, step, balanced_by),
+            topology,
+            broadcast | ({step.sync.export} if step.sync is not None and step.node in exchanged else set()),
+        )
     )
 
 
@@ -153,7 +161,9 @@ def _edges(
             columns=tuple(names),
             bytes=total[source] if known else None,
             moved=moved[source] if known else None,
-            transport="nccl" if source in broadcast else _transport(plan, step, source, pairs[source], table, topology),
+            transport=_together(plan, step, source)
+            if source in broadcast
+            else _transport(plan, step, source, pairs[source], table, topology),
         )
 
 
@@ -162,6 +172,12 @@ def _column_bytes(plan: Plan, node: int, column: str) -> int | None:
     if node in plan.value_bytes:
         return plan.value_bytes[node]
     return row_bytes(plan.graph, node, column, plan.dims)
+
+
+def _together(plan: Plan, step: Step, source: int) -> Transport:
+    """How processes send each other weights in a broadcast or an exchange."""
+    groups = {plan.layouts[source].group, step.group}
+    return "nccl" if all(group.pool.use_gpu for group in plan.groups if group.name in groups) else "gloo"
 
 
 def _transport(

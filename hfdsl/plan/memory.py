@@ -12,6 +12,7 @@ from hfdsl.plan.payloads import ColumnSlice, Payload, PayloadKey, Process
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.routes import Phase, Routes
 from hfdsl.plan.rows import RowTable
+from hfdsl.plan.scheduled import WEIGHTS_FOR
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec, ObjSpec
 
@@ -54,6 +55,7 @@ def process_memory(plan: Plan, sizes: Mapping[Any, int], order: Iterable[Phase])
                 store.measure = measure
                 task = phase.routes.tasks[segment.number][rank]
                 received = [payloads[key] for key in phase.routes.receives[segment.number].get(rank, ())]
+                received = [payload for payload in received if not _is_exchanged(payload)]
                 store.receive((part for payload in received for part in payload.slices), task.steps[0])
                 for node in task.steps:
                     if node in task.keeps:
@@ -92,6 +94,11 @@ def _payloads(routes: Routes) -> Iterable[Payload]:
             yield from task.sends
     for payloads in routes.driver_sends.values():
         yield from payloads
+
+
+def _is_exchanged(payload: Payload) -> bool:
+    """Whether it has weights that arrive bucket by bucket: those are never in the store of their reader."""
+    return bool(payload.broadcast) and payload.slices[0].column.startswith(WEIGHTS_FOR)
 
 
 @dataclass(slots=True)

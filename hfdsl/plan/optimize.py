@@ -40,6 +40,9 @@ class Optimize:
     """Idle roles are moved to host memory, where the deployment says so or GPUs are too small; off, never."""
     relay: bool | None = None
     """A process on every host calls the ranks there; off, the driver does. None: on where that takes less time."""
+    bucket_bytes: int = 256 * 2**20
+    """The most bytes of weights that are on their way to a rank at once in a sync by schedule. Fewer take less memory
+    and, below some 16 MiB, more time."""
 
 
 NOTHING = Optimize(*[False] * 12)

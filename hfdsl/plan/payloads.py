@@ -33,13 +33,15 @@ class Topology:
     """On which hosts processes run, and which of them transfer data without the object store.
 
     Processes of ``direct_groups`` do where one ``reaches`` the other. In the pairs of groups that are
-    ``partly_connected`` some process does not reach some other.
+    ``partly_connected`` some process does not reach some other. Those of ``exchanging`` groups, all where it is None,
+    have communicators for the exchange of weights.
     """
 
     host_of: Callable[[Process], Destination]
     direct_groups: frozenset[str]
     reaches: Callable[[Process, Process], bool]
     partly_connected: frozenset[tuple[str, str]]
+    exchanging: frozenset[str] | None = None
 
 
 PayloadKey: TypeAlias = tuple[int, int, int]
@@ -60,8 +62,9 @@ class ColumnSlice:
 class Payload:
     """Slices with the same readers, of one process in one segment; ``direct`` ones bypass the object store.
 
-    ``broadcast`` lists who takes part in a broadcast, the sender first. ``inline`` payloads are metrics and plain
-    numbers that only the driver reads: they travel in the reply of the call that makes them.
+    ``broadcast`` lists who takes part in a broadcast, or in an exchange of weights, those that send first. ``inline``
+    payloads are metrics and plain numbers that only the driver reads: they travel in the reply of the call that makes
+    them.
     """
 
     key: PayloadKey

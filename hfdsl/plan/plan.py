@@ -23,7 +23,7 @@ from hfdsl.protocols.partitioning import Pad
 from hfdsl.types.dims import Dim
 
 Transport: TypeAlias = Literal[
-    "in process", "cuda ipc", "nccl", "shared memory", "object store", "from caller", "through driver"
+    "in process", "cuda ipc", "nccl", "gloo", "shared memory", "object store", "from caller", "through driver"
 ]
 
 DRIVER = "<driver>"  # no role can have this name

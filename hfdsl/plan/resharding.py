@@ -27,19 +27,20 @@ Every rank computes the same schedule by itself: it depends on nothing but its a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
 from typing import Final
 
 from hfdsl.errors import ProtocolError
+from hfdsl.plan.buckets import Bucket, buckets, on_their_way
 from hfdsl.protocols.boxes import Box, total, volume
 from hfdsl.protocols.layouts import Layout, Parameter
 from hfdsl.protocols.mesh import Coordinates, Mesh
 from hfdsl.protocols.resharding import Need, Piece, RankMap, Route, flaws, routes
 
 BUCKET_BYTES: Final = 256 * 2**20
-"""The most bytes that a rank receives before they are in their place, unless a single parameter has more."""
+"""The most bytes that a rank receives before they are in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,15 @@ class Transfer:
     def bytes(self) -> int:
         """The bytes of the box."""
         return volume(self.box) * self.parameter.item_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What goes from a rank to another one in a bucket."""
+
+    source: int
+    target: int
+    transfers: tuple[Transfer, ...]
 
 
 @dataclass(frozen=True)
@@ -122,37 +132,15 @@ class Schedule:
 
     @property
     def peak(self) -> tuple[int, ...]:
-        """The most bytes of weights that a rank has for the target: all that it needs, and a bucket."""
-        staging = max((bytes_ for _, bytes_ in self._buckets), default=0) if self.bucket_bytes else 0
+        """The most bytes of weights that a rank has for the target: all that it needs, and what is on its way."""
+        staging = on_their_way(self.buckets) if self.bucket_bytes else 0
         return tuple(size + min(staging, received) for size, received in zip(self.needed, self.received, strict=True))
 
-    @property
-    def buckets(self) -> tuple[tuple[Parameter, ...], ...]:
-        """The parameters in order, those together of which no rank receives more than ``bucket_bytes``."""
-        return tuple(parameters for parameters, _ in self._buckets)
-
     @cached_property
-    def _buckets(self) -> tuple[tuple[tuple[Parameter, ...], int], ...]:
-        buckets: list[tuple[tuple[Parameter, ...], int]] = []
-        part, size = list[Parameter](), 0
-        for parameter, largest in self._received_by_parameter:
-            if part and size + largest > self.bucket_bytes:
-                buckets.append((tuple(part), size))
-                part, size = [], 0
-            part.append(parameter)
-            size += largest
-        return (*buckets, (tuple(part), size)) if part else tuple(buckets)
-
-    @property
-    def _received_by_parameter(self) -> Iterator[tuple[Parameter, int]]:
-        """Each parameter with the most bytes of it that a rank receives."""
-        most = {
-            id(route): max((total(need.boxes) - need.owned_elements for need in route.needs), default=0)
-            for route in self.routes
-        }
-        for parameter in self.parameters:
-            route, _ = self._places[parameter.name]
-            yield parameter, most[id(route)] * route.item_bytes
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The parameters in order, in buckets of which a rank receives at most ``bucket_bytes`` in two."""
+        routed = ((parameter, self._places[parameter.name][0]) for parameter in self.parameters)
+        return tuple(buckets(routed, self.bucket_bytes))
 
     def _per_rank(self, elements: Callable[[Need], int]) -> tuple[int, ...]:
         by_ranks = dict[tuple[int, ...], int]()
@@ -171,7 +159,7 @@ class Schedule:
     @cached_property
     def transfers(self) -> tuple[Transfer, ...]:
         """All transfers, in the order of the parameters, then of the target ranks and the boxes that they need."""
-        return tuple(transfer for parameters in self.buckets for transfer in self.of(parameters))
+        return tuple(self.of(self.parameters))
 
     def of(self, parameters: Iterable[Parameter], target: int | None = None) -> Iterator[Transfer]:
         """The transfers of some parameters, to all ranks or to one, in order."""
@@ -190,7 +178,7 @@ class Schedule:
 
     def received_by(self, target: int) -> tuple[Transfer, ...]:
         """What a rank of the target receives, in the order of ``transfers``."""
-        return tuple(transfer for parameters in self.buckets for transfer in self.of(parameters, target))
+        return tuple(self.of(self.parameters, target))
 
     def pieces_of(self, target: int) -> Iterator[Transfer]:
         """All that a rank has after the sync, in pieces: what it receives, and what is in its process already."""
@@ -233,9 +221,31 @@ class Schedule:
         """For each target rank the ranks of ``pieces_of``."""
         return tuple(tuple(sorted(by_source)) for by_source in self.traffic)
 
-    def messages(self, target: int) -> int:
-        """How many messages a rank receives: one for each bucket and rank that sends some of it."""
-        return sum(len({transfer.source for transfer in self.of(bucket, target)}) for bucket in self.buckets)
+    def messages_from(self, source: int) -> tuple[tuple[Message, ...], ...]:
+        """What a rank of the source sends, bucket by bucket."""
+        return self._messages(None, source)
+
+    def messages_to(self, target: int) -> tuple[tuple[Message, ...], ...]:
+        """What a rank of the target receives, bucket by bucket: a message from each rank that has some of it."""
+        return self._messages(target, None)
+
+    def _messages(self, target: int | None, source: int | None) -> tuple[tuple[Message, ...], ...]:
+        if (target, source) not in self._messages_by_rank:
+            self._messages_by_rank[target, source] = tuple(
+                tuple(self._in_bucket(bucket, target, source)) for bucket in self.buckets
+            )
+        return self._messages_by_rank[target, source]
+
+    def _in_bucket(self, bucket: Bucket, target: int | None, source: int | None) -> Iterator[Message]:
+        by_pair: dict[tuple[int, int], list[Transfer]] = {}
+        for share in bucket.shares:
+            for transfer in self.of([share.parameter], target):
+                box = share.of(transfer.box)
+                if box is not None and source in (None, transfer.source):
+                    part = replace(transfer, box=box)
+                    by_pair.setdefault((transfer.source, transfer.target), []).append(part)
+        for (sender, receiver), transfers in sorted(by_pair.items(), key=lambda item: item[0]):
+            yield Message(sender, receiver, tuple(transfers))
 
     @cached_property
     def gather_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -283,6 +293,10 @@ class Schedule:
 
     @cached_property
     def _nearest(self) -> dict[tuple[tuple[int, ...], int], tuple[int, ...]]:
+        return {}
+
+    @cached_property
+    def _messages_by_rank(self) -> dict[tuple[int | None, int | None], tuple[tuple[Message, ...], ...]]:
         return {}
 
     @cached_property

@@ -11,12 +11,16 @@ The result of ``actor.weights`` is a value on both ranks, and no rank reads all 
 reader needs of it: ``{"weight": {((0, 4), (0, 4)): tensor}}``. So parts travel as columns of any value do: in place
 where the reader is in the same process, else directly from GPU to GPU or through the object store, each once.
 
-A sync has a schedule if the layouts of both sides and the parameters are known, and a side declares that it has parts.
+A sync has a schedule if the layouts of both sides and the parameters are known, and a side declares its layout.
+
+Between processes that share no device the parts do not wait in the store: both sides go through the buckets of the
+schedule together (``hfdsl.runtime.exchange``). ``participants`` are those who do, the ranks that send first.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from hfdsl.plan.resharding import Schedule
 from hfdsl.protocols.layouts import Layout
@@ -27,7 +31,10 @@ WEIGHTS_FOR = "weights for "
 
 @dataclass(frozen=True)
 class ScheduledSync:
-    """A load of weights by schedule; nodes are those of the steps, and layouts those of ``schedule``'s two sides."""
+    """A load of weights by schedule; nodes are those of the steps, and layouts those of ``schedule``'s two sides.
+
+    With ``broadcast`` rank 0 sends all of it to all ranks at once, in buckets.
+    """
 
     state: str
     export: int
@@ -35,6 +42,7 @@ class ScheduledSync:
     schedule: Schedule
     source_layout: Layout
     target_layout: Layout
+    broadcast: bool = False
 
     def column(self, target: int) -> str:
         """The column with the parts for a target rank."""
@@ -44,3 +52,8 @@ class ScheduledSync:
     def moved_bytes(self) -> int:
         """The bytes that go from process to process."""
         return sum(self.schedule.received)
+
+    @cached_property
+    def senders(self) -> tuple[int, ...]:
+        """The ranks of the source from which some rank gets a part."""
+        return tuple(sorted({source for sources in self.schedule.sources for source in sources}))

@@ -12,15 +12,19 @@ from hfdsl.graph.columns import result_origins
 from hfdsl.graph.program import Graph, Ref
 from hfdsl.graph.signatures import StaticType
 from hfdsl.plan.plan import Step, ValueLayout
-from hfdsl.plan.resharding import Schedule, compile_schedule
+from hfdsl.plan.resharding import BUCKET_BYTES, Schedule, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import whole
-from hfdsl.protocols.layouts import Replicas
+from hfdsl.protocols.layouts import Layout, Replicas
 from hfdsl.protocols.mesh import Mesh
 
 
 def scheduled(
-    steps: Sequence[Step], graph: Graph, deployment: Deployment, groups: tuple[ProcessGroup, ...]
+    steps: Sequence[Step],
+    graph: Graph,
+    deployment: Deployment,
+    groups: tuple[ProcessGroup, ...],
+    bucket_bytes: int = BUCKET_BYTES,
 ) -> list[Step]:
     """The steps, with the schedules of those that export and load weights in parts.
 
@@ -45,7 +49,7 @@ def scheduled(
         syncs: list[ScheduledSync] = []
         for load in loads:
             sync = known.get((export.role or "", export.signature.name, load.role or "", load.signature.name))
-            by_schedule = None if sync is None else _scheduled(export, load, sync, hosts)
+            by_schedule = None if sync is None else _scheduled(export, load, sync, hosts, bucket_bytes)
             syncs += [] if by_schedule is None else [by_schedule]
         if node not in returned and len(syncs) == len(loads):
             layout = ValueLayout(export.group, export.ranks, lists=True)
@@ -61,7 +65,9 @@ def _hosts(group: ProcessGroup) -> list[int]:
     return [numbers[place] for place in places]
 
 
-def _scheduled(export: Step, load: Step, sync: WeightSync, hosts: Mapping[str, Sequence[int]]) -> ScheduledSync | None:
+def _scheduled(
+    export: Step, load: Step, sync: WeightSync, hosts: Mapping[str, Sequence[int]], bucket_bytes: int
+) -> ScheduledSync | None:
     """The schedule of a sync; None where it goes as a whole."""
     source, target = sync.source.layout(), sync.target.layout()
     takes_all = load.chunks == 1 and not load.per_rank and load.custom is None and len(load.arguments) == 1
@@ -72,7 +78,7 @@ def _scheduled(export: Step, load: Step, sync: WeightSync, hosts: Mapping[str, S
     if not parameters:
         return None
     role = sync.source.placement.role
-    if hasattr(role, "held_weights") and (_broadcasts(sync) or overrides(role, sync.source.method, "held_weights")):
+    if hasattr(role, "held_weights") and overrides(role, sync.source.method, "held_weights"):
         return None
     source_mesh, target_mesh = sync.source.placement.mesh, sync.target.placement.mesh
     if len(load.ranks) != target_mesh.world_size:
@@ -81,18 +87,27 @@ def _scheduled(export: Step, load: Step, sync: WeightSync, hosts: Mapping[str, S
     if len(ranks) != source_mesh.world_size:  # one rank has all of it
         source, source_mesh = Replicas(), Mesh()
     shared = {rank: rank for rank in ranks} if export.group == load.group else {}
-    schedule = compile_schedule(
-        parameters,
-        source,
-        source_mesh,
-        target,
-        target_mesh,
-        {rank: ranks.index(source_rank) for rank, source_rank in shared.items() if rank < target_mesh.world_size},
-        in_place=False,
-        hosts=([hosts[export.group][rank] for rank in ranks], hosts[load.group]),
-    )
-    if _goes_whole(schedule):
-        return None
+
+    def compiled(source: Layout, source_mesh: Mesh) -> Schedule:
+        return compile_schedule(
+            parameters,
+            source,
+            source_mesh,
+            target,
+            target_mesh,
+            {rank: ranks.index(source_rank) for rank, source_rank in shared.items() if rank < target_mesh.world_size},
+            in_place=False,
+            bucket_bytes=bucket_bytes,
+            hosts=([hosts[export.group][rank] for rank in ranks], hosts[load.group]),
+        )
+
+    schedule = compiled(source, source_mesh)
+    broadcast = _is_whole(schedule)
+    if broadcast and (shared or not hasattr(role, "held_weights")):
+        return None  # one value for all, which the method returns
+    if broadcast:
+        source, source_mesh = Replicas(), Mesh()
+        schedule = compiled(source, source_mesh)
     return ScheduledSync(
         state=sync.state,
         export=export.node,
@@ -100,16 +115,11 @@ def _scheduled(export: Step, load: Step, sync: WeightSync, hosts: Mapping[str, S
         schedule=schedule,
         source_layout=source,
         target_layout=target,
+        broadcast=broadcast,
     )
 
 
-def _broadcasts(sync: WeightSync) -> bool:
-    """Whether a role whose method returns whole weights has a faster way: a broadcast between GPUs."""
-    source, target = sync.source.placement.pool, sync.target.placement.pool
-    return source is not target and source.use_gpu and target.use_gpu
-
-
-def _goes_whole(schedule: Schedule) -> bool:
+def _is_whole(schedule: Schedule) -> bool:
     """Whether every rank on both sides has all of what it has any of."""
     return all(
         boxes == (whole(route.shape),)

@@ -71,11 +71,14 @@ class SyncTraffic:
 
 def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[SyncTraffic]:
     """The syncs of a plan of which layouts and parameters are declared."""
+    run = {step.node: step.sync for step in plan.steps}
     for sync in weight_syncs(plan.graph, plan.deployment):
-        schedule = _schedule(plan, sync)
+        scheduled = run.get(sync.target.node.id)
+        schedule = _schedule(plan, sync) if scheduled is None else scheduled.schedule
         if schedule is None:
             continue
-        moved, busiest = sum(schedule.received), max(*schedule.received, *schedule.sent)
+        together = scheduled is not None and scheduled.broadcast  # what one rank sends, all receive
+        moved, busiest = sum(schedule.received), max((*schedule.received, *(() if together else schedule.sent)))
         buckets = len(schedule.buckets) if moved else 0
         yield SyncTraffic(
             state=sync.state,

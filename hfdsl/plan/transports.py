@@ -1,8 +1,9 @@
-"""Transports: what goes from process to process without the object store, and which states are broadcast."""
+"""Transports: what goes from process to process without the object store, and how states do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from hfdsl.deploy.pools import devices
 from hfdsl.graph.columns import columns_read, result_origins
@@ -49,6 +50,34 @@ def broadcasts(plan: Plan, waits: Dependencies, direct_groups: frozenset[str]) -
         if readers and follow and at_once and direct and _on_separate_gpus(plan, [step, *readers]):
             reading = dict.fromkeys((reader.group, rank) for reader in readers for rank in reader.ranks)
             participants[step.node] = (step.layout.producer(0), *reading)
+    return participants
+
+
+def exchanges(
+    plan: Plan, waits: Dependencies, groups: AbstractSet[str] | None = None
+) -> Mapping[int, tuple[Process, ...]]:
+    """For each load whose weights arrive bucket by bucket, the processes that take part: those that send come first.
+
+    These are syncs by schedule between processes of ``groups``, all where it is None, that share no device. Why it
+    cannot deadlock is said at ``broadcasts``; in a program with queues, both steps are of one stage.
+    """
+    participants: dict[int, tuple[Process, ...]] = {}
+    for position, step in enumerate(plan.steps):
+        loads = plan.steps[position + 1 : position + 1 + len(step.parts)]
+        if not step.parts or [load.node for load in loads] != [sync.load for sync in step.parts]:
+            continue
+        steps = [step, *loads]
+        together = all(
+            waits.queries[load.node] == waits.queries[step.node]
+            and plan.split.of[load.node] == plan.split.of[step.node]
+            for load in loads
+        )
+        linked = groups is None or all(each.group in groups for each in steps)
+        stored = step.role is not None and plan.deployment[step.role].transport == "object store"
+        if plan.optimize.direct and together and linked and not stored and _on_separate_gpus(plan, steps):
+            for sync, load in zip(step.parts, loads, strict=True):
+                senders = [(step.group, step.ranks[rank]) for rank in sync.senders]
+                participants[load.node] = (*senders, *((load.group, rank) for rank in load.ranks))
     return participants
 
 

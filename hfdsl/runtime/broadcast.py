@@ -109,17 +109,18 @@ _communicators: dict[tuple[int, ...], Any] = {}
 """The communicators of this process, by ranks of the links; the first rank sends."""
 
 
-def _communicator(ranks: tuple[int, ...]) -> Any:
+def communicator_of(ranks: tuple[int, ...]) -> Any:
+    """The communicator of this process with these ranks; ``connect`` has made it."""
     if ranks not in _communicators:
         _communicators[ranks] = member().communicator(ranks)
     return _communicators[ranks]
 
 
 def connect(_: Any, broadcasts: Sequence[tuple[int, ...]]) -> None:
-    """Connect this process with those that it broadcasts with; all processes go through the broadcasts in one order."""
+    """Connect this process with those that it exchanges tensors with; all processes do so in one order."""
     for ranks in broadcasts:
         if member().rank in ranks:
-            broadcast([torch.zeros(1, device=member().device)], _communicator(ranks))
+            broadcast([torch.zeros(1, device=member().device_of(ranks))], communicator_of(ranks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class PendingBroadcast:
             RuntimeError: from torch, when a peer is lost or does not arrive in time.
         """
         tensors = [torch.empty(size, dtype=dtype, device=member().device) for size, dtype in self.sizes]
-        broadcast(tensors, _communicator(self.ranks))
+        broadcast(tensors, communicator_of(self.ranks))
         return PickledValue(self.skeleton, list(self.buffers), Tensors(tensors)).load()
 
 
@@ -154,4 +155,4 @@ def send(value: PickledValue, ranks: Sequence[int]) -> None:
     Raises:
         RuntimeError: from torch, when a reader is lost or does not arrive in time.
     """
-    broadcast(value.tensors.tensors, _communicator(tuple(ranks)))
+    broadcast(value.tensors.tensors, communicator_of(tuple(ranks)))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -73,9 +73,10 @@ _links_of: dict[Any, Links] = {}
 
 
 class Links:
-    """The processes that read each other's tensors, joined once at launch; ranks are positions in ``actors``.
+    """The processes that exchange tensors, joined once at launch; ranks are positions in ``actors``.
 
-    ``reached`` holds the (producer, reader) whose trial transfer succeeded. ``deadline`` (seconds) bounds every wait of
+    Those of ``sharing`` ranks, all where it is None, read each other's memory: ``reached`` holds the (producer, reader)
+    whose trial transfer succeeded. ``deadline`` (seconds) bounds every wait of
     a process group for a peer. With ``keep_mapped`` memory of other GPUs stays mapped for a few transfers: see
     ``Mappings``.
 
@@ -83,13 +84,21 @@ class Links:
         RoleError: HF806 where a process dies or raises while it joins.
     """
 
-    def __init__(self, actors: Sequence[Any], deadline: float = 600.0, keep_mapped: bool = True) -> None:
+    def __init__(
+        self,
+        actors: Sequence[Any],
+        deadline: float = 600.0,
+        keep_mapped: bool = True,
+        sharing: Collection[int] | None = None,
+    ) -> None:
         set_fetch_timeout(deadline)  # else a minute, and Ray ends both processes
         self.actors = tuple(actors)
         self.locations: tuple[DeviceLocation, ...] = tuple(self._call_all(_location))
         (address,) = fetch([self.actors[0].__ray_call__.remote(_open_store, len(self.actors), deadline)])
-        samples = self._call_all(_join, self.locations, address, deadline)
-        self.reached = frozenset(pair for pairs in self._call_all(_probe, samples, keep_mapped) for pair in pairs)
+        shares = [sharing is None or rank in sharing for rank in range(len(actors))]
+        samples = self._call_all(_join, self.locations, address, deadline, shares)
+        probed = self._call_all(_probe, samples, keep_mapped) if any(shares) else ()
+        self.reached = frozenset(pair for pairs in probed for pair in pairs)
         for actor in self.actors:
             _links_of[actor_id(actor)] = self
 
@@ -143,12 +152,19 @@ def _location(_: Any, rank: int) -> DeviceLocation:
 
 
 def _join(
-    _: Any, rank: int, locations: tuple[DeviceLocation, ...], address: tuple[str, int], deadline: float
+    _: Any,
+    rank: int,
+    locations: tuple[DeviceLocation, ...],
+    address: tuple[str, int],
+    deadline: float,
+    shares: Sequence[bool],
 ) -> SharedTensors | None:
-    """Become a member, and share a tensor that holds the rank; None where this process cannot share."""
+    """Become a member, and share a tensor that holds the rank; None where this process does not or cannot share."""
+    _state.member = Member(rank, locations, address, timedelta(seconds=deadline))
+    if not shares[rank]:
+        return None
     make_tensor_store()
     set_fetch_timeout(deadline)
-    _state.member = Member(rank, locations, address, timedelta(seconds=deadline))
     _state.sample = torch.tensor([rank], device=_state.member.device)
     try:
         return share([_state.sample])
@@ -209,6 +225,10 @@ class Member:
     def device(self) -> str:
         """The kind of device of this process's tensors."""
         return "cuda" if self.locations[self.rank].gpu else "cpu"
+
+    def device_of(self, ranks: Sequence[int]) -> str:
+        """The kind of device of the tensors that these ranks send each other."""
+        return "cuda" if all(self.locations[rank].gpu for rank in ranks) else "cpu"
 
     def communicator(self, ranks: Sequence[int]) -> Any:
         """A process group of torch for these ranks, created by all of them; its default group stays as it is.

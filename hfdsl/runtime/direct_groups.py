@@ -1,4 +1,4 @@
-"""The process groups of a Ray backend that are linked at launch, so that they read each other's tensors directly."""
+"""The process groups of a Ray backend that are linked at launch, so that they exchange tensors directly."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from hfdsl.plan.edges import direct_pairs
 from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import dependencies
-from hfdsl.plan.transports import broadcasts, keeps_mapped
+from hfdsl.plan.transports import broadcasts, exchanges, keeps_mapped
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 from hfdsl.single_controller.start import TENSOR_TRANSPORT_OPTION
 from hfdsl.single_controller.waiting import fetch
 
 
 class DirectGroups:
-    """The groups whose processes need no object store between them; other groups pay nothing for it."""
+    """The groups whose processes need no object store between them; other groups pay nothing for it.
+
+    Those of ``groups`` read each other's tensors, those of ``exchanging`` send each other weights by schedule.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.groups = frozenset(name for pair in direct_pairs(plan) for name, _ in pair)
+        together = exchanges(plan, dependencies(plan)).values()
+        self.exchanging = frozenset(name for participants in together for name, _ in participants)
         self.unreachable = frozenset[tuple[str, str]]()
         """The (producer, reader) groups of which some process does not reach some other."""
         self._ranks: dict[Process, int] = {}
@@ -30,6 +35,11 @@ class DirectGroups:
             from hfdsl.runtime.direct import register  # late: it loads torch
 
             register()
+
+    @property
+    def linked(self) -> frozenset[str]:
+        """All groups that are linked."""
+        return self.groups | self.exchanging
 
     def prepare(self, group: str, role_class: RayClassWithInitArgs) -> RayClassWithInitArgs:
         """The class of a group's processes; Ray must know when it creates them that their tensors will travel."""
@@ -43,17 +53,18 @@ class DirectGroups:
         Raises:
             RoleError: HF806 where one of them fails.
         """
-        actors = {(name, rank): worker for name in self.groups for rank, worker in enumerate(workers[name])}
+        actors = {(name, rank): worker for name in sorted(self.linked) for rank, worker in enumerate(workers[name])}
         if actors:
             from hfdsl.runtime.direct import Links
 
             self._ranks = {process: rank for rank, process in enumerate(actors)}
-            self._links = Links(list(actors.values()), deadline, self._keeps_mapped)
-            separate = (pair for pair in product(actors, actors) if not self.reaches(*pair))
+            reading = {process: rank for process, rank in self._ranks.items() if process[0] in self.groups}
+            self._links = Links(list(actors.values()), deadline, self._keeps_mapped, reading.values())
+            separate = (pair for pair in product(reading, reading) if not self.reaches(*pair))
             self.unreachable = frozenset((producer[0], reader[0]) for producer, reader in separate)
 
     def prepare_plan(self, plan: Plan) -> None:
-        """Connect the processes that take part in a plan's broadcasts, so that no step pays for it.
+        """Connect the processes that take part in a plan's broadcasts and exchanges, so that no step pays for it.
 
         From the first plan on whose roles return memory, no process keeps that of others mapped.
 
@@ -65,11 +76,12 @@ class DirectGroups:
         if self._keeps_mapped and not keeps_mapped(plan):
             self._keeps_mapped = False
             fetch(self._links.unmap_after_transfers())
-        participants = broadcasts(plan, dependencies(plan), self.groups)
-        if participants:
+        waits = dependencies(plan)
+        together = (*broadcasts(plan, waits, self.groups).values(), *exchanges(plan, waits, self.exchanging).values())
+        if together:
             from hfdsl.runtime.broadcast import connect
 
-            ranks_of_each = [tuple(self.ranks(processes)) for processes in participants.values()]
+            ranks_of_each = [tuple(self.ranks(processes)) for processes in together]
             fetch([actor.__ray_call__.remote(connect, ranks_of_each) for actor in self._links.actors])
 
     def reaches(self, producer: Process, reader: Process) -> bool:

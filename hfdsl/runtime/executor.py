@@ -44,7 +44,6 @@ from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import HfError, RoleError, WiringError
 from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.program import Constant, Input, Ref
-from hfdsl.graph.signatures import VALUE
 from hfdsl.graph.value_checks import check_finite_arguments, check_finite_result
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan, Step
@@ -63,6 +62,7 @@ from hfdsl.runtime.role_errors import role_error
 from hfdsl.runtime.state_files import FlatState, StateWriter, load_worker, unflatten_state, worker_state
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
 from hfdsl.runtime.store_files import read_stores, write_stores
+from hfdsl.runtime.syncs import exchanging, exported_columns, loaded_weights, loading
 from hfdsl.runtime.verification import DTypes, ExportDigests, HeldBoxes, VerifiedSync, rank_digests
 from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.dims import Size
@@ -109,6 +109,7 @@ class Executor:
         self._group, self._rank, self._seed, self._collectives = group, context.rank, seed, collectives
         self._deployment = plan.deployment
         self._plans: dict[str, Plan] = {}
+        self._exchanging: dict[str, frozenset[int]] = {}
         self._widths: dict[tuple[str, int], Mapping[Any, Size]] = {}  # by step, of its result's dims
         self._steps: dict[tuple[str, int], Step] = {}
         self._offloader = Offloader(context.rank)
@@ -128,6 +129,7 @@ class Executor:
     def add(self, plan: Plan) -> None:
         """Add another plan of the same deployment: its steps run on the same workers."""
         self._plans[plan.name] = plan
+        self._exchanging[plan.name] = exchanging(plan)
         self._offloader.add(plan)
         self._steps |= {(plan.name, step.node): step for step in plan.steps}
         self._widths |= {(plan.name, step.node): planned_widths(plan, step) for step in plan.steps}
@@ -333,7 +335,8 @@ class Executor:
             try:
                 columns = self._call_body(call, step, index, arguments, spec.table)
                 if step.parts:
-                    columns = _parts(step, self._rank, columns)
+                    exchanged = node in self._exchanging[call.plan]
+                    columns = exported_columns(step, self._rank, columns, exchanged=exchanged)
             except WiringError as error:  # of what the body did: say where it is written
                 raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
             if node in task.keeps or node in sent_nodes or step.custom:
@@ -399,6 +402,9 @@ class Executor:
             body = self._recorder.around(step.label, current, body)
         if step.parts and step.role is not None and hasattr(self._workers[step.role], "held_weights"):
             body = partial(self._workers[step.role].held_weights, step.parts[0].state)  # the method returns whole ones
+        if step.sync is not None and step.role is not None:
+            worker = self._workers[step.role]
+            body, arguments = loading(step, worker, body, arguments, in_place=self._recorder is None)
         peers: AbstractContextManager[None] = nullcontext()
         if self._collectives and step.role and len(step.ranks) < self._deployment[step.role].mesh.world_size:
             peers = without_peers((self._collectives, self._rank), step.label)
@@ -422,13 +428,6 @@ class Executor:
         return columns
 
 
-def _parts(step: Step, rank: int, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what a step exports, the parts that each reader gets from this rank."""
-    from hfdsl.runtime.resharding import exported_parts
-
-    return dict(exported_parts(step.parts, step.ranks.index(rank), columns[VALUE], step.label))
-
-
 def _load_state(_: str, worker: Any, state: FlatState) -> None:
     worker.load_state(unflatten_state(state))
 
@@ -448,12 +447,8 @@ def _row_name(call: Call) -> Callable[[int], str]:
 def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
     """The arguments of the rank ``step.ranks[index]``, read from the store."""
     if step.sync is not None:
-        from hfdsl.runtime.resharding import joined_parts
-
-        [(name, _)], rank = step.arguments, step.ranks[index]
-        column, sources = step.sync.column(rank), step.sync.schedule.sources[rank]
-        parts = [reader.fetch(step.sync.export, column, source, None) for source in sources]
-        return {name: joined_parts(step.sync, rank, parts)}
+        [(name, _)] = step.arguments
+        return {name: loaded_weights(step, step.ranks[index], reader)}
     chunk = step.chunk_of[index]
     arguments: dict[str, Any] = {}
     for name, operand in step.arguments:

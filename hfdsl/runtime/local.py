@@ -179,7 +179,12 @@ class _LocalPayload:
         self._values = {node: StoredValue.of(producers[node], columns) for node, columns in values.items()}
 
     def read(self) -> PayloadContent:
-        return {key: self._values[key.node].read(key.column) for key in self._keys}
+        return {key: _arriving(self._values[key.node].read(key.column)) for key in self._keys}
+
+
+def _arriving(value: Any) -> Any:
+    """A value as its reader gets it: weights are read from where they are when they are loaded."""
+    return value.arriving() if hasattr(value, "arriving") else value
 
 
 class LocalBackend:

@@ -37,6 +37,7 @@ from hfdsl.runtime.verification import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
+    from hfdsl.runtime.exchange import Exported, PendingExchange
 
 
 class RankProcess(Worker):
@@ -59,6 +60,7 @@ class RankProcess(Worker):
         self._payload_class = payload_class(plan)
         self._direct: deque[PickledValue] = deque()
         self._broadcasts: deque[tuple[PickledValue, list[int]]] = deque()
+        self._exchanges: dict[tuple[int, ...], list[Exported]] = {}
         self._failed: Exception | None = None
 
     def add(self, plan: Plan) -> None:
@@ -101,6 +103,7 @@ class RankProcess(Worker):
         """Drop what a step that is to be repeated has left here."""
         self._direct.clear()
         self._broadcasts.clear()
+        self._exchanges.clear()
         self._failed = None
         self._executor.forget_step()
 
@@ -150,7 +153,7 @@ class RankProcess(Worker):
             elif mode == DIRECT:
                 self._direct.append(pickle_content(content))
             elif isinstance(mode, list):
-                stored.append(self._queue_broadcast(content, mode))
+                stored.append(self._queue_exchange(content, mode) or self._queue_broadcast(content, mode))
             else:
                 payload = self._payload_class(content)
                 stored.append(
@@ -167,8 +170,18 @@ class RankProcess(Worker):
         self._broadcasts.append((value, ranks))
         return PendingBroadcast.of(value, ranks)
 
+    def _queue_exchange(self, content: PayloadContent, ranks: list[int]) -> PendingExchange | None:
+        """Queue weights for their readers; returns what these are sent before. None where it is something else."""
+        from hfdsl.runtime.exchange import Exported, PendingExchange
+
+        exports = [value for value in content.values() if isinstance(value, Exported)]
+        if not exports:
+            return None
+        self._exchanges.setdefault(tuple(ranks), []).extend(exports)
+        return PendingExchange(tuple(content), tuple(ranks))
+
     def broadcast(self) -> None:
-        """Broadcast what the last call queued; nothing else runs here before all readers have it.
+        """Send what the last call queued; nothing else runs here before all readers have it.
 
         Raises:
             HfError: what that call has raised.
@@ -179,6 +192,11 @@ class RankProcess(Worker):
 
         while self._broadcasts:
             send(*self._broadcasts.popleft())
+        if self._exchanges:
+            from hfdsl.runtime.exchange import send_all
+
+            exchanges, self._exchanges = self._exchanges, {}
+            send_all(exchanges)
 
     def next_direct(self) -> Any:
         """The next direct payload; called once for each of them, after the call that made it.

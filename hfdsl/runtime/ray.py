@@ -178,7 +178,7 @@ class RayBackend:
 
     def _start_relays(self, plan: Plan) -> None:
         """Have relays call the ranks of a plan, if that pays; they know the calls of one step at a time."""
-        if not plan.steps_in_flight and relays_pay(plan, self._hosts, self._direct_groups.groups):
+        if not plan.steps_in_flight and relays_pay(plan, self._hosts, self._direct_groups.linked):
             self._relayed_plans.add(plan.name)
             self._relays = self._relays or Relays(self._workers, self._hosts, self._time_left)
 
@@ -192,6 +192,7 @@ class RayBackend:
             self._direct_groups.groups,
             self._direct_groups.reaches,
             self._direct_groups.unreachable,
+            self._direct_groups.exchanging,
         )
 
     # -- a step --------------------------------------------------------------------------------------------------------
@@ -505,7 +506,7 @@ class RayBackend:
         for name in self._linked(self._unresponsive(set(self._groups) - replaced)):
             self._groups[name].shutdown()
             replaced.add(name)
-        if replaced & self._direct_groups.groups:
+        if replaced & self._direct_groups.linked:
             self._direct_groups.close()
             self._direct_groups = DirectGroups(self._plans[0])
         for group in self._process_groups:
@@ -519,7 +520,7 @@ class RayBackend:
 
     def _linked(self, groups: set[str]) -> set[str]:
         """These groups, and with one that is linked all that are: links are made for all of them at once."""
-        linked = self._direct_groups.groups
+        linked = self._direct_groups.linked
         return groups | linked if groups & linked else set(groups)
 
     def _unresponsive(self, groups: set[str]) -> set[str]:

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import torch
 
 from hfdsl.errors import SyncError
+from hfdsl.plan.resharding import Transfer
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box, intersection, whole
 from hfdsl.protocols.layouts import Layout, Parameter
@@ -59,40 +60,75 @@ def exported_parts(syncs: Iterable[ScheduledSync], rank: int, exported: Any, lab
         SyncError: HF773 where the rank has other parts than its layout says.
     """
     for sync in syncs:
-        held = _Held(sync, rank, exported, label)
+        held = exported_weights(sync, rank, exported, label)
         for target, sources in enumerate(sync.schedule.sources):
-            if held.rank in sources:
+            if rank in sources:
                 parts: Parts = {}
                 for transfer in sync.schedule.pieces_of(target):
-                    if transfer.source == held.rank:
-                        parts.setdefault(transfer.parameter.name, {})[transfer.box] = held.part(
-                            transfer.parameter, transfer.box
-                        )
+                    if transfer.source == rank:
+                        parts.setdefault(transfer.parameter.name, {})[transfer.box] = copied_part(held, transfer)
                 yield sync.column(target), parts
 
 
-class _Held:
-    """What a rank holds of a state, of which boxes of the full parameters can be cut."""
+def copied_part(held: LocalWeights, transfer: Transfer) -> torch.Tensor:
+    """A copy of a box of a parameter, in its dtype."""
+    part = held.part(transfer.parameter, transfer.box).detach()
+    return part.to(getattr(torch, transfer.parameter.dtype), copy=True).contiguous()
 
-    def __init__(self, sync: ScheduledSync, rank: int, values: Any, label: str) -> None:
-        self.rank, self._sync, self._label = rank, sync, label
+
+def exported_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> LocalWeights:
+    """What a rank of the source has exported.
+
+    Raises:
+        SyncError: HF773 where it is no dict of tensors.
+    """
+    return LocalWeights(sync.source_layout, sync.schedule.source_mesh, rank, values, ("HF773", label, "returned"))
+
+
+def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> LocalWeights:
+    """Where a rank of the target keeps what it loads.
+
+    Raises:
+        SyncError: HF774 where it is no dict of tensors.
+    """
+    return LocalWeights(sync.target_layout, sync.schedule.target_mesh, rank, values, ("HF774", label, "loads into"))
+
+
+class LocalWeights:
+    """The weights of a rank in its own memory, of which boxes of the full parameters are parts.
+
+    ``blame`` is the code, the call and the verb of the error where it has others than its layout says.
+    """
+
+    def __init__(self, layout: Layout, mesh: Mesh, rank: int, values: Any, blame: tuple[str, str, str]) -> None:
+        self.rank, self._layout, self._mesh, self._blame = rank, layout, mesh, blame
         pieces = pieces_of(values)
         if pieces is None:
             raise self._other("something else than a dict of tensors by name")
         self._pieces = pieces
         self._boxes: dict[str, list[tuple[Box, torch.Tensor]]] = {}
 
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return next((piece.tensor.device for piece in self._pieces.values()), torch.device("cpu"))
+
     def part(self, parameter: Parameter, box: Box) -> torch.Tensor:
-        """A copy of a box of a parameter, in its dtype."""
-        name = parameter.name if parameter.name in self._pieces else self._sync.source_layout.stored_as(parameter.name)
+        """A box of a parameter, a view of this rank's memory.
+
+        Raises:
+            SyncError: where the rank has no such box.
+        """
+        name = parameter.name if parameter.name in self._pieces else self._layout.stored_as(parameter.name)
         if name not in self._boxes:
             self._boxes[name] = list(self._held(parameter, name))
         for held, tensor in self._boxes[name]:
             if intersection(held, box) == box:
-                ranges = tuple(
-                    slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, held, strict=True)
-                )
-                return tensor[ranges].detach().to(getattr(torch, parameter.dtype), copy=True).contiguous()
+                return tensor[
+                    tuple(
+                        slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, held, strict=True)
+                    )
+                ]
         raise self._other(f"no {list(box)} of '{name}'")
 
     def _held(self, parameter: Parameter, name: str) -> Iterator[tuple[Box, torch.Tensor]]:
@@ -100,7 +136,7 @@ class _Held:
         if name not in self._pieces:
             raise self._other(f"no '{name}'")
         piece = self._pieces[name]
-        boxes = self._sync.source_layout.boxes(parameter, self._sync.schedule.source_mesh, self.rank)
+        boxes = self._layout.boxes(parameter, self._mesh, self.rank)
         shape, placed = local_boxes(boxes)
         # What has the layout's shape has its order, too, even where that is the shape of the whole.
         by_layout = piece.offset is None and tuple(piece.tensor.shape) == shape
@@ -116,8 +152,9 @@ class _Held:
             yield box, piece.tensor[tuple(slice(*each) for each in local)]
 
     def _other(self, what: str) -> SyncError:
-        error = SyncError("HF773", f"'{self._label}' returned {what} on rank {self.rank}")
-        error.role, error.ranks = self._label.partition(".")[0], (self.rank,)
+        code, label, verb = self._blame
+        error = SyncError(code, f"'{label}' {verb} {what} on rank {self.rank}")
+        error.role, error.ranks = label.partition(".")[0], (self.rank,)
         return error
 
 

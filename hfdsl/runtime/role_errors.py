@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from hfdsl.errors import HfError, RoleError
+from hfdsl.errors import HfError, RoleError, SyncError
 from hfdsl.graph.spans import traceback_span
 from hfdsl.protocols.raised import as_raised
 
@@ -20,6 +20,8 @@ def role_error(what: str, rank: int, step_number: int | None, error: Exception) 
     step = f" in step {step_number}" if step_number is not None else ""
     if isinstance(error, HfError) and error.code == "HF807":  # a wait without end has the same code on every backend
         return HfError("HF807", f"'{what}'{step}: {error.message} ({traceback_span(error)})")
+    if isinstance(error, SyncError) and error.code == "HF774":  # of the sync, which has looked at the role's memory
+        return error
     if isinstance(error, HfError) and error.code in READY_ROLES:
         return RoleError(error.code, f"'{what}' on rank {rank}{step}: {error.message}")
     if isinstance(error, HfError) and error.code in TYPED:

@@ -91,6 +91,9 @@ def content_of(payload: Any) -> PayloadContent:
     """The content of a payload, however it was sent; a broadcast takes place now."""
     if isinstance(payload, dict):
         return payload
+    if hasattr(payload, "content"):  # an exchange takes place when the weights are loaded
+        content: PayloadContent = payload.content()
+        return content
     return _decoded_content(payload.receive() if hasattr(payload, "receive") else payload.load())
 
 

@@ -10,6 +10,7 @@ from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
 from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.protocols.layouts import Generation, Layout, Parameter, Replicas, Slices
+from hfdsl.rl.workers.actor import FROM_FIRST
 from hfdsl.tools.commands import plan_as_dict
 from tests.check.prelude import B, Dispatch, Engine, Prompts, register
 from tests.check.prelude import Trainer as Undeclared
@@ -18,7 +19,7 @@ WEIGHTS = (Parameter("a", (8, 4), "float32"), Parameter("b", (8, 2), "bfloat16")
 
 
 class Trainer(Undeclared):
-    @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @register(FROM_FIRST)
     @hf.exports("policy", layout=Slices(0))
     def weights(self) -> dict[str, list[float]]: ...
 

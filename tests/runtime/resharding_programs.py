@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -103,9 +105,41 @@ class Engine(Side):
     @hf.reads("policy")
     def same(self) -> bool:
         """Whether every rank has what its layout says of the weights before this step's update."""
+        return self.holds_its_parts()
+
+    def holds_its_parts(self) -> bool:
         expected = self.parts(hf.current_call().step)
         equal = [torch.equal(self.table[name], part) for name, part in expected.items()]
         return self.table.keys() == expected.keys() and all(equal)
+
+
+class InPlace(Engine):
+    """An engine that says where it keeps its weights."""
+
+    def __init__(self, layout: Layout, fails: int = -1) -> None:
+        super().__init__(layout, fails)
+        self.loads = 0
+
+    @contextmanager
+    def receiving(self, state: str) -> Iterator[Mapping[str, torch.Tensor]]:
+        if hf.current_call().step == self.fails:
+            raise OSError("no memory")
+        yield self.table
+        self.loads += 1
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.reads("policy")
+    def same(self) -> bool:
+        return self.loads == hf.current_call().step + 1 and self.holds_its_parts()
+
+
+class Loads(InPlace):
+    """One that does more than that when it loads, so it loads by its method."""
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=lambda mesh, layout, fails=-1: layout)
+    def load(self, weights: dict[str, Any]) -> None:
+        self.table, self.loads = weights, self.loads + 1
 
 
 @hf.dataflow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -44,6 +44,10 @@ class PolicyCopy(Protocol):
 
     def load(self, weights: dict[str, torch.Tensor]) -> None:
         """Take an actor's weights."""
+        ...
+
+    def receiving(self) -> AbstractContextManager[Mapping[str, HeldPart] | None]:
+        """Where arriving weights are written, which is all of what it loads; None where it takes them by ``load``."""
         ...
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -134,6 +138,15 @@ class ModelCopy:
         check_full_state_dict(self.policy, weights)
         with self.fence.loading():
             load_full_state_dict(self.policy, weights)
+
+    @contextmanager
+    def receiving(self) -> Iterator[Mapping[str, HeldPart] | None]:
+        """Where arriving weights are written, but for those of an adapter."""
+        if adapter_names(self.policy):
+            yield None
+            return
+        with self.fence.loading():
+            yield dict(held_pieces(self.policy))
 
     def state(self) -> dict[str, torch.Tensor]:
         """The weights for a checkpoint; of a policy with an adapter, those of the adapter."""
@@ -251,6 +264,16 @@ class EngineCopy:
         with self.fence.loading():
             for name, weight in weights.items():
                 kept[name].copy_(weight)
+            self.version += 1
+
+    @contextmanager
+    def receiving(self) -> Iterator[Mapping[str, HeldPart] | None]:
+        """Where arriving weights are written, but for those of an adapter; the engine gets them before it samples."""
+        if self.adapter:
+            yield None
+            return
+        with self.fence.loading():
+            yield self.held_weights()
             self.version += 1
 
     def state(self) -> dict[str, torch.Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import hfdsl as hf
@@ -39,6 +41,10 @@ class Sampler(hf.Worker):
     def load(self, weights: dict[str, Any]) -> None:
         """Load the actor's weights."""
         self.copy.load(weights)
+
+    def receiving(self, state: str) -> AbstractContextManager[Mapping[str, Any] | None]:
+        """Where it keeps what it loads, for weights that arrive bucket by bucket."""
+        return self.copy.receiving()
 
     def held_weights(self, state: str) -> dict[str, Any]:
         """The parts of what it loads that this rank holds, for ``running.verify``."""

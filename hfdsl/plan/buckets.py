@@ -1,0 +1,93 @@
+"""Buckets: the parts of a sync that arrive together, so that no rank needs room for more than two of them.
+
+A worked example. Weights of 40, 30, 50 and 120 bytes, and at most 100 bytes that are on their way at once, so at most
+50 in a bucket. The last weight alone has more, and goes in three parts, each a third of its rows::
+
+    bucket    holds            bytes    on their way with the bucket before it
+    0         w0               40
+    1         w1               30       70
+    2         w2               50       80
+    3         w3, 1 of 3       40       90
+    4         w3, 2 of 3       40       80
+    5         w3, 3 of 3       40       80
+
+While a rank writes a bucket to its place, the next one arrives. All ranks have the same buckets: a bucket is as large
+as what the rank that receives most of it receives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hfdsl.protocols.boxes import Box, total, volume
+from hfdsl.protocols.layouts import Parameter
+from hfdsl.protocols.resharding import Route
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Of each piece of a parameter one of ``count`` parts, which are equal up to a row.
+
+    >>> [Share(Parameter("w", (5, 2)), index, 2).of(((0, 5), (0, 2))) for index in (0, 1)]
+    [((0, 3), (0, 2)), ((3, 5), (0, 2))]
+    """
+
+    parameter: Parameter
+    index: int = 0
+    count: int = 1
+
+    def of(self, box: Box) -> Box | None:
+        """The part of a piece, cut along its longest dim; None where nothing is left for it."""
+        if self.count == 1 or not box:  # a number has no dims
+            return None if self.index else box
+        dim = max(range(len(box)), key=lambda dim: box[dim][1] - box[dim][0])
+        start, stop = box[dim]
+        size = -(-(stop - start) // self.count)
+        first = start + self.index * size
+        return (*box[:dim], (first, min(first + size, stop)), *box[dim + 1 :]) if first < stop else None
+
+    def received(self, route: Route) -> int:
+        """The most bytes of it that a rank receives."""
+        if self.count == 1:
+            return most_received(route)
+        boxes = ([self.of(piece.box) for piece in need.received] for need in route.needs)
+        elements = (sum(volume(box) for box in received if box is not None) for received in boxes)
+        return max(elements, default=0) * route.item_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Shares that arrive together, and the most bytes of them that a rank receives."""
+
+    shares: tuple[Share, ...]
+    bytes: int
+
+
+def buckets(routed: Iterable[tuple[Parameter, Route]], most: int) -> Iterator[Bucket]:
+    """The parameters in order, in buckets of which two have at most ``most`` bytes, up to the rows of a few shares."""
+    shares, size = list[Share](), 0
+    for parameter, route in routed:
+        count = max(1, -(-most_received(route) // max(most // 2, 1))) if most else 1
+        for index in range(count):
+            share = Share(parameter, index, count)
+            received = share.received(route)
+            if shares and size + received > most // 2:
+                yield Bucket(tuple(shares), size)
+                shares, size = [], 0
+            shares.append(share)
+            size += received
+    if shares:
+        yield Bucket(tuple(shares), size)
+
+
+def on_their_way(listed: Iterable[Bucket]) -> int:
+    """The most bytes of two buckets that follow each other, or of a single one."""
+    sizes = [bucket.bytes for bucket in listed]
+    return max([*sizes[:1], *(first + second for first, second in pairwise(sizes))], default=0)
+
+
+def most_received(route: Route) -> int:
+    """The most bytes of a parameter of a route that a rank receives."""
+    return max((total(need.boxes) - need.owned_elements for need in route.needs), default=0) * route.item_bytes

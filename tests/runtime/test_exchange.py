@@ -1,0 +1,286 @@
+"""Exchanges of weights: the bits of the way through the store, in place, in buckets, without waiting for ever."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.errors import RoleError, SyncError
+from hfdsl.plan.optimize import Optimize
+from hfdsl.plan.resharding import Schedule, compile_schedule
+from hfdsl.plan.scheduled import ScheduledSync
+from hfdsl.protocols.layouts import Cut, Layout, Parameter, Replicas
+from hfdsl.runtime import exchange
+from hfdsl.runtime.exchange import Arriving, ArrivingWeights, Exported, exported
+from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
+from tests.runtime import resharding_programs as p
+
+Mesh = hf.Mesh
+WAIT = 120.0
+"""Seconds after which a rank that waits is taken to wait for ever."""
+
+
+# -- ranks as threads, and a group in which a message leaves only when its reader expects it
+
+
+@dataclass
+class Work:
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def wait(self) -> None:
+        assert self.done.wait(WAIT), "a rank waits for ever"
+
+
+class Links:
+    """Messages by sender and receiver; memory of readers by rank."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.sends: dict[tuple[int, int], deque[tuple[torch.Tensor, Work]]] = defaultdict(deque)
+        self.receives: dict[tuple[int, int], deque[tuple[torch.Tensor, Work]]] = defaultdict(deque)
+        self.arriving: dict[int, dict[int, int]] = defaultdict(dict)
+        self.most: dict[int, int] = defaultdict(int)
+
+    def match(self, pair: tuple[int, int]) -> None:
+        while self.sends[pair] and self.receives[pair]:
+            (sent, leaving), (flat, arrived) = self.sends[pair].popleft(), self.receives[pair].popleft()
+            flat.copy_(sent)
+            leaving.done.set()
+            arrived.done.set()
+
+    def expect(self, rank: int, flat: torch.Tensor) -> None:
+        held, key = self.arriving[rank], id(flat)
+        held[key] = flat.nbytes
+        weakref.finalize(flat, held.pop, key)
+        self.most[rank] = max(self.most[rank], sum(held.values()))
+
+
+class Communicator:
+    """The end of a rank of the group."""
+
+    def __init__(self, links: Links, rank: int, size: int) -> None:
+        self.links, self.me, self.size = links, rank, size
+
+    def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Work:
+        with self.links.lock:
+            self.links.sends[self.me, rank].append((tensors[0], work := Work()))
+            self.links.match((self.me, rank))
+        return work
+
+    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Work:
+        with self.links.lock:
+            self.links.expect(self.me, tensors[0])
+            self.links.receives[rank, self.me].append((tensors[0], work := Work()))
+            self.links.match((rank, self.me))
+        return work
+
+    def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Any:
+        if self.me != options.rootRank:
+            return self.recv(tensors, options.rootRank, 0)
+        works = [self.send(tensors, rank, 0) for rank in range(self.size) if rank != self.me]
+        return All(works)
+
+
+@dataclass
+class All:
+    works: list[Work]
+
+    def wait(self) -> None:
+        for work in self.works:
+            work.wait()
+
+
+class Remote(Arriving):
+    """Weights that arrive over such a group."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+    def receive(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], write: exchange.Write) -> None:
+        exchange.receive(sync, rank, self.communicator, "cpu", write)
+
+
+class Keeper:
+    """A role that says where it keeps its weights."""
+
+    def __init__(self, weights: dict[str, torch.Tensor]) -> None:
+        self.weights = weights
+
+    @contextmanager
+    def receiving(self, state: str) -> Iterator[Mapping[str, torch.Tensor]]:
+        yield self.weights
+
+
+def exchanged(
+    sync: ScheduledSync, sources: list[dict[str, torch.Tensor]], targets: list[dict[str, torch.Tensor]]
+) -> tuple[Links, list[Exception]]:
+    """All ranks of both sides go through an exchange, into the memory of the targets."""
+    links, errors, size = Links(), list[Exception](), len(sync.senders) + len(targets)
+
+    def send(rank: int) -> None:
+        columns = dict(exported([sync], rank, sources[rank], "actor.weights"))
+        exports = [value for value in columns.values() if isinstance(value, Exported)]
+        if exports:
+            exchange.send(exports, Communicator(links, sync.senders.index(rank), size), "cpu")
+
+    def load(rank: int) -> None:
+        communicator = Communicator(links, len(sync.senders) + rank, size)
+        peers = {source: Remote(communicator) for source in sync.schedule.sources[rank]}
+        arriving = ArrivingWeights(sync, rank, peers, "engine.load")
+        arriving.load(Keeper(targets[rank]), lambda weights: None, in_place=True)
+
+    def run(function: Any, rank: int) -> None:
+        try:
+            function(rank)
+        except Exception as error:  # noqa: BLE001  # looked at when all have ended
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(send, rank)) for rank in range(len(sources))]
+    threads += [threading.Thread(target=run, args=(load, rank)) for rank in range(len(targets))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+        assert not thread.is_alive()
+    return links, errors
+
+
+def scheduled(schedule: Schedule, source: Layout, target: Layout, *, broadcast: bool = False) -> ScheduledSync:
+    return ScheduledSync(
+        state="policy",
+        export=0,
+        load=1,
+        schedule=schedule,
+        source_layout=source,
+        target_layout=target,
+        broadcast=broadcast,
+    )
+
+
+@given(st.data())
+def test_every_rank_gets_its_elements_in_the_planned_memory(data: st.DataObject) -> None:
+    first = data.draw(parameters())
+    weights = [Parameter(f"weight{i}", first.shape, first.dtype) for i in range(data.draw(st.integers(1, 3)))]
+    mesh, other = data.draw(meshes(most=4)), data.draw(meshes(most=4))
+    source, target = data.draw(cut_lists(first, mesh)), data.draw(cut_lists(first, other))
+    full = whole(weights)
+    held, needed = sides(full, source, mesh), sides(full, target, other)
+    assume(all(elements(side) == elements([full]) for side in (held, needed)))
+    most = data.draw(st.integers(8, 200))
+    schedule = compile_schedule(weights, composed(source), mesh, composed(target), other, bucket_bytes=most)
+    sync = scheduled(schedule, composed(source), composed(target))
+    got = [{name: torch.full_like(part, -1) for name, part in rank.items()} for rank in needed]
+    links, errors = exchanged(sync, held, got)
+    assert errors == []
+    for rank, expected in enumerate(needed):
+        assert all(torch.equal(got[rank][name], part) for name, part in expected.items())
+        aligned = [[len(message.transfers) for message in bucket] for bucket in schedule.messages_to(rank)]
+        more = max((sum(map(sum, pair)) for pair in pairwise([[0], *aligned])), default=0) * exchange.ALIGNMENT
+        assert links.most[len(sync.senders) + rank] <= schedule.peak[rank] - schedule.needed[rank] + more
+
+
+def whole(weights: list[Parameter]) -> dict[str, torch.Tensor]:
+    """Weights of which no two elements are equal, but for those that bfloat16 rounds."""
+    return {
+        each.name: (torch.arange(each.bytes // each.item_bytes) % 251 + 7 * number)
+        .view(each.shape)
+        .to(getattr(torch, each.dtype))
+        for number, each in enumerate(weights)
+    }
+
+
+def sides(full: Mapping[str, torch.Tensor], cuts: list[Cut], mesh: hf.Mesh) -> list[dict[str, torch.Tensor]]:
+    """What each rank has, as frameworks cut it."""
+    parts = [
+        {name: local_tensor(tensor, cuts, mesh, rank) for name, tensor in full.items()}
+        for rank in range(mesh.world_size)
+    ]
+    return [{name: part.clone() for name, part in rank.items() if part is not None} for rank in parts]
+
+
+def elements(ranks: Sequence[Mapping[str, torch.Tensor]]) -> set[tuple[str, float]]:
+    return {(name, value) for rank in ranks for name, part in rank.items() for value in part.flatten().tolist()}
+
+
+def test_a_broadcast_reaches_all_ranks_bucket_by_bucket() -> None:
+    full = whole(p.PARAMETERS)
+    schedule = compile_schedule(p.PARAMETERS, Replicas(), Mesh(), Replicas(), Mesh(dp=3), bucket_bytes=64)
+    sync = scheduled(schedule, Replicas(), Replicas(), broadcast=True)
+    got = [{name: torch.zeros_like(tensor) for name, tensor in full.items()} for _ in range(3)]
+    links, errors = exchanged(sync, [full], got)
+    assert errors == []
+    assert all(torch.equal(rank[name], tensor) for rank in got for name, tensor in full.items())
+    assert len(schedule.buckets) > 10
+    assert max(links.most.values()) <= 64 + 4 * exchange.ALIGNMENT
+
+
+def test_a_reader_without_room_lets_the_others_go_on() -> None:
+    full, mesh = whole(p.PARAMETERS), Mesh(tp=2)
+    schedule = compile_schedule(p.PARAMETERS, p.TENSOR, mesh, Replicas(), Mesh(dp=2), bucket_bytes=64)
+    sync = scheduled(schedule, p.TENSOR, Replicas())
+    held = [{each.name: p.local(each, p.TENSOR.boxes(each, mesh, rank), 0) for each in p.PARAMETERS} for rank in (0, 1)]
+    full = {each.name: p.whole(each, 0) for each in p.PARAMETERS}
+    got = [{name: torch.zeros_like(tensor) for name, tensor in full.items()} for _ in range(2)]
+    del got[1]["down"]
+    _, [error] = exchanged(sync, held, got)
+    assert isinstance(error, SyncError)
+    assert (error.code, error.ranks) == ("HF774", (1,))
+    assert "'engine.load' loads into no 'down' on rank 1" in error.message
+    assert all(torch.equal(got[0][name], tensor) for name, tensor in full.items())
+    assert not any(tensor.any() for tensor in got[1].values())  # refused before anything was written
+
+
+# -- runs
+
+
+def launched(engine: type[p.Engine], *, direct: bool = True, fails: int = -1, backend: Any = "local") -> Any:
+    train, roll = hf.ResourcePool([4], use_gpu=False), hf.ResourcePool([2], use_gpu=False)
+    deployment = hf.Deployment(
+        actor=hf.place(p.Trainer, p.SHARDED, pool=train, mesh=Mesh(dp=2, tp=2)),
+        engine=hf.place(engine, p.TENSOR, fails, pool=roll, mesh=Mesh(tp=2)),
+    )
+    return p.synced.compile(deployment, optimize=Optimize(direct=direct, bucket_bytes=64)).launch(backend)
+
+
+@pytest.mark.parametrize("engine", [p.Engine, p.InPlace, p.Loads])
+@pytest.mark.parametrize("direct", [True, False])
+def test_both_ways_give_the_same_bits(engine: type[p.Engine], direct: bool) -> None:
+    if engine is p.InPlace and not direct:
+        engine = p.Loads  # through the store, weights arrive at once
+    with launched(engine, direct=direct) as running:
+        for _ in range(3):
+            assert all(running.step())
+        peak = next(peak for peak in running.plan.peaks if peak.process[0] == "engine")
+        assert (peak.bytes == 0) == direct  # what is exchanged never waits in a store
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("engine", [p.Engine, p.InPlace])
+def test_the_same_between_processes(ray_cluster: Any, engine: type[p.Engine]) -> None:
+    with launched(engine, backend="ray") as running:
+        for _ in range(3):
+            assert all(running.step())
+
+
+@pytest.mark.nightly
+def test_a_load_that_fails_keeps_nobody_waiting(ray_cluster: Any) -> None:
+    with launched(p.InPlace, backend="ray", fails=1) as running:
+        assert all(running.step())
+        with pytest.raises(RoleError, match="no memory"):
+            running.step()
