@@ -175,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
         "--trace", metavar="FILE", help="write the timelines of all steps, for Perfetto or chrome://tracing"
     )
 
-    _of_runs(command, form)
+    _of_runs(command, form, sizes)
 
     explain = command("explain", "print the rule of a code, list all codes, or explain a run of another library", form)
     explain.add_argument("code", nargs="?", metavar="CODE", help="such as HF310; with --from, a configuration")
@@ -205,7 +205,9 @@ def _of_libraries(command: argparse.ArgumentParser, *, required: bool = False) -
     )
 
 
-def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:
+def _of_runs(
+    command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser, sizes: argparse.ArgumentParser
+) -> None:
     """The commands for runs that a file configures, and for their output."""
     train = command("train", "train as configured in a TOML file, one line per step", form)
     train.add_argument("config", metavar="CONFIG", help="a TOML file; see docs/training.md")
@@ -235,9 +237,10 @@ def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.Arg
     )
     schema.add_argument("-o", "--output", metavar="FILE", help="where the schema goes (default: stdout)")
 
-    diff = command("diff", "list the fields in which two runs are configured differently", form)
-    diff.add_argument("first", metavar="RUN_A", help="the folder of a run, or a TOML file")
-    diff.add_argument("second", metavar="RUN_B", help="the folder of another run, or a TOML file")
+    diff = command("diff", "list in what two programs, or the configurations of two runs, differ", form, sizes)
+    diff.add_argument("first", metavar="A", help="a target as of check, the folder of a run, or a TOML file")
+    diff.add_argument("second", metavar="B", help="another one")
+    diff.add_argument("--cluster", metavar="FILE", help="a TOML file that describes the nodes, for both programs")
 
     export = command("export", "save a model from a run's last checkpoint, in the format of transformers", form)
     export.add_argument("run", metavar="RUN", help="the folder of a run")

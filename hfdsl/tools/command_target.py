@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hfdsl.tools.rounds import RoundsAndUpdate
 
 
-ONLY_SHOWN = ("plan", "draw", "simulate")
+ONLY_SHOWN = ("plan", "draw", "simulate", "diff")
 """The commands that show a plan and start nothing."""
 
 

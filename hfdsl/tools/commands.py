@@ -6,13 +6,15 @@ import argparse
 import difflib
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfdsl.check.codes import CODES
 from hfdsl.check.codes import explain as page_of
 from hfdsl.check.report import CheckError
+from hfdsl.errors import HfError
 from hfdsl.tools.importing import UsageError
-from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json, show_report
+from hfdsl.tools.output import FINDINGS, OK, USAGE, machine, say, show_error, show_json, show_report
 from hfdsl.tools.target import load
 
 if TYPE_CHECKING:
@@ -142,10 +144,22 @@ def schema(arguments: argparse.Namespace) -> int:
 
 
 def diff(arguments: argparse.Namespace) -> int:
-    """``hfdsl diff``."""
-    from hfdsl.tools.training import diff as show_differences
+    """``hfdsl diff``: of two configurations the fields, of two programs what they say; 2 where one cannot be read."""
+    places = arguments.first, arguments.second
+    configured = all(place.endswith(".toml") for place in places) or any(Path(place).is_dir() for place in places)
+    if configured and (arguments.set or arguments.cluster):
+        raise UsageError("--set and --cluster go with programs; two configurations are compared as they are written")
+    try:
+        if configured:
+            from hfdsl.tools.training import diff as show_differences
 
-    return show_differences(arguments)
+            return show_differences(arguments)
+        from hfdsl.tools.diffing import show_program_differences
+
+        return show_program_differences(arguments)
+    except HfError as error:
+        show_error(error, arguments)
+        return USAGE
 
 
 def export(arguments: argparse.Namespace) -> int:

@@ -66,9 +66,9 @@ def own_stdout(*, for_good: bool = False) -> Iterator[None]:
                 os.close(kept)
 
 
-def say(*parts: object, file: TextIO | None = None) -> None:
+def say(*parts: object, sep: str = " ", file: TextIO | None = None) -> None:
     """Print and flush, so that a reader at the other end of a pipe sees a step when it is done."""
-    print(*parts, file=file or stdout(), flush=True)
+    print(*parts, sep=sep, file=file or stdout(), flush=True)
 
 
 def machine(arguments: argparse.Namespace) -> bool:

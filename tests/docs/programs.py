@@ -44,7 +44,7 @@ from hfdsl.tools import cli
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
 
 CHECKER = doctest.OutputChecker()
-SLOW = {"doctor", "export", "train"}
+SLOW = {"diff", "doctor", "export", "train"}
 OPTIONS = {"exits", "needs", "part", "title"}
 
 
