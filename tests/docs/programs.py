@@ -154,7 +154,7 @@ class PageRun:
 
     def hfdsl(self, words: list[str]) -> tuple[int, str, str]:
         """A command of hfdsl: its exit code, and what it writes. A run of two steps shows that a training starts."""
-        if words[0] == "train" and "--resume" not in words:
+        if words[0] == "train":
             words = [*words, "--set", "steps=2"]
         if not self.whole:
             words = ["local" if word == "ray" else word for word in words]

@@ -509,9 +509,9 @@ READY: Mapping[str, type[RunConfig]] = {_defaults(kind, "algorithm"): kind for k
 """The ready configurations, by what ``algorithm`` names."""
 
 READY_OPTIONS: Mapping[str, type] = {
-    _defaults(kind, "algorithm"): type(options)
+    _defaults(kind, "algorithm"): type(_defaults(kind, "options"))
     for kind in (*RUNS, DAPOUpdate)
-    if (options := _defaults(kind, "options")) is not None
+    if _defaults(kind, "options") is not None
 }
 """The classes of their options, by what ``algorithm`` or ``update.algorithm`` names."""
 
