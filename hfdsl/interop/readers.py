@@ -49,6 +49,7 @@ LIBRARIES: Mapping[str, Library] = {
     "verl": Library("verl", "hfdsl.interop.verl"),
     "trl": Library("trl", "hfdsl.interop.trl"),
     "openrlhf": Library("openrlhf", "hfdsl.interop.openrlhf"),
+    "nemo-rl": Library("nemo-rl", "hfdsl.interop.nemo_rl"),
 }
 
 

@@ -8,7 +8,7 @@ follows it, ``owner`` says which key a user would change. What depends on someth
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +50,7 @@ class Configuration:
     """What a library is started with: the settings that are given, and its defaults for the rest.
 
     ``place`` is the command or the file as a whole. ``unknown_below`` are tables of which only given keys are known.
+    ``resolvers`` are functions that an interpolation may call, such as ``${mul:2,3}``.
     """
 
     library: str
@@ -58,6 +59,7 @@ class Configuration:
     place: Span
     unread: tuple[Unread, ...] = ()
     unknown_below: Mapping[str, Unread] = field(default_factory=dict)
+    resolvers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     def value(self, key: str) -> Any:
         """The value of a key; ``MISSING`` where it must be given and is not.
@@ -148,8 +150,22 @@ class Configuration:
             return self._interpolated(key, scalar(rest.strip()) if comma else None, steps + 1)
         if name == "oc.env" and comma:
             return scalar(rest.strip()), key
+        if name in self.resolvers:
+            return self._computed(key, name, arguments, steps), key
         reason = f"'{first}' is a variable of the environment" if name == "oc.env" else f"a resolver computes '{value}'"
         raise NotKnown(key, reason, self.span_of(key))
+
+    def _computed(self, key: str, name: str, arguments: str, steps: int) -> Any:
+        """What a resolver makes of its arguments, which may be interpolations themselves."""
+        values = [
+            self._interpolated(key, text, steps + 1)[0] if "${" in text else scalar(text)
+            for text in _arguments(arguments)
+        ]
+        try:
+            return self.resolvers[name](*values)
+        except (TypeError, ValueError, ArithmeticError):
+            shown = ", ".join(map(str, values))
+            raise NotKnown(key, f"'{name}' takes no {shown}", self.span_of(key)) from None
 
     def span_of(self, key: str) -> Span:
         """Where a key itself is written."""
@@ -181,6 +197,22 @@ def _upwards(key: str) -> Iterator[str]:
         yield key
         key = key.rpartition(".")[0]
     yield ""
+
+
+def _arguments(text: str) -> list[str]:
+    """The arguments of a resolver: those of an inner interpolation stay together.
+
+    >>> _arguments("${max:${a},1}, 2")
+    ['${max:${a},1}', '2']
+    """
+    parts, depth = [""], 0
+    for character in text:
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
 
 
 def _closing(text: str) -> int:

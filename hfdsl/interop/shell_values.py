@@ -97,11 +97,15 @@ IGNORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A command that a script runs: its words, and where it stands. ``certain`` is false of one in an open branch."""
+    """A command that a script runs: its words, and where it stands. ``certain`` is false of one in an open branch.
+
+    ``variables`` are those that the script gives a text before it, as far as it is known.
+    """
 
     words: Items
     span: Span
     certain: bool
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,11 @@ def _with_one_hole(value: ShellValue) -> ShellValue:
 def _is_ignored(name: str, words: Sequence[WordText]) -> bool:
     """Whether a command starts no training; ``ray job submit -- COMMAND`` may."""
     return name in IGNORED and not (name == "ray" and any(text_of(word) == "--" for word in words))
+
+
+def _only_text(value: ShellValue) -> str | None:
+    """The text of a variable that is no array."""
+    return None if isinstance(value, list) else text_of(value)
 
 
 class _Exit(Exception):  # noqa: N818  # control flow, not an error
@@ -218,7 +227,12 @@ class _Runner(Expander):
         elif name == "shift":
             self._shift(words)
         elif not self._changes_variables(name, words, span) and name and not _is_ignored(name, words):
-            self.launches.append(Launch(tuple(words), span, certain))
+            variables = dict(self.values)
+            for assignment in command.assignments:
+                self._assign(assignment)
+            known = {name: text for name, value in self.values.items() if (text := _only_text(value)) is not None}
+            self.values = variables
+            self.launches.append(Launch(tuple(words), span, certain, known))
 
     def _changes_variables(self, name: str, words: Sequence[WordText], span: Span) -> bool:
         """Whether a command assigns variables in a way that is not followed, or just one that is."""

@@ -1,0 +1,176 @@
+"""Training and generation on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.interop.nemo_rl.units import (
+    BACKEND,
+    COLOCATED,
+    DTENSOR,
+    GPUS,
+    MEGATRON,
+    NODES,
+    OWN_GPUS,
+    OWN_NODES,
+    VLLM,
+    count,
+    engine_size,
+    generation_gpus,
+    get,
+    is_size,
+    on,
+    policy_nodes,
+    reward_gpus,
+    split,
+    uses_async_engine,
+)
+from hfdsl.interop.reporting import Problem, finding, shown
+from hfdsl.interop.settings import Configuration
+
+
+def generation_has_gpus(c: Configuration) -> Iterator[Problem]:
+    """Training and generation both have GPUs."""
+    # setup in algorithms/grpo.py
+    nodes, each, total = policy_nodes(c), c.size(GPUS), c.size(NODES)
+    if nodes < 1:
+        key = "env.reward_model.resources.num_nodes"
+        yield finding(c, "HF974", f"{NODES} = {total}, and the reward model takes all of them", key, NODES)
+        return
+    taken = reward_gpus(c)[1] if total == 1 else 0
+    if c.value(COLOCATED):
+        if taken >= each:
+            key = "env.reward_model.resources.gpus_per_node"
+            yield finding(c, "HF974", f"{GPUS} = {each}, and the reward model takes {taken} of them", key, GPUS)
+        return
+    own_nodes, own_gpus = get(c, OWN_NODES), get(c, OWN_GPUS)
+    if nodes == 1:
+        if not is_size(own_gpus):
+            yield finding(
+                c, "HF974", f"{COLOCATED} = False on one node needs {OWN_GPUS}, the GPUs of generation, and it is "
+                f"{shown(own_gpus)}", COLOCATED, OWN_GPUS,
+            )  # fmt: skip
+            return
+        if own_nodes not in (None, 1):
+            yield finding(c, "HF974", f"{OWN_NODES} = {own_nodes}, and there is one node", OWN_NODES, NODES)
+        if own_gpus + taken >= each:
+            yield finding(
+                c,
+                "HF974",
+                f"{OWN_GPUS} = {own_gpus} leaves no GPUs for training: {GPUS} = {each}",
+                OWN_GPUS,
+                GPUS,
+                repairs=(OWN_GPUS, GPUS),
+            )
+        return
+    if not is_size(own_nodes):
+        yield finding(
+            c, "HF974", f"{COLOCATED} = False on {nodes} nodes needs {OWN_NODES}, the nodes of generation, and it is "
+            f"{shown(own_nodes)}", COLOCATED, OWN_NODES, NODES,
+        )  # fmt: skip
+    elif own_nodes >= nodes:
+        yield finding(
+            c,
+            "HF974",
+            f"{OWN_NODES} = {own_nodes} leaves no nodes for training: {NODES} = {total}",
+            OWN_NODES,
+            NODES,
+            repairs=(OWN_NODES, NODES),
+        )
+    if own_gpus != each:
+        yield finding(
+            c,
+            "HF974",
+            f"generation has whole nodes here, so that {OWN_GPUS} = {shown(own_gpus)} must be {GPUS} = {each}",
+            OWN_GPUS,
+            GPUS,
+            advice=(f"set {OWN_GPUS} to {each}",),
+        )
+
+
+def ranks_divide_gpus(c: Configuration) -> Iterator[Problem]:
+    """The training GPUs are whole data-parallel ranks."""
+    # Policy.__init__ in models/policy/lm_policy.py
+    ranks = split(c)
+    if not ranks.is_whole:
+        product = " x ".join(f"{key.rpartition('.')[2]} {count(c, key)}" for key in ranks.keys)
+        yield finding(
+            c,
+            "HF977",
+            f"{ranks.row} GPUs share a row ({product}), which does not divide the {ranks.gpus} GPUs of training",
+            *ranks.keys,
+            GPUS,
+            NODES,
+            repairs=(*ranks.keys, NODES),
+        )
+
+
+def engines_divide_gpus(c: Configuration) -> Iterator[Problem]:
+    """The GPUs of generation are whole engines."""
+    # VllmGeneration.__init__
+    if c.value(BACKEND) != "vllm":
+        return
+    tensor, pipeline, expert = (f"{VLLM}.{name}_parallel_size" for name in ("tensor", "pipeline", "expert"))
+    size, gpus = engine_size(c), generation_gpus(c)
+    where = (GPUS, NODES) if c.value(COLOCATED) else (OWN_GPUS, OWN_NODES)
+    if gpus % size:
+        yield finding(
+            c,
+            "HF977",
+            f"an engine takes {tensor} x {pipeline} = {count(c, tensor)} x {count(c, pipeline)} = {size} GPUs, and the "
+            f"{gpus} GPUs of generation are no whole number of engines",
+            tensor,
+            pipeline,
+            *where,
+            repairs=(tensor, pipeline),
+        )
+    if count(c, pipeline) > 1 and not uses_async_engine(c):
+        yield finding(
+            c,
+            "HF974",
+            f"{pipeline} = {count(c, pipeline)} needs {VLLM}.async_engine",
+            pipeline,
+            f"{VLLM}.async_engine",
+            advice=(f"set {VLLM}.async_engine to true",),
+        )
+    experts = count(c, expert)
+    if experts > 1 and experts % count(c, tensor):
+        yield finding(
+            c,
+            "HF977",
+            f"{expert} = {experts} is no multiple of {tensor} = {count(c, tensor)}",
+            expert,
+            tensor,
+            repairs=(expert, tensor),
+        )
+    elif experts not in (1, count(c, tensor)) and uses_async_engine(c):
+        yield finding(
+            c,
+            "HF974",
+            f"{expert} = {experts} is not {tensor} = {count(c, tensor)}, which {VLLM}.async_engine does not support",
+            expert,
+            tensor,
+            f"{VLLM}.async_engine",
+        )
+
+
+def experts_divide_ranks(c: Configuration) -> Iterator[Problem]:
+    """Replicas of the data-parallel ranks are whole."""
+    # setup_distributed in models/automodel/setup.py
+    key = f"{DTENSOR}.dp_replicate_size"
+    if on(c, f"{MEGATRON}.enabled") or not c.has(key) or count(c, key) == 1:
+        return
+    ranks = split(c)
+    if not on(c, f"{DTENSOR}._v2"):
+        yield finding(c, "HF974", f"{key} = {count(c, key)} needs {DTENSOR}._v2", key, f"{DTENSOR}._v2")
+        return
+    row = ranks.row * count(c, f"{DTENSOR}.expert_parallel_size")
+    if ranks.is_whole and ranks.gpus // row % count(c, key):
+        yield finding(
+            c,
+            "HF977",
+            f"{key} = {count(c, key)} does not divide {ranks.gpus // row} data-parallel ranks",
+            key,
+            *ranks.keys,
+            repairs=(key,),
+        )

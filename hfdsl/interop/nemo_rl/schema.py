@@ -1,0 +1,99 @@
+"""What NeMo-RL's declared tables demand of a configuration: keys that must be there, and types of values.
+
+The tables are ``MasterConfig`` in ``algorithms/grpo.py`` and those within it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from hfdsl.check.findings import Finding
+from hfdsl.interop.library_tables import table
+from hfdsl.interop.reporting import Problem, finding, shown
+from hfdsl.interop.settings import MISSING, Configuration
+
+
+def refusals(c: Configuration) -> Iterator[Finding]:
+    """What pydantic refuses before anything else is looked at."""
+    for problem in (*keys_are_given(c), *values_have_types(c)):
+        yield problem.finding
+
+
+def keys_are_given(c: Configuration) -> Iterator[Problem]:
+    """Keys that must be given are there."""
+    if c.unknown_below:
+        return
+    missing, tables = dict[str, list[str]](), {""}
+    for key in (*c.given, *c.defaults):
+        while key := key.rpartition(".")[0]:
+            tables.add(key)
+    for key, facts in table("nemo-rl").options.items():
+        above = key.rpartition(".")[0]
+        if not facts.get("required") or above not in tables or c.has(key) or key in tables:
+            continue
+        if not any(isinstance(c.known(name), str | dict) for name in _tables(c, key)):
+            missing.setdefault(above, []).append(key.rpartition(".")[2])
+    for above, names in missing.items():
+        which = f"'{above}' has no {', '.join(names)}" if above else f"the configuration has no {', '.join(names)}"
+        near = next((name for name in sorted({*c.given, *c.defaults}) if above and name.startswith(f"{above}.")), "")
+        yield finding(c, "HF974", which, near, label="NeMo-RL refuses a configuration without them")
+
+
+def _tables(c: Configuration, key: str) -> Iterator[str]:
+    """The tables above a key that are given as one value."""
+    while key:
+        key = key.rpartition(".")[0]
+        if key in c.given or key in c.defaults:
+            yield key
+
+
+def values_have_types(c: Configuration) -> Iterator[Problem]:
+    """Values have the types that NeMo-RL declares."""
+    # pydantic converts where it can: "8" is an integer, and so is 8.0
+    options = table("nemo-rl").options
+    for key in c.given:
+        types = options.get(key, {}).get("types")
+        if types is None or c.given[key].unknown:
+            continue
+        value = c.known(key, MISSING)
+        if value == MISSING and c.given[key].value != MISSING:
+            continue  # an interpolation that is not known
+        if not any(_is(value, kind) for kind in types):
+            words = " or ".join("nothing" if kind == "null" else _WORDS[kind] for kind in types)
+            yield finding(c, "HF972", f"{key} = {shown(value)} is no {words}", key)
+
+
+_WORDS = {"integer": "integer", "number": "number", "boolean": "switch", "string": "text", "array": "list",
+          "object": "table"}  # fmt: skip
+
+
+def _is(value: Any, kind: str) -> bool:
+    """Whether pydantic takes a value for one of a type."""
+    match kind:
+        case "null":
+            return value is None
+        case "boolean":
+            return isinstance(value, bool) or value in (0, 1) or str(value).lower() in _SWITCHES
+        case "integer":
+            whole = isinstance(value, int | bool) or (isinstance(value, float) and value == value // 1)
+            return whole or (isinstance(value, str) and bool(re.fullmatch(r"\s*[+-]?\d+(\.0+)?\s*", value)))
+        case "number":
+            return isinstance(value, int | float) or (isinstance(value, str) and _is_number(value))
+        case "string":
+            return isinstance(value, str)
+        case "array":
+            return isinstance(value, list)
+    return isinstance(value, dict)
+
+
+_SWITCHES = ("true", "false", "yes", "no", "on", "off", "y", "n", "t", "f", "1", "0")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
