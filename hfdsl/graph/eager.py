@@ -41,7 +41,15 @@ class EagerRun:
         """The next call, on the rows of its first argument that has rows."""
         rows = next((n for n in map(_rows, arguments.values()) if n is not None), None)
         call = Call(
-            seed=self.seed, step=self.step, node=self.calls, rank=0, first_row=0, row_count=rows, dataflow=self.dataflow
+            seed=self.seed,
+            step=self.step,
+            node=self.calls,
+            rank=0,
+            first_row=0,
+            row_count=rows,
+            dataflow=self.dataflow,
+            version=self.step,
+            rows_version=self.step,
         )
         self.calls += 1
         with in_call(call), seeded(call):

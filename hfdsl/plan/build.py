@@ -64,7 +64,8 @@ def compile_dataflow(
     )
     if not report.ok:
         raise CheckError(report)
-    return _plan(context, report, switches)
+    plan = _plan(context, report, switches)
+    return replace(plan, first_syncs=_first_syncs(plan)) if plan.split.queues else plan
 
 
 def compile_stages(plan: Plan) -> tuple[tuple[Stage, CompiledPlan], ...]:
@@ -81,8 +82,8 @@ def compile_stages(plan: Plan) -> tuple[tuple[Stage, CompiledPlan], ...]:
     return tuple(compiled)
 
 
-def compile_first_syncs(plan: Plan) -> CompiledPlan | None:
-    """The plan of what a stream sends before its first dispatch, on the same processes; None where that is nothing."""
+def _first_syncs(plan: Plan) -> CompiledPlan | None:
+    """The plan of what a stream sends before its first dispatch; None where that is nothing."""
     graph = first_syncs(plan.graph)
     if graph is None:
         return None

@@ -16,7 +16,7 @@ from hfdsl.graph.signatures import Signature
 from hfdsl.graph.stages import HeldState, Split, split
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.scheduled import ScheduledSync
-from hfdsl.plan.versions import read_lags
+from hfdsl.plan.versions import VersionCounts, read_lags, version_counts
 from hfdsl.protocols.dispatch import Functions
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.partitioning import Pad
@@ -111,7 +111,7 @@ class Plan:
     known.
     ``value_bytes`` are the bytes of values without rows (of each entry of a list), None where nothing declares them.
     ``offloads`` are the periods in which parts of roles are in host memory, ``resident`` the calls in which roles keep
-    most memory of their GPUs.
+    most memory of their GPUs. ``first_syncs`` is what a stream runs once before its first dispatch.
     """
 
     graph: Graph
@@ -128,6 +128,7 @@ class Plan:
     optimize: Optimize = field(default_factory=Optimize)
     offloads: tuple[IdlePeriod, ...] = ()
     resident: tuple[ResidentMemory, ...] = ()
+    first_syncs: Plan | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -143,6 +144,11 @@ class Plan:
     def read_lags(self) -> Mapping[tuple[int, int], Mapping[HeldState, int]]:
         """By the nodes of a value and of its reader: by how many updates the states may be late that it is of."""
         return read_lags(self.graph, self.split)
+
+    @cached_property
+    def counts(self) -> VersionCounts:
+        """How versions of the states that it trains are counted while it runs."""
+        return version_counts(self.graph, self.split)
 
     @cached_property
     def steps_in_flight(self) -> int:

@@ -13,11 +13,12 @@ A value has the lag of its call; each queue on the way from there to a reader ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from hfdsl.graph.lags import lags
 from hfdsl.graph.program import Derived, Graph, Node, Queue
-from hfdsl.graph.stages import HeldState, Split
+from hfdsl.graph.stages import HeldState, Split, effects
 
 
 def read_lags(graph: Graph, split: Split) -> Mapping[tuple[int, int], Mapping[HeldState, int]]:
@@ -37,6 +38,51 @@ def read_lags(graph: Graph, split: Split) -> Mapping[tuple[int, int], Mapping[He
                 if most:
                     found[source.id, reader.id] = most
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class VersionCounts:
+    """By node three stages: its own, the one that makes its rows, and the one whose steps count as versions.
+
+    In the example above, ``engine.generate`` is dispatched in stage 0 when stage 1 has been submitted for steps 0 to 2,
+    and the update that reads its rows when stage 1 has been for steps 0 to 6:
+
+    >>> counts = VersionCounts(own=(0, 1), making=(0, 0), training=(1, 1))
+    >>> counts.versions(0, 7, [[7, 3], []]), counts.versions(1, 7, [[7, 3], [11, 7]])
+    ((3, 3), (7, 3))
+    """
+
+    own: tuple[int, ...]
+    making: tuple[int, ...]
+    training: tuple[int, ...]
+
+    def versions(self, node: int, step: int, stage_steps: Sequence[Sequence[int]]) -> tuple[int, int]:
+        """The version under which a call of a node is dispatched, and the one under which its rows were made.
+
+        ``stage_steps`` has for each stage how many steps of every stage had been submitted before it.
+        """
+        if not stage_steps:
+            return step, step
+        counted = self.training[node]
+        return stage_steps[self.own[node]][counted], stage_steps[self.making[node]][counted]
+
+
+def version_counts(graph: Graph, split: Split) -> VersionCounts:
+    """How the versions of nodes are counted.
+
+    A node that has no part in a trained state counts with the last stage that trains any, else with the last of all. Of
+    several states that its rows were made under, the one that is trained last counts.
+    """
+    writers = {
+        holder: split.of[node.id] for node in graph.calls for holder, effect in effects(node) if effect.kind == "writes"
+    }
+    last = max(writers.values(), default=split.count - 1)
+    making, training = list(split.of), [last] * len(graph.nodes)
+    for node, states in enumerate(lags(graph)):
+        if states:
+            state = max(states, key=lambda state: writers[state])
+            making[node], training[node] = split.of[states[state].reader.id], writers[state]
+    return VersionCounts(split.of, tuple(making), tuple(training))
 
 
 def _sources(graph: Graph, reader: Node, through: int) -> Iterator[tuple[Node, int]]:

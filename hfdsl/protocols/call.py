@@ -39,6 +39,10 @@ class Call:
     ``first_row`` and ``row_count`` say which rows of the whole batch this rank has; where rows are balanced,
     ``balanced_rows`` lists them.
 
+    ``version`` is that of the states that the dataflow trains: the number of batches that they were trained on when the
+    call was dispatched. ``rows_version`` is the one under which its rows were made: behind a queue of lag k it is up to
+    k less, and the difference is the rows' staleness. Without a queue both are the number of the step.
+
     Streams are derived from what is written here, and from how many times the body has drawn before. So two draws of
     one body differ, and a step that is repeated draws the same values.
     """
@@ -51,6 +55,8 @@ class Call:
     row_count: int | None = None
     dataflow: str = ""
     balanced_rows: tuple[int, ...] | None = None
+    version: int = 0
+    rows_version: int = 0
     # Two counts: ranks may differ in how many generators they ask for, and rows must not depend on their rank.
     _row_draws: Draws = field(default_factory=Draws, init=False, repr=False, compare=False)
     _rank_draws: Draws = field(default_factory=Draws, init=False, repr=False, compare=False)

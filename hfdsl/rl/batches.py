@@ -113,11 +113,23 @@ class ScoredRollout(Rollout, Scores):
     """Responses with their scores: what a queue between sampling and training holds."""
 
 
+class PolicyVersions(hf.Batch):
+    """The versions of the policy that sampled a row, and of the one that learns from it: numbers of trained batches."""
+
+    from_version: i64[B]
+    to_version: i64[B]
+
+
 class Experience(Rollout):
-    """The input of a policy's update; the reference's log-probs are for losses with a KL term."""
+    """The input of a policy's update; the reference's log-probs are for losses with a KL term.
+
+    Versions are for losses that weigh rows by their staleness; see ``hfdsl.rl.functions.versions``.
+    """
 
     advantage: f32[B, R]
     ref_log_probs: f32[B, R] | None = None
+    from_version: i64[B] | None = None
+    to_version: i64[B] | None = None
 
 
 class ValueExperience(Sequences):

@@ -11,6 +11,7 @@ from hfdsl.rl.batches import (
     Distance,
     Informative,
     Outcome,
+    PolicyVersions,
     ReferenceLogProbs,
     Rewards,
     Rollout,
@@ -20,7 +21,7 @@ from hfdsl.rl.batches import (
 )
 from hfdsl.rl.fields import Count, GroupSize, NonNegative, Share
 
-# -- log-probs
+# -- policies
 
 
 @hf.function
@@ -37,6 +38,20 @@ def with_log_probs(rollout: Rollout, policy: ReferenceLogProbs) -> Rollout:
         response_mask=rollout.response_mask.tensor,
         log_probs=policy.ref_log_probs.tensor,
         engine_log_probs=sampled,
+    )
+
+
+@hf.function
+def versions(sequences: Sequences) -> PolicyVersions:
+    """Behind a queue: the versions of the policy that sampled the rows, and of the one that learns from them.
+
+    The difference is the staleness of a row, 0 to ``lag``. In a program without a queue it is 0.
+    """
+    import torch
+
+    call, rows = hf.current_call(), len(sequences)
+    return PolicyVersions(
+        from_version=torch.full((rows,), call.rows_version), to_version=torch.full((rows,), call.version)
     )
 
 

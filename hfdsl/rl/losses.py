@@ -81,11 +81,12 @@ class PolicyLoss(ABC):
         reference_log_probs: torch.Tensor | None = None,
         entropy: torch.Tensor | None = None,
         engine_log_probs: torch.Tensor | None = None,
+        staleness: torch.Tensor | None = None,
     ) -> PolicyTerms:
         """The loss at every token of the responses, all f32[B, R]; ``advantages`` may be f32[B, 1].
 
         ``old_log_probs`` are the trainer's, before the update; ``engine_log_probs`` those that the tokens were sampled
-        with, where these are others.
+        with, where these are others. ``staleness``, i64[B, 1], is how many updates ago the policy sampled the rows.
 
         Raises:
             ConfigError: HF941 without ``reference_log_probs`` where ``kl`` is not 0, or without ``entropy`` where the
@@ -102,6 +103,8 @@ class PolicyLoss(ABC):
         corrected = self.correction(old, engine, mask) if self.correction else no_correction(mask)
         loss, clipped = self.surrogate(log_probs, old, masked(advantages.expand(mask.shape), mask), corrected.kept)
         loss = loss * corrected.weight.to(loss.dtype)
+        if staleness is not None:
+            loss = loss * self.staleness_weights(staleness).to(loss.dtype)
         reference_kl = torch.zeros_like(log_probs)
         if reference_log_probs is not None:
             reference_kl = kl_estimate(log_probs, masked(reference_log_probs, mask), self.estimator)
@@ -120,6 +123,12 @@ class PolicyLoss(ABC):
             engine_gap=(old - engine).abs().detach(),
             engine_outside=corrected.outside.to(loss.dtype),
         )
+
+    def staleness_weights(self, staleness: torch.Tensor) -> torch.Tensor:
+        """What the surrogate counts in rows that were sampled so many updates ago, i64[B, 1] to f32[B, 1]: here 1."""
+        import torch
+
+        return torch.ones_like(staleness, dtype=torch.float32)
 
     @abstractmethod
     def surrogate(

@@ -386,6 +386,7 @@ class Executor:
         row_split, chunk = table.splits.get(step.node), step.chunk_of[index]
         rows = row_split.chunk_size if row_split else None
         balanced = row_split.positions(chunk) if row_split else None
+        version, rows_version = self._plans[call.plan].counts.versions(step.node, call.step, call.stage_steps)
         current = Call(
             seed=self._seed,
             step=call.step,
@@ -395,6 +396,8 @@ class Executor:
             row_count=rows,
             dataflow=call.plan,
             balanced_rows=balanced,
+            version=version,
+            rows_version=rows_version,
         )
         current_row = _row_name(current)
         body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)

@@ -4,7 +4,7 @@ Ray pickles every object among the arguments of a call, named tuples too, which 
 it sends without. So what travels with every call becomes a list (``to_wire``) and is read again (``from_wire``), and
 what is sent once, the ``SegmentSpec``, is pickled. The lists are::
 
-    RankRequest      [[plan, routing, segment, step], payloads, has_spec, has_dispatched, modes]
+    RankRequest      [[plan, routing, segment, step, [[steps, ...], ...]], payloads, has_spec, has_dispatched, modes]
     Acknowledgment   [SegmentResult, inline]
     SegmentResult    [group, rank, start, stop, [CallResult, ...], payload_bytes, held_bytes, peak_bytes]
     CallResult       [label, rank, start, stop, absent]
@@ -49,12 +49,17 @@ Ray 2.60 frees what the caller keeps where the caller's reference is the last to
 
 
 class SegmentCall(NamedTuple):
-    """A segment of a plan in a step of the run, both by their numbers; its routes are those with the ID ``routing``."""
+    """A segment of a plan in a step of the run, both by their numbers; its routes are those with the ID ``routing``.
+
+    Where the plan has queues, ``stage_steps`` has for each stage how many steps of every stage had been submitted
+    before that stage of this step was; nothing for one that was not yet.
+    """
 
     plan: str
     routing: int
     segment: int
     step: int
+    stage_steps: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,8 @@ class RankRequest(NamedTuple):
 
     def to_wire(self) -> list[Any]:
         """As plain values."""
-        return [list(self.call), self.payloads, self.has_spec, self.has_dispatched, self.modes]
+        call = [*self.call[:-1], [list(steps) for steps in self.call.stage_steps]]
+        return [call, self.payloads, self.has_spec, self.has_dispatched, self.modes]
 
     @classmethod
     def from_wire(cls, values: Sequence[Any]) -> RankRequest:

@@ -58,13 +58,17 @@ class QueueKeepingBackend(Backend, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedStep:
-    """A step in progress: the stages and segments that were submitted, what its filters kept and its rows weigh."""
+    """A step in progress: the stages and segments that were submitted, what its filters kept and its rows weigh.
+
+    ``stage_steps`` are as in ``SegmentCall``.
+    """
 
     number: int
     stages: tuple[int, ...]
     submitted: tuple[int, ...]
     short_steps: tuple[int, ...]
     queries: Mapping[int, tuple[int, ...]]
+    stage_steps: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,7 @@ class SavedStream:
                     "submitted": list(step.submitted),
                     "short_steps": list(step.short_steps),
                     "queries": [[node, list(rows)] for node, rows in step.queries.items()],
+                    "stage_steps": [list(steps) for steps in step.stage_steps],
                 }
                 for step in self.in_progress
             ],
@@ -136,6 +141,7 @@ class SavedStream:
                     submitted=_counts(step["submitted"]),
                     short_steps=_counts(step["short_steps"]),
                     queries={_count(node): _counts(rows) for node, rows in step["queries"]},
+                    stage_steps=tuple(map(_counts, step["stage_steps"])),
                 )
                 for step in entry["in_progress"]
             ),

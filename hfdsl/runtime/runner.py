@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from hfdsl.errors import LostProcessError, SizeError
-from hfdsl.plan.build import compile_first_syncs
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.sizes import bind_sizes
 from hfdsl.plan.timeline import TraceFile
@@ -80,12 +79,11 @@ class StepRunner:
         """
         backend = self._processes.usable_backend(self.plan.name)
         with self.breaking(self.next_step):
+            if self.plan.first_syncs is None:
+                return
             if self._first_syncs is None:
-                plan = compile_first_syncs(self.plan)
-                if plan is None:
-                    return
-                backend.add(plan)
-                self._first_syncs = StepRunner(plan, self._processes)
+                backend.add(self.plan.first_syncs)
+                self._first_syncs = StepRunner(self.plan.first_syncs, self._processes)
             self._first_syncs.new({}, self.next_step).run({}, do_nothing)
 
     def resume(self, saved: SavedStep, inputs: Mapping[int, Batch]) -> StepRun:

@@ -94,6 +94,7 @@ class StepRun:
         self._reads = DriverReads(plan, backend, self._handles)
         self._acknowledgments: dict[tuple[int, int], Any] = {}  # by segment and rank, in the order of submission
         self._stages: set[int] = set()  # whose segments may be submitted
+        self._stage_steps: list[tuple[int, ...]] = []  # of every stage when each was submitted; see ``SegmentCall``
         self._submitted: set[int] = set()
         self._deferred: list[Segment] = []  # of the driver: submitted, and not run before somebody reads its results
         self._delivered: frozenset[int] = frozenset()  # segments whose payloads were loaded into stores with a queue
@@ -133,13 +134,17 @@ class StepRun:
             self._resolve(self._routes.early_queries[0])
         self._send_from_driver(CALLER)
 
-    def submit(self, stage: int) -> None:
+    def submit(self, stage: int, stage_steps: Sequence[int] = ()) -> None:
         """Submit the segments of a stage, once those that it reads from have been submitted.
 
+        ``stage_steps`` are the steps of each stage that were submitted before, of which versions are counted.
         It waits for the runtime queries of earlier stages and, in the last one, for those of all stages.
         """
         self._enter()
         self._stages.add(stage)
+        if stage_steps:
+            self._stage_steps = self._stage_steps or [() for _ in stage_steps]
+            self._stage_steps[stage] = tuple(stage_steps)
         last = len(self._stages) == self._plan.split.count
         self._submit_ready()
         while unresolved := [query for query in self._routes.query_payloads if self._may_resolve(query, stage, last)]:
@@ -191,11 +196,12 @@ class StepRun:
             submitted=tuple(sorted(self._submitted)),
             short_steps=tuple(sorted(self._routing.hints.short_steps)),
             queries=dict(self._query_results),
+            stage_steps=tuple(self._stage_steps),
         )
 
     def resume(self, saved: SavedStep) -> None:
         """After ``begin``, go on with a step of an earlier run; what it made is in the stores of those that read it."""
-        self._stages = set(saved.stages)
+        self._stages, self._stage_steps = set(saved.stages), list(saved.stage_steps)
         self._query_results |= saved.queries
         if saved.queries:
             self._reroute()
@@ -330,7 +336,9 @@ class StepRun:
         return handles
 
     def _call(self, segment: Segment) -> SegmentCall:
-        return SegmentCall(self._plan.name, self._routing.id, segment.number, self._step_number)
+        return SegmentCall(
+            self._plan.name, self._routing.id, segment.number, self._step_number, tuple(self._stage_steps)
+        )
 
     def _specs(self, segment: Segment) -> list[SegmentSpec | None]:
         """The specs of a segment's ranks, where they have not been sent yet: None for each rank that has its spec."""

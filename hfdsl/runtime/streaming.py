@@ -208,7 +208,7 @@ class Stream:
                     self._in_flight[step] = self._runner.begin(step, batch)
                 continue
             with self._breaking(step):
-                self._in_flight[step].submit(stage)
+                self._in_flight[step].submit(stage, self.order.steps)
             log.add(self.order.submit(stage))
             if min(self.order.steps) > step:
                 yield self._finish(step)

@@ -193,6 +193,27 @@ def test_gradients(loss: PolicyLoss) -> None:
     assert torch.autograd.gradcheck(total, (new.requires_grad_(), entropy.requires_grad_()))
 
 
+class Fading(Clip):
+    """Rows count half for every update that they are old."""
+
+    def staleness_weights(self, staleness: torch.Tensor) -> torch.Tensor:
+        return 0.5**staleness
+
+
+@given(cases(), st.lists(st.integers(0, 8), min_size=1))
+def test_rows_weigh_what_a_loss_gives_their_staleness(case: Case, updates: list[int]) -> None:
+    """The surrogate alone: what a row loses by a KL term or gains by entropy does not depend on who sampled it."""
+    rows = len(case.mask)
+    staleness = torch.tensor((updates * rows)[:rows])[:, None]
+    now, old, advantage = columns(case)
+    inputs = (now, old, advantage, case.mask)
+    plain, with_kl = Fading(0.2)(*inputs), Fading(0.2, kl=0.5)(*inputs, reference_log_probs=case.log_probs(4))
+    stale = Fading(0.2, kl=0.5)(*inputs, reference_log_probs=case.log_probs(4), staleness=staleness)
+    kl = with_kl.loss - plain.loss
+    torch.testing.assert_close(stale.loss, plain.loss * 0.5**staleness + kl)
+    assert torch.equal(Clip(0.2)(*inputs, staleness=staleness).loss, Clip(0.2)(*inputs).loss)
+
+
 def test_only_the_loss_has_a_gradient() -> None:
     case = Case(torch.tensor([[True, True]]), seed=1)
     new, old, advantages = columns(case)

@@ -10,9 +10,10 @@ import pytest
 import hfdsl as hf
 from hfdsl.graph.program import Constant, FunctionCall
 from hfdsl.graph.signatures import Signature, StaticType
+from hfdsl.protocols.call import Call, in_call
 from hfdsl.rl import functions
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import Prompts, Rollout
+from hfdsl.rl.batches import PolicyVersions, Prompts, Rollout
 from hfdsl.rl.dataflows.dapo import dapo_round
 from hfdsl.testing import check_rows
 from tests.rl.dataflows.programs import PROGRAMS
@@ -25,9 +26,15 @@ def corrected(prompts: Prompts, actor: w.Actor, sampler: w.Sampler) -> Rollout:
     return functions.with_log_probs(rollout, actor.log_probs(rollout))
 
 
+@hf.dataflow
+def versioned(prompts: Prompts, sampler: w.Sampler) -> PolicyVersions:
+    """Which versions of the policy sampled the rows, and learn from them."""
+    return functions.versions(hf.queue(sampler.generate(prompts), lag=1, late="wait"))
+
+
 def calls() -> Iterator[tuple[Signature, dict[str, Any]]]:
     """Every function that a dataflow calls, with the constants that it is given."""
-    for flow in (*(program.flow for program in PROGRAMS.values()), dapo_round.given(group=4), corrected):
+    for flow in (*(program.flow for program in PROGRAMS.values()), dapo_round.given(group=4), corrected, versioned):
         for node in flow.trace().nodes:
             if isinstance(node.op, FunctionCall):
                 constants = {
@@ -49,7 +56,8 @@ def test_a_function_depends_on_the_rows_that_it_declares_and_needs_them(name: st
     signature, constants = CALLS[name]
     given = {port.name: 0.5 for port in signature.ports if port.required and isinstance(port.type, StaticType)}
     multiple = constants.get("group", 1)
-    check_rows(getattr(functions, name), given={**given, **constants}, multiple=multiple, max_examples=40)
+    with in_call(Call(seed=0, step=3, node=0, rank=0, version=3, rows_version=1)):
+        check_rows(getattr(functions, name), given={**given, **constants}, multiple=multiple, max_examples=40)
 
 
 def test_options_of_losses_can_be_read_from_a_table() -> None:

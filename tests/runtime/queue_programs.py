@@ -83,6 +83,18 @@ class Engine(hf.Worker):
         self.version, self.weight = int(state["version"]), float(state["weight"])
 
 
+class StampingEngine(Engine):
+    """An engine that knows from the call alone under which version it generates."""
+
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, prompts: Prompts) -> Samples:
+        """The same samples."""
+        samples = super().generate(prompts)
+        stamp = torch.full((len(prompts),), hf.current_call().version)
+        return Samples(x=samples.x.tensor, version=stamp)
+
+
 class ForeignEngine(Engine):
     """An engine that begins with weights of its own."""
 
@@ -110,6 +122,9 @@ class Actor(hf.Worker):
         self.weight = float(self.weight * 0.9 + 0.01 * total)
         self.updates += 1
         rows = len(batch)
+        call = hf.current_call()
+        if (call.version, {call.rows_version}) != (self.updates - 1, set(batch.version.tensor.tolist())):
+            raise ValueError("other versions than those of this actor and of these rows")
         return Trained(
             version=batch.version.tensor,
             update=torch.full((rows,), self.updates - 1),

@@ -25,8 +25,10 @@ from hfdsl.testing import check_decisions
 from tests.runtime.queue_programs import (
     DEADLY,
     B,
+    Engine,
     ForeignEngine,
     Prompts,
+    StampingEngine,
     Trained,
     chain,
     deployment,
@@ -117,8 +119,30 @@ def test_the_first_steps_are_made_with_the_weights_of_the_actor(
         request.getfixturevalue("ray_cluster")
     with launched(2) as running:
         straight = streamed(running, rows(4)) + streamed(running, rows(2))
-    with launched(2, backend=backend, place=partial(deployment, ForeignEngine)) as running:
-        assert streamed(running, rows(4)) + streamed(running, rows(2)) == straight
+    for engine in (ForeignEngine, StampingEngine):
+        with launched(2, backend=backend, place=partial(deployment, engine)) as running:
+            assert streamed(running, rows(4)) + streamed(running, rows(2)) == straight
+
+
+def test_a_call_knows_the_version_under_which_it_was_dispatched(tmp_path: Path) -> None:
+    def run(engine: type[Engine], second: int) -> Running:
+        return chain.given(first=1, second=second).compile(deployment(engine), dims={B: 4}).launch()
+
+    for second in (1, 3):
+        with run(Engine, second) as running:
+            straight = streamed(running, rows(9))
+        with run(StampingEngine, second) as running:
+            loader = iter(rows(9))
+            stream = running.stream(loader)
+            before = [values(next(stream)) for _ in range(3)]
+            folder = tmp_path / str(second)
+            folder.mkdir()
+            running.save(folder)
+        with run(StampingEngine, second) as running:
+            running.load(folder)
+            assert before + streamed(running, loader) == straight
+    with launched(None, place=one_pool) as running:
+        assert [values(running.step(batch))[0][0] for batch in rows(3)] == [0, 1, 2]
 
 
 # -- nothing is lost

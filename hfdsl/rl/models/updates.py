@@ -68,6 +68,10 @@ def policy_update(
     reference = None if experience.ref_log_probs is None else experience.ref_log_probs.tensor.to(ids.device)
     engine = None if experience.engine_log_probs is None else experience.engine_log_probs.tensor.to(ids.device)
 
+    stale = None
+    if experience.from_version is not None and experience.to_version is not None:
+        stale = (experience.to_version.tensor - experience.from_version.tensor).to(ids.device)[:, None]
+
     def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
         inputs = part.sequences(ids, width), part.sequences(mask, width), part.length
         log_probs, entropy = learner.module(*inputs, "differentiable" if loss.entropy else "detached")
@@ -79,6 +83,7 @@ def policy_update(
             reference_log_probs=None if reference is None else part.response(reference),
             entropy=entropy,
             engine_log_probs=None if engine is None else part.response(engine),
+            **({} if stale is None else {"staleness": stale[part.rows]}),
         )
         return {**policy_terms._asdict(), "entropy": entropy.detach()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 import hfdsl as hf
 from hfdsl.protocols.queueing import DISCIPLINES, Late
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import ActorMetrics, Outcome
+from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts, ScoredRollout
 from hfdsl.rl.dataflows.asynchronous import async_cispo, async_dapo, async_grpo, async_ppo
+from hfdsl.rl.functions import group_advantages, versions
 from hfdsl.rl.losses import Clip
 from tests.rl.dataflows.programs import ROLES, ROWS, SIZES
 from tests.rl.workers.tiny import FIXED, GENERATION, MODEL, RESPONSE, prompts
@@ -66,6 +68,46 @@ def test_a_loss_without_a_correction_needs_the_ratio_to_the_sampler(decoupled: b
     report = flow.check(placed(flow), SIZES)
     assert report.codes == (("HF750",) if decoupled else ())
     assert ("the loss Clip weighs nothing by the log-probs of sampling" in str(report)) == decoupled
+
+
+@hf.corrects("policy", lag=8)
+@dataclass(frozen=True, slots=True)
+class OnlyAsLate(Clip):
+    """Learns from the rows that are so many updates old, and from no others."""
+
+    updates: int = 0
+
+    def staleness_weights(self, staleness: torch.Tensor) -> torch.Tensor:
+        return (staleness == self.updates).float()
+
+
+@hf.dataflow
+def versioned(
+    prompts: Prompts,
+    actor: w.Actor,
+    reward: w.Reward,
+    sampler: w.Sampler,
+    *,
+    lag: int | None = 2,
+    late: Late | None = "wait",
+    updates: int = 0,
+) -> ActorMetrics:
+    """GRPO on the versions of its rows."""
+    questions = hf.repeat(prompts, 4)
+    rollout = sampler.generate(questions)
+    batch = hf.queue(hf.merge(ScoredRollout, rollout, reward.score(questions, rollout)), group=4, lag=lag, late=late)
+    rows = hf.merge(Experience, batch, group_advantages(batch, batch, group=4), versions(batch))
+    metrics = actor.update(rows, loss=OnlyAsLate(0.2, updates=updates))
+    hf.sync(actor, sampler)
+    return metrics
+
+
+@pytest.mark.parametrize("updates", [0, 2])
+def test_a_loss_reads_the_staleness_of_its_rows(updates: int) -> None:
+    with versioned.given(updates=updates).compile(placed(versioned), SIZES).launch("local") as running:
+        metrics = list(running.stream(prompts(ROWS, step) for step in range(4)))
+    norms = [step.grad_norm.value for step in metrics]
+    assert [norm > 0 for norm in norms] == [updates == min(step, 2) for step in range(4)]
 
 
 def _metrics(step: tuple[Any, ...]) -> ActorMetrics:
