@@ -42,7 +42,7 @@ class Coverage:
         return (*sizes, *cut_off, *(f"not judged: {text}" for text in self.not_judged))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """All findings of one check, errors first, each kind in the order of the program.
 
@@ -92,6 +92,17 @@ class Report:
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        listed = f": {', '.join(dict.fromkeys(self.codes))}" if self.findings else ""
+        count = len(self.errors)
+        return f"<report on '{self.dataflow}': {count} error{'' if count == 1 else 's'}{listed}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from hfdsl.types.html import preformatted  # not at the top: `import hfdsl` is kept fast
+
+        return preformatted(self.text())
 
     def json(self) -> str:
         """One object per finding, each on a line; then a ``summary`` of queues and omissions, where there are any."""

@@ -19,6 +19,7 @@ from hfdsl.plan.plan import Plan
 from hfdsl.plan.routes import phases
 from hfdsl.plan.show import show
 from hfdsl.plan.syncs import SyncTraffic, syncs
+from hfdsl.types.html import folded, preformatted
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from hfdsl.plan.timeline import Timeline
     from hfdsl.runtime.backend import Lowering
     from hfdsl.runtime.running import Running
+
+
+MAX_DRAWN = 40
+"""How many steps a picture in a notebook shows."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,6 +83,16 @@ class CompiledPlan(Plan):
     def __repr__(self) -> str:
         sizes = " ".join(f"{dim}={size}" for dim, size in self.dims.items())
         return f"<plan of '{self.name}': {len(self.steps)} steps{f', {sizes}' if sizes else ''}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the picture where it is not too large for a page, and the plan in print."""
+        if len(self.steps) > MAX_DRAWN:
+            return preformatted(str(self))
+        from hfdsl.tools.draw import picture  # late: an arrow from this room up to the tools
+
+        return (
+            f'<div style="overflow-x:auto">{picture(self)}</div>{folded(f"plan of {self.name!r} in print", str(self))}'
+        )
 
     def launch(
         self,

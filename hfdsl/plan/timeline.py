@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias
 from hfdsl.plan.payloads import DRIVER_PROCESS, Payload, Process
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.rows import RowTable
+from hfdsl.types.html import bars
 
 IntervalKind: TypeAlias = Literal["call", "fused", "wait", "driver"]
 """One node on a rank; several nodes in one call; waiting; work of the driver itself."""
@@ -63,7 +64,7 @@ class Imbalance(NamedTuple):
     balanced: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Timeline:
     """One step of a plan: intervals of every process, and what went from one to another.
 
@@ -81,6 +82,14 @@ class Timeline:
     transfers: tuple[TimedTransfer, ...] = ()
     levels: tuple[MemoryLevel, ...] = ()
     imbalances: Mapping[str, Imbalance] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<timeline of step {self.number} of '{self.plan}': {self.seconds:.3g} s, {len(self.nodes)} nodes>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a bar for each node, from its first rank's start to its last rank's end."""
+        title = f"step {self.number} of '{self.plan}', {self.seconds:.3g} s"
+        return bars(title, [(name, *ends) for name, ends in self.nodes.items()], self.seconds)
 
     @property
     def seconds(self) -> float:

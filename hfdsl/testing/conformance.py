@@ -25,6 +25,7 @@ from hfdsl.testing.compare import first_difference
 from hfdsl.testing.node_values import RESULT, eager_steps, observed
 from hfdsl.types.batches import Batch
 from hfdsl.types.dims import Dim
+from hfdsl.types.html import preformatted
 
 __tracebackhide__ = True  # pytest shows the user's own lines
 
@@ -141,7 +142,7 @@ class SuiteOutcome:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SuiteReport:
     """The outcomes of a backend; ``print(report)`` shows one line per program."""
 
@@ -157,6 +158,13 @@ class SuiteReport:
     def problems(self) -> tuple[SuiteOutcome, ...]:
         """Those that did not."""
         return tuple(outcome for outcome in self.outcomes if outcome.problem is not None)
+
+    def __repr__(self) -> str:
+        return f"<conformance of {self.backend!r}: {len(self.problems)} of {len(self.outcomes)} programs fail>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return preformatted(str(self))
 
     def __str__(self) -> str:
         names = list(dict.fromkeys(outcome.program for outcome in self.outcomes))

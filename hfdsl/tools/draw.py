@@ -19,6 +19,14 @@ def mermaid(plan: Plan) -> str:
     return flowchart(scene(plan))
 
 
+def picture(plan: Plan) -> str:
+    """The plan as SVG, for a page."""
+    from hfdsl.tools.layout import lay_out  # late, as below: Mermaid needs no layout
+    from hfdsl.tools.picture import svg
+
+    return svg(lay_out(folded(scene(plan))))
+
+
 def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Draw the plan into a file: pools side by side, stages from top to bottom, columns and bytes where they are read.
 

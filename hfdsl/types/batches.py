@@ -151,6 +151,14 @@ class Batch:
         columns = [f"{name}: {actual(value, fields[name])}" for name, value in self.__hf_columns__.items()]
         return f"{type(self).__name__}({', '.join(columns)})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: each column with its declaration and what it holds."""
+        from hfdsl.types.html import table  # not at the top: `import hfdsl` is kept fast
+
+        fields = schema(type(self)).fields
+        rows = [(name, fields[name], actual(value, fields[name])) for name, value in self.__hf_columns__.items()]
+        return table(type(self).__name__, ("column", "declared", "holds"), rows)
+
     # -- the interface by which protocols split and join rows
 
     def __hf_rows__(self) -> int:

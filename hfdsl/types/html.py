@@ -35,6 +35,28 @@ def table(title: str, head: Sequence[object], rows: Iterable[Sequence[object]], 
     return f"<div><p><b>{escaped(title)}</b></p>{grid}{notes}</div>"
 
 
+def bars(title: str, spans: Sequence[tuple[str, float, float]], end: float) -> str:
+    """Names with bars from a start to a stop, in seconds from 0 to ``end``, and how long each is.
+
+    >>> "left:25.00%;width:50.00%" in bars("step", [("f", 1.0, 3.0)], 4.0)
+    True
+    """
+    rows = []
+    for name, start, stop in spans[:MAX_ROWS]:
+        left, width = (100 * seconds / end if end > 0 else 0.0 for seconds in (start, stop - start))
+        bar = f"position:absolute;left:{left:.2f}%;width:{width:.2f}%;height:0.8em;background:#4c78a8"
+        area = f'<div style="position:relative;width:24em;height:0.8em"><div style="{bar}"></div></div>'
+        cells = escaped(name), area, escaped(f"{stop - start:.3g} s")
+        rows.append(f"<tr>{''.join(f'<td style={CELL!r}>{cell}</td>' for cell in cells)}</tr>")
+    left_out = f"<p>... and {len(spans) - MAX_ROWS:,} more</p>" if len(spans) > MAX_ROWS else ""
+    return f"<div><p><b>{escaped(title)}</b></p><table><tbody>{''.join(rows)}</tbody></table>{left_out}</div>"
+
+
+def folded(summary: str, text: str) -> str:
+    """A text that a click on its summary opens."""
+    return f"<details><summary>{escaped(summary)}</summary>{preformatted(text)}</details>"
+
+
 def preformatted(text: str) -> str:
     """A text with its line breaks and columns."""
     return f'<pre style="white-space:pre;line-height:1.3">{escaped(text)}</pre>'
