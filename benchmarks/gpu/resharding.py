@@ -25,8 +25,8 @@ from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.protocols.worker import RankContext
 from hfdsl.rl import workers as w
 from hfdsl.runtime.digests import digests
-from hfdsl.runtime.executor import build_worker
 from hfdsl.runtime.process_groups import ProcessCollectives, all_gather_single
+from hfdsl.runtime.role_workers import build_worker
 
 RANKS = 2
 GPUS = torch.cuda.is_available()

@@ -16,6 +16,7 @@ from hfdsl.protocols.offloading import not_offloadable
 from hfdsl.protocols.worker import PROCESSES_PER_SLOT, Worker
 from hfdsl.types.arguments import constructor_takes
 from hfdsl.types.batches import closest
+from hfdsl.types.numbers import checked_deadline
 
 W = TypeVar("W", bound=Worker, covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,6 +38,7 @@ class Placement(Generic[W]):
     gpu_memory: GpuMemory | None = None
     transport: Way | None = None
     offload: bool | None = None
+    deadline: float | None = None
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -71,6 +73,7 @@ def place(
     gpu_memory: str | Mapping[str, str] | None = None,
     transport: Way | None = None,
     offload: bool | None = None,
+    deadline: float | None = None,
     **kwargs: Any,
 ) -> Placement[W]:
     """Give a role its place; ``args`` and ``kwargs`` are for its constructor, on every rank.
@@ -84,10 +87,13 @@ def place(
     ``offload=True`` has the role keep its parameters, gradients and optimizer states in the host's memory while it is
     idle and others use its GPUs; by default, only if the GPUs would not hold all roles otherwise.
 
+    ``deadline`` is the seconds that the role's constructor, ``state()``, ``load_state()`` and each call of a method may
+    take, in place of the launch's; a method's own (``register``) comes before it. A late one ends the run (HF807).
+
     Raises:
         ResourceError: HF507 where ``pool`` is missing or no pool, or ``role`` is not a role class, HF501 where ``mesh``
             is none, HF504 where ``gpu_memory`` is no amount, HF524 where ``transport`` is none, HF525 where the role
-            cannot be offloaded.
+            cannot be offloaded, HF931 where ``deadline`` is no positive number.
 
     >>> import hfdsl as hf
     >>> class Actor(hf.Worker): ...
@@ -113,6 +119,8 @@ def place(
         reason = not_offloadable(role) if pool.use_gpu else f"pool '{pool.name}' has no GPUs"
         if reason is not None:
             raise ResourceError("HF525", f"place({role.__name__}): offload=True, and {reason}")
+    if deadline is not None:
+        deadline = checked_deadline(deadline, f"place({role.__name__}): deadline=")
     mesh = mesh or Mesh(dp=pool.world_size)
     return Placement(
         role=role,
@@ -124,6 +132,7 @@ def place(
         gpu_memory=memory,
         transport=transport,
         offload=offload,
+        deadline=deadline,
         span=caller_span(),
     )
 

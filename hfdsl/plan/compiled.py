@@ -108,13 +108,16 @@ class CompiledPlan(Plan):
 
         ``backend="local"`` simulates all ranks in this process, ``"ray"`` makes worker groups on the Ray cluster that
         is connected (or starts one); a lowering of your own may stand in their place. ``seed`` is the root of every
-        random stream; ``timeout`` (seconds) bounds placing and starting, ``deadline`` one step. ``worker_env`` adds
+        random stream; ``timeout`` (seconds) bounds placing and starting, ``deadline`` one step and, unless a method or
+        the placement of its role has its own, each call, constructors too. ``worker_env`` adds
         environment variables to Ray workers. With ``retries`` the run goes on after it has lost processes: the step is
         repeated, with the same values.
 
         Raises:
             ResourceError: HF502, HF505 where the cluster cannot hold the pools.
             RoleError: HF806 where a role's constructor raises.
+            ResourceError: HF931 where ``deadline`` is no positive number.
+            DeadlineError: HF807 where a role's constructor takes longer than its deadline.
             HfError: HF807 where Ray knows a cluster's address, but nothing answers there.
         """
         from hfdsl.runtime.launch import launch  # late: the one arrow from this room up to the runtime

@@ -50,6 +50,7 @@ from hfdsl.deploy.pools import devices
 from hfdsl.graph.columns import columns_read, origins
 from hfdsl.graph.program import Filter, Input
 from hfdsl.graph.signatures import VALUE
+from hfdsl.plan.deadlines import step_deadline
 from hfdsl.plan.payloads import Payload
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.rows import runtime_queries
@@ -186,6 +187,8 @@ def segments(
         if (
             last is not None
             and plan.optimize.fusion
+            and step_deadline(plan, step) is None
+            and step_deadline(plan, last.steps[0]) is None  # one with a deadline is a segment of its own
             and _may_join(step, last, waits, received, readers, short, plan.split.of)
         ):
             ranks = tuple(sorted({*last.ranks, *step.ranks}))

@@ -17,6 +17,7 @@ from hfdsl.protocols.placement import AxisPlacement, Sharded
 from hfdsl.protocols.predefined import ALL_TO_ALL, ONE_TO_ALL
 from hfdsl.protocols.protocol import Gives, Protocol
 from hfdsl.types.batches import closest
+from hfdsl.types.numbers import checked_deadline
 from hfdsl.types.rows import Grouped, Independent, IndependentRows, RowDependence, WholeRows, group_size
 
 P = ParamSpec("P")
@@ -46,6 +47,7 @@ class Registration:
     rows: RowDependence = Independent
     leaves: tuple[tuple[str, AxisPlacement], ...] = ()
     balance: str | None = None
+    deadline: float | None = None
 
     @property
     def meaning(self) -> Protocol | Functions:
@@ -129,6 +131,7 @@ class _Options(TypedDict, total=False):
     rows: RowDependence
     leaves: Mapping[str, AxisPlacement] | None
     balance: None
+    deadline: float | None
 
 
 class _SplitOptions(TypedDict, total=False):
@@ -139,6 +142,7 @@ class _SplitOptions(TypedDict, total=False):
     rows: RowDependence
     leaves: Mapping[str, AxisPlacement] | None
     balance: str | None
+    deadline: float | None
 
 
 # The overloads tell a type checker the kinds: a joined output keeps its type, a list becomes PerRank or PerStage. The
@@ -184,6 +188,7 @@ def register(
     rows: RowDependence = Independent,
     leaves: Mapping[str, AxisPlacement] | None = None,
     balance: str | None = None,
+    deadline: float | None = None,
 ) -> Any:
     """Say how a role method is dispatched, run and collected; the function itself is left as it is.
 
@@ -191,12 +196,13 @@ def register(
     ``leaves`` says along which mesh axes the body leaves its output otherwise than a split, pipelined model does:
     ``{"tp": hf.Partial("sum")}``. ``balance`` names a column that weighs the rows, such as a mask of their tokens: a
     plan gives every chunk the same number of rows and about the same weight; readers of the result see it in the
-    caller's order. (A column that two arguments have is written ``"rollout.mask"``.)
+    caller's order. (A column that two arguments have is written ``"rollout.mask"``.) ``deadline`` is the seconds that a
+    call may take once what it reads exists, in place of the deadline of the role's placement or of the launch.
 
     Raises ``DefinitionError`` (HF112 for a mode without its functions, HF113 for rows, HF118 for what is no method) and
     ``ProtocolError`` (HF409 for ``leaves`` along an axis that the protocol does not have, HF410 for RANK_ZERO with
     anything but whole values, HF412 for an unknown mode, HF418 for padding and HF425 for balancing without split and
-    join).
+    join), and ``ResourceError`` (HF931) for a deadline that is no positive number.
 
     >>> class Critic:
     ...     @register(Dispatch.THREE_D_PROTO, pad="repeat_last")
@@ -205,7 +211,17 @@ def register(
     >>> registered_methods(Critic)["values"].name
     '3D_PROTO'
     """
-    registration = Registration(_mode(dispatch_mode), execute_mode, blocking, pad, rows, balance=balance)
+    if deadline is not None:
+        deadline = checked_deadline(deadline, "register: deadline=")
+    registration = Registration(
+        dispatch_mode=_mode(dispatch_mode),
+        execute_mode=execute_mode,
+        blocking=blocking,
+        pad=pad,
+        rows=rows,
+        balance=balance,
+        deadline=deadline,
+    )
     _check(registration)
     registration = replace(registration, leaves=_leaves(registration, leaves))
 

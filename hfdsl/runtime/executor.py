@@ -34,14 +34,12 @@ seeded by call, from (seed, step, call, rank), so it does not matter which proce
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hfdsl.deploy.deployment import Deployment
-from hfdsl.errors import HfError, RoleError, WiringError
+from hfdsl.errors import RoleError, WiringError
 from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.program import Constant, Input, Ref
 from hfdsl.graph.value_checks import check_finite_arguments, check_finite_result
@@ -53,13 +51,12 @@ from hfdsl.protocols.call import Call, in_call, seed_streams, seeded
 from hfdsl.protocols.collectives import Collectives, without_peers
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.ranges import RowRanges
-from hfdsl.protocols.worker import RankContext, current_rank
+from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.body_results import detached, planned_widths, result_columns
 from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
-from hfdsl.runtime.offloader import Offloader
 from hfdsl.runtime.recording import Recorder
 from hfdsl.runtime.role_errors import role_error
-from hfdsl.runtime.state_files import FlatState, StateWriter, load_worker, unflatten_state, worker_state
+from hfdsl.runtime.role_workers import RoleWorkers
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
 from hfdsl.runtime.store_files import read_stores, write_stores
 from hfdsl.runtime.syncs import exchanging, exported_columns, loaded_weights, loading
@@ -72,27 +69,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REMEMBERED_SAVES = 16
-"""How many folders before the newest a process remembers, with the files that it wrote there."""
-
-
-def build_worker(deployment: Deployment, role: str, context: RankContext, seed: int) -> Any:
-    """The worker of a role, for a rank."""
-    placement = deployment[role]
-    # Not by rank: the replicas of a model start out equal. A role that wants them to differ has ``self.rank``.
-    start = Call(seed, 0, -1 - sorted(deployment).index(role), 0)
-    token = current_rank.set(context)
-    try:
-        with seeded(start):
-            return placement.role(*placement.args, **placement.kwargs)
-    finally:
-        current_rank.reset(token)
-
 
 class Executor:
     """One rank of a process group, or the driver. ``run`` does this rank's part of a segment.
 
-    With ``own_process`` no other rank draws random numbers in this process, so their streams need not be put back.
+    It builds the workers of ``roles``; others are built by ``workers.construct``. With ``own_process`` no other rank
+    draws random numbers in this process, so their streams need not be put back.
     """
 
     def __init__(
@@ -112,7 +94,7 @@ class Executor:
         self._exchanging: dict[str, frozenset[int]] = {}
         self._widths: dict[tuple[str, int], Mapping[Any, Size]] = {}  # by step, of its result's dims
         self._steps: dict[tuple[str, int], Step] = {}
-        self._offloader = Offloader(context.rank)
+        self.workers = RoleWorkers(plan.deployment, context, seed, collectives)
         self._stores: dict[tuple[str, int], Store] = {}  # by plan and step, of those that may be in flight
         self.store = self._shared_store = Store()  # the latter of all steps that run one after another
         self.add(plan)
@@ -120,60 +102,25 @@ class Executor:
         self._current_step: tuple[str, int] | None = None
         self._recorder: Recorder | None = None
         self._export_digests = ExportDigests()
-        self._writers: dict[str, StateWriter] = {}
-        self._workers: dict[str, Any] = {}
-        for name in roles:
-            self._workers[name] = self._build(name, context, collectives)
-            self._offloader.built(name, self._workers[name])  # before the next worker needs the memory
+        for role in roles:
+            self.workers.construct(role)
 
     def add(self, plan: Plan) -> None:
         """Add another plan of the same deployment: its steps run on the same workers."""
         self._plans[plan.name] = plan
         self._exchanging[plan.name] = exchanging(plan)
-        self._offloader.add(plan)
+        self.workers.offloader.add(plan)
         self._steps |= {(plan.name, step.node): step for step in plan.steps}
         self._widths |= {(plan.name, step.node): planned_widths(plan, step) for step in plan.steps}
 
-    def _build(self, name: str, context: RankContext, collectives: Collectives | None) -> Any:
-        placement = self._deployment[name]
-        context = replace(context, mesh=placement.mesh, collectives=collectives)
-        try:
-            return build_worker(self._deployment, name, context, self._seed)
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            raise role_error(f"{name}.__init__ ({placement.role.__name__})", self._rank, None, error) from None
-
     # -- states and recordings -----------------------------------------------------------------------------------------
 
-    def save(self, folder: str, background: bool) -> None:
-        """Begin to write each worker's state into a folder; in the ``background``, of a copy that no step changes.
-
-        Raises:
-            RoleError: HF806 where ``state()`` raises.
-            CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved.
-        """
-        states = {name: self._call_role(name, "state", worker_state, background) for name in self._workers}
-        self._writers = dict(list(self._writers.items())[-REMEMBERED_SAVES:])
-        self._writers[folder] = StateWriter(folder, {name: state for name, state in states.items() if state})
-
-    def saved(self, folder: str, wait: float) -> dict[str, dict[str, str]] | None:
-        """By role, the file of the state being written to a folder; None where it is not done in ``wait`` seconds.
-
-        Raises:
-            CheckpointError: HF906 where a file cannot be written.
-        """
-        return self._writers[folder].files(wait)
-
-    def load(self, folder: str, saved: Mapping[str, Mapping[str, str]]) -> None:
-        """Load the workers' states.
-
-        Raises:
-            RoleError: HF806 where ``load_state()`` raises.
-            CheckpointError: HF905 where a worker's state is missing, HF906 where a file is damaged.
-        """
+    def load(self, folder: str, saved: Mapping[str, Mapping[str, str]], roles: Iterable[str]) -> None:
+        """Load the states of these roles' workers, between steps; errors as for ``RoleWorkers.load``."""
         self._stores.clear()
         self._current_step = None
-        for name in self._workers:
-            self._call_role(name, "load_state", load_worker, folder, saved.get(name))
+        for role in roles:
+            self.workers.load(role, folder, saved.get(role))
 
     def save_queues(self, folder: str, plan: str, pending: Mapping[int, Sequence[PayloadContent]]) -> dict[str, str]:
         """Write what this process holds of steps in progress, with payloads that it has not received yet.
@@ -200,26 +147,6 @@ class Executor:
         values = {node: value for node, _, value in self._stores[plan, number].own_values()}
         nodes = {node.id: node.op for node in self._plans[plan].graph.inputs if isinstance(node.op, Input)}
         return {node: rebuild(op.record, dict(values[node].columns)) for node, op in nodes.items()}
-
-    def copy_states(self) -> dict[str, FlatState]:
-        """Each worker's state; its tensors may be the worker's own, so the caller copies them before the next call.
-
-        Raises:
-            RoleError: HF806 where ``state()`` raises.
-            CheckpointError: HF908 where a role that trains has no state, or one that cannot be copied.
-        """
-        states = {name: self._call_role(name, "state", worker_state, False) for name in self._workers}
-        return {name: state for name, state in states.items() if state is not None}
-
-    def restore(self, states: Mapping[str, FlatState]) -> None:
-        """Load copies of the workers' states, and forget the step that was under way.
-
-        Raises:
-            RoleError: HF806 where ``load_state()`` raises.
-        """
-        self.forget_step()
-        for name, state in states.items():
-            self._call_role(name, "load_state", _load_state, state)
 
     def forget_step(self) -> None:
         """Drop what a step that is to be repeated has left here, and the specs: the new processes have none."""
@@ -249,7 +176,7 @@ class Executor:
                 places = HeldBoxes.of(self._steps.values(), role, sync.state)
                 return rank_digests(worker, sync.state, self._rank, dtypes, places)
 
-        digests: Digests | None = self._call_role(role, "held_weights", taken)
+        digests: Digests | None = self.workers.call(role, "held_weights", taken)
         return digests
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
@@ -259,18 +186,7 @@ class Executor:
     def of_worker(self, role: str, function: Callable[[Any], T]) -> T:
         """What a function gives for the worker of a role, outside of any step."""
         with in_call(Call(self._seed, 0, -1, self._rank)):
-            return function(self._workers[role])
-
-    def _call_role(self, role: str, method: str, function: Callable[..., Any], *args: Any) -> Any:
-        """What ``function(role, worker, *args)`` returns; where the role has the method, all of it is loaded."""
-        worker = self._workers[role]
-        try:
-            with self._offloader.all_of(role) if hasattr(worker, method) else nullcontext():
-                return function(role, worker, *args)
-        except HfError:
-            raise
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            raise role_error(f"{role}.{method} ({type(worker).__name__})", self._rank, None, error) from None
+            return function(self.workers[role])
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -297,7 +213,7 @@ class Executor:
         else:
             self.store = self._shared_store
             self.store.clear()
-        self._offloader.begin(plan, step_number)
+        self.workers.offloader.begin(plan, step_number)
         # Routes below zero were those of one step alone; what is still to run of it comes with its spec.
         self._specs = {key: spec for key, spec in self._specs.items() if key[1] >= 0}
 
@@ -330,7 +246,7 @@ class Executor:
         for node in task.steps:
             step, began = self._steps[call.plan, node], time.time()
             index = step.ranks.index(self._rank)
-            self._offloader.before(step, call.step)
+            self.workers.offloader.before(step, call.step)
             arguments = dict(dispatched) if dispatched is not None else _arguments(step, index, reader)
             try:
                 columns = self._call_body(call, step, index, arguments, spec.table)
@@ -345,7 +261,7 @@ class Executor:
                 self.store.put(node, step.layout.holders.index(self._rank), values[node])
             for read_last_here in task.drops.get(node, ()):
                 self.store.drop(read_last_here)
-            self._offloader.after(call.plan, node, call.step)
+            self.workers.offloader.after(call.plan, node, call.step)
             absent = tuple(name for name, value in columns.items() if value is None)
             calls.append(CallResult(step.label, self._rank, began, time.time(), absent))
         # What earlier calls of this step shared may be read at any time, so no body may have written into it; what this
@@ -400,13 +316,13 @@ class Executor:
             rows_version=rows_version,
         )
         current_row = _row_name(current)
-        body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
+        body = step.signature.body if step.role is None else getattr(self.workers[step.role], step.signature.name)
         if self._recorder is not None:
             body = self._recorder.around(step.label, current, body)
-        if step.parts and step.role is not None and hasattr(self._workers[step.role], "held_weights"):
-            body = partial(self._workers[step.role].held_weights, step.parts[0].state)  # the method returns whole ones
+        if step.parts and step.role is not None and hasattr(self.workers[step.role], "held_weights"):
+            body = partial(self.workers[step.role].held_weights, step.parts[0].state)  # the method returns whole ones
         if step.sync is not None and step.role is not None:
-            worker = self._workers[step.role]
+            worker = self.workers[step.role]
             body, arguments = loading(step, worker, body, arguments, in_place=self._recorder is None)
         peers: AbstractContextManager[None] = nullcontext()
         if self._collectives and step.role and len(step.ranks) < self._deployment[step.role].mesh.world_size:
@@ -419,7 +335,7 @@ class Executor:
             try:
                 result = body(**arguments)
                 if self._export_digests and step.role is not None:
-                    self._export_digests.take(step, self._workers[step.role], result)
+                    self._export_digests.take(step, self.workers[step.role], result)
             except RoleError:
                 raise
             except Exception as error:  # noqa: BLE001  # the user's code may raise anything
@@ -429,10 +345,6 @@ class Executor:
         if step.custom is not None or self._rank in step.layout.holders:  # others are never looked at
             check_finite_result(step.label, step.signature, columns, current_row)
         return columns
-
-
-def _load_state(_: str, worker: Any, state: FlatState) -> None:
-    worker.load_state(unflatten_state(state))
 
 
 def _row_name(call: Call) -> Callable[[int], str]:

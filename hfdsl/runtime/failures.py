@@ -49,20 +49,27 @@ BROKEN_CONNECTION = re.compile(
 """What errors say that a peer's death causes."""
 
 BODY_CALLERS = {
-    "executor.py": ("_call_body", "_call_role", "_load_state", "build_worker"),
+    "executor.py": ("_call_body",),
+    "role_workers.py": ("build_worker", "_load_state"),
     "state_files.py": ("worker_state", "load_worker"),
 }
 """The functions of this folder that call what a user wrote."""
 
-WAITING = ("protocols/collectives.py", "runtime/process_groups.py", "torch/distributed/", "runtime/broadcast.py")
+WAITING = (
+    "protocols/collectives.py",
+    "runtime/process_groups.py",
+    "torch/distributed/",
+    "runtime/broadcast.py",
+    "runtime/exchange.py",
+)
 """Files whose functions wait for other ranks."""
 
 
 class Called(NamedTuple):
-    """A call of a rank that was submitted: the labels of its steps, the number of the run's step, and when."""
+    """A call of a rank that was submitted: its labels, the number of the run's step if it is of one, and when."""
 
     labels: str
-    step: int
+    step: int | None
     time: float
 
     @classmethod
@@ -89,7 +96,8 @@ def lost_process(
         when = ""
         if call is not None:
             seconds = time.monotonic() - call.time
-            when = f" in step {call.step}, in {call.labels}, {seconds:.1f} s after it was called"
+            step = "" if call.step is None else f" in step {call.step},"
+            when = f"{step} in {call.labels}, {seconds:.1f} s after it was called"
         parts.append(f"rank {rank} of '{group}' died{when}: {report}")
     text = "; ".join(parts)
     waiting = [process for process, call in running.items() if process not in dead and call.labels in text]

@@ -17,6 +17,7 @@ from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.recovery import RecoverableBackend, Recovery
 from hfdsl.runtime.running import Running
+from hfdsl.types.numbers import checked_deadline
 
 
 class LaunchedError(BaseException):
@@ -51,12 +52,13 @@ def launch(
     Locally no process can be lost, so ``retries`` change nothing there.
 
     Raises:
-        ResourceError: HF518 for an unknown backend, HF801 for a module of the program that workers cannot import; see
-            ``CompiledPlan.launch`` for the others.
+        ResourceError: HF931 for a deadline that is no positive number, HF518 for an unknown backend, HF801 for a module
+            of the program that workers cannot import; see ``CompiledPlan.launch`` for the others.
         WiringError: HF802 where the program holds what cannot be sent to another process.
     """
     if _loading.get():
         raise LaunchedError
+    deadline = checked_deadline(deadline, "launch(deadline=)")
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed))
     if backend == "ray":

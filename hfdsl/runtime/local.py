@@ -269,11 +269,18 @@ class LocalBackend:
     def save(self, folder: str, background: bool) -> None:
         """Rank after rank, in turns: a rank may call its peers."""
         for group, executors in self._executors.items():
-            self._together(group, [partial(executor.save, folder, background) for executor in executors])
+            for role in self._roles[group]:
+                self._together(
+                    group, [partial(executor.workers.take_state, role, background) for executor in executors]
+                )
+            for executor in executors:
+                executor.workers.save(folder)
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """The files of all ranks."""
-        return files_by_role([executor.saved(folder, wait) for executor in group] for group in self._executors.values())
+        return files_by_role(
+            [executor.workers.saved(folder, wait) for executor in group] for group in self._executors.values()
+        )
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """Load the states of all ranks."""
@@ -281,7 +288,9 @@ class LocalBackend:
             files = {role: saved[role] for role in self._roles[group] if role in saved}
             by_rank = [{role: ranks[rank] for role, ranks in files.items()} for rank in range(len(executors))]
             pairs = zip(executors, by_rank, strict=True)
-            self._together(group, [partial(executor.load, folder, states) for executor, states in pairs])
+            self._together(
+                group, [partial(executor.load, folder, states, self._roles[group]) for executor, states in pairs]
+            )
 
     def save_queues(
         self, folder: str, plan: str, pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class RankProcess(Worker):
     """One process of a plan: an executor behind an actor."""
 
-    def __init__(self, plan: Plan, group: str, roles: tuple[str, ...], seed: int, patience: float) -> None:
+    def __init__(self, plan: Plan, group: str, seed: int, patience: float) -> None:
         context = RankContext.from_env()
         collectives = ProcessCollectives(
             context.rank, context.world_size, context.master_addr, context.master_port, patience
@@ -51,7 +51,7 @@ class RankProcess(Worker):
         self._executor = Executor(
             plan=plan,
             group=group,
-            roles=roles,
+            roles=(),
             context=context,
             seed=seed,
             collectives=collectives,
@@ -63,21 +63,29 @@ class RankProcess(Worker):
         self._exchanges: dict[tuple[int, ...], list[Exported]] = {}
         self._failed: Exception | None = None
 
+    def construct(self, role: str) -> None:
+        """Build the worker of a role."""
+        self._executor.workers.construct(role)
+
     def add(self, plan: Plan) -> None:
         """Add another plan of the same deployment."""
         self._executor.add(plan)
 
-    def save(self, folder: str, background: bool) -> None:
-        """Begin to write the states of this process's workers."""
-        self._executor.save(folder, background)
+    def take_state(self, role: str, copies: bool) -> None:
+        """Keep a worker's state for the next ``save`` or ``copy_states``."""
+        self._executor.workers.take_state(role, copies)
+
+    def save(self, folder: str) -> None:
+        """Begin to write the states that were taken."""
+        self._executor.workers.save(folder)
 
     def saved(self, folder: str, wait: float) -> dict[str, dict[str, str]] | None:
         """The files of these states."""
-        return self._executor.saved(folder, wait)
+        return self._executor.workers.saved(folder, wait)
 
-    def load(self, folder: str, saved: dict[str, dict[str, str]]) -> None:
-        """Load them."""
-        self._executor.load(folder, saved)
+    def load(self, role: str, folder: str, file: dict[str, str] | None) -> None:
+        """Load a worker's state."""
+        self._executor.load(folder, {} if file is None else {role: file}, (role,))
 
     def save_queues(self, folder: str, plan: str, counts: list[list[int]], *payloads: Any) -> dict[str, str]:
         """Write what this process holds of steps in progress; ``counts`` says how many payloads each of them has."""
@@ -91,13 +99,14 @@ class RankProcess(Worker):
         self._executor.load_queues(folder, plan, file)
 
     def copy_states(self) -> tuple[None, StateCopy]:
-        """The states of this process's workers, copied on their way to the object store; None says that they are."""
-        return None, StateCopy(self._executor.copy_states())
+        """The states that were taken, copied on their way to the object store; None says that they are."""
+        return None, StateCopy(self._executor.workers.copy_states())
 
-    def restore(self, states: Mapping[str, FlatState]) -> None:
-        """Load such copies."""
+    def restore(self, role: str, states: Mapping[str, FlatState]) -> None:
+        """Load the copy of a worker's state."""
         self.forget_step()
-        self._executor.restore(states)
+        if role in states:
+            self._executor.workers.restore(role, states[role])
 
     def forget_step(self) -> None:
         """Drop what a step that is to be repeated has left here."""

@@ -155,7 +155,7 @@ class Running:
                 self._processes.broken = f"a load of '{folder}' ({type(error).__name__})"
                 raise
         self._stream = None  # what was in flight belongs to the states before
-        backend.driver.load(place, {})
+        backend.driver.load(place, {}, ())
         self._processes.syncs.forget()
         known = self._processes.steps
         self._processes.restored = {name: n for name, n in manifest.steps.items() if name not in known}

@@ -82,6 +82,8 @@ class RayWorkerGroup:
     when a constructor raises, ``DeadlineError`` (HF807) when it takes too long.
     """
 
+    _deadline_of_call = False  # whether `with_deadline` set the waiter's
+
     def __init__(
         self,
         resource_pool: RayResourcePool,
@@ -208,6 +210,8 @@ class RayWorkerGroup:
     def with_deadline(self, seconds: float | None) -> Self:
         """The same group, whose blocking calls and futures wait for so many seconds; None waits without end.
 
+        It comes before the deadline that a method is registered with, and that one before the group's.
+
         ``group.with_deadline(30).update(batch)`` is one call with a deadline of its own. A late call still runs in
         its workers, and later calls queue behind it: shut the group down, or wait again.
 
@@ -215,7 +219,7 @@ class RayWorkerGroup:
             ResourceError: HF931 for what is no positive number.
         """
         group = type(self).__new__(type(self))
-        group.__dict__.update(self.__dict__, _waiter=self._waiter.within(seconds))
+        group.__dict__.update(self.__dict__, _waiter=self._waiter.within(seconds), _deadline_of_call=True)
         return group
 
     # -- calls by name -------------------------------------------------------------------------------------------------
@@ -281,7 +285,7 @@ class RayWorkerGroup:
             return self._call_functions(target, registration, meaning, args, kwargs)
         if on_zero:
             ref = self.execute_rank_zero_async(name, *args, **kwargs)
-            return self._wait([ref], name)[0] if registration.blocking else ref
+            return self._waiter_of(name).fetch([ref], site.method)[0] if registration.blocking else ref
         check_arguments(target.bare, site.method, args, kwargs)
         if meaning.splits:
             args, kwargs = tuple(map(as_future, args)), {key: as_future(value) for key, value in kwargs.items()}
@@ -302,7 +306,7 @@ class RayWorkerGroup:
         if meaning.joins:
             unit = None if isinstance(registration.rows, WholeRows) else registration.group_size
             output = JoinedOutput(f"the output of {site.method}", row_split, unit, collected)
-            future = Future(tuple(refs), output, self._waiter)
+            future = Future(tuple(refs), output, self._waiter_of(name))
             return future.get() if registration.blocking else future
         if not registration.blocking:
             return [refs[rank] for rank in collected]
@@ -368,7 +372,14 @@ class RayWorkerGroup:
         ]
 
     def _wait(self, refs: Sequence[ObjectRef[Any]], name: str) -> list[Any]:
-        return self._waiter.fetch(refs, self._site(name).method)
+        return self._waiter_of(name).fetch(refs, self._site(name).method)
+
+    def _waiter_of(self, name: str) -> Waiter:
+        """Waits for calls of a method: with its own deadline, unless ``with_deadline`` says otherwise."""
+        registration = self._methods[name][1] if name in self._methods else None
+        if registration is None or registration.deadline is None or self._deadline_of_call:
+            return self._waiter
+        return self._waiter.within(registration.deadline)
 
     def _target(self, name: str) -> Target:
         if name not in self._targets:

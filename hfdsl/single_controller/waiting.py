@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from hfdsl.errors import DeadlineError, HfError, LostProcessError, ResourceError, RoleError
 from hfdsl.single_controller.stacks import Frame, WatchedProcess, grouped, listed, stacks
+from hfdsl.types.numbers import is_duration
 
 DEADLINE_SECONDS: Final = 1800.0
 """Seconds that a blocking call may take unless a group or a call says otherwise; the default of a launch, too."""
@@ -104,7 +104,7 @@ def checked_deadline(seconds: float | None) -> float | None:
     """A deadline as a number of seconds, None for no end; ``ResourceError`` (HF931) for anything else."""
     if seconds is None:
         return None
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not (isfinite(seconds) and seconds > 0):
+    if not is_duration(seconds):
         raise ResourceError(
             "HF931", f"a deadline is a positive number of seconds, or None to wait without end; got {seconds!r}"
         )
@@ -150,7 +150,8 @@ class Waiter:
             f"{what} was not done after {seconds:g} s on {len(late)} of {len(refs)} ranks:\n  "
             + "\n  ".join(grouped(doing))
             + "\nA body may wait for a peer, or needs longer: RayWorkerGroup(..., deadline=...) sets the time for all "
-            "calls, group.with_deadline(seconds) for one. The call is still running."
+            "calls, register(..., deadline=...) for a method, group.with_deadline(seconds) for one call. "
+            "The call is still running."
         )
 
 

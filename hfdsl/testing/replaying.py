@@ -37,7 +37,6 @@ from hfdsl.protocols.call import Call, in_call, seeded
 from hfdsl.protocols.collectives import AxisGroup, copied
 from hfdsl.protocols.state import effects_of
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.executor import build_worker
 from hfdsl.runtime.recording import (
     ARGUMENTS,
     COLLECTIVES,
@@ -52,6 +51,7 @@ from hfdsl.runtime.recording import (
     read,
     read_header,
 )
+from hfdsl.runtime.role_workers import build_worker
 from hfdsl.runtime.saving import read_manifest
 from hfdsl.runtime.state_files import load_worker
 from hfdsl.testing.compare import Difference, first_difference

@@ -12,6 +12,8 @@ from math import isqrt, log10
 from reprlib import Repr
 from typing import TypeGuard
 
+from hfdsl.errors import ResourceError
+
 UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 MAX_DIVISOR = 2**16
@@ -23,6 +25,10 @@ MAX_LISTED = 12
 
 MAX_COUNT = 2**63 - 1
 """The largest count: what an array can have of anything."""
+
+
+MAX_SECONDS = 2_000_000
+"""The longest deadline, 23 days: libraries count waits in milliseconds, in 32 bits."""
 
 
 def is_count(value: object, least: int = 1) -> TypeGuard[int]:
@@ -42,6 +48,27 @@ def count_range(*values: object, least: int = 1) -> str:
     """
     above = any(isinstance(value, int) and value > MAX_COUNT for value in values)
     return "a whole number of at most 2**63 - 1" if above else f"a whole number of at least {least}"
+
+
+def is_duration(value: object) -> TypeGuard[int | float]:
+    """Whether this is a positive number of seconds, not more than ``MAX_SECONDS``.
+
+    >>> is_duration(0.5), is_duration(0), is_duration(True), is_duration(float("nan")), is_duration("30")
+    (True, False, False, False, False)
+    """
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MAX_SECONDS
+
+
+def checked_deadline(seconds: object, what: str) -> float:
+    """A deadline in seconds, of which a message says ``what`` it is.
+
+    Raises:
+        ResourceError: HF931 where it is no positive number.
+    """
+    if is_duration(seconds):
+        return float(seconds)
+    most = f" of at most {MAX_SECONDS}" if isinstance(seconds, (int, float)) and seconds > MAX_SECONDS else ""
+    raise ResourceError("HF931", f"{what} is a positive number of seconds{most}, got {brief(seconds)}")
 
 
 def in_digits(number: Fraction | int) -> str:

@@ -57,6 +57,8 @@ def fail(label: str, worker: Role) -> None:
         raise ValueError("bad numbers")
     elif how == "hang":
         hang()
+    elif how == "slow":
+        time.sleep(3)
     elif how == "skip":
         worker.skips = True
 
@@ -76,6 +78,7 @@ class Role(hf.Worker):
 
 class Actor(Role):
     def __init__(self) -> None:
+        fail("actor.__init__", self)
         self.weight = torch.ones(())
 
     @register(Dispatch.DP_PROTO)
@@ -96,6 +99,7 @@ class Actor(Role):
         return {"weight": self.weight}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        fail("actor.load_state", self)
         self.weight = state["weight"]
 
 
@@ -120,11 +124,11 @@ def ppo(prompts: Prompts, actor: Actor, critic: Critic, reward: Reward) -> Metri
     return actor.update(rollout, values, scores)
 
 
-def deployment(split: bool) -> hf.Deployment:
+def deployment(split: bool, *, actor_deadline: float | None = None) -> hf.Deployment:
     """All roles in one pool, or a pool for each."""
     pools = [hf.ResourcePool([2], use_gpu=False) for _ in range(3 if split else 1)]
     return hf.Deployment(
-        actor=hf.place(Actor, pool=pools[0]),
+        actor=hf.place(Actor, pool=pools[0], deadline=actor_deadline),
         critic=hf.place(Critic, pool=pools[-1]),
         reward=hf.place(Reward, pool=pools[1 if split else 0]),
     )
@@ -133,4 +137,4 @@ def deployment(split: bool) -> hf.Deployment:
 def shorten_deadline(running: Running, seconds: float) -> None:
     """Set the deadline of the next steps: the first one, in which processes import and meet, takes far longer."""
     backend: Any = running._processes.backend
-    backend._deadline = seconds
+    backend._calls.seconds = seconds

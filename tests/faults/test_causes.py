@@ -76,6 +76,6 @@ def test_who_failed_is_named(tmp_path: Path, label: str, rank: int, how: str, sp
 def test_a_copy_of_states_that_hangs_ends_at_the_deadline(tmp_path: Path, ray_cluster: Any) -> None:
     (tmp_path / "actor.state 1").write_text("hang")
     plan = ppo.compile(deployment(False))
-    late = r"HF807: 1 of 2 copies of states were not done after 6 s(?s:.*)\n  rank 1 of .*: runs state \("
+    late = r"HF807: 'actor.state' was not done after 6 s on 1 of 2 ranks(?s:.*)\n  rank 1 of .*: runs state \("
     with pytest.raises(DeadlineError, match=late):
         plan.launch("ray", worker_env={FOLDER: str(tmp_path)}, deadline=6.0, retries=hf.Retries())

@@ -313,9 +313,9 @@ def test_work_between_steps_has_a_deadline(ray_cluster: Any, tmp_path: Path) -> 
     evaluation = renamed(p.fails, "evaluation").compile(plan.deployment, {p.B: 4, p.P: 2, p.R: 3})
     with plan.launch("ray", deadline=120.0) as running:
         backend: Any = running._processes.backend
-        backend._deadline = 5.0
-        backend._every_worker[0].__ray_call__.remote(lambda self: time.sleep(60))
-        late = r"HF807: 1 of 2 processes were not done after 5 s"
+        backend._calls.seconds = 5.0
+        next(iter(backend._groups.values())).workers[0].__ray_call__.remote(lambda self: time.sleep(60))
+        late = r"HF807: taking another plan was not done after 5 s on 1 of 2 ranks of 'actor\+reward'; (?s:.*)launch\("
         with pytest.raises(HfError, match=late):
             running.also(evaluation)
         with pytest.raises(HfError, match=late):

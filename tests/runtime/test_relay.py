@@ -89,7 +89,7 @@ class Through:
 
     def start(self, kind: type[Relays]) -> None:
         workers = {name: group.workers for name, group in self.backend._groups.items()}
-        self.known[kind] = kind(workers, self.backend._hosts, self.backend._time_left)
+        self.known[kind] = kind(workers, self.backend._hosts, self.backend._calls.time_left)
 
     def switch(self, kind: type[Relays]) -> None:
         self.backend._relays = self.known[kind]

@@ -13,6 +13,7 @@ from hfdsl.errors import ConfigError, HfError
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.offloading import not_offloadable
 from hfdsl.protocols.worker import Worker
+from hfdsl.rl.fields import Positive
 from hfdsl.rl.training.changes import RenameField, SetField
 from hfdsl.rl.training.places import CallPlace, Places
 from hfdsl.rl.training.toml_spans import TomlSpans, read_spans
@@ -57,6 +58,8 @@ class PlacementConfig:
     """The only way for its columns between processes; left out, the plan chooses."""
     offload: bool | None = None
     """Keep it on the host while it is idle."""
+    deadline: Positive | None = None
+    """Seconds that its constructor, and each of its calls, may take; left out, those of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,7 @@ class DeploymentConfig:
                     gpu_memory=place.gpu_memory,
                     transport=place.transport,
                     offload=self._offload(name, role, pool, place.offload),
+                    deadline=place.deadline,
                     **kwargs,
                 )
             placements[name] = replace(placement, span=places.span(field_name)) if places else placement

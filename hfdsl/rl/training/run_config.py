@@ -192,7 +192,7 @@ class RunConfig:
     backend: Literal["local", "ray"] = "local"
     """Simulate all ranks in this process, or run them on Ray."""
     deadline: Positive = 1800.0
-    """Seconds after which a step that has not finished is an error."""
+    """Seconds after which a step, or a call such as a role's constructor, that has not finished is an error."""
     tensorboard: bool = False
     """Write TensorBoard event files, too; this needs tensorboardX."""
     wandb: WandbConfig | None = None

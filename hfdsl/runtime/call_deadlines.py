@@ -1,0 +1,140 @@
+"""Deadlines of the calls that ranks have been sent: when each could begin, and which has taken too long.
+
+A worked example. Two ranks; ``score`` has a deadline of 5 s, ``generate`` one of 60 s. The driver submits all calls at
+once; rank 1 never returns from ``score``::
+
+    seconds   rank 0              rank 1              clocks that run
+    0         generate            generate            generate on both ranks
+    20        score               generate            generate on rank 1: score reads what both ranks generate
+    21        score               score               score on both ranks
+    22        (waits for calls)   score               score on rank 1
+    26                                                score on rank 1 is late
+
+Why it is right. *Never too early*: the clock of a call starts when the driver has seen that all calls before it in its
+process have ended, and on all ranks every call whose values it waits for, so its body could begin; the driver looks at
+most once a second. *Never a hang*: of the calls that have not ended, the one that was submitted first waits for none of
+the others, so its clock runs, and every call has a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hfdsl.plan.deadlines import CallDeadline
+from hfdsl.plan.payloads import Process
+from hfdsl.runtime.failures import Called
+
+NO_STEP = ("", -1)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedCall:
+    """A call of one rank: which process, what for, how long it may take, and how many ranks are called with it.
+
+    ``declared`` says that a method or a placement declares the deadline of a call in a step.
+
+    ``step`` is a plan and the number of a step; ``nodes`` has a bit for each node there that it runs, ``before`` for
+    each that ends before it begins.
+    """
+
+    process: Process
+    called: Called
+    deadline: CallDeadline
+    ranks: int
+    declared: bool = False
+    step: tuple[str, int] = NO_STEP
+    nodes: int = 0
+    before: int = 0
+
+    def together(self, other: SubmittedCall) -> bool:
+        """Whether another one is the same call, on whatever rank."""
+        return (self.process[0], self.called.labels, self.step) == (other.process[0], other.called.labels, other.step)
+
+
+class CallClocks:
+    """The calls that have not ended, in the order of submission, by any key; and since when each could begin.
+
+    >>> clocks = CallClocks()
+    >>> limit = CallDeadline(5.0, "register(..., deadline=...)")
+    >>> for rank in (0, 1):
+    ...     for label, nodes, before in (("generate", 0b01, 0), ("score", 0b10, 0b01)):
+    ...         called = Called(label, 0, 0.0)
+    ...         call = SubmittedCall(("actor", rank), called, limit, ranks=2, nodes=nodes, before=before)
+    ...         clocks.add(f"{label} {rank}", call)
+    >>> clocks.late(now=0.0)
+    []
+    >>> clocks.end(["generate 0"])
+    >>> [call.process for call in clocks.late(now=5.5)]  # 'score' on rank 0 reads what rank 1 still generates
+    [('actor', 1)]
+    >>> clocks.end(["generate 1", "score 0"])
+    >>> clocks.late(now=60.0), [call.process for call in clocks.late(now=66.0)]
+    ([], [('actor', 1)])
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[Any, SubmittedCall] = {}
+        self._since: dict[Any, float] = {}
+        self._failed: set[Any] = set()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._calls)
+
+    def add(self, key: Any, call: SubmittedCall) -> None:
+        """A call was submitted."""
+        self._calls[key] = call
+
+    def end(self, keys: Iterable[Any]) -> None:
+        """Calls have ended."""
+        for key in keys:
+            self._calls.pop(key, None)
+            self._since.pop(key, None)
+
+    def fail(self, key: Any) -> None:
+        """A call has ended with an error: it is still what its process was last seen in."""
+        self._failed.add(key)
+
+    def forget_failed(self) -> None:
+        """Forget the calls that failed."""
+        self.end(self._failed)
+        self._failed.clear()
+
+    def clear(self) -> None:
+        """Forget all calls: their processes were replaced."""
+        self._calls.clear()
+        self._since.clear()
+        self._failed.clear()
+
+    def running(self) -> dict[Process, Called]:
+        """The first call that each process has not ended, or in which it failed."""
+        running: dict[Process, Called] = {}
+        for call in self._calls.values():
+            running.setdefault(call.process, call.called)
+        return running
+
+    def late(self, now: float) -> list[SubmittedCall]:
+        """The calls that could begin longer ago than their deadline allows."""
+        pending = {key: call for key, call in self._calls.items() if key not in self._failed}
+        nodes: dict[tuple[str, int], int] = {}
+        for call in pending.values():
+            nodes[call.step] = nodes.get(call.step, 0) | call.nodes
+        late, busy = [], set[Process]()
+        for key, call in pending.items():
+            if call.process in busy:
+                continue
+            busy.add(call.process)
+            if not call.before & ~call.nodes & nodes[call.step] and now - self._since.setdefault(key, now) > (
+                call.deadline.seconds
+            ):
+                late.append(call)
+        return late
+
+    def seconds_in_steps(self) -> float:
+        """The sum of the declared deadlines of calls in steps, each once for all its ranks."""
+        declared = {(call.step, call.nodes): call.deadline.seconds for call in self._calls.values() if call.declared}
+        return sum(declared.values())
+
+    def unended(self, call: SubmittedCall) -> Collection[SubmittedCall]:
+        """The same call on all ranks that have not ended it."""
+        return [other for key, other in self._calls.items() if key not in self._failed and call.together(other)]

@@ -1,0 +1,123 @@
+"""The workers of a rank's process: one of each role, how they are built, and their states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from hfdsl.deploy.deployment import Deployment
+from hfdsl.errors import HfError
+from hfdsl.protocols.call import Call, seeded
+from hfdsl.protocols.collectives import Collectives
+from hfdsl.protocols.worker import RankContext, current_rank
+from hfdsl.runtime.offloader import Offloader
+from hfdsl.runtime.role_errors import role_error
+from hfdsl.runtime.state_files import FlatState, StateWriter, load_worker, unflatten_state, worker_state
+
+REMEMBERED_SAVES = 16
+"""How many folders before the newest a process remembers, with the files that it wrote there."""
+
+
+def build_worker(deployment: Deployment, role: str, context: RankContext, seed: int) -> Any:
+    """The worker of a role, for a rank."""
+    placement = deployment[role]
+    # Not by rank: the replicas of a model start out equal. A role that wants them to differ has ``self.rank``.
+    start = Call(seed, 0, -1 - sorted(deployment).index(role), 0)
+    token = current_rank.set(context)
+    try:
+        with seeded(start):
+            return placement.role(*placement.args, **placement.kwargs)
+    finally:
+        current_rank.reset(token)
+
+
+class RoleWorkers:
+    """The worker of each role in one process, by the role's name.
+
+    Its methods take one role at a time: each is a call with a deadline of its own, and may wait for peers.
+    """
+
+    def __init__(
+        self, deployment: Deployment, context: RankContext, seed: int, collectives: Collectives | None
+    ) -> None:
+        self.offloader = Offloader(context.rank)
+        self._deployment, self._context, self._seed, self._collectives = deployment, context, seed, collectives
+        self._workers: dict[str, Any] = {}
+        self._taken: dict[str, FlatState | None] = {}
+        self._writers: dict[str, StateWriter] = {}
+
+    def __getitem__(self, role: str) -> Any:
+        return self._workers[role]
+
+    def construct(self, role: str) -> None:
+        """Build the worker of a role.
+
+        Raises:
+            RoleError: HF806 where its constructor raises.
+        """
+        placement = self._deployment[role]
+        context = replace(self._context, mesh=placement.mesh, collectives=self._collectives)
+        try:
+            worker = build_worker(self._deployment, role, context, self._seed)
+        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+            constructor = f"{role}.__init__ ({placement.role.__name__})"
+            raise role_error(constructor, self._context.rank, None, error) from None
+        self._workers[role] = worker
+        self.offloader.built(role, worker)  # before the next worker needs the memory
+
+    def take_state(self, role: str, copies: bool) -> None:
+        """Keep a worker's state for ``save`` or ``copy_states``; with ``copies`` it stays as it is while steps run.
+
+        Raises:
+            RoleError: HF806 where ``state()`` raises.
+            CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved.
+        """
+        self._taken[role] = self.call(role, "state", worker_state, copies)
+
+    def copy_states(self) -> dict[str, FlatState]:
+        """The states that were taken; their tensors may be the workers' own, so copy them before the next call."""
+        taken, self._taken = self._taken, {}
+        return {role: state for role, state in taken.items() if state is not None}
+
+    def save(self, folder: str) -> None:
+        """Begin to write the states that were taken into a folder."""
+        self._writers = dict(list(self._writers.items())[-REMEMBERED_SAVES:])
+        self._writers[folder] = StateWriter(folder, self.copy_states())
+
+    def saved(self, folder: str, wait: float) -> dict[str, dict[str, str]] | None:
+        """By role, the file of the state being written to a folder; None where it is not done in ``wait`` seconds.
+
+        Raises:
+            CheckpointError: HF906 where a file cannot be written.
+        """
+        return self._writers[folder].files(wait)
+
+    def load(self, role: str, folder: str, file: Mapping[str, str] | None) -> None:
+        """Load a worker's state from a file.
+
+        Raises:
+            RoleError: HF806 where ``load_state()`` raises.
+            CheckpointError: HF905 where the state is missing, HF906 where the file is damaged.
+        """
+        self.call(role, "load_state", load_worker, folder, file)
+
+    def restore(self, role: str, state: FlatState) -> None:
+        """Load a copy of a worker's state; HF806 where ``load_state()`` raises."""
+        self.call(role, "load_state", _load_state, state)
+
+    def call(self, role: str, method: str, function: Callable[..., Any], *args: Any) -> Any:
+        """What ``function(role, worker, *args)`` returns; where the role has the method, all of it is loaded."""
+        worker = self._workers[role]
+        try:
+            with self.offloader.all_of(role) if hasattr(worker, method) else nullcontext():
+                return function(role, worker, *args)
+        except HfError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+            raise role_error(f"{role}.{method} ({type(worker).__name__})", self._context.rank, None, error) from None
+
+
+def _load_state(_: str, worker: Any, state: FlatState) -> None:
+    worker.load_state(unflatten_state(state))

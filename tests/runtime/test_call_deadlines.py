@@ -1,0 +1,104 @@
+"""Clocks of calls against a simulation: none is late that could not begin, and one that never ends is always found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hfdsl.plan.deadlines import CallDeadline
+from hfdsl.runtime.call_deadlines import CallClocks, SubmittedCall
+from hfdsl.runtime.failures import Called
+from tests.nightly import examples
+
+RANKS = 2
+LIMIT = 10
+
+
+@dataclass(frozen=True)
+class Node:
+    """A call on both ranks of a group: what it waits for, and the seconds that it takes on each rank."""
+
+    group: str
+    before: frozenset[int]
+    seconds: tuple[int, ...]
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[Node]:
+    nodes: list[Node] = []
+    for number in range(draw(st.integers(1, 7))):
+        earlier = st.sampled_from(range(number)) if number else st.nothing()
+        before = draw(st.frozensets(earlier, max_size=3)) if number else frozenset()
+        group = draw(st.sampled_from("ab"))
+        seconds = tuple(draw(st.integers(0, LIMIT - 1)) for _ in range(RANKS))
+        before = before.union(*(nodes[node].before for node in before))
+        nodes.append(Node(group, before, seconds))
+    return nodes
+
+
+class Simulation:
+    """Processes run their calls in order, each as soon as all that it waits for has ended on every rank."""
+
+    def __init__(self, nodes: list[Node], endless: tuple[int, int] | None) -> None:
+        self.nodes, self.endless = nodes, endless
+        self.began: dict[tuple[int, int], int] = {}
+        self.ended: set[tuple[int, int]] = set()
+
+    def tick(self, now: int) -> set[tuple[int, int]]:
+        """The calls that have ended by this second."""
+        moved = True
+        while moved:
+            moved = False
+            for number, node in enumerate(self.nodes):
+                for rank in range(RANKS):
+                    call = (number, rank)
+                    if call not in self.began and self._may_begin(number, rank):
+                        self.began[call] = now
+                        moved = True
+                    runs = call in self.began and call not in self.ended and call != self.endless
+                    if runs and now - self.began[call] >= node.seconds[rank]:
+                        self.ended.add(call)
+                        moved = True
+        return self.ended
+
+    def _may_begin(self, number: int, rank: int) -> bool:
+        node = self.nodes[number]
+        earlier = (other for other in range(number) if self.nodes[other].group == node.group)
+        return all((other, rank) in self.ended for other in earlier) and all(
+            (other, peer) in self.ended for other in node.before for peer in range(RANKS)
+        )
+
+
+@given(nodes=programs(), data=st.data())
+@settings(max_examples=examples(200), deadline=None)
+def test_only_a_call_that_never_ends_is_late(nodes: list[Node], data: st.DataObject) -> None:
+    calls = [(number, rank) for number in range(len(nodes)) for rank in range(RANKS)]
+    endless = data.draw(st.sampled_from([None, *calls]))
+    simulation, clocks = Simulation(nodes, endless), CallClocks()
+    for number, node in enumerate(nodes):
+        for rank in range(RANKS):
+            call = SubmittedCall(
+                process=(node.group, rank),
+                called=Called(f"call {number}", 0, 0.0),
+                deadline=CallDeadline(LIMIT, "the test"),
+                ranks=RANKS,
+                step=("plan", 0),
+                nodes=1 << number,
+                before=sum(1 << other for other in node.before),
+            )
+            clocks.add((number, rank), call)
+    now, late = 0, list[SubmittedCall]()
+    for now in range(LIMIT * (len(nodes) + 2)):
+        clocks.end(set(simulation.tick(now)))
+        late = clocks.late(float(now))
+        if late:
+            break
+    if endless is None:
+        assert not late
+        assert not list(clocks)
+    else:
+        number, rank = endless
+        assert [(call.called.labels, call.process[1]) for call in late] == [(f"call {number}", rank)]
+        assert now == simulation.began[endless] + LIMIT + 1
