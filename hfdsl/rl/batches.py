@@ -123,7 +123,8 @@ class PolicyVersions(hf.Batch):
 class Experience(Rollout):
     """The input of a policy's update; the reference's log-probs are for losses with a KL term.
 
-    Versions are for losses that weigh rows by their staleness; see ``hfdsl.rl.functions.versions``.
+    Versions are those of ``hfdsl.rl.functions.versions``, where a function has changed them or rows of several batches
+    are in one; otherwise an update knows them.
     """
 
     advantage: f32[B, R]

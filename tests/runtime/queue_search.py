@@ -7,7 +7,7 @@ from itertools import product
 
 def never_stops(lag: int, batch: int, dispatch: int) -> bool:
     """Whether something can always happen, whichever groups are ready first and whenever a step is dispatched."""
-    start = (0,) * (lag + 2)  # groups on their way by age in updates, those that are late last
+    start: tuple[int, ...] = (0,) * (lag + 2)  # groups on their way by age in updates, those that are late last
     states, seen = [start], {start}
     while states:
         ages = states.pop()
@@ -22,6 +22,6 @@ def never_stops(lag: int, batch: int, dispatch: int) -> bool:
             following.add((*ages[:-1], ages[-1] - 1))
         if not following:
             return False
-        states += following - seen
+        states.extend(following - seen)
         seen |= following
     return True

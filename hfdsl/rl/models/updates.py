@@ -42,6 +42,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
+from hfdsl.protocols.call import current_call
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.batches import Experience, Preferences, Sequences, ValueExperience
 from hfdsl.rl.losses import DPO, ClippedValue, PolicyLoss, imitation
@@ -68,9 +69,9 @@ def policy_update(
     reference = None if experience.ref_log_probs is None else experience.ref_log_probs.tensor.to(ids.device)
     engine = None if experience.engine_log_probs is None else experience.engine_log_probs.tensor.to(ids.device)
 
-    stale = None
-    if experience.from_version is not None and experience.to_version is not None:
-        stale = (experience.to_version.tensor - experience.from_version.tensor).to(ids.device)[:, None]
+    staleness = None
+    if type(loss).staleness_weights is not PolicyLoss.staleness_weights:
+        staleness = _staleness(experience).to(ids.device)
 
     def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
         inputs = part.sequences(ids, width), part.sequences(mask, width), part.length
@@ -83,7 +84,7 @@ def policy_update(
             reference_log_probs=None if reference is None else part.response(reference),
             entropy=entropy,
             engine_log_probs=None if engine is None else part.response(engine),
-            **({} if stale is None else {"staleness": stale[part.rows]}),
+            **({} if staleness is None else {"staleness": staleness[part.rows]}),
         )
         return {**policy_terms._asdict(), "entropy": entropy.detach()}
 
@@ -91,6 +92,14 @@ def policy_update(
     step_columns = _optimizer_step(learner, mask, response_mask, loss_weights, terms, config, peers)
     gaps = masked(old - (old if engine is None else engine), response_mask).abs()
     return {**step_columns, "engine_gap_max": float(gaps.max()) if gaps.numel() else 0.0}
+
+
+def _staleness(experience: Experience) -> torch.Tensor:
+    """How many updates ago rows were sampled, i64[B, 1]: by their columns, else as the call says of all its rows."""
+    if experience.from_version is not None and experience.to_version is not None:
+        return (experience.to_version.tensor - experience.from_version.tensor)[:, None]
+    call = current_call()
+    return torch.full((len(experience), 1), call.version - call.rows_version)
 
 
 def sft_update(learner: Learner, sequences: Sequences, config: ActorConfig, peers: AxisGroup) -> dict[str, float]:

@@ -91,20 +91,22 @@ def versioned(
     lag: int | None = 2,
     late: Late | None = "wait",
     updates: int = 0,
+    columns: bool = True,
 ) -> ActorMetrics:
     """GRPO on the versions of its rows."""
     questions = hf.repeat(prompts, 4)
     rollout = sampler.generate(questions)
     batch = hf.queue(hf.merge(ScoredRollout, rollout, reward.score(questions, rollout)), group=4, lag=lag, late=late)
-    rows = hf.merge(Experience, batch, group_advantages(batch, batch, group=4), versions(batch))
-    metrics = actor.update(rows, loss=OnlyAsLate(0.2, updates=updates))
+    more = [versions(batch)] if columns else []
+    experience = hf.merge(Experience, batch, group_advantages(batch, batch, group=4), *more)
+    metrics = actor.update(experience, loss=OnlyAsLate(0.2, updates=updates))
     hf.sync(actor, sampler)
     return metrics
 
 
-@pytest.mark.parametrize("updates", [0, 2])
-def test_a_loss_reads_the_staleness_of_its_rows(updates: int) -> None:
-    with versioned.given(updates=updates).compile(placed(versioned), SIZES).launch("local") as running:
+@pytest.mark.parametrize(("updates", "columns"), [(0, True), (2, True), (2, False)])
+def test_a_loss_reads_the_staleness_of_its_rows(updates: int, columns: bool) -> None:
+    with versioned.given(updates=updates, columns=columns).compile(placed(versioned), SIZES).launch("local") as running:
         metrics = list(running.stream(prompts(ROWS, step) for step in range(4)))
     norms = [step.grad_norm.value for step in metrics]
     assert [norm > 0 for norm in norms] == [updates == min(step, 2) for step in range(4)]
