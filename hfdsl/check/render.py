@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -78,7 +79,16 @@ def _cut(raw: bytes, first: int, last: int) -> tuple[bytes, int, int]:
 
 
 def _short(file: str) -> str:
+    if cell := _cell(file):
+        return cell
     return _relative(file, os.getcwd())  # noqa: PTH109  # a report needs no pathlib, which is slow to import
+
+
+def _cell(file: str) -> str | None:
+    """The cell of a notebook that a file stands for, such as ``In [3]``."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    numbers: dict[str, int] = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    return f"In [{numbers[file]}]" if file in numbers else None
 
 
 @lru_cache(maxsize=64)
