@@ -255,6 +255,8 @@ CODES: dict[str, Code] = {
     "HF978": Code("a length above a token budget of another library", "warning"),
     "HF979": Code("an algorithm of another library whose settings leave it nothing to do", "warning"),
     "HF980": Code("a version of another library that its reader does not know", "warning"),
+    "HF981": Code("a run of another library that no dataflow of hfdsl is"),
+    "HF982": Code("a run of another library whose sizes are not known"),
     "HF985": Code("models of another library that share GPUs and differ in their number"),
     "HF986": Code("a step of another library that is no whole number of its optimizer steps", "warning"),
     # HF99x plans and graphs for other tools

@@ -7,10 +7,13 @@ from dataclasses import replace
 
 from hfdsl.check.findings import Finding, order
 from hfdsl.check.report import Coverage, Report
+from hfdsl.interop.lowering import NotLowered
 from hfdsl.interop.pages import Page, page
 from hfdsl.interop.readers import Library, unknown_version
 from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.reporting import judge
+from hfdsl.interop.settings import Configuration
+from hfdsl.interop.text import Unread
 
 
 def check(library: Library, inputs: Inputs) -> Iterator[Report]:
@@ -19,10 +22,19 @@ def check(library: Library, inputs: Inputs) -> Iterator[Report]:
     Raises:
         ReadError: HF970 where it cannot be read.
     """
+    for name, reading in named_readings(library, inputs):
+        yield report_on(library, reading, name, inputs.version)
+
+
+def named_readings(library: Library, inputs: Inputs) -> Iterator[tuple[str, RunReading]]:
+    """The runs that a configuration describes, by what reports call them.
+
+    Raises:
+        ReadError: HF970 where it cannot be read.
+    """
     readings = library.read(inputs)
     for number, reading in enumerate(readings):
-        name = inputs.path if len(readings) == 1 else f"{inputs.path}, command {number + 1}"
-        yield report_on(library, reading, name, inputs.version)
+        yield inputs.path if len(readings) == 1 else f"{inputs.path}, command {number + 1}", reading
 
 
 def report_on(library: Library, reading: RunReading, name: str, version: str = "") -> Report:
@@ -31,7 +43,11 @@ def report_on(library: Library, reading: RunReading, name: str, version: str = "
     judged = judge(configuration, library.rules)
     other = unknown_version(library, version, configuration.place)
     findings = order(_once((*reading.findings, *judged.findings, *((other,) if other else ()))))
-    left = list(dict.fromkeys(_text(reason, str(span)) for reason, span in _left_out(reading, judged.not_judged)))
+    not_judged = judged.not_judged
+    if not any(finding is not other for finding in findings):
+        lowered, also_left = _as_lowered(library, configuration)
+        findings, not_judged = order([*findings, *lowered]), (*not_judged, *also_left)
+    left = list(dict.fromkeys(_text(reason, str(span)) for reason, span in _left_out(reading, not_judged)))
     facts = f" with {library.name} {library.version}"
     if reading.assumed_unset:
         facts += (
@@ -42,15 +58,25 @@ def report_on(library: Library, reading: RunReading, name: str, version: str = "
     return Report(name, findings, facts, Coverage(not_judged=tuple(left)))
 
 
+def _as_lowered(library: Library, configuration: Configuration) -> tuple[tuple[Finding, ...], tuple[Unread, ...]]:
+    """What hfdsl's own rules find in the run, where it has a counterpart in hfdsl, or why they say nothing."""
+    if library.lower is None:
+        return (), ()
+    from hfdsl.interop.lowered_runs import own_findings  # late: its dataflows take a fifth of a second
+
+    try:
+        return own_findings(library.lower(configuration)), ()
+    except NotLowered as error:
+        return (), (Unread(f"the rules of hfdsl's dataflows: {error.message}", error.finding.primary.span),)
+
+
 def explain(library: Library, inputs: Inputs) -> Iterator[Page]:
     """A page for each run that the configuration describes: what it is going to do, in plain words.
 
     Raises:
         ReadError: HF970 where it cannot be read.
     """
-    readings = library.read(inputs)
-    for number, reading in enumerate(readings):
-        name = inputs.path if len(readings) == 1 else f"{inputs.path}, command {number + 1}"
+    for name, reading in named_readings(library, inputs):
         unread = [_text(each.reason, str(each.span)) for each in reading.unread]
         if reading.assumed_unset:
             unread.append(f"variables of the environment, taken as not set: {_listed(reading.assumed_unset)}")

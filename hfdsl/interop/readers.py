@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
+from importlib.util import find_spec
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.spans import Span
 from hfdsl.interop.library_tables import table
+from hfdsl.interop.lowering import Lowered
 from hfdsl.interop.pages import Outline
 from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.reporting import Rule
+from hfdsl.interop.settings import Configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,14 @@ class Library:
         """The outline of a page about a run."""
         outline: Outline = import_module(f"{self.room}.outline").OUTLINE
         return outline
+
+    @property
+    def lower(self) -> Callable[[Configuration], Lowered] | None:
+        """The lowering to a run of hfdsl; None for a library whose runs are judged by its own rules alone."""
+        if find_spec(f"{self.room}.lowering") is None:
+            return None
+        lower: Callable[[Configuration], Lowered] = import_module(f"{self.room}.lowering").lower
+        return lower
 
     @property
     def version(self) -> str:

@@ -131,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command("requires", "print what the program demands of its sizes", target)
     plan = command("plan", "print where everything runs and what moves", target, cluster)
+    _of_libraries(plan)
     plan.add_argument(
         "--predict", metavar="FILE", help="predict a step's timeline: a trace of a run, or a TOML file with [seconds]"
     )
@@ -164,6 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument("--late", choices=DISCIPLINES, help="with --slots: another discipline than that of the queue")
 
     draw = command("draw", "draw the plan", target)
+    _of_libraries(draw)
     draw.add_argument("-o", "--output", metavar="FILE", help=".svg, .png or .mmd; without it Mermaid goes to stdout")
 
     run = command("run", "run the experiment, one line per step", target)
@@ -177,14 +179,24 @@ def _parser() -> argparse.ArgumentParser:
 
     _of_runs(command, form, sizes)
 
-    explain = command("explain", "print the rule of a code, list all codes, or explain a run of another library", form)
-    explain.add_argument("code", nargs="?", metavar="CODE", help="such as HF310; with --from, a configuration")
-    _of_libraries(explain)
+    _of_other_libraries(command, form)
 
     doctor = command("doctor", "check this machine: versions, type checkers, GPUs, Ray", form)
     doctor.add_argument("--no-canary", action="store_true", help="do not try the type checkers on seeded faults")
     doctor.add_argument("--ray", action="store_true", help="start a local Ray cluster and stop it")
     return parser
+
+
+def _of_other_libraries(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:
+    """The commands that are mostly about configurations of other libraries."""
+    explain = command("explain", "print the rule of a code, list all codes, or explain a run of another library", form)
+    explain.add_argument("code", nargs="?", metavar="CODE", help="such as HF310; with --from, a configuration")
+    _of_libraries(explain)
+
+    convert = command("convert", "write a run of another library as the TOML file of a run of hfdsl", form)
+    convert.add_argument("target", metavar="TARGET", help="a script, YAML file or folder")
+    _of_libraries(convert, required=True)
+    convert.add_argument("-o", "--output", metavar="FILE", help="where the TOML file goes (default: stdout)")
 
 
 def _of_libraries(command: argparse.ArgumentParser, *, required: bool = False) -> None:

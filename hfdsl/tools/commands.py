@@ -55,6 +55,10 @@ def plan(arguments: argparse.Namespace) -> int:
 
     For a run whose steps are rounds and an update, it shows both plans.
     """
+    if arguments.library:
+        from hfdsl.tools.lowered import show_plans
+
+        return show_plans(arguments)
     try:
         target = load(arguments.target, arguments.set, arguments.cluster)
         plans = target.plans("plan")
@@ -103,7 +107,12 @@ def draw(arguments: argparse.Namespace) -> int:
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from None
     try:
-        target = load(arguments.target, arguments.set)
+        if arguments.library:
+            from hfdsl.tools.lowered import only_target
+
+            target = only_target(arguments)
+        else:
+            target = load(arguments.target, arguments.set)
         plans = target.plans("draw")
     except CheckError as error:
         show_report(error.report, arguments, sys.stderr)
@@ -120,6 +129,13 @@ def draw(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"cannot write '{arguments.output}': {error.strerror}") from None
     return OK
+
+
+def convert(arguments: argparse.Namespace) -> int:
+    """``hfdsl convert``."""
+    from hfdsl.tools.lowered import convert as write_toml
+
+    return write_toml(arguments)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -44,7 +44,7 @@ def load(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Co
     if text.endswith(".toml"):
         from hfdsl.tools.training import configured
 
-        return configured(text, sizes, _cluster(cluster) if cluster else None)
+        return configured(text, sizes, described_cluster(cluster) if cluster else None)
     place, attribute = parts_of(text)
     source = source_of(place)
     name, value = attribute_of(source.module, attribute, place) if attribute else only_target(source.module, place)
@@ -58,7 +58,7 @@ def load(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Co
             "or a function without parameters that returns one"
         )
     dims = dict(experiment.dims) if experiment else {}
-    described = _cluster(cluster) if cluster else experiment.cluster if experiment else None
+    described = described_cluster(cluster) if cluster else experiment.cluster if experiment else None
     return CommandTarget(
         text=text,
         source=source,
@@ -69,7 +69,12 @@ def load(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Co
     )
 
 
-def _cluster(file: str) -> Cluster:
+def described_cluster(file: str) -> Cluster:
+    """The cluster that a TOML file describes.
+
+    Raises:
+        UsageError: where it describes none.
+    """
     try:
         return Cluster.read(file)
     except ResourceError as error:

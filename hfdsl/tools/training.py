@@ -62,10 +62,11 @@ def configured(text: str, changes: Sequence[str], cluster: Cluster | None) -> Co
     """
     finder = Finder()
     loaded = ConfigCheck(cluster).load(text, changes, finder)
-    return _target(text, loaded, finder.sources[0], cluster)
+    return target_of(text, loaded, finder.sources[0], cluster)
 
 
-def _target(text: str, loaded: Loaded, source: TargetSource, cluster: Cluster | None = None) -> CommandTarget:
+def target_of(text: str, loaded: Loaded, source: TargetSource, cluster: Cluster | None = None) -> CommandTarget:
+    """The target of a configuration whose dataflow is in a source; errors as for ``Loaded.experiment``."""
     experiments = Experiments.of(loaded, cluster)
     run, *beside = (
         CommandTarget(

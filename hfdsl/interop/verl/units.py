@@ -55,16 +55,16 @@ def gpus(c: Configuration) -> int:
 
 
 def split_of(c: Configuration, role: str, strategy_key: str) -> DataParallelSplit:
-    """How the GPUs of the actor (or of the critic) split rows.
+    """How the GPUs of the actor (or of the critic, or of the reference) split rows.
 
     Raises:
         NotKnown: for an engine whose sizes this reader does not know.
     """
     strategy, count = c.value(strategy_key), gpus(c)
     if strategy in FSDP:
-        engine = "fsdp_config" if role == ACTOR else "fsdp"
+        engine = "fsdp" if role == "critic" else "fsdp_config"
         old, new = f"{role}.ulysses_sequence_parallel_size", f"{role}.{engine}.ulysses_sequence_parallel_size"
-        key = old if role == ACTOR and c.size(old) > 1 else new
+        key = old if role != "critic" and c.size(old) > 1 else new
         return DataParallelSplit(count, c.size(key), (key,) if c.size(key) > 1 else (), "sequence parallel")
     if strategy == "megatron":
         keys = tuple(f"{role}.megatron.{axis}_parallel_size" for axis in ("tensor_model", "pipeline_model", "context"))

@@ -1,0 +1,133 @@
+"""One step of the trainers of other libraries, where no ready dataflow is the same.
+
+Their trainers share more between algorithms than the ready dataflows do: the reference is there only for a KL term,
+advantages are chosen by a name, and a batch is trained in mini-batches over epochs. Where a configuration is that of a
+ready dataflow, such as ``grpo``, that one is used.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import hfdsl as hf
+from hfdsl.rl.batches import (
+    ActorCriticExperience,
+    ActorMetrics,
+    Advantages,
+    CriticMetrics,
+    Experience,
+    Outcome,
+    Prompts,
+    ReferenceLogProbs,
+    Rewards,
+    Rollout,
+    Scores,
+    Sequences,
+)
+from hfdsl.rl.fields import NonNegative, Share
+from hfdsl.rl.functions import (
+    centered_advantages,
+    group_advantages,
+    kl_penalized_rewards,
+    leave_one_out_advantages,
+    normalized_returns,
+    outcome,
+    whitened_advantages,
+)
+from hfdsl.rl.losses import CISPO, Clip, ClippedValue, SequenceClip
+from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.workers import Actor, Critic, Reference, Reward, Sampler
+
+AdvantageName: TypeAlias = Literal["group", "centered", "leave-one-out", "returns"]
+"""Scores over the standard deviation of their group, scores above its mean, rewards above the mean of the others of the
+group, and returns that are normalized over the batch."""
+
+
+@hf.function
+def last_token_rewards(sequences: Sequences, scores: Scores) -> Rewards:
+    """The score at the last token, and 0 elsewhere."""
+    from hfdsl.rl.rewards import token_rewards
+
+    return Rewards(rewards=token_rewards(scores.score.tensor, sequences.response_mask.tensor))
+
+
+@hf.dataflow
+def without_critic(
+    prompts: Prompts,
+    actor: Actor,
+    reward: Reward,
+    reference: Reference | None = None,
+    sampler: Sampler | None = None,
+    *,
+    group: int = 8,
+    advantages: AdvantageName = "group",
+    updates: int = 1,
+    epochs: int = 1,
+    kl: NonNegative = 0.0,
+    loss: Clip | SequenceClip | CISPO = Clip(0.2),
+) -> tuple[ActorMetrics, Outcome]:
+    """One step of GRPO, RLOO or REINFORCE++; ``kl`` is the weight of the KL to the reference in the rewards."""
+    questions = hf.repeat(prompts, group)
+    rollout = sample(questions, actor, synced(actor, sampler))
+    ref = None if reference is None else reference.log_probs(rollout)
+    scores = reward.score(questions, rollout)
+    estimates = _advantages(advantages, rollout, ref, scores, group, kl)
+    experience = hf.merge(Experience, rollout, estimates, *(() if ref is None else (ref,)))
+    parts = hf.minibatches(experience, updates) * epochs
+    policy = [actor.update(part, loss=loss) for part in parts]
+    return policy[-1], outcome(rollout, scores)
+
+
+def _advantages(
+    name: AdvantageName, rollout: Rollout, ref: ReferenceLogProbs | None, scores: Scores, group: int, kl: float
+) -> Advantages:
+    match name:
+        case "group":
+            return group_advantages(rollout, scores, group=group)
+        case "centered":
+            return centered_advantages(rollout, scores, group=group)
+        case "leave-one-out":
+            return leave_one_out_advantages(rollout, _rewards(rollout, ref, scores, kl), group=group)
+        case "returns":
+            return normalized_returns(rollout, _rewards(rollout, ref, scores, kl))
+
+
+def _rewards(rollout: Rollout, ref: ReferenceLogProbs | None, scores: Scores, kl: float) -> Rewards:
+    if ref is None:
+        return last_token_rewards(rollout, scores)
+    return kl_penalized_rewards(rollout, ref, scores, kl=kl)
+
+
+@hf.dataflow
+def with_critic(
+    prompts: Prompts,
+    actor: Actor,
+    critic: Critic,
+    reward: Reward,
+    reference: Reference | None = None,
+    sampler: Sampler | None = None,
+    *,
+    group: int = 1,
+    mini_batches: int = 1,
+    epochs: int = 1,
+    critic_mini_batches: int = 1,
+    critic_epochs: int = 1,
+    gamma: Share = 1.0,
+    lam: Share = 1.0,
+    kl: NonNegative = 0.0,
+    loss: Clip | SequenceClip | CISPO = Clip(0.2),
+    value_loss: ClippedValue = ClippedValue(0.5),
+) -> tuple[ActorMetrics, CriticMetrics, Outcome]:
+    """One step of PPO; ``kl`` is the weight of the KL to the reference in the rewards."""
+    questions = hf.repeat(prompts, group) if group > 1 else prompts
+    rollout = sample(questions, actor, synced(actor, sampler))
+    values = critic.values(rollout)
+    ref = None if reference is None else reference.log_probs(rollout)
+    scores = reward.score(questions, rollout)
+    estimates = whitened_advantages(rollout, _rewards(rollout, ref, scores, kl), values, gamma=gamma, lam=lam)
+    experience = hf.merge(ActorCriticExperience, rollout, values, estimates, *(() if ref is None else (ref,)))
+    of_critic = hf.minibatches(experience, critic_mini_batches) * critic_epochs
+    of_actor = hf.minibatches(experience, mini_batches) * epochs
+    value = [critic.update(part, loss=value_loss) for part in of_critic]
+    policy = [actor.update(part, loss=loss) for part in of_actor]
+    return policy[-1], value[-1], outcome(rollout, scores)
