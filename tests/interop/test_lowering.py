@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +143,7 @@ def test_a_setting_with_the_default_of_the_library_is_not_listed() -> None:
 
 READY: dict[str, tuple[dict[str, object], str]] = {
     "a KL term in the loss": ({}, "grpo:grpo"),
-    "no reference": ({f"{ACTOR}.use_kl_loss": False}, "dataflows:without_critic"),
+    "no reference": ({f"{ACTOR}.use_kl_loss": False}, "grpo:grpo_without_reference"),
     "several epochs": ({f"{ACTOR}.ppo_epochs": 2}, "dataflows:without_critic"),
     "scores above the mean": (
         {f"{ACTOR}.use_kl_loss": False, "algorithm.norm_adv_by_std_in_grpo": False}, "dr_grpo:dr_grpo"),
@@ -288,3 +291,38 @@ def test_rloo(tmp_path: Path) -> None:
     assert run.fields["options.advantages"].value == "leave-one-out"
     assert run.fields["options.kl"].value == 0.05
     assert_the_same(run, tmp_path)
+
+
+# -- the tables of the documentation
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def rows_of(page: str) -> list[tuple[str, str]]:
+    """The rows of the table of fields, without their backquotes."""
+    table = (DOCS / page).read_text("utf-8").partition("## Fields of a run")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", table, re.MULTILINE)
+
+
+def assert_has(run: Lowered, field: str) -> None:
+    name, _, value = field.partition(" = ")
+    expected = tomllib.loads(f"value = {value}")["value"]
+    assert run.fields[name].value == expected
+    load(run)
+
+
+@pytest.mark.parametrize(("setting", "field"), rows_of("migrate-verl.md"))
+def test_fields_of_verl_are_as_documented(setting: str, field: str) -> None:
+    critic = {"critic.ppo_micro_batch_size_per_gpu": "4"} if "=gae" in setting else {}
+    changes = dict(pair.split("=", 1) for pair in shlex.split(setting))
+    assert_has(of_verl(**{**critic, **changes}), field)
+
+
+@pytest.mark.parametrize(("setting", "field"), rows_of("migrate-trl.md"))
+def test_fields_of_trl_are_as_documented(setting: str, field: str) -> None:
+    pairs = [part.partition(" ") for part in re.split(r"(?:^| )--", setting) if part]
+    assert_has(lowered("trl", command(**{name: value for name, _, value in pairs})), field)
+
+
+def test_the_tables_are_there() -> None:
+    assert min(len(rows_of("migrate-verl.md")), len(rows_of("migrate-trl.md"))) > 35

@@ -51,8 +51,14 @@ def test_a_plan_for_machines(write: Write, capsys: Capture) -> None:
 
 def test_overrides_sizes_and_a_prediction(write: Write, capsys: Capture) -> None:
     write("run.sh", RUN)
-    seconds = {"actor.generate": 40, "reward.score": 2, "group_advantages": 1, "actor.update": 10, "outcome": 1}
-    write("seconds.toml", "\n".join(["[seconds]", *(f'"{step}" = {time}' for step, time in seconds.items())]))
+    steps = [
+        "actor.generate",
+        "reward.score",
+        "group_advantages",
+        "outcome",
+        *(f"actor.update#{i}" for i in (1, 2, 3, 4)),
+    ]
+    write("seconds.toml", "\n".join(["[seconds]", *(f'"{step}" = 2' for step in steps)]))
     plan = ["plan", "--from", "verl", "run.sh"]
     assert "B=256 P=512 R=512" in run_cli(capsys, *plan)[1]
     assert "B=256 P=512 R=64" in run_cli(capsys, *plan, "--", "data.max_response_length=64")[1]

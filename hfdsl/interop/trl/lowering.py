@@ -117,13 +117,14 @@ def _algorithm(draft: Draft) -> None:
     draft.uses("scale_rewards", "loss_type", "importance_sampling_level", "beta")
     draft.put("options.updates", updates, ACCUMULATION, STEPS)
     ready = {
-        ("Clip", "group", True, 1): "grpo",
-        ("Clip", "centered", False, 1): "dr_grpo",
-        ("SequenceClip", "group", False, 1): "gspo",
+        ("Clip", "group", True, 1): "grpo:grpo",
+        ("Clip", "group", False, 1): "grpo:grpo_without_reference",
+        ("Clip", "centered", False, 1): "dr_grpo:dr_grpo",
+        ("SequenceClip", "group", False, 1): "gspo:gspo",
     }
     shape = (kind, SCALES[scale], has_reference, iterations)
     if shape in ready:
-        draft.put("algorithm", f"{READY}.{ready[shape]}:{ready[shape]}", "loss_type", "beta")
+        draft.put("algorithm", f"{READY}.{ready[shape]}", "loss_type", "beta")
         return
     draft.put("algorithm", f"{OWN}:without_critic", "loss_type", "beta")
     draft.put("options.advantages", SCALES[scale], "scale_rewards")

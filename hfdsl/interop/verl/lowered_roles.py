@@ -24,6 +24,7 @@ from hfdsl.interop.verl.units import (
     REF,
     REF_MICRO,
     ROLLOUT,
+    ROLLOUT_MICRO,
     STRATEGY,
     DataParallelSplit,
     split_of,
@@ -40,6 +41,13 @@ DTYPES = {
     "fp16": "float16",
     "float16": "float16",
 }
+LOG_PROBS = {
+    MICRO: ROLLOUT_MICRO,
+    f"{ACTOR}.use_dynamic_bsz": f"{ROLLOUT}.log_prob_use_dynamic_bsz",
+    f"{ACTOR}.ppo_max_token_len_per_gpu": f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
+}
+"""The micro-batches of updates, and those of the actor's log-probs, which have the same in hfdsl."""
+
 SCORE = "hfdsl.interop.rewards:score_of_verl"
 CACHE_TOKENS = 131_072
 """The default size of an engine's cache."""
@@ -74,6 +82,9 @@ def _policy(draft: Draft, *, engine: bool) -> None:
     _training(draft, "actor", ACTOR, MODEL, STRATEGY)
     _batching(draft, "actor", MICRO, f"{ACTOR}.use_dynamic_bsz", f"{ACTOR}.ppo_max_token_len_per_gpu", split)
     _place(draft, "actor", split, f"{ACTOR}.{_table(c, STRATEGY)}")
+    for mine, other in LOG_PROBS.items():
+        if c.known(mine) == c.known(other):
+            draft.uses(other)
     rank = c.known(f"{MODEL}.lora_rank")
     if is_integer(rank) and rank > 0:
         draft.take("actor.lora.rank", f"{MODEL}.lora_rank", size)
@@ -178,7 +189,7 @@ def _rule(draft: Draft) -> None:
     c = draft.configuration
     draft.put("roles.reward", "hfdsl.rl.workers:Verifier", f"{REWARD_MODEL}.enable")
     if c.known(f"{CUSTOM}.path") is None:
-        draft.put("reward.function", SCORE, note="verl's own functions, by the data_source of a row")
+        draft.put("reward.function", SCORE, f"{CUSTOM}.path")
     else:
         note = f"score(response, task) of your own, which calls {c.known(f'{CUSTOM}.name')} with the fields of a row"
         draft.put("reward.function", "rewards:score", f"{CUSTOM}.path", f"{CUSTOM}.name", note=note)

@@ -160,13 +160,14 @@ def _without_critic(draft: Draft) -> str:
             draft.leave_out(KL_REWARD, "group advantages of hfdsl are those of scores; a KL term is one of the loss")
         shape = (loss, normalized, reference, epochs)
         ready = {
-            ("Clip", True, True, 1): "grpo",
-            ("Clip", False, False, 1): "dr_grpo",
-            ("SequenceClip", True, False, 1): "gspo",
+            ("Clip", True, True, 1): "grpo:grpo",
+            ("Clip", True, False, 1): "grpo:grpo_without_reference",
+            ("Clip", False, False, 1): "dr_grpo:dr_grpo",
+            ("SequenceClip", True, False, 1): "gspo:gspo",
         }
         if shape in ready:
             draft.uses(EPOCHS)
-            return f"{READY}.{ready[shape]}:{ready[shape]}"
+            return f"{READY}.{ready[shape]}"
     draft.put("options.advantages", "centered" if estimator == "grpo" and not normalized else ADVANTAGES[estimator],
               ESTIMATOR, STD)  # fmt: skip
     draft.put("options.epochs", epochs, EPOCHS)
