@@ -20,7 +20,7 @@ from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import Find, Loaded, by_name, from_table
 from hfdsl.rl.training.experiments import Experiments
 from hfdsl.rl.training.places import CallPlace
-from hfdsl.rl.training.tables import key_text, value_text
+from hfdsl.rl.training.toml_values import key_text, value_text
 from hfdsl.rl.training.typed import joined
 from hfdsl.types.foreign_text import parse_toml
 

@@ -115,7 +115,7 @@ def convert(arguments: argparse.Namespace) -> int:
             Path(arguments.output).write_text(text, "utf-8")
         except OSError as error:
             raise UsageError(f"cannot write '{arguments.output}': {error.strerror}") from None
-    report = replace(run.report, findings=order(dict.fromkeys((*run.report.findings, *findings))))
+    report = replace(run.report, findings=order(list(dict.fromkeys((*run.report.findings, *findings)))))
     exit_code = output.OK if report.ok else output.FINDINGS
     if output.machine(arguments):
         left_out = [left.as_dict() for left in run.lowered.left_out]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ ELSEWHERE = {RAY, "testing"}
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    linecache.clearcache()  # another test may have had a file of the same name
     return tmp_path
 
 
