@@ -7,7 +7,6 @@ import difflib
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from hfdsl.check.codes import CODES
 from hfdsl.check.codes import explain as page_of
@@ -16,11 +15,6 @@ from hfdsl.errors import HfError
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import FINDINGS, OK, USAGE, machine, say, show_error, show_json, show_report
 from hfdsl.tools.target import load
-
-if TYPE_CHECKING:
-    from hfdsl.plan.compiled import CompiledPlan
-    from hfdsl.plan.memory import ProcessMemory
-    from hfdsl.plan.plan import Edge, Step
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -55,6 +49,8 @@ def plan(arguments: argparse.Namespace) -> int:
 
     For a run whose steps are rounds and an update, it shows both plans.
     """
+    from hfdsl.tools.plan_json import plan_as_dict
+
     if arguments.library:
         from hfdsl.tools.lowered import show_plans
 
@@ -224,57 +220,3 @@ def doctor(arguments: argparse.Namespace) -> int:
     from hfdsl.tools.doctor import examine
 
     return examine(arguments)
-
-
-def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
-    """A plan for machines."""
-
-    def step_as_dict(step: Step) -> dict[str, Any]:
-        registration = step.signature.registration
-        return {
-            "node": step.node,
-            "label": step.label,
-            "stage": step.stage,
-            "group": step.group,
-            "ranks": list(step.ranks),
-            "protocol": registration.name if registration else None,
-            "chunks": step.chunks,
-        }
-
-    def lags_of(edge: Edge) -> dict[str, int]:
-        late = compiled.read_lags[edge.source, edge.target]
-        return {f"{state.role}.{state.state}": lag for state, lag in late.items()}
-
-    def edge_as_dict(edge: Edge) -> dict[str, Any]:
-        return {
-            "source": edge.source,
-            "target": edge.target,
-            "columns": [column for column in edge.columns if column],
-            "bytes": edge.bytes,
-            "moved": edge.moved,
-            "transport": edge.transport,
-            **({"lags": lags_of(edge)} if (edge.source, edge.target) in compiled.read_lags else {}),
-        }
-
-    def memory_as_dict(peak: ProcessMemory) -> dict[str, Any]:
-        return {"group": peak.process[0], "rank": peak.process[1], "bytes": peak.bytes, "step": peak.step}
-
-    return {
-        "name": compiled.name,
-        "dims": {dim.__name__: size for dim, size in compiled.dims.items()},
-        "processes": [
-            {
-                "group": group.name,
-                "pool": group.pool.name,
-                "nodes": list(group.pool.processes),
-                "gpu": group.pool.use_gpu,
-                "roles": {name: str(compiled.mesh(name)) for name in group.roles},
-            }
-            for group in compiled.groups
-        ],
-        "inputs": {node.label: node.id for node in compiled.graph.inputs},
-        "steps": [step_as_dict(step) for step in compiled.steps],
-        "edges": [edge_as_dict(edge) for edge in compiled.edges],
-        "memory": [memory_as_dict(peak) for peak in compiled.peaks],
-        "syncs": [sync.as_dict() for sync in compiled.syncs],
-    }

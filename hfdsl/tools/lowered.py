@@ -20,6 +20,7 @@ from hfdsl.tools import output
 from hfdsl.tools.command_target import CommandTarget
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.interop import asked
+from hfdsl.tools.plan_json import plan_as_dict
 from hfdsl.tools.target import described_cluster
 from hfdsl.tools.training import Finder, target_of
 
@@ -77,8 +78,6 @@ def only_target(arguments: argparse.Namespace) -> CommandTarget:
 
 def show_plans(arguments: argparse.Namespace) -> int:
     """``hfdsl plan --from``: for each run the report, what is not lowered, and the plan or a prediction."""
-    from hfdsl.tools.commands import plan_as_dict
-
     for number, run in enumerate(lowered_runs(arguments)):
         if number and not output.machine(arguments):
             output.say()

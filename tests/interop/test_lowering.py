@@ -144,7 +144,7 @@ def test_a_setting_with_the_default_of_the_library_is_not_listed() -> None:
 READY: dict[str, tuple[dict[str, object], str]] = {
     "a KL term in the loss": ({}, "grpo:grpo"),
     "no reference": ({f"{ACTOR}.use_kl_loss": False}, "grpo:grpo_without_reference"),
-    "several epochs": ({f"{ACTOR}.ppo_epochs": 2}, "dataflows:without_critic"),
+    "several epochs": ({f"{ACTOR}.ppo_epochs": 2}, "policy_gradient:without_critic"),
     "scores above the mean": (
         {f"{ACTOR}.use_kl_loss": False, "algorithm.norm_adv_by_std_in_grpo": False}, "dr_grpo:dr_grpo"),
     "ratios of sequences": (
@@ -154,7 +154,7 @@ READY: dict[str, tuple[dict[str, object], str]] = {
          "critic.ppo_micro_batch_size_per_gpu": 4, f"{ROLLOUT}.n": 1}, "ppo:ppo"),
     "a critic and no reference": (
         {f"{ACTOR}.use_kl_loss": False, "algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 4},
-        "dataflows:with_critic"),
+        "policy_gradient:with_critic"),
     "GPUs for sampling": (
         {"trainer.v1.trainer_mode": "separate_async", "trainer.v1.separate_async.parameter_sync_step": 4,
          f"{ROLLOUT}.nnodes": 1, f"{ROLLOUT}.n_gpus_per_node": 8}, "asynchronous:async_grpo"),

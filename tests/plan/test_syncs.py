@@ -11,7 +11,7 @@ from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
 from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.protocols.layouts import Generation, Layout, Parameter, Replicas, Slices
 from hfdsl.rl.workers.actor import FROM_FIRST
-from hfdsl.tools.commands import plan_as_dict
+from hfdsl.tools.plan_json import plan_as_dict
 from tests.check.prelude import B, Dispatch, Engine, Prompts, register
 from tests.check.prelude import Trainer as Undeclared
 

@@ -23,7 +23,7 @@ from hfdsl.interop.trl.units import (
     steps_per_generation,
 )
 
-OWN, READY = "hfdsl.interop.dataflows", "hfdsl.rl.dataflows"
+OWN, READY = "hfdsl.rl.policy_gradient", "hfdsl.rl.dataflows"
 AGGREGATIONS = {
     "grpo": "sequence-mean-token-mean",
     "bnpo": "token-mean",

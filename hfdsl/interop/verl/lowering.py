@@ -34,7 +34,7 @@ LOSS_MODE, EPOCHS = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.ppo_epochs"
 AGGREGATION, CORRECTION = f"{ACTOR}.loss_agg_mode", "algorithm.rollout_correction.rollout_is"
 TOTAL_STEPS = "trainer.total_training_steps"
 
-OWN, READY = "hfdsl.interop.dataflows", "hfdsl.rl.dataflows"
+OWN, READY = "hfdsl.rl.policy_gradient", "hfdsl.rl.dataflows"
 ADVANTAGES = {"grpo": "group", "rloo": "leave-one-out", "reinforce_plus_plus": "returns"}
 LOSSES = {"vanilla": "Clip", "gspo": "SequenceClip", "cispo": "CISPO"}
 AGGREGATIONS = {

@@ -1,8 +1,7 @@
-"""One step of the trainers of other libraries, where no ready dataflow is the same.
+"""Policy gradients with an optional reference, advantages by name, and mini-batches over epochs.
 
-Their trainers share more between algorithms than the ready dataflows do: the reference is there only for a KL term,
-advantages are chosen by a name, and a batch is trained in mini-batches over epochs. Where a configuration is that of a
-ready dataflow, such as ``grpo``, that one is used.
+A step of each is one of the trainers of verl and TRL, which share more between algorithms than the ready dataflows do.
+Where a ready dataflow such as ``grpo`` is the same step, ``hfdsl convert`` writes that one.
 """
 
 from __future__ import annotations
