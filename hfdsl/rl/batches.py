@@ -144,6 +144,12 @@ class ActorCriticExperience(Experience, ValueExperience):
     """The inputs of a policy's update and of a critic's."""
 
 
+class Pairs(Sequences):
+    """Pairs of responses to one prompt, in consecutive rows: 1 at the better one and -1 at the other."""
+
+    preference: f32[B]
+
+
 class Preferences(Sequences):
     """Pairs of responses to one prompt, in consecutive rows, with the reference's log-probs and which is better."""
 

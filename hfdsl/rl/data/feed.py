@@ -14,9 +14,9 @@ from hfdsl.rl.data.prompts import Encoded, Encoder
 from hfdsl.rl.data.sources import Rows
 
 if TYPE_CHECKING:
-    from hfdsl.rl.batches import Prompts, Sequences
+    from hfdsl.rl.batches import Pairs, Prompts, Sequences
 
-    NextBatch: TypeAlias = tuple[Prompts | Sequences, Cursor]
+    NextBatch: TypeAlias = tuple[Prompts | Sequences | Pairs, Cursor]
     """A batch, and the cursor after it."""
 
 OnBad: TypeAlias = Literal["raise", "skip"]
@@ -34,7 +34,7 @@ class Feed:
     """What turns rows into batches."""
 
     count: int
-    """The rows of a batch."""
+    """The rows of the source that a batch has."""
 
     on_bad: OnBad = "raise"
     """What a bad row does."""
@@ -65,7 +65,7 @@ class Feed:
                 consecutive_skips = 0
         return self.encoder.batch(rows), cursor
 
-    def first(self) -> tuple[Prompts | Sequences, frozenset[str]]:
+    def first(self) -> tuple[Prompts | Sequences | Pairs, frozenset[str]]:
         """The first rows in their own order, for an evaluation, and their texts.
 
         Raises:

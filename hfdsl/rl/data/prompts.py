@@ -16,7 +16,7 @@ from hfdsl.types.batches import closest
 from hfdsl.types.foreign_text import is_unicode
 
 if TYPE_CHECKING:
-    from hfdsl.rl.batches import Prompts, Sequences
+    from hfdsl.rl.batches import Pairs, Prompts, Sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,10 @@ class Prompt:
     """The template of the prompt, over the fields of a row, which are texts or numbers."""
 
     answer: str = "{answer}"
-    """The template of the response to imitate, for dataflows that take demonstrations."""
+    """The template of the response to imitate, for dataflows that take demonstrations; of a pair, the better one."""
+
+    rejected: str = "{rejected}"
+    """The template of the worse response, for dataflows that take pairs."""
 
     chat: bool = False
     """Whether the text is a user's message in the tokenizer's chat template, as models tuned on chats need it."""
@@ -38,6 +41,10 @@ class Prompt:
     messages: str | None = None
     """The field with a conversation: a list of ``{"role": ..., "content": ...}``, which the chat template writes. It
     takes the place of ``text``; of a demonstration the last message, the assistant's, takes the place of ``answer``."""
+
+    rejected_messages: str = "rejected"
+    """With ``messages``, for dataflows that take pairs: the field with the same conversation that ends in the worse
+    response."""
 
     tools: str | Tools | None = None
     """The tools for the chat template, as JSON schemas of functions: the field of a row that lists its own, or the
@@ -67,20 +74,25 @@ class Encoded:
 
     row: Row
     prompt: list[int]
-    response: list[int]
-    """The response to imitate; empty where there is none."""
+    responses: tuple[list[int], ...] = ()
+    """The response to imitate, or the better and the worse one of a pair."""
 
 
 class Encoder:
-    """Encodes rows to a batch: ``Prompts`` of ``length`` tokens, or ``Sequences`` with ``response`` more for an answer.
+    """Encodes rows to a batch: ``Prompts`` of ``length`` tokens, or with ``response`` more for an answer.
+
+    These are ``Sequences``, or with ``pairs`` ``Pairs``, in which every row of the data has two rows.
 
     Raises:
         DataError: HF904 for conversations with a tokenizer that has no chat template, and for answers with one that has
             no end token.
     """
 
-    def __init__(self, prompt: Prompt, tokenizer: Any, length: int, response: int | None = None) -> None:
-        self._prompt, self._tokenizer, self._length, self._response = prompt, tokenizer, length, response
+    def __init__(
+        self, prompt: Prompt, tokenizer: Any, length: int, response: int | None = None, *, pairs: bool = False
+    ) -> None:
+        self._prompt, self._tokenizer, self._length, self._response = prompt, tokenizer, length, response or 0
+        self._responses = 0 if response is None else 2 if pairs else 1
         self._chat = prompt.chat or prompt.messages is not None
         if self._chat and not tokenizer.chat_template:
             fix = "set chat = false" if prompt.messages is None else "set its chat_template, or write prompt.text"
@@ -108,54 +120,72 @@ class Encoder:
                 conversation that its dataflow or the chat template does not take, and for characters that the tokenizer
                 does not know; HF903 for a prompt or an answer that is too long.
         """
-        text, answer = self._texts(row, place)
+        text, answers = self._texts(row, place)
         prompt = self._tokens(text, place, special=not self._chat)
         if not prompt:
             raise DataError("HF902", f"{place}: its prompt has no tokens")
         _check_length(prompt, self._length, "prompt", "P", text, place)
-        if self._response is None:
-            return Encoded(row, prompt, [])
+        return Encoded(row, prompt, tuple(self._response_tokens(answer, place) for answer in answers))
+
+    def _response_tokens(self, answer: str, place: str) -> list[int]:
         response = [*self._tokens(answer, place, special=False), int(self._tokenizer.eos_token_id)]
         _check_length(response, self._response, "answer, with its end,", "R", answer, place)
-        return Encoded(row, prompt, response)
+        return response
 
-    def _texts(self, row: Row, place: str) -> tuple[str, str]:
-        """The prompt and the answer as the tokenizer reads them; the answer is empty where none is asked for."""
+    def _texts(self, row: Row, place: str) -> tuple[str, tuple[str, ...]]:
+        """The prompt and the responses as the tokenizer reads them."""
         if self._prompt.messages is None:
             text = formatted(self._prompt.text, row, place)
             if self._chat:
                 text = self._conversation([{"role": "user", "content": text}], row, place).text(self._tokenizer, place)
-            return text, "" if self._response is None else formatted(self._prompt.answer, row, place)
-        asked = self._conversation(messages_of(row, self._prompt.messages, place), row, place)
-        if self._response is not None:
-            return asked.prompt_and_answer(self._tokenizer, place)
+            templates = (self._prompt.answer, self._prompt.rejected)[: self._responses]
+            return text, tuple(formatted(template, row, place) for template in templates)
+        fields = (self._prompt.messages, self._prompt.rejected_messages)[: max(self._responses, 1)]
+        asked, *_ = conversations = [self._conversation(messages_of(row, name, place), row, place) for name in fields]
+        if self._responses:
+            prompts, answers = zip(
+                *(each.prompt_and_answer(self._tokenizer, place) for each in conversations), strict=True
+            )
+            if len(set(prompts)) > 1:
+                named = " and ".join(f"'{name}'" for name in fields)
+                raise DataError("HF902", f"{place}: the conversations {named} differ before their last messages")
+            return prompts[0], answers
         if asked.is_answered:
             raise DataError(
                 "HF902", f"{place}: the conversation ends with the assistant's answer; a prompt ends before it"
             )
-        return asked.text(self._tokenizer, place), ""
+        return asked.text(self._tokenizer, place), ()
 
     def _conversation(self, messages: list[Message], row: Row, place: str) -> Conversation:
         prompt = self._prompt
         tools = tools_of(row, prompt.tools, place)
         return Conversation(with_system(messages, prompt.system), tools, prompt.template_arguments)
 
-    def batch(self, rows: Sequence[Encoded]) -> Prompts | Sequences:
-        """A batch; prompts are padded on the left, responses on the right."""
+    def batch(self, rows: Sequence[Encoded]) -> Prompts | Sequences | Pairs:
+        """A batch; prompts are padded on the left, responses on the right.
+
+        The better response of a pair is first; of two that are equal none is preferred.
+        """
         import torch
 
-        from hfdsl.rl.batches import Prompts, Sequences
+        from hfdsl.rl.batches import Pairs, Prompts, Sequences
 
-        width, pad = self._length + (self._response or 0), int(self._tokenizer.pad_token_id)
-        ids = torch.full((len(rows), width), pad, dtype=torch.int64)
-        mask = torch.zeros(len(rows), width, dtype=torch.bool)
-        for i, row in enumerate(rows):
-            start, tokens = self._length - len(row.prompt), [*row.prompt, *row.response]
+        filled = [(row.prompt, response) for row in rows for response in row.responses or ([],)]
+        width, pad = self._length + self._response, int(self._tokenizer.pad_token_id)
+        ids = torch.full((len(filled), width), pad, dtype=torch.int64)
+        mask = torch.zeros(len(filled), width, dtype=torch.bool)
+        for i, (prompt, response) in enumerate(filled):
+            start, tokens = self._length - len(prompt), [*prompt, *response]
             ids[i, start : start + len(tokens)] = torch.tensor(tokens)
             mask[i, start : start + len(tokens)] = True
-        if self._response is None:
+        if not self._responses:
             return Prompts(ids=ids, mask=mask, task=[row.row for row in rows])
-        return Sequences(ids=ids, mask=mask, response_mask=mask[:, self._length :].clone())
+        response_mask = mask[:, self._length :].clone()
+        if self._responses == 1:
+            return Sequences(ids=ids, mask=mask, response_mask=response_mask)
+        pairs = [row.responses for row in rows]
+        preference = torch.tensor([float(sign * (better != worse)) for better, worse in pairs for sign in (1, -1)])
+        return Pairs(ids=ids, mask=mask, response_mask=response_mask, preference=preference)
 
     def _tokens(self, text: str, place: str, *, special: bool) -> list[int]:
         if not is_unicode(text):

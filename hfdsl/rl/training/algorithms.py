@@ -229,6 +229,14 @@ class OnlineDPOOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OfflineDPOOptions(Options):
+    """The options of DPO."""
+
+    loss: DPO = DPO(0.1)
+    """The loss of the policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DistillationOptions(Options):
     """The options of on-policy distillation."""
 
@@ -472,6 +480,16 @@ class AsyncCISPO(RewardRun):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OfflineDPO(ActorRun):
+    """DPO: the policy prefers the better one of two responses of the data, and generates none."""
+
+    algorithm: str = "hfdsl.rl.dataflows.dpo:dpo"
+    options: OfflineDPOOptions = OfflineDPOOptions()
+    reference: ReferenceConfig
+    """The frozen policy that the actor is held near."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Supervised(ActorRun):
     """The supervised stage: the policy imitates demonstrations."""
 
@@ -491,6 +509,7 @@ RUNS: tuple[type[RunConfig], ...] = (
     GRPOWithoutReference,
     GSPO,
     Mutual,
+    OfflineDPO,
     OnlineDPO,
     PPO,
     PPOAdaptiveKL,

@@ -10,13 +10,20 @@ from hfdsl.errors import ConfigError
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.program import Graph, Input
 from hfdsl.protocols.worker import Worker
-from hfdsl.rl.batches import Prompts, Sequences
+from hfdsl.rl.batches import Pairs, Prompts, Sequences
 from hfdsl.rl.data.feed import Feed
 from hfdsl.rl.data.prompts import Encoder
 from hfdsl.rl.data.sources import Source
 from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training.models import check_models
 from hfdsl.rl.training.run_config import EvaluationConfig, RunConfig
+from hfdsl.types.batches import Batch
+
+RESPONSES: Mapping[type[Batch], int] = {Prompts: 0, Sequences: 1, Pairs: 2}
+"""The batches that a run feeds, with the responses that each row of the data has."""
+
+SIZES = (("B", "P"), ("B", "P", "R"), ("B", "P", "R"))
+"""The dims that need sizes, by the number of responses."""
 
 NEEDED = {"B": "the rows of a step", "P": "the most tokens of a prompt", "R": "the most tokens of a response"}
 
@@ -53,12 +60,17 @@ def evaluation_batch(config: RunConfig, evaluation: EvaluationConfig, graph: Gra
 
 def _feed(config: RunConfig, source: Source, graph: Graph, sizes: Mapping[str, int]) -> Feed:
     takes = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
-    if takes not in ([Prompts], [Sequences]):
+    if len(takes) != 1 or takes[0] not in RESPONSES:
         named = ", ".join(record.__name__ for record in takes) or "nothing"
-        raise ConfigError("HF901", f"'{graph.name}' takes {named}; a run feeds one batch of Prompts or of Sequences")
-    for name in ("B", "P") if takes == [Prompts] else ("B", "P", "R"):
+        text = f"'{graph.name}' takes {named}; a run feeds one batch of Prompts, Sequences or Pairs"
+        raise ConfigError("HF901", text)
+    responses = RESPONSES[takes[0]]
+    for name in SIZES[responses]:
         if name not in sizes:
             raise ConfigError("HF901", f"dims: '{name}' is missing: {NEEDED[name]}")
+    if sizes["B"] % max(responses, 1):
+        raise ConfigError("HF901", f"dims: B = {sizes['B']} rows are no pairs: it must be even")
+    width = sizes["R"] if responses else None
     tokenizer = load_tokenizer(config.data.tokenizer)
-    encoder = Encoder(config.data.prompt, tokenizer, sizes["P"], None if takes == [Prompts] else sizes["R"])
-    return Feed(source.open(), encoder, sizes["B"], config.data.on_bad)
+    encoder = Encoder(config.data.prompt, tokenizer, sizes["P"], width, pairs=responses == 2)
+    return Feed(source.open(), encoder, sizes["B"] // max(responses, 1), config.data.on_bad)

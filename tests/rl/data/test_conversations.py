@@ -106,13 +106,31 @@ def test_a_demonstration_is_the_conversation_cut_before_its_answer(messages: lis
     encoder = Encoder(Prompt(messages="messages"), tokenizer(), 4096, 512)
     encoded = encoder.encoded({"messages": whole}, "row 7")
     assert encoded.prompt == expected(messages)
-    assert encoded.response[-1] == tokenizer().eos_token_id
+    assert encoded.responses[0][-1] == tokenizer().eos_token_id
     line_end = tokenizer()("\n", add_special_tokens=False)["input_ids"]
-    assert tokenizer().decode([*encoded.prompt, *encoded.response, *line_end]) == tokenizer().decode(
+    assert tokenizer().decode([*encoded.prompt, *encoded.responses[0], *line_end]) == tokenizer().decode(
         expected(whole, add_generation_prompt=False)
     )
     same = Encoder(Prompt(messages="messages"), tokenizer(), 4096).text({"messages": messages}, "row 7")
     assert encoder.text({"messages": whole}, "row 7") == same, "so that an evaluation holds it out"
+
+
+@given(conversations(), texts, texts)
+def test_a_pair_is_two_demonstrations_of_one_prompt(messages: list[dict[str, Any]], better: str, worse: str) -> None:
+    messages[-1]["role"] = "user"
+    fields = {
+        name: [*messages, {"role": "assistant", "content": text}]
+        for name, text in (("chosen", better), ("rejected", worse))
+    }
+    pairs = Encoder(Prompt(messages="chosen"), tokenizer(), 4096, 512, pairs=True)
+    each = [Encoder(Prompt(messages=name), tokenizer(), 4096, 512).encoded(fields, "row 7") for name in fields]
+    encoded = pairs.encoded(fields, "row 7")
+    assert encoded.prompt == each[0].prompt == each[1].prompt
+    assert encoded.responses == (*each[0].responses, *each[1].responses)
+    other = {**fields, "rejected": [{"role": "user", "content": "?"}, fields["rejected"][-1]]}
+    if other["rejected"][:-1] != messages:
+        with pytest.raises(DataError, match="HF902: row 7: the conversations 'chosen' and 'rejected' differ before"):
+            pairs.encoded(other, "row 7")
 
 
 def test_further_arguments_reach_the_template() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfdsl.errors import DataError
-from hfdsl.rl.batches import Prompts, Sequences
+from hfdsl.rl.batches import Pairs, Prompts, Sequences
 from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.data.prompts import Encoder, Prompt
@@ -47,7 +47,7 @@ def feed(rows: Listed, count: int, length: int = 4, **options: Any) -> Feed:
     return Feed(rows, Encoder(Prompt("{word}>"), load_tokenizer(LETTERS), length), count, **options)
 
 
-def taken(prompts: Prompts | Sequences) -> list[str]:
+def taken(prompts: Prompts | Sequences | Pairs) -> list[str]:
     assert isinstance(prompts, Prompts)
     return [task["word"] for task in prompts.task.objects]
 
@@ -225,3 +225,19 @@ def test_a_conversation_is_written_as_the_tokenizer_has_it(tmp_path: Path) -> No
     tokenizer.chat_template = None
     with pytest.raises(DataError, match="HF902: a prompt with a system text is a conversation"):
         Prompt(system="bad")
+
+
+def test_pairs_have_the_better_response_first_and_no_preference_between_equal_ones() -> None:
+    rows = Listed(*({"q": "ab", "good": good, "bad": bad} for good, bad in (("c", "dd"), ("e", "e"))))
+    encoder = Encoder(Prompt("{q}>", answer="{good}", rejected="{bad}"), load_tokenizer(LETTERS), 4, 3, pairs=True)
+    batch, after = Feed(rows, encoder, 2).take(Cursor(0))
+    assert isinstance(batch, Pairs)
+    prompt, end = [0, 3, 4, 13], 1
+    responses = {"ab": [[5, end, 0], [6, 6, end]], "e": [[7, end, 0]] * 2}
+    first, second = (responses["ab"], responses["e"])
+    orders = [[*first, *second], [*second, *first]]  # an epoch has an order of its own
+    assert batch.ids.tensor.tolist() in [[[*prompt, *response] for response in order] for order in orders]
+    signs = batch.preference.tensor.view(2, 2).tolist()
+    assert sorted(signs) == [[0, 0], [1, -1]]
+    assert torch.equal(batch.response_mask.tensor, batch.ids.tensor[:, 4:] != 0)
+    assert (after.epoch, after.position) == (1, 0)

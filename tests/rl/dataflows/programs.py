@@ -25,6 +25,7 @@ from tests.rl.workers.tiny import (
     RESPONSE,
     VERIFIER,
     demonstrations,
+    pairs,
     prompts,
 )
 
@@ -68,6 +69,8 @@ class Program:
 
     def inputs(self, step: int) -> tuple[hf.Batch, ...]:
         """What a step is fed with."""
+        if self.name == "dpo":
+            return (pairs(ROWS, step),)
         given = prompts(ROWS, step)
         return (given, demonstrations(ROWS, step)) if self.name == "safe_rlhf" else (given,)
 
@@ -104,6 +107,7 @@ PROGRAMS: dict[str, Program] = {
         Program("rloo", {}, ("actor", "reference", "reward")),
         Program("reinforce_plus_plus", {}, ("actor", "reference", "reward")),
         Program("dapo", {"group": 4, "rows": 16, "updates": 2, "longest": RESPONSE, "buffer": 2}, ("actor", "reward")),
+        Program("dpo", {}, ("actor", "reference")),
         Program("online_dpo", {}, ("actor", "reference", "reward")),
         Program("distillation", {}, ("actor", "teacher")),
         Program("mutual", {"group": 4}, ("left", "right", "reward")),

@@ -44,6 +44,13 @@ def test_the_score_rises(name: str) -> None:
         assert sum(policy[-2:]) / 2 > policy[0] + 0.1
 
 
+def test_a_policy_prefers_the_better_responses_of_a_data_set() -> None:
+    results: list[Any] = steps("dpo", 8)
+    assert (results[0].correct.value, results[0].margin.value) == (0, 0)  # the policy is the reference
+    assert results[-1].correct.value == 1
+    assert results[-1].margin.value > 0.1
+
+
 def test_a_student_comes_nearer_to_its_teacher() -> None:
     pool = hf.ResourcePool([1], use_gpu=False)
     teacher = replace(REFERENCE, model=replace(MODEL, seed=3), temperature=0.1)  # one with opinions

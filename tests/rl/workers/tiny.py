@@ -8,7 +8,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import Prompts, Sequences
+from hfdsl.rl.batches import Pairs, Prompts, Sequences
 
 VOCABULARY, PAD, END, PROMPT, RESPONSE = 16, 0, 1, 5, 6
 
@@ -62,6 +62,22 @@ def deployment(dp: int = 1, **configs: Any) -> hf.Deployment:
     """The named roles, all on one pool."""
     pool = hf.ResourcePool([dp], use_gpu=False)
     return hf.Deployment(**{name: hf.place(CLASSES[name], config, pool=pool) for name, config in configs.items()})
+
+
+def pairs(rows: int, seed: int = 0) -> Pairs:
+    """Pairs of responses: the better one is of sevens, the other one of any tokens; both end in tokens of their own."""
+    repeated = prompts(rows // 2, seed)
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.randint(2, VOCABULARY, (rows, RESPONSE), generator=draw)
+    ids[::2] = 7
+    lengths = torch.randint(1, RESPONSE + 1, (rows, 1), generator=draw)
+    mask = torch.arange(RESPONSE) < lengths
+    return Pairs(
+        ids=torch.cat([repeated.ids.tensor.repeat_interleave(2, 0), ids * mask], 1),
+        mask=torch.cat([repeated.mask.tensor.repeat_interleave(2, 0), mask], 1),
+        response_mask=mask,
+        preference=torch.tensor([1.0, -1.0]).repeat(rows // 2),
+    )
 
 
 def demonstrations(rows: int, seed: int = 0) -> Sequences:

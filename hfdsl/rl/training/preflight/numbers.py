@@ -10,10 +10,10 @@ from hfdsl.check.findings import Finding
 from hfdsl.check.rules.precision import COST, correction
 from hfdsl.graph.dims import program_dims
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Pack, Ref, Repeat, RoleCall
-from hfdsl.rl.batches import Prompts, R, Sequences
+from hfdsl.rl.batches import R
 from hfdsl.rl.losses import PolicyLoss
 from hfdsl.rl.training.changes import SetField
-from hfdsl.rl.training.feeds import NEEDED
+from hfdsl.rl.training.feeds import NEEDED, RESPONSES, SIZES
 from hfdsl.rl.training.preflight.dataflows import calls, generating, is_trained, learners, ready_copies, size_of
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.typed import joined
@@ -67,9 +67,9 @@ def sizes_are_given(subject: Subject) -> Iterator[Finding]:
     """The dims of the batches that the run feeds have sizes."""
     for table, graph in subject.graphs.items():
         takes = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
-        if table == "update" or takes not in ([Prompts], [Sequences]):
+        if table == "update" or len(takes) != 1 or takes[0] not in RESPONSES:
             continue
-        for dim in ("B", "P") if takes == [Prompts] else ("B", "P", "R"):
+        for dim in SIZES[RESPONSES[takes[0]]]:
             if size_of(subject, table, dim)[1] is None:
                 yield subject.finding("HF901", f"dims: '{dim}' is missing: {NEEDED[dim]}", "dims")
 

@@ -15,13 +15,13 @@ from typing import Any, BinaryIO
 from hfdsl.check.findings import Finding
 from hfdsl.errors import DataError
 from hfdsl.graph.program import Input
-from hfdsl.rl.batches import Sequences
 from hfdsl.rl.data.conversations import messages_of, tools_of
 from hfdsl.rl.data.hugging_face import METADATA, SAVED, SUFFIXES, hub_dataset, is_saved, matching
 from hfdsl.rl.data.prompts import Prompt, formatted
 from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source
 from hfdsl.rl.hub import cached_snapshot, download_command, is_offline
 from hfdsl.rl.training.changes import SetField
+from hfdsl.rl.training.feeds import RESPONSES
 from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.gym import dataset_names
 from hfdsl.rl.training.preflight.subject import Subject
@@ -82,12 +82,29 @@ def _source(subject: Subject, field: str, source: Source, table: str) -> Iterato
         yield subject.finding("HF902", error.message, f"{field}.{error.field}", changes=changes, advice=advice)
         return
     takes = [node.op.record for node in subject.graphs[table].inputs if isinstance(node.op, Input)]
-    for reader in _readers(subject.config.data.prompt, demonstrations=takes == [Sequences]):
+    responses = RESPONSES.get(takes[0], 0) if len(takes) == 1 else 0
+    for reader in _readers(subject.config.data.prompt, responses):
         problem = _unfit(reader, sample)
         if problem is not None:
             key = f"data.prompt.{reader.field}"
             changes = tuple(SetField(key, text) for text in _meant(reader, sample))
             yield subject.finding("HF902", problem, key, related={field: "the rows are these"}, changes=changes)
+    if responses == 2:
+        yield from _pairs(subject)
+
+
+def _pairs(subject: Subject) -> Iterator[Finding]:
+    """The responses of a pair are not the same text by configuration."""
+    prompt = subject.config.data.prompt
+    better, worse = ("answer", "rejected") if prompt.messages is None else ("messages", "rejected_messages")
+    text = getattr(prompt, worse)
+    if getattr(prompt, better) == text:
+        yield subject.finding(
+            "HF902",
+            f"both responses of every pair are {text!r}: none is better, and nothing is learned",
+            f"data.prompt.{worse}",
+            related={f"data.prompt.{better}": "the better one"},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +117,23 @@ class FieldReader:
     read: Callable[[Row, str], object]
 
 
-def _readers(prompt: Prompt, *, demonstrations: bool) -> Iterator[FieldReader]:
+def _readers(prompt: Prompt, responses: int) -> Iterator[FieldReader]:
     if prompt.messages is not None:
-        name = prompt.messages
-        yield FieldReader("messages", name, [name], lambda row, place: messages_of(row, name, place))
+        yield _conversation("messages", prompt.messages)
+        if responses == 2:
+            yield _conversation("rejected_messages", prompt.rejected_messages)
     else:
         yield _template("text", prompt.text)
-        if demonstrations:
+        if responses:
             yield _template("answer", prompt.answer)
+        if responses == 2:
+            yield _template("rejected", prompt.rejected)
     if isinstance(prompt.tools, str):
         yield FieldReader("tools", prompt.tools, [prompt.tools], lambda row, place: tools_of(row, prompt.tools, place))
+
+
+def _conversation(field: str, name: str) -> FieldReader:
+    return FieldReader(field, name, [name], lambda row, place: messages_of(row, name, place))
 
 
 def _template(field: str, template: str) -> FieldReader:
