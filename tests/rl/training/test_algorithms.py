@@ -67,7 +67,7 @@ def test_every_policy_that_generates_can_have_a_sampler(text: str) -> None:
     flow = by_name(text)
     policies = [name for name, role in flow.trace().roles.items() if issubclass(role, Actor)]
     samplers = {"actor": "sampler", "left": "left_sampler", "right": "right_sampler"}
-    has_none, needs_one = text.endswith(":supervised"), ".asynchronous:" in text
+    has_none, needs_one = text.endswith((":supervised", ":dpo")), ".asynchronous:" in text
     assert list(flow.optional_roles) == ([] if has_none or needs_one else [samplers[name] for name in policies])
     assert needs_one == ("sampler" in flow.trace().roles)
 
