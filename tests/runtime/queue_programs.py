@@ -122,9 +122,6 @@ class Actor(hf.Worker):
         self.weight = float(self.weight * 0.9 + 0.01 * total)
         self.updates += 1
         rows = len(batch)
-        call = hf.current_call()
-        if (call.version, {call.rows_version}) != (self.updates - 1, set(batch.version.tensor.tolist())):
-            raise ValueError("other versions than those of this actor and of these rows")
         return Trained(
             version=batch.version.tensor,
             update=torch.full((rows,), self.updates - 1),
@@ -144,6 +141,20 @@ class Actor(hf.Worker):
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """What it held."""
         self.updates, self.weight = int(state["updates"]), float(state["weight"])
+
+
+class CheckingActor(Actor):
+    """An actor that holds what the call says of versions against its own count and that of the engine."""
+
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    @hf.corrects("policy", lag=8)
+    def update(self, batch: Scored) -> Trained:
+        """The same update."""
+        call = hf.current_call()
+        if (call.version, {call.rows_version}) != (self.updates, set(batch.version.tensor.tolist())):
+            raise ValueError("other versions than those of this actor and of these rows")
+        return super().update(batch)
 
 
 @hf.dataflow
@@ -218,12 +229,12 @@ def look(prompts: Prompts, engine: Engine) -> Samples:
     return engine.generate(prompts)
 
 
-def deployment(engine: type[Engine] = Engine) -> hf.Deployment:
+def deployment(engine: type[Engine] = Engine, actor: type[Actor] = Actor) -> hf.Deployment:
     """A pool for each role, of two, one and two processes."""
     return hf.Deployment(
         engine=hf.place(engine, pool=hf.ResourcePool([2], use_gpu=False, name="engine")),
         judge=hf.place(Judge, pool=hf.ResourcePool([1], use_gpu=False, name="judge")),
-        actor=hf.place(Actor, pool=hf.ResourcePool([2], use_gpu=False, name="actor")),
+        actor=hf.place(actor, pool=hf.ResourcePool([2], use_gpu=False, name="actor")),
     )
 
 

@@ -8,7 +8,8 @@ from itertools import product
 def never_stops(lag: int, batch: int, dispatch: int) -> bool:
     """Whether something can always happen, whichever groups are ready first and whenever a step is dispatched."""
     start: tuple[int, ...] = (0,) * (lag + 2)  # groups on their way by age in updates, those that are late last
-    states, seen = [start], {start}
+    states: list[tuple[int, ...]] = [start]
+    seen = {start}
     while states:
         ages = states.pop()
         following = set[tuple[int, ...]]()

@@ -24,8 +24,9 @@ from hfdsl.runtime.streaming import StageOrder
 from hfdsl.testing import check_decisions
 from tests.runtime.queue_programs import (
     DEADLY,
+    Actor,
     B,
-    Engine,
+    CheckingActor,
     ForeignEngine,
     Prompts,
     StampingEngine,
@@ -119,26 +120,26 @@ def test_the_first_steps_are_made_with_the_weights_of_the_actor(
         request.getfixturevalue("ray_cluster")
     with launched(2) as running:
         straight = streamed(running, rows(4)) + streamed(running, rows(2))
-    for engine in (ForeignEngine, StampingEngine):
-        with launched(2, backend=backend, place=partial(deployment, engine)) as running:
+    for roles in ((ForeignEngine, Actor), (StampingEngine, CheckingActor)):
+        with launched(2, backend=backend, place=partial(deployment, *roles)) as running:
             assert streamed(running, rows(4)) + streamed(running, rows(2)) == straight
 
 
 def test_a_call_knows_the_version_under_which_it_was_dispatched(tmp_path: Path) -> None:
-    def run(engine: type[Engine], second: int) -> Running:
-        return chain.given(first=1, second=second).compile(deployment(engine), dims={B: 4}).launch()
+    def run(second: int, *roles: Any) -> Running:
+        return chain.given(first=1, second=second).compile(deployment(*roles), dims={B: 4}).launch()
 
     for second in (1, 3):
-        with run(Engine, second) as running:
+        with run(second) as running:
             straight = streamed(running, rows(9))
-        with run(StampingEngine, second) as running:
+        with run(second, StampingEngine, CheckingActor) as running:
             loader = iter(rows(9))
             stream = running.stream(loader)
             before = [values(next(stream)) for _ in range(3)]
             folder = tmp_path / str(second)
             folder.mkdir()
             running.save(folder)
-        with run(StampingEngine, second) as running:
+        with run(second, StampingEngine, CheckingActor) as running:
             running.load(folder)
             assert before + streamed(running, loader) == straight
     with launched(None, place=one_pool) as running:
