@@ -86,6 +86,33 @@ def test_rows_in_another_order_are_found(data: st.DataObject) -> None:
         compare(SYNC, of([[("x", HeldPart(weight))]]), of(data.draw(layouts(weight[order]))))
 
 
+@given(st.data())
+def test_a_flipped_bit_is_always_found(data: st.DataObject) -> None:
+    """A flipped bit always: the factors of a place add up to an odd number."""
+    weight = data.draw(weights())
+    [expected] = digests([("x", HeldPart(weight))])
+    size = weight.element_size()
+    bits = weight.clone().reshape(-1).view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
+    index = data.draw(st.integers(0, len(bits) - 1))
+    flipped = bits.clone()
+    flipped[index] ^= -(2 ** (8 * size - 1)) if data.draw(st.booleans()) else 2 ** data.draw(st.integers(0, 6))
+    [found] = digests([("x", HeldPart(flipped.view(weight.dtype).view(weight.shape)))])
+    assert found.value != expected.value
+
+
+@given(st.data(), st.integers(1, 9), st.integers(1, 9))
+def test_parts_anywhere_in_memory_add_up(data: st.DataObject, rows: int, columns: int) -> None:
+    """Also those that begin within eight bytes, or are strided."""
+    dtype, gap = data.draw(st.sampled_from(DTYPES)), data.draw(st.integers(0, 5))
+    memory = (torch.arange((rows + 1) * (columns + gap) + 5) * 37 % 101).to(dtype)
+    weight = memory[gap : gap + rows * (columns + gap)].view(rows, columns + gap)[:, :columns]
+    [dense] = digests([("x", HeldPart(weight.clone(memory_format=torch.contiguous_format)))])
+    assert digests([("x", HeldPart(weight))]) == (dense,)
+    edge = data.draw(st.integers(0, columns))
+    parts = [("x", HeldPart(weight[:, :edge])), ("x", HeldPart(weight[:, edge:], (0, edge)))]
+    assert sum(part.value for part in digests(parts)) % 2**64 == dense.value
+
+
 def test_exports_are_compared_in_the_dtype_of_the_copy() -> None:
     weight = torch.randn(4, 4)
     copy = [digests([("x", HeldPart(weight.bfloat16()))])]
