@@ -79,12 +79,13 @@ class LostProcessError(RoleError):
 class SyncError(HfError, RuntimeError):
     """Copies of one state differ, or a failed load has left one incomplete (HF770, HF771).
 
-    ``role``, ``parameter`` and ``ranks`` say where.
+    ``role``, ``parameter`` and ``ranks`` say where, ``version`` in which sync of the run, from 1; 0 outside of a run.
     """
 
     role: str = ""
     parameter: str = ""
     ranks: tuple[int, ...] = ()
+    version: int = 0
 
 
 class DeadlineError(HfError, TimeoutError):

@@ -181,6 +181,7 @@ class RayStates(ABC):
         )
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
-        """Have every process digest what the next steps export; HF807 where one is not ready in time."""
-        self.begin()
-        self._call_all("beginning to digest", "digest_exports", wanted)
+        """Have every process digest what the next steps export, without waiting: its calls run in their order."""
+        for workers in self._workers.values():
+            for worker in workers:
+                worker.digest_exports.remote(wanted)

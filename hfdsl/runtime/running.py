@@ -24,6 +24,7 @@ from hfdsl.runtime.saving import Saving, read_manifest, save_states
 from hfdsl.runtime.streaming import DecisionLog, StageOrder, Stream
 from hfdsl.runtime.timeline import timeline
 from hfdsl.runtime.verification import (
+    SyncHistory,
     Verified,
     VerifiedSync,
     comparable,
@@ -293,27 +294,27 @@ class Running:
             raise ResourceError("HF772", f"{missing}; states that it sends: {known}")
         compared, skipped = list[VerifiedSync](), dict[VerifiedSync, str]()
         for sync in syncs:
-            problem = comparable(sync, history) or self._compare(backend, sync, learned=not history.current[sync])
+            problem = comparable(sync, history) or self._compare(backend, sync, history)
             if problem is None:
                 compared.append(sync)
             else:
                 skipped[sync] = problem
         return Verified(state, tuple(compared), skipped)
 
-    def _compare(self, backend: Backend, sync: VerifiedSync, learned: bool) -> str | None:
+    def _compare(self, backend: Backend, sync: VerifiedSync, history: SyncHistory) -> str | None:
         """Compare a copy with its source; why that is not possible, or None."""
         missing = "has no method held_weights(state), which gives the weights that a rank holds"
         copies = backend.digests(sync, sync.target, None, exported=False)
         if all(digests is None for digests in copies):
             return f"'{sync.target}' {missing}"
         held = [digests or () for digests in copies]
-        exports = backend.digests(sync, sync.source, dtypes_of(held), exported=learned)
+        exports = backend.digests(sync, sync.source, dtypes_of(held), exported=sync in history.digested)
         if all(digests is None for digests in exports):
             return f"'{sync.source}' exports something else than a dict of tensors, and {missing}"
         exported = [digests or () for digests in exports]
         if not hasattr(self.plan.deployment[sync.target].role, "held_weights") and not same_names(exported, held):
             return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {missing}"
-        compare(sync, exported, held)
+        compare(sync, exported, held, history.versions[sync])
         return None
 
     @contextmanager

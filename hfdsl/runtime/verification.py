@@ -17,6 +17,7 @@ when ``verify`` is called. Weights are compared in the dtype of the copy.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -92,6 +93,9 @@ class SyncHistory:
     dtypes: dict[VerifiedSync, DTypes] = field(default_factory=dict)
     """The dtypes of copies, as far as they have been needed."""
 
+    versions: Counter[VerifiedSync] = field(default_factory=Counter)
+    """How many times each has run."""
+
     def add(self, plan: Plan, digesting: Sequence[VerifiedSync]) -> None:
         """A step of a plan has been committed, in which the exports of some syncs were digested."""
         syncs = syncs_of(plan)
@@ -99,6 +103,7 @@ class SyncHistory:
             for sync, source in syncs.items():
                 if source is step:
                     self.current[sync] = True
+                    self.versions[sync] += 1
                     (self.digested.add if sync in digesting else self.digested.discard)(sync)
             for state in _states(step, "writes"):
                 learned = [sync for sync in self.current if (sync.source, sync.state) == (step.role, state)]
@@ -207,12 +212,23 @@ def same_names(source: Sequence[Digests], target: Sequence[Digests]) -> bool:
     return sides[0] == sides[1]
 
 
-def compare(sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests]) -> None:
-    """Compare what ranks of the two roles hold of a state.
+def compare(sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests], version: int = 0) -> None:
+    """Compare what ranks of the two roles hold of a state, in a version of it: the number of the sync in the run.
 
     Raises:
         SyncError: HF771.
     """
+    try:
+        _compare_weights(sync, source, target)
+    except SyncError as error:
+        if not version:
+            raise
+        named = _different(error.role, error.parameter, error.ranks, f"{error.message}, in sync {version} of the run")
+        named.version = version
+        raise named from None
+
+
+def _compare_weights(sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests]) -> None:
     exported, loaded = _by_name(source), _by_name(target)
     for name in (*exported, *(name for name in loaded if name not in exported)):
         if name not in loaded or name not in exported:

@@ -162,7 +162,8 @@ def test_a_copy_is_compared_with_the_export_that_it_is_of() -> None:
         with pytest.raises(SyncError, match=r"'engine' holds other values of 'weight' of 'policy' on rank 1") as error:  # noqa: SIM117  # the block raises as it ends
             with run.verifying():
                 run.step(ROWS)
-        assert error.value.ranks == (1,)
+        assert (error.value.ranks, error.value.version) == ((1,), 3)
+        assert error.value.message.endswith("than 'actor' exported, in sync 3 of the run")
 
 
 def test_a_source_that_has_not_learned_is_compared_at_once() -> None:
