@@ -141,6 +141,66 @@ def test_a_role_that_states_nothing_is_not_blamed() -> None:
     assert plain_codes(Silent, Parameter("another.weight", (3,))) == ()
 
 
+class BareTrainer(hf.Worker):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("policy")
+    def update(self, prompts: Ids) -> None: ...
+
+    @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> dict[str, list[float]]: ...
+
+
+class BareEngine(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def look(self, prompts: Ids) -> Ids: ...
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy")
+    def load(self, weights: dict[str, list[float]]) -> None: ...
+
+
+@hf.dataflow
+def bare(prompts: Ids, trainer: BareTrainer, engine: BareEngine) -> None:
+    trainer.update(engine.look(prompts))
+    hf.sync(trainer, engine)
+
+
+def sliced(mesh: hf.Mesh) -> Layout:
+    return Slices(0)
+
+
+def unknown(mesh: hf.Mesh) -> None:
+    """A layout that is not known."""
+
+
+@pytest.mark.parametrize(
+    ("layout", "states", "expected"),
+    [
+        (Slices(0), False, ("HF738",)),
+        (sliced, False, ("HF738",)),
+        (Slices(0), True, ()),  # it may know them another time
+        (Replicas(), False, ()),
+        (unknown, False, ()),
+        (None, False, ()),
+    ],
+)
+def test_a_layout_of_parameters_that_no_class_states(layout: Any, states: bool, expected: tuple[str, ...]) -> None:
+    class Declaring(BareEngine):
+        @register(Dispatch.ONE_TO_ALL)
+        @hf.loads("policy", layout=layout)
+        def load(self, weights: dict[str, list[float]]) -> None: ...
+
+    class Stating(Declaring):
+        state_parameters = staticmethod(dict)
+
+    trainer = hf.place(BareTrainer, pool=hf.ResourcePool([2], name="train"))
+    role = Stating if states else Declaring
+    engine = hf.place(role, pool=hf.ResourcePool([2], name="engines"), mesh=hf.Mesh(tp=2))
+    assert bare.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64}).codes == expected
+
+
 def test_a_sync_in_two_places_is_reported_once() -> None:
     @hf.dataflow
     def twice(prompts: Ids, trainer: Trainer, engine: Engine) -> None:

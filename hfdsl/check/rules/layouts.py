@@ -14,7 +14,8 @@ A worked example, a key projection of 8 heads on ``tp=3``::
 The rule compares the parameters of both sides by name, shape and dtype, then cuts each on both sides (HF734). Where the
 parts tile the parameter on both sides, every rank can get what it needs (``protocols/tilings.py``); else the routes
 between them are proved rank by rank (HF735, HF736; ``protocols/resharding.py``). Where neither side states its
-parameters or where a layout is not known, there is nothing to prove, and nothing is said.
+parameters or where a layout is not known, there is nothing to prove; HF738 says so where a layout is declared and no
+class has the method that states them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.rules.slices import narrower
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
 from hfdsl.errors import HfError
-from hfdsl.protocols.layouts import Layout, Parameter, Slices, StandardLayout, holdings
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices, StandardLayout, holdings
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.resharding import Flaw, alike, flaws, routes
 from hfdsl.protocols.role_facts import sliced_sizes
@@ -53,8 +54,36 @@ def weights_reach_every_rank(context: Context) -> Iterator[Finding]:
                 yield layout
             elif layout is not None:
                 layouts[side.effect.kind] = layout
+        yield from _unused(sync, layouts)
         if len(layouts) == 2:
             yield from _sync(context, sync, layouts["exports"], layouts["loads"])
+
+
+def _unused(sync: WeightSync, layouts: Mapping[str, Layout]) -> Iterator[Finding]:
+    """HF738: a layout of parameters that neither role states, so that nothing comes of it."""
+    sides = sync.source, sync.target
+    if any(hasattr(side.placement.role, "state_parameters") for side in sides):
+        return
+    for side in sides:
+        layout = layouts.get(side.effect.kind)
+        if side.effect.layout is not None and layout is not None and layout != Replicas():
+            yield Finding(
+                "HF738",
+                f"'{side.node.label}' declares a layout of '{sync.state}', and neither '{sync.source.role}' nor "
+                f"'{sync.target.role}' states the parameters of '{sync.state}': nothing is proved, and each rank that "
+                "loads gets what the method returns",
+                Label(side.node.op.signature.span, f"declares a layout of '{sync.state}'"),  # type: ignore[union-attr]  # a call
+                (Label(side.placement.span, f"'{side.role}' has its place here"),),
+                notes=(_stating(side),),
+            )
+            return
+
+
+def _stating(side: SyncSide) -> str:
+    returned = f'{{"{side.effect.state}": [Parameter(name, shape), ...]}}'
+    role = side.placement.role.__name__
+    method = f"a static method state_parameters of {role}, which takes what the constructor takes"
+    return f"state them by {method} and returns {returned}"
 
 
 def _layout(side: SyncSide) -> Layout | Finding | None:
