@@ -182,6 +182,6 @@ class RayStates(ABC):
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Have every process digest what the next steps export, without waiting: its calls run in their order."""
-        for workers in self._workers.values():
-            for worker in workers:
+        for group in self._groups.values():
+            for worker in group.workers:
                 worker.digest_exports.remote(wanted)
