@@ -130,9 +130,11 @@ def test_exports_are_compared_in_the_dtype_of_the_copy() -> None:
     ],
 )
 def test_other_names_and_shapes_are_found(source: Any, target: Any, says: str) -> None:
-    sides = [of([[(name, HeldPart(torch.zeros(shape))) for name, shape in side.items()]]) for side in (source, target)]
+    exported, loaded = (
+        of([[(name, HeldPart(torch.zeros(shape))) for name, shape in side.items()]]) for side in (source, target)
+    )
     with pytest.raises(SyncError, match=says):
-        compare(SYNC, *sides)
+        compare(SYNC, exported, loaded)
 
 
 # -- runs
