@@ -59,3 +59,9 @@ def test_the_glossary_has_every_term_once_and_only_terms_in_use() -> None:
     files = [*(page for page in DOCS.glob("*.md") if page != glossary), *(ROOT / "hfdsl").rglob("*.py")]
     text = " ".join(" ".join(file.read_text("utf-8").split()) for file in files)
     assert [term for term in terms if not re.search(rf"\b{term}(e?s)?\b", text, re.IGNORECASE)] == []
+
+
+def test_the_page_for_coding_agents_is_short() -> None:
+    """A piece of at most six letters or digits, and any other sign, counts as a token: more than tokenizers make."""
+    text = (DOCS / "agents.md").read_text("utf-8")
+    assert len(re.findall(r"[A-Za-z0-9]{1,6}|[^\sA-Za-z0-9]", text)) <= 2000

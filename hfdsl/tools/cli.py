@@ -112,7 +112,10 @@ def _parser() -> argparse.ArgumentParser:
     check = command("check", "report every mistake that can be known before launch", sizes, cluster)
     check.add_argument("target", metavar="TARGET", nargs="+", help="file.py:attribute or package.module:attribute")
     check.add_argument(
-        "--format", choices=["human", "json", "sarif", "github"], default="human", help="for people or machines"
+        "--format",
+        choices=["human", "json", "sarif", "github", "agent"],
+        default="human",
+        help="for people, machines, or coding agents",
     )
     check.add_argument("--strict", action="store_true", help="warnings count as findings in the exit code")
     check.add_argument(

@@ -7,7 +7,6 @@ for files; so the fixes of a module never meet what an earlier import of it left
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ from hfdsl.graph.spans import Span
 from hfdsl.tools import output
 from hfdsl.tools.checking import Question, TargetOutcome, exit_code, show
 from hfdsl.tools.importing import UsageError
+from hfdsl.tools.patches import diff, editable
 
 FixKey: TypeAlias = tuple[str, str, str, int]
 """A finding as it is known again after an edit: target, code, file and line."""
@@ -171,30 +171,6 @@ def _works(batch: Sequence[Repair], before: Sequence[TargetOutcome], after: Sequ
     # A configuration that cannot be read has findings of that alone. If all have gone, the others were hidden by them.
     unread = {outcome.target for outcome in before if outcome.raised and outcome.target.endswith(".toml")} - known
     return failures[0] == failures[1] and Counter({k: n for k, n in found.items() if k[0] not in unread}) <= expected
-
-
-def editable(file: str) -> bool:
-    """Whether a file is the user's own: below the current folder, not installed, in UTF-8, and theirs to write."""
-    path = Path(os.path.realpath(file))
-    if not path.is_file() or not path.is_relative_to(os.path.realpath(Path.cwd())):
-        return False
-    if {"site-packages", "dist-packages"} & set(path.parts) or not os.access(path, os.W_OK):
-        return False
-    if hasattr(os, "geteuid") and path.stat().st_uid != os.geteuid():
-        return False
-    try:
-        return not path.read_bytes().decode().startswith("\ufeff")
-    except UnicodeDecodeError:
-        return False
-
-
-def diff(file: str, text: str) -> str:
-    """What is changed in a file."""
-    name, old = os.path.relpath(file), Path(file).read_bytes().decode()
-    lines = difflib.unified_diff(
-        old.splitlines(keepends=True), text.splitlines(keepends=True), f"a/{name}", f"b/{name}", n=2
-    )
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def write(file: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The forms of a report: for people, as JSON, as SARIF 2.1.0, and as workflow commands of GitHub Actions."""
+"""The forms of a report: JSON, SARIF 2.1.0, workflow commands of GitHub Actions, and blocks for coding agents."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hfdsl.check.codes import CODES, explain
 from hfdsl.check.findings import Finding, Fix, Label
 from hfdsl.check.report import Report
 from hfdsl.graph.spans import NOWHERE, Span
+from hfdsl.tools.patches import patch
 
 PACKAGE = str(Path(hfdsl.__file__).parent)
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -52,6 +53,16 @@ def as_github(reports: Sequence[Report], failures: Sequence[str]) -> str:
     return "\n".join([*lines, *(f"::error title=hfdsl::{_data(failure)}" for failure in failures)])
 
 
+def as_agent(reports: Sequence[Report], failures: Sequence[str]) -> str:
+    """For coding agents: a block for each finding, with a patch where a fix was tried, and a line that counts them."""
+    blocks = [_block(finding) for report in reports for finding in report]
+    left_out = [f"{level}: {text}" for level, text in _omissions(reports)]
+    errors = sum(len(report.errors) for report in reports)
+    warnings = sum(len(report.warnings) for report in reports)
+    total = f"total: {errors} errors, {warnings} warnings"
+    return "\n\n".join([*blocks, "\n".join([*left_out, total])])
+
+
 ANNOTATIONS = {"warning": "warning", "note": "notice"}
 """The levels of SARIF as GitHub calls them."""
 
@@ -68,8 +79,31 @@ FORMATS: Mapping[str, Callable[[Sequence[Report], Sequence[str]], str]] = {
     "json": as_json,
     "sarif": as_sarif,
     "github": as_github,
+    "agent": as_agent,
 }
 """The forms for machines, each of the reports and of what could not be checked."""
+
+
+# -- coding agents
+
+
+def _block(finding: Finding) -> str:
+    """Code, severity and place; the message; other places, notes and help, each in a line; the first fix as a patch."""
+    lines = [f"{finding.code} {finding.severity.value} {_place(finding.primary.span)}".rstrip(), finding.message]
+    lines += [f"at {_place(label.span)}: {label.text}" for label in (*finding.chain, *finding.related) if label.text]
+    lines += [f"note: {note}" for note in finding.notes]
+    lines += [f"help: {text}" for text in finding.help]
+    told = "\n".join(" ".join(line.split("\n")) for line in lines)
+    patched = next(filter(None, map(patch, finding.fixes)), "")
+    return f"{told}\npatch:\n{patched}".rstrip("\n") if patched else told
+
+
+def _place(span: Span) -> str:
+    """``file:line:column``, the file relative to the current folder where it is below it, the column from 1."""
+    if span == NOWHERE:
+        return ""
+    file = _relative(span.file, str(Path.cwd())) or span.file
+    return f"{file}:{span.line}:{characters(span)[0]}" if span.end_column else f"{file}:{span.line}"
 
 
 # -- places

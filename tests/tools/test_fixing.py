@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hfdsl.tools import fixing, output
+from hfdsl.tools import output, patches
 from hfdsl.tools.cli import main
 from tests.tools.conftest import PROGRAM
 
@@ -153,12 +153,12 @@ def test_only_own_files_of_plain_text_are_edited(write: Write, tmp_path: Path, m
     (tmp_path / "latin.py").write_bytes(b"# \xe9\n")
     (tmp_path / "marked.py").write_bytes("\ufeffx = 1\n".encode())
     (tmp_path / "link.py").symlink_to(json.__file__)
-    assert [fixing.editable(f) for f in (ours, installed, "latin.py", "marked.py", "link.py", "none.py", ".")] == [
+    assert [patches.editable(f) for f in (ours, installed, "latin.py", "marked.py", "link.py", "none.py", ".")] == [
         True,
         *[False] * 6,
     ]
     monkeypatch.setattr(os, "geteuid", lambda: Path(ours).stat().st_uid + 1)
-    assert not fixing.editable(ours)
+    assert not patches.editable(ours)
 
 
 def test_a_file_that_cannot_be_written_is_left_as_it_was(write: Write, capsys: Capture, monkeypatch: Any) -> None:
@@ -187,7 +187,7 @@ def test_a_program_may_print(write: Write, capsys: Capture) -> None:
 
 def test_a_diff_says_where_a_last_line_has_no_end(write: Write) -> None:
     write("a.py", "x = 1")
-    assert fixing.diff("a.py", "x = 2").splitlines()[-4:] == [
+    assert patches.diff("a.py", "x = 2").splitlines()[-4:] == [
         "-x = 1",
         "\\ No newline at end of file",
         "+x = 2",
