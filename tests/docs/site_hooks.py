@@ -32,6 +32,10 @@ PARTS = {
 """Pages, their titles, and the modules on each: a module is on the page that names the longest part of its path."""
 
 
+RECORDS = "    options:\n      show_if_no_docstring: true\n"
+"""Columns of records speak for themselves: they have dtypes and dims, and no docstrings."""
+
+
 def table() -> list[tuple[str, list[str]]]:
     """The public modules with their names, in the order of the table."""
     text = (ROOT / "docs/public.md").read_text("utf-8")
@@ -100,7 +104,7 @@ def pages() -> dict[str, str]:
             defined = origin(module, name)
             first_page, entry = entries.setdefault(defined, (page, f"{module}.{name}"))
             if entry == f"{module}.{name}":
-                texts[page] += f"\n::: {entry}\n"
+                texts[page] += f"\n::: {entry}\n{RECORDS if module == 'hfdsl.rl.batches' else ''}"
             else:
                 texts[page] += f"\n`{name}` is [`{entry}`]({Path(first_page).name}#{entry}).\n"
     return texts
@@ -126,7 +130,7 @@ def captioned(options: str) -> str:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the options of all fences: a hook of mkdocs."""
-    return re.sub(r"^( *```\w+)(.+)$", lambda fence: fence[1] + captioned(fence[2]), markdown, flags=re.MULTILINE)
+    return re.sub(r"^( *```\w+)( .+)$", lambda fence: fence[1] + captioned(fence[2]), markdown, flags=re.MULTILINE)
 
 
 def with_fences(text: str) -> str:

@@ -32,8 +32,10 @@ def test_every_page_of_the_reference_is_in_the_navigation() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_fences_have_captions_alone(page: Path) -> None:
-    options = re.findall(r"^ *```\w+ (.*)$", on_page_markdown(page.read_text("utf-8")), re.MULTILINE)
-    assert [text for text in options if not re.fullmatch(r'title="[^"]*"', text)] == []
+    before = page.read_text("utf-8")
+    fences = re.findall(r"^ *```(\w+)(.*)$", on_page_markdown(before), re.MULTILINE)
+    assert [language for language, _ in fences] == re.findall(r"^ *```(\w+)", before, re.MULTILINE)
+    assert [text for _, text in fences if not re.fullmatch(r'( title="[^"]*")?', text)] == []
 
 
 def test_the_home_page_and_the_readme_have_one_program() -> None:
