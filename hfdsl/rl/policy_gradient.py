@@ -33,7 +33,7 @@ from hfdsl.rl.functions import (
     outcome,
     whitened_advantages,
 )
-from hfdsl.rl.losses import CISPO, Clip, ClippedValue, SequenceClip
+from hfdsl.rl.losses import CISPO, Clip, ClippedValue, PolicyLoss, SequenceClip
 from hfdsl.rl.sampling import sample, synced
 from hfdsl.rl.workers import Actor, Critic, Reference, Reward, Sampler
 
@@ -71,7 +71,7 @@ def without_critic(
     ref = None if reference is None else reference.log_probs(rollout)
     scores = reward.score(questions, rollout)
     estimates = _advantages(advantages, rollout, ref, scores, group, kl)
-    experience = hf.merge(Experience, rollout, estimates, *(() if ref is None else (ref,)))
+    experience = hf.merge(Experience, rollout, estimates, *_of_loss(ref, loss))
     parts = hf.minibatches(experience, updates) * epochs
     policy = [actor.update(part, loss=loss) for part in parts]
     return policy[-1], outcome(rollout, scores)
@@ -89,6 +89,11 @@ def _advantages(
             return leave_one_out_advantages(rollout, _rewards(rollout, ref, scores, kl), group=group)
         case "returns":
             return normalized_returns(rollout, _rewards(rollout, ref, scores, kl))
+
+
+def _of_loss(ref: ReferenceLogProbs | None, loss: PolicyLoss) -> tuple[ReferenceLogProbs, ...]:
+    """The reference's log-probs where a KL term in the loss reads them."""
+    return () if ref is None or loss.kl == 0 else (ref,)
 
 
 def _rewards(rollout: Rollout, ref: ReferenceLogProbs | None, scores: Scores, kl: float) -> Rewards:
@@ -124,7 +129,7 @@ def with_critic(
     ref = None if reference is None else reference.log_probs(rollout)
     scores = reward.score(questions, rollout)
     estimates = whitened_advantages(rollout, _rewards(rollout, ref, scores, kl), values, gamma=gamma, lam=lam)
-    experience = hf.merge(ActorCriticExperience, rollout, values, estimates, *(() if ref is None else (ref,)))
+    experience = hf.merge(ActorCriticExperience, rollout, values, estimates, *_of_loss(ref, loss))
     of_critic = hf.minibatches(experience, critic_mini_batches) * critic_epochs
     of_actor = hf.minibatches(experience, mini_batches) * epochs
     value = [critic.update(part, loss=value_loss) for part in of_critic]

@@ -34,6 +34,10 @@ def on_path(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
 
 
+OWN_TARGETS = "--discover --elsewhere"
+"""The options with which targets are hfdsl's own."""
+
+
 def hook(name: str = "hfdsl-check") -> dict[str, Any]:
     entries = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
     [entry] = [entry for entry in entries if entry["id"] == name]
@@ -113,8 +117,10 @@ def test_the_options_of_the_action_are_those_of_the_command() -> None:
     parser = _parser()
     for name in ("Check", "Write SARIF"):
         [line] = [line for line in step(name)["run"].splitlines() if line.startswith("hfdsl ")]
-        words = line.partition(" > ")[0].replace("$STRICT", "--strict").replace("$TARGETS", "a.py b.py").split()
-        assert parser.parse_args(words[1:]).target == ["a.py", "b.py"]
+        for which in (OWN_TARGETS, "--from verl"):
+            values = {"$STRICT": "--strict", "$TARGETS": "a.py b.py", "$WHICH": which}
+            words = [part for word in line.partition(" > ")[0].split() for part in values.get(word, word).split()]
+            assert parser.parse_args(words[1:]).target == ["a.py", "b.py"]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the action's steps are for bash")
@@ -123,9 +129,12 @@ def test_the_steps_of_the_action_run(write: Write, on_path: dict[str, str], tmp_
     write("bad.py", PROGRAM.replace("dims={B: 4}", "dims={B: 3}"))
 
     def script(name: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return run(["bash", "-e", "-o", "pipefail", "-c", step(name)["run"]], {**on_path, **env})
+        return run(["bash", "-e", "-o", "pipefail", "-c", step(name)["run"]], {**on_path, "WHICH": OWN_TARGETS, **env})
 
     assert script("Check", TARGETS="good.py", STRICT="").returncode == 0
+    write("run.sh", "python3 -m verl.trainer.main_ppo data.train_batchsize=64\n")
+    done = script("Check", TARGETS="run.sh", STRICT="", WHICH="--from verl")
+    assert (done.returncode, done.stdout.startswith("::error file=run.sh,line=1,")) == (1, True)
     done = script("Check", TARGETS=".", STRICT="--strict")
     assert (done.returncode, done.stdout.count("::error file=bad.py,")) == (1, 1)
     assert script("Write SARIF", TARGETS=".", SARIF="out.sarif").returncode == 0  # the check that follows fails the job

@@ -32,7 +32,13 @@ AGGREGATIONS = {
     "cispo": "token-mean",
 }
 SCALES = {"group": "group", True: "group", "none": "centered", False: "centered"}
-SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
+SCHEDULES = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "linear": "linear",
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+}
 COMPLETION, MODEL, MAX_STEPS, SAVE_STEPS = "max_completion_length", "model_name_or_path", "max_steps", "save_steps"
 ENGINE_WIDTH, CONTEXT = "vllm_tensor_parallel_size", "vllm_max_model_length"
 UNITS = (ROWS, PROCESSES, ACCUMULATION, STEPS, GENERATION, GROUP, ITERATIONS)
@@ -47,7 +53,7 @@ REASONS = {
     "logging_first_step": "hfdsl writes metrics of every step",
     "log_completions": "hfdsl writes samples of an evaluation",
     "push_to_hub": "hfdsl export saves a model",
-    "deepspeed": "hfdsl shards a model with FSDP2",
+    "deepspeed": 'hfdsl shards a model by actor.training.sharding = "fsdp"',
     "vllm_gpu_memory_utilization": "the engine's cache has generation.cache_tokens in hfdsl",
     "vllm_enable_sleep_mode": "an engine of hfdsl sleeps while the model trains",
     "remove_unused_columns": "rows of hfdsl keep all their fields",
@@ -158,7 +164,9 @@ def _loss(draft: Draft) -> None:
     kind = "Clip" if rloo else _loss_kind(c)
     if draft.fields["algorithm"].value.startswith(OWN):
         draft.put("options.loss.kind", kind, *(() if rloo else ("loss_type", "importance_sampling_level")))
-    if not rloo:
+    if rloo:
+        draft.put("options.loss.aggregation", "sequence-mean-token-sum")
+    else:
         draft.take("options.loss.aggregation", "loss_type", one_of(AGGREGATIONS))
         if c.value("loss_type") == "dr_grpo":
             draft.put("options.loss.constant", "none", "loss_type")
@@ -273,6 +281,11 @@ def _actor(draft: Draft, processes: int) -> None:
     draft.take(f"{optimizer}.weight_decay", "weight_decay", number)
     draft.take(f"{optimizer}.clip_norm", "max_grad_norm", number)
     draft.take(f"{optimizer}.schedule", "lr_scheduler_type", one_of(SCHEDULES))
+    arguments = c.known("lr_scheduler_kwargs")
+    if c.known("lr_scheduler_type") == "cosine_with_min_lr" and isinstance(arguments, dict):
+        ratio = arguments.get("min_lr_rate")
+        if isinstance(ratio, float) and 0 <= ratio <= 1 and len(arguments) == 1:
+            draft.put(f"{optimizer}.min_lr_ratio", ratio, "lr_scheduler_kwargs")
     if is_integer(c.known("warmup_steps")):
         draft.take(f"{optimizer}.warmup_steps", "warmup_steps", same)
     computes = next((name for flag, name in (("bf16", "bfloat16"), ("fp16", "float16")) if c.known(flag) is True), None)
