@@ -12,9 +12,11 @@ from hfdsl.check.rules.serialization import unsendable_values
 from hfdsl.deploy.retries import Retries
 from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
+from hfdsl.plan.rows import row_table
 from hfdsl.runtime.backend import Backend, Lowering
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.processes import Processes
+from hfdsl.runtime.queued_rows import check_queued_rows
 from hfdsl.runtime.recovery import RecoverableBackend, Recovery
 from hfdsl.runtime.running import Running
 from hfdsl.types.numbers import checked_deadline
@@ -55,10 +57,13 @@ def launch(
         ResourceError: HF931 for a deadline that is no positive number, HF518 for an unknown backend, HF801 for a module
             of the program that workers cannot import; see ``CompiledPlan.launch`` for the others.
         WiringError: HF802 where the program holds what cannot be sent to another process.
+        HfError: HF765 where a queue takes out other numbers of rows than a step puts in.
     """
     if _loading.get():
         raise LaunchedError
     deadline = checked_deadline(deadline, "launch(deadline=)")
+    if plan.split.queues:
+        check_queued_rows(plan, row_table(plan, plan.dims))
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed))
     if backend == "ray":

@@ -40,5 +40,5 @@ deployment = hf.Deployment(
     critic=hf.place(Critic, pool=hf.ResourcePool([2], name="pool")),
     judge=hf.place(Judge, pool=hf.ResourcePool([2], name="other")),
 )
-with program.compile(deployment, dims={B: 4}).launch() as running:
-    results = list(running.stream([Prompts(ids=torch.arange(4))]))  # <-
+with program.compile(deployment, dims={B: 4}).launch() as running:  # <-
+    results = list(running.stream([Prompts(ids=torch.arange(4))]))
