@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hfdsl.deploy.pools import ResourcePool
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes, sampling_engine
 from hfdsl.types.numbers import byte_amount
@@ -56,9 +56,14 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
     """The peak of every pool with GPUs on which a role states its memory, as ``role_facts`` has it.
 
     While a role loads weights, a bucket of them is on its GPUs beside those that it has; not so where an engine in a
-    process of its own takes them from host memory.
+    process of its own takes them from host memory. While it generates from other slices, the rest of these is.
     """
-    arriving = {sync.target_node: {"arriving weights": sync.peak - sync.needed} for sync in syncs}
+    arriving = {
+        step.node: sync.added
+        for sync in syncs
+        for step in plan.steps
+        if step.node == sync.target_node or (sync.within and step.label == sync.target)
+    }
     places = plan.deployment.placements
     stated = {
         name: declared_gpu_bytes(place.role, place.mesh, place.args, place.kwargs)
@@ -76,7 +81,7 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
                 pool=pool,
                 step=step.label,
                 roles=_with(
-                    _held(plan, phases, step.node, step.role, step.signature.name),
+                    _held(plan, phases, step.node, step.role, _method(plan, step)),
                     None if step.role in engines else step.role,
                     arriving.get(step.node),
                 ),
@@ -88,6 +93,12 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
         ]
         if peaks:
             yield max(peaks, key=lambda peak: peak.bytes)
+
+
+def _method(plan: Plan, step: Step) -> str:
+    """The method that runs: that of a step, or where weights are exported in parts, ``held_weights``."""
+    in_parts = step.parts and step.role is not None and hasattr(plan.deployment[step.role].role, "held_weights")
+    return "held_weights" if in_parts else step.signature.name
 
 
 def _with(

@@ -18,6 +18,7 @@ from hfdsl.plan.payloads import planned_topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
 from hfdsl.plan.resharding import Schedule, compile_schedule
+from hfdsl.protocols.role_facts import declared_reshards
 from hfdsl.types.numbers import byte_amount
 
 
@@ -46,11 +47,25 @@ class SyncTraffic:
     def __str__(self) -> str:
         how = " by all-gather" if self.gathers else ""
         beside = f", beside {byte_amount(self.redundant)} of {self.source}" if self.redundant else ""
+        way = f"within {self.target}" if self.within else f"from {self.source} to {self.target}"
         return (
-            f"{self.state} from {self.source} to {self.target}: a rank needs up to {byte_amount(self.needed)}{beside}, "
+            f"{self.state} {way}: a rank needs up to {byte_amount(self.needed)}{beside}, "
             f"receives up to {byte_amount(self.received)}{how}, and has at most {byte_amount(self.peak)} at once; "
             f"{byte_amount(self.moved)} in all, {self.seconds * 1e3:.3g} ms"
         )
+
+    @property
+    def within(self) -> bool:
+        """Whether a method of a role reshards its own weights while it runs."""
+        return self.source_node == self.target_node
+
+    @property
+    def added(self) -> Mapping[str, int]:
+        """What a rank of the target has on its GPU beside its own weights, while it loads or reshards."""
+        arriving = {"arriving weights": self.peak - self.needed}
+        if not self.within:
+            return arriving
+        return {"generation slices": self.needed if self.redundant else self.received, **arriving}
 
     def as_dict(self) -> dict[str, str | int | float | bool]:
         """The sync for machines."""
@@ -70,7 +85,7 @@ class SyncTraffic:
 
 
 def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[SyncTraffic]:
-    """The syncs of a plan of which layouts and parameters are declared."""
+    """The syncs of a plan of which layouts and parameters are declared, and what roles reshard within a method."""
     run = {step.node: step.sync for step in plan.steps}
     for sync in weight_syncs(plan.graph, plan.deployment):
         scheduled = run.get(sync.target.node.id)
@@ -94,6 +109,49 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
             buckets=buckets,
             gathers=bool(schedule.gather_groups),
             seconds=buckets * LATENCY_SECONDS + busiest / _bandwidth(plan, sync, bandwidths),
+        )
+    yield from _reshardings(plan, bandwidths)
+
+
+def _reshardings(plan: Plan, bandwidths: Mapping[str, float]) -> Iterator[SyncTraffic]:
+    """What methods need to change the layout of their role's own weights."""
+    labels = set[str]()
+    for step in plan.steps:
+        place = None if step.role is None else plan.deployment[step.role]
+        known = {} if place is None else declared_reshards(place.role, place.mesh, place.args, place.kwargs)
+        change = known.get(step.signature.name)
+        if place is None or change is None or step.label in labels:
+            continue
+        labels.add(step.label)
+        same = {rank: rank for rank in range(place.mesh.world_size)}
+        try:
+            schedule = compile_schedule(
+                change.parameters,
+                change.held,
+                place.mesh,
+                change.needed,
+                place.mesh,
+                same,
+                in_place=change.in_place,
+                bucket_bytes=0,
+            )
+        except HfError:  # the check reports it
+            continue
+        received, needed = max(schedule.received), max(schedule.needed)
+        yield SyncTraffic(
+            state=change.state,
+            source=step.label,
+            target=step.label,
+            source_node=step.node,
+            target_node=step.node,
+            needed=needed,
+            received=received,
+            redundant=max(schedule.redundant),
+            peak=needed + change.staging,
+            moved=sum(schedule.received),
+            buckets=-(-received // max(change.staging, 1)),
+            gathers=bool(schedule.gather_groups),
+            seconds=LATENCY_SECONDS + received / bandwidths["gpu" if place.pool.use_gpu else "copy"],
         )
 
 

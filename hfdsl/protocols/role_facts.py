@@ -6,6 +6,7 @@ A role states a fact with a plain static method, which takes what the constructo
 |---|---|
 | ``gpu_bytes`` | bytes on a rank's GPU: parts by method, under ``""`` those between calls; it takes the mesh first |
 | ``computes`` | the dtype of its matrix products, such as ``"bfloat16"`` |
+| ``reshards`` | the ``Resharding`` of weights within a method, by its name; it takes the mesh first |
 | ``samples_with`` | the engine that samples, such as ``"vllm"``, where its log-probs are not the trainer's; else None |
 | ``sliced`` | the sizes of its model that the mesh's ``tp`` divides, by name |
 | ``state_bytes`` | the bytes of each state as one rank exports it |
@@ -17,14 +18,31 @@ A role without the method, and arguments that do not fit, state nothing: the che
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from hfdsl.protocols.layouts import Parameter
+from hfdsl.protocols.layouts import Layout, Parameter
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.types.numbers import is_count
 
 GpuBytes: TypeAlias = dict[str, dict[str, int]]
 """By method, and under ``""`` between calls, the bytes of each part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resharding:
+    """Weights that ranks of a role hold in one layout, and have in another one while a method runs.
+
+    With ``in_place`` what a rank holds becomes a part of what it needs; else it keeps both. ``staging`` are the most
+    bytes that are on their way to a rank, or from it, at a time.
+    """
+
+    state: str
+    parameters: tuple[Parameter, ...]
+    held: Layout
+    needed: Layout
+    in_place: bool
+    staging: int
 
 
 def computing_dtype(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -95,6 +113,19 @@ def declared_parameters(
     states = fact.items() if isinstance(fact, Mapping) else ()
     lists = {state: tuple(listed) for state, listed in states if isinstance(listed, Iterable)}
     return {state: listed for state, listed in lists.items() if all(isinstance(each, Parameter) for each in listed)}
+
+
+def declared_reshards(
+    role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Resharding]:
+    """The reshardings by method; none where the role states none.
+
+    >>> declared_reshards(object, Mesh(), (), {})
+    {}
+    """
+    fact = _stated(role, "reshards", (mesh, *args), kwargs)
+    entries = fact.items() if isinstance(fact, Mapping) else ()
+    return {method: each for method, each in entries if isinstance(each, Resharding)}
 
 
 def declared_gpu_bytes(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GpuBytes:

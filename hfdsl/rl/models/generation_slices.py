@@ -27,7 +27,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Final
 
 import torch
 from torch import nn
@@ -39,12 +38,7 @@ from hfdsl.protocols.worker import Worker
 from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.sharding import is_sharded
 from hfdsl.rl.models.tensor_parallel import parallelize, slice_dims
-
-BUCKET_BYTES: Final = 32 * 2**20
-"""The most bytes of a rank's own slices that travel at once, unless a single weight has more."""
-
-MAX_BUCKETS: Final = 2
-"""The buckets that exist at a time."""
+from hfdsl.rl.workers.layouts import GATHERED_BUCKETS, GATHERED_BYTES
 
 
 def generation_slices(policy: Policy, worker: Worker) -> GenerationSlices | None:
@@ -113,7 +107,7 @@ class GenerationSlices:
         for bucket in _buckets(parameters):
             flat = torch.cat([parameter.data.reshape(-1) for parameter in bucket])
             waiting.append((bucket, self._replicas.begin_all_gather(flat)))
-            if len(waiting) == MAX_BUCKETS:
+            if len(waiting) == GATHERED_BUCKETS:
                 yield from self._arrived(*waiting.popleft())
         while waiting:
             yield from self._arrived(*waiting.popleft())
@@ -169,7 +163,7 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]
     bucket: list[nn.Parameter] = []
     for parameter in parameters:
         size = sum(other.nbytes for other in bucket) + parameter.nbytes
-        if bucket and (size > BUCKET_BYTES or parameter.dtype != bucket[0].dtype):
+        if bucket and (size > GATHERED_BYTES or parameter.dtype != bucket[0].dtype):
             yield bucket
             bucket = []
         bucket.append(parameter)

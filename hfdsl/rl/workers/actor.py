@@ -22,7 +22,7 @@ from hfdsl.rl.batches import (
 from hfdsl.rl.losses import DPO, PolicyLoss
 from hfdsl.rl.workers.config import ActorConfig, computes, samples_with
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
-from hfdsl.rl.workers.layouts import state_parameters, training_layout
+from hfdsl.rl.workers.layouts import reshards, state_parameters, training_layout
 from hfdsl.rl.workers.slicing import sliced
 from hfdsl.rl.workers.state_bytes import state_bytes
 
@@ -37,6 +37,7 @@ class Actor(hf.Worker):
     sliced = staticmethod(sliced)
     state_bytes = staticmethod(state_bytes)
     state_parameters = staticmethod(state_parameters)
+    reshards = staticmethod(reshards)
     computes = staticmethod(computes)
     samples_with = staticmethod(samples_with)
 

@@ -93,7 +93,12 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
     if engine:
         phases["generate"] = sampling
     if isinstance(config, ActorConfig):
-        phases["weights"] = {**held, "exported copy": state_bytes(config).get("policy", 0)}
+        exported = state_bytes(config).get("policy", 0)
+        phases["weights"] = {**held, "exported copy": exported}
+        if config.lora is not None:  # gathered, with the adapter merged or alone
+            phases["held_weights"] = phases["weights"]
+        elif _shards_masters(mesh, config):  # shards in 16 bits, of those in float32
+            phases["held_weights"] = {**held, "exported copy": -(-exported // (mesh.tp * mesh.dp))}
     training = config.training if isinstance(config, (ActorConfig, CriticConfig)) else None
     phases |= {name: {**held, **scoring} for name in SCORING if scoring}
     if training is not None:
@@ -118,6 +123,10 @@ def _held(mesh: Mesh, config: Any, count: int, *, weights: bool) -> PartBytes | 
             held["master weights"] = -(-learned // shards)
         held["moments"] = -(-2 * learned // shards)
     return held
+
+
+def _shards_masters(mesh: Mesh, config: ActorConfig) -> bool:
+    return config.training.sharding == "fsdp" and mesh.dp > 1 and _has_masters(config)
 
 
 def no_gpu_bytes(mesh: Mesh, *args: object, **kwargs: object) -> dict[str, PartBytes]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from hfdsl.protocols.boxes import total
 from hfdsl.protocols.layouts import ByName, Generation, Parameter, Replicas, Shards, Slices, StandardLayout
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.role_facts import Resharding
 from hfdsl.rl.hub import local_folder
 from hfdsl.rl.workers.config import ActorConfig, ModelConfig, SamplerConfig
 from hfdsl.rl.workers.linear_layers import linear_layers
@@ -127,6 +129,62 @@ def generation_layout(mesh: Mesh, config: ActorConfig) -> StandardLayout | None:
     """What a rank of an actor holds while it generates: its slice of ``gen_tp``."""
     layout = model_layout(config.model, mesh.gen_tp_size)
     return None if layout is None or mesh.pp > 1 else Generation(layout)
+
+
+GATHERED_BYTES: Final = 32 * 2**20
+"""The most bytes of a rank's own slices that travel at once as they become generation slices."""
+
+GATHERED_BUCKETS: Final = 2
+"""The buckets of them that exist at a time."""
+
+
+def reshards(mesh: Mesh, config: ActorConfig) -> dict[str, Resharding]:
+    """How an actor's weights become its generation slices; nothing where they are the same, or an engine has its own.
+
+    >>> from hfdsl.rl.workers import GenerationConfig
+    >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
+    >>> sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    >>> actor = ActorConfig(ModelConfig(config={"model_type": "llama", **sizes}), GenerationConfig(max_tokens=1))
+    >>> [(name, each.in_place, each.staging) for name, each in reshards(Mesh(tp=2, gen_tp=1), actor).items()]
+    [('generate', True, 1200)]
+    """
+    held, needed = training_layout(mesh, config), generation_layout(mesh, config)
+    listed = state_parameters(config).get("policy", ())
+    if mesh.gen_tp_size == mesh.tp or config.generation.engine == "vllm" or None in (held, needed) or not listed:
+        return {}
+    if model_config(config.model).get("tie_word_embeddings"):
+        listed = tuple(each for each in listed if each.name != EXPORTED + VOCABULARY[1])
+    fsdp = config.training.sharding == "fsdp" and mesh.dp > 1
+    slices = model_layout(config.model, mesh.tp) or Replicas()
+    sizes = [_held_bytes(slices, each, Mesh(tp=mesh.tp)) for each in listed]
+    staging = _largest_unit(listed, sizes) if fsdp else _gathered(mesh, listed, sizes)
+    return {"generate": Resharding("policy", listed, held or slices, needed or slices, not fsdp, staging)}
+
+
+def _held_bytes(layout: StandardLayout, parameter: Parameter, mesh: Mesh) -> int:
+    return total(layout.boxes(parameter, mesh, 0)) * parameter.item_bytes
+
+
+def _gathered(mesh: Mesh, parameters: Sequence[Parameter], sizes: Sequence[int]) -> int:
+    """What buckets take: the slices of this rank, and those of all ranks of its replicas."""
+    buckets = [0]
+    for parameter, size in zip(parameters, sizes, strict=True):
+        if size == parameter.bytes:
+            continue  # not sliced, so every rank has it
+        if buckets[-1] and buckets[-1] + size > GATHERED_BYTES:
+            buckets.append(0)
+        buckets[-1] += size
+    joined = max((sum(buckets[i : i + GATHERED_BUCKETS]) for i in range(len(buckets))), default=0)
+    return joined * (1 + mesh.micro_dp_size)
+
+
+def _largest_unit(parameters: Sequence[Parameter], sizes: Sequence[int]) -> int:
+    """What FSDP gathers at once: the slices of a layer, or of all that is in none."""
+    units = dict[str, int]()
+    for parameter, size in zip(parameters, sizes, strict=True):
+        layer = parameter.name.partition(".layers.")[2].partition(".")[0]
+        units[layer] = units.get(layer, 0) + size
+    return max(units.values(), default=0)
 
 
 def sampler_layout(mesh: Mesh, config: SamplerConfig) -> StandardLayout | None:

@@ -12,6 +12,7 @@ import hfdsl as hf
 from hfdsl.protocols.collectives import recorded_collectives
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, Prompts, R, Rollout
+from hfdsl.types.numbers import byte_amount
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, everything, numbers, policy, tensors
 from tests.rl.workers.test_sharding import NO_GPU
@@ -96,16 +97,48 @@ def placed(role: type[w.Actor], mesh: hf.Mesh) -> hf.Deployment:
 def test_a_rank_receives_the_rest_of_its_generation_slice_and_holds_nothing_else(mesh: hf.Mesh) -> None:
     """(d_g - 1)/(t p) M are received, of what is sliced at all."""
     deployment = placed(Counted, mesh)
-    with sampled.compile(deployment, SIZES).launch("local", seed=3) as running:
+    plan = sampled.compile(deployment, SIZES)
+    [planned] = plan.syncs
+    with plan.launch("local", seed=3) as running:
         rollout = tensors(running.step(tiny.prompts(ROWS)))
         counts = running.also(counted.compile(deployment)).step()
     for rows, sliced, received, generation, held in counts:
         assert rows * mesh.micro_dp_size == ROWS
         assert received == (mesh.micro_dp_size - 1) * sliced > 0
         assert held == generation  # the slices that learn lie in those that sample
+        assert (planned.needed, planned.received, planned.redundant) == (generation, received, 0)
+        assert (planned.gathers, planned.within) == (True, True)
     with sampled.compile(placed(w.Actor, hf.Mesh(tp=4)), SIZES).launch("local", seed=3) as running:
         unfolded = tensors(running.step(tiny.prompts(ROWS)))
     assert all(torch.equal(column, rollout[name]) for name, column in unfolded.items())
+
+
+@pytest.mark.parametrize(
+    ("mesh", "sharding", "engine", "says"),
+    [
+        (hf.Mesh(tp=4, gen_tp=2), "none", "auto", "within actor.generate: a rank needs up to {needs}, receives up to"),
+        (hf.Mesh(dp=2, tp=4, gen_tp=2), "fsdp", "auto", "within actor.generate: a rank needs up to {needs}, beside"),
+        (hf.Mesh(tp=4), "none", "auto", None),
+        (hf.Mesh(tp=4, gen_tp=2), "none", "vllm", None),
+    ],
+    ids=str,
+)
+def test_a_plan_has_a_line_for_it_and_counts_its_memory(
+    mesh: hf.Mesh, sharding: Any, engine: Any, says: str | None
+) -> None:
+    training = replace(tiny.TRAINING, sharding=sharding)
+    generation = replace(tiny.GENERATION, engine=engine)
+    config = replace(tiny.ACTOR, model=FOUR_HEADS, training=training, generation=generation)
+    deployment = hf.Deployment(actor=hf.place(w.Actor, config, pool=hf.ResourcePool([mesh.world_size]), mesh=mesh))
+    plan = sampled.compile(deployment, {**SIZES, B: 8})
+    assert (says is None) == (plan.syncs == ())
+    assert ("generation slices" in str(plan)) == (says is not None)
+    if says is not None:
+        [sync] = plan.syncs
+        assert says.format(needs=byte_amount(sync.needed)) in str(plan)
+        [added] = [line for line in str(plan).splitlines() if "generation slices" in line]
+        own = sync.received if sharding == "none" else sync.needed
+        assert f"generation slices {byte_amount(own)}, arriving weights {byte_amount(sync.peak - sync.needed)}" in added
 
 
 @pytest.mark.nightly
