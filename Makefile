@@ -15,7 +15,7 @@ TYPED := $(wildcard hfdsl examples tests benchmarks)
 # Tests start hundreds of processes that import hfdsl: without bytecode each would compile it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test demo setup lint typing mypy pyright docs pytest nightly vllm format clean help
+.PHONY: test demo setup lint typing mypy pyright docs pytest nightly vllm wheel format clean help
 
 # What reads the code side by side, pytest last: the closing line of a run is pytest's. Its tests run in JOBS processes,
 # those that need Ray all in one of them.
@@ -62,6 +62,9 @@ vllm:  ## tests with vLLM on this machine's CPU, in .venv-vllm; skipped where it
 	  $(MAKE) --no-print-directory $(VLLM_VENV)/.vllm && \
 	  $(VLLM_VENV)/bin/python -m pytest -m vllm tests/rl/engines $(ARGS); \
 	fi
+
+wheel:  ## build the wheel; install it in a clean environment of every Python from 3.11 to 3.14 that is here, and try it
+	.ci/wheel $(PYTHON)
 
 format: $(VENV)/.dev  ## sort imports, apply safe fixes, format
 	$(BIN)/ruff check --fix $(CODE)

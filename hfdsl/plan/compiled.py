@@ -118,6 +118,7 @@ class CompiledPlan(Plan):
             RoleError: HF806 where a role's constructor raises.
             ResourceError: HF931 where ``deadline`` is no positive number.
             DeadlineError: HF807 where a role's constructor takes longer than its deadline.
+            PackageError: HF990 for ``"ray"`` where Ray or torch is not installed.
             HfError: HF807 where Ray knows a cluster's address, but nothing answers there.
         """
         from hfdsl.runtime.launch import launch  # late: the one arrow from this room up to the runtime

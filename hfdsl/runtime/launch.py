@@ -7,10 +7,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
 
 from hfdsl.check.rules.serialization import unsendable_values
 from hfdsl.deploy.retries import Retries
-from hfdsl.errors import HfError, ResourceError, WiringError
+from hfdsl.errors import HfError, PackageError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import row_table
 from hfdsl.runtime.backend import Backend, Lowering
@@ -56,6 +57,7 @@ def launch(
     Raises:
         ResourceError: HF931 for a deadline that is no positive number, HF518 for an unknown backend, HF801 for a module
             of the program that workers cannot import; see ``CompiledPlan.launch`` for the others.
+        PackageError: HF990 where Ray or torch is not installed.
         WiringError: HF802 where the program holds what cannot be sent to another process.
         HfError: HF765 where a queue takes out other numbers of rows than a step puts in.
     """
@@ -67,6 +69,10 @@ def launch(
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed))
     if backend == "ray":
+        for package in ("ray", "torch"):
+            if not _is_installed(package):
+                needed = "launch(backend='ray') needs Ray and torch: pip install 'hfdsl[ray]'"
+                raise PackageError("HF990", f"{needed}; there is no package {package} here")
         from hfdsl.runtime.ray import RayBackend
 
         try:
@@ -78,6 +84,10 @@ def launch(
         lowered = backend(plan, seed=seed, timeout=timeout, deadline=deadline, worker_env=worker_env)
         return _started(plan, lowered, seed, retries)
     raise ResourceError("HF518", f"no backend {backend!r}; there are 'local' and 'ray'")
+
+
+def _is_installed(package: str) -> bool:
+    return sys.modules.get(package) is not None or find_spec(package) is not None
 
 
 def _started(plan: Plan, backend: Backend, seed: int, retries: Retries | None) -> Running:

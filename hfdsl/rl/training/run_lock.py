@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import socket
 import threading
 import time
@@ -59,9 +60,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _locks(file: BinaryIO, folder: Path) -> bool:
-    """Whether this process has the lock now; on a file system without locks it always has it, with a warning."""
-    import fcntl
-
+    """Whether this process has the lock now; on a system or file system without locks always, with a warning."""
+    try:
+        import fcntl
+    except ImportError:
+        problem = f"{platform.system()} has no locks of POSIX: nothing keeps a second run from writing to '{folder}'"
+        warnings.warn(HfWarning("HF914", problem), stacklevel=5)
+        return True
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
