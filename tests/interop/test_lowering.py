@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hfdsl.check.codes import CODES
 from hfdsl.check.report import Report
+from hfdsl.errors import HfError
 from hfdsl.interop.checking import report_on
 from hfdsl.interop.lowered_runs import load, to_toml
 from hfdsl.interop.lowering import Lowered, NotLowered
@@ -78,7 +80,7 @@ RUNS_OF_VERL = {
 }
 
 
-@settings(max_examples=examples(16), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(**RUNS_OF_VERL)
 def test_the_rows_of_verl_are_those_of_the_plan(
     tmp_path_factory: pytest.TempPathFactory,
@@ -225,7 +227,7 @@ def test_a_value_that_begins_with_a_dollar_is_no_reference(tmp_path: Path) -> No
 # -- TRL
 
 
-@settings(max_examples=examples(16), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     rows=st.integers(1, 4),
     accumulated=st.integers(1, 3),
@@ -293,6 +295,30 @@ def test_rloo(tmp_path: Path) -> None:
     assert_the_same(run, tmp_path)
 
 
+# -- any values
+
+NUMBERS = [0, -1, 3, 2**70, 10**25, 1.5, float("inf"), float("nan")]
+OTHERS = [True, None, "x", "$x", "", "???", "a\nb", "\0", [1, 2], {"a": 1}]
+RUNS = {"verl": script(), "trl": command()}
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(library=st.sampled_from(sorted(RUNS)), data=st.data(), value=st.sampled_from([*NUMBERS, *OTHERS]))
+def test_any_value_is_lowered_or_refused_with_a_code(library: str, data: st.DataObject, value: object) -> None:
+    read = {"verl": verl_script, "trl": trl_script}[library]
+    [reading] = read(SourceText("run.sh", RUNS[library]), Inputs("run.sh"))
+    whole = reading.configuration
+    changed = whole.with_value(data.draw(st.sampled_from(sorted({*whole.given, *whole.defaults}))), value)
+    lower = LIBRARIES[library].lower
+    assert lower is not None
+    code = None
+    try:
+        load(lower(changed))
+    except HfError as error:
+        code = error.code
+    assert code is None or code in CODES
+
+
 # -- the tables of the documentation
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -308,7 +334,6 @@ def assert_has(run: Lowered, field: str) -> None:
     name, _, value = field.partition(" = ")
     expected = tomllib.loads(f"value = {value}")["value"]
     assert run.fields[name].value == expected
-    load(run)
 
 
 @pytest.mark.parametrize(("setting", "field"), rows_of("migrate-verl.md"))

@@ -42,7 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OPTIONS if NIGHTLY else ("grpo", "ppo"))
+@pytest.mark.parametrize("name", OPTIONS if NIGHTLY else ("ppo",))
 def test_the_numbers_are_those_of_the_ready_dataflow(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ready = PROGRAMS[name]
     general = General(name, OPTIONS[name], ready.roles)

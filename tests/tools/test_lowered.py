@@ -11,6 +11,7 @@ import pytest
 
 from hfdsl.tools import output
 from hfdsl.tools.cli import main
+from tests.nightly import NIGHTLY
 from tests.tools.test_interop import RUN, WRONG
 
 Capture = pytest.CaptureFixture[str]
@@ -112,7 +113,7 @@ def test_a_conversion_for_machines(write: Write, capsys: Capture) -> None:
         ("", output.FINDINGS, "error[HF970]"),
     ],
 )
-@pytest.mark.parametrize("command", ["plan", "draw", "convert"])
+@pytest.mark.parametrize("command", ["plan", "draw", "convert"] if NIGHTLY else ["plan"])
 def test_what_cannot_be_lowered_is_a_finding(
     command: str, text: str, code: int, words: str, write: Write, capsys: Capture
 ) -> None:

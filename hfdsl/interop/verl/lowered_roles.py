@@ -288,11 +288,20 @@ def _batching(draft: Draft, role: str, micro: str, dynamic: str, budget: str, sp
         draft.take(f"{role}.batching.rows", micro, size)
 
 
+def require_whole_copies(c: Configuration, split: DataParallelSplit) -> None:
+    """Refuse GPUs that are no whole number of data-parallel ranks.
+
+    Raises:
+        NotLowered: HF981.
+    """
+    if split.gpus % split.per_row:
+        raise not_lowered(c, (*split.keys, GPUS)[0], f"{split.gpus} GPUs are no whole number of copies of the model")
+
+
 def _place(draft: Draft, role: str, split: DataParallelSplit, table: str) -> None:
     """The mesh of a role on the GPUs of the trainer."""
     c = draft.configuration
-    if split.gpus % split.per_row:
-        raise not_lowered(c, (*split.keys, GPUS)[0], f"{split.gpus} GPUs are no whole number of copies of the model")
+    require_whole_copies(c, split)
     stages = c.known(f"{table}.pipeline_model_parallel_size") if table.endswith(".megatron") else 1
     sizes = {"pp": stages, "dp": split.ranks, "tp": split.per_row // stages}
     draft.put(f"deployment.roles.{role}.pool", "gpus")

@@ -10,7 +10,7 @@ from typing import Any
 
 from hfdsl.interop.lowering import Draft, Lowered, not_lowered, number, one_of, same, text, unknown_size
 from hfdsl.interop.settings import Configuration, NotKnown, is_integer
-from hfdsl.interop.verl.lowered_roles import lower_roles
+from hfdsl.interop.verl.lowered_roles import lower_roles, require_whole_copies
 from hfdsl.interop.verl.units import (
     ACTOR,
     CRITIC_MINI,
@@ -24,6 +24,7 @@ from hfdsl.interop.verl.units import (
     TRAIN,
     padded_rows,
     rows,
+    training_roles,
     updates_in_parts,
     uses_reference,
 )
@@ -111,6 +112,8 @@ def _lower(c: Configuration) -> Lowered:
 
 def _updates(c: Configuration, mini: str) -> int:
     """The mini-batches of a step."""
+    for _, split in training_roles(c):
+        require_whole_copies(c, split)
     each = c.size(mini) * c.size(SAMPLES)
     if padded_rows(c) != rows(c) or rows(c) % each:
         raise not_lowered(c, mini, f"{rows(c)} rows are no whole mini-batches of {each}, and hfdsl adds no rows")
