@@ -20,6 +20,10 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
 
+def test_the_program_of_the_quick_start_is_an_example() -> None:
+    assert (ROOT / "examples/grpo.py").read_text("utf-8") == programs()["grpo.py"]
+
+
 @pytest.mark.nightly
 def test_the_quick_start_is_the_same_on_ray(tmp_path: Path, ray_cluster: Any) -> None:
     text = programs()["grpo.py"].replace(":.2f", "")  # all digits
