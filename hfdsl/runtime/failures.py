@@ -35,6 +35,9 @@ from hfdsl.single_controller.waiting import how_it_ended
 SEEN_SECONDS, POLL_SECONDS = 2.0, 0.05
 """The time in which Ray finds out that a process is gone, once another one has, and how often it is asked."""
 
+NODE_SECONDS = 20.0
+"""The time in which Ray finds out that a node is gone, where a process of it is."""
+
 PATIENCE_SECONDS = 60.0
 """How much longer than the driver a rank waits for its peers.
 
@@ -87,7 +90,7 @@ def lost_process(
     """
     if not isinstance(error, LostProcessError) and not BROKEN_CONNECTION.search(error.message):
         return None
-    dead = _dead(workers)
+    dead = _dead(workers, NODE_SECONDS if isinstance(error, LostProcessError) else SEEN_SECONDS)
     if not dead:
         return None
     parts = []
@@ -109,12 +112,12 @@ def lost_process(
     return LostProcessError("HF806", f"a worker's process is gone: {text}")
 
 
-def _dead(workers: Mapping[str, Sequence[Any]]) -> dict[Process, str]:
-    """The processes that are gone, and how each ended."""
+def _dead(workers: Mapping[str, Sequence[Any]], wait: float) -> dict[Process, str]:
+    """The processes that are gone, and how each ended, as soon as Ray knows of one; it has so many seconds for it."""
     by_id = {
         actor_id(worker).hex(): (group, rank) for group, each in workers.items() for rank, worker in enumerate(each)
     }
-    until = time.monotonic() + SEEN_SECONDS
+    until = time.monotonic() + wait
     while True:
         states = {by_id[key]: state for key, state in actors().items() if key in by_id}
         dead = {process: _report(state) for process, state in sorted(states.items()) if state.get("State") == "DEAD"}

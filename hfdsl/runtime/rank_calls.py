@@ -21,7 +21,7 @@ from hfdsl.runtime.backend import Submission
 from hfdsl.runtime.call_deadlines import CallClocks, SubmittedCall
 from hfdsl.runtime.failures import Called, late_ranks, lost_process
 from hfdsl.runtime.relay import as_completed
-from hfdsl.runtime.relay_client import RemoteHandle
+from hfdsl.runtime.relay_client import GROUP, Relays, RemoteHandle
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.waiting import fetch, succeeded
 
@@ -40,6 +40,8 @@ class RankCalls:
         self.seconds = seconds
         """The launch's deadline."""
         self._deployment, self._process_groups, self._groups = plan.deployment, plan.groups, groups
+        self.relays: Relays | None = None
+        """What calls the ranks of a step, where the driver does not."""
         self._clocks = CallClocks()
         self._before: dict[str, Mapping[int, int]] = {}  # by plan: see ``Dependencies.before``
         self._declared: dict[str, dict[int, CallDeadline]] = {}  # by plan and node
@@ -217,7 +219,8 @@ class RankCalls:
         try:
             yield
         except RoleError as error:
-            if (lost := lost_process(error, self.workers, self._running())) is not None:
+            relays = {} if self.relays is None else {GROUP: self.relays.actors}
+            if (lost := lost_process(error, {**self.workers, **relays}, self._running())) is not None:
                 raise lost from error
             raise
 

@@ -40,7 +40,7 @@ from hfdsl.runtime.rank_process import RankProcess
 from hfdsl.runtime.ray_pools import Pools
 from hfdsl.runtime.ray_states import RayStates
 from hfdsl.runtime.relay import FAILURE_POLL_SECONDS, as_completed
-from hfdsl.runtime.relay_client import Relays, RemoteHandle, relays_pay
+from hfdsl.runtime.relay_client import GROUP, Relays, RemoteHandle, relays_pay
 from hfdsl.runtime.serialization import deserialized, payload_class, serialized
 from hfdsl.runtime.store import PayloadContent, bytes_of
 from hfdsl.single_controller.group import RayWorkerGroup
@@ -83,7 +83,6 @@ class RayBackend(RayStates):
         self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=seed, collectives=None)
         self._direct_groups = DirectGroups(plan)
         self._relayed_plans: set[str] = set()
-        self._relays: Relays | None = None
         self.launched.add(self)
         try:
             if self._owns_cluster:
@@ -136,7 +135,7 @@ class RayBackend(RayStates):
         """Have relays call the ranks of a plan, if that pays; they know the calls of one step at a time."""
         if not plan.steps_in_flight and relays_pay(plan, self._hosts, self._direct_groups.linked):
             self._relayed_plans.add(plan.name)
-            self._relays = self._relays or Relays(self._calls.workers, self._hosts, self._calls.time_left)
+            self._calls.relays = self._calls.relays or Relays(self._calls.workers, self._hosts, self._calls.time_left)
 
     def topology(self, plan: Plan) -> Topology:
         """The hosts, and the groups that need no object store between them.
@@ -157,8 +156,8 @@ class RayBackend(RayStates):
         """Begin a step: its deadline runs from now."""
         self._calls.begin()
         self._acknowledged.clear()
-        if self._relays is not None:
-            self._relays.begin()
+        if self._calls.relays is not None:
+            self._calls.relays.begin()
 
     def put(self, plan: Plan, content: PayloadContent) -> Any:
         """A payload of the driver: in the object store or, where it is small, as bytes that travel with calls."""
@@ -174,8 +173,8 @@ class RayBackend(RayStates):
         submission, so what is submitted in program order cannot deadlock: whatever a call waits for was submitted
         before it.
         """
-        if self._relays is not None and submission.call.plan in self._relayed_plans:
-            relayed = self._relays.run(submission, self._table)
+        if self._calls.relays is not None and submission.call.plan in self._relayed_plans:
+            relayed = self._calls.relays.run(submission, self._table)
             self._calls.submitted(submission, [acknowledgment for acknowledgment, _ in relayed])
             return relayed
         workers = self._groups[submission.segment.group].workers
@@ -241,8 +240,8 @@ class RayBackend(RayStates):
                 self._acknowledged |= zip(ready, fetch(ready), strict=True)
                 self._calls.acknowledge(ready)
                 self._calls.check()
-            if self._relays is not None:
-                while not self._relays.receive(replies) and self._calls.time_left():
+            if self._calls.relays is not None:
+                while not self._calls.relays.receive(replies) and self._calls.time_left():
                     self._calls.check()
                     replies = self._submit_to_relays([*acknowledgments, *wanted])
                 remote = [handle for handle in acknowledgments if isinstance(handle, RemoteHandle)]
@@ -254,11 +253,11 @@ class RayBackend(RayStates):
 
     def _submit_to_relays(self, wanted: Sequence[Any]) -> dict[Any, list[RemoteHandle]]:
         """Have relays submit what they are to, and wait for values: in rounds, where calls have deadlines."""
-        if self._relays is None:
+        if self._calls.relays is None:
             return {}
         seconds = self._calls.time_left()
         in_rounds = any(self._calls.declares_deadlines(plan) for plan in self._relayed_plans)
-        return self._relays.submit(wanted, min(seconds, FAILURE_POLL_SECONDS) if in_rounds else seconds)
+        return self._calls.relays.submit(wanted, min(seconds, FAILURE_POLL_SECONDS) if in_rounds else seconds)
 
     def get(self, handles: Sequence[Any]) -> list[Any]:
         """The payloads, in this process.
@@ -292,7 +291,7 @@ class RayBackend(RayStates):
 
     def _fetched(self, handles: Sequence[Any]) -> list[Any]:
         """Acknowledgments and payloads, within the time after which ``get`` looks for failures."""
-        local = self._relays.get(handles) if self._relays is not None else handles
+        local = self._calls.relays.get(handles) if self._calls.relays is not None else handles
         refs = [value for value in local if isinstance(value, ray.ObjectRef)]
         fetched = dict(zip(refs, fetch(refs, min(self._calls.time_left(), FAILURE_POLL_SECONDS)), strict=True))
         return [deserialized(fetched[value] if isinstance(value, ray.ObjectRef) else value) for value in local]
@@ -303,8 +302,8 @@ class RayBackend(RayStates):
         yield from self._calls.references()
         if self._sent_table is not None:
             yield self._sent_table[1]
-        if self._relays is not None:
-            yield from self._relays.references()
+        if self._calls.relays is not None:
+            yield from self._calls.relays.references()
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 
@@ -315,6 +314,8 @@ class RayBackend(RayStates):
             for group, workers in self._calls.workers.items()
             for rank, worker in enumerate(workers)
         }
+        for number, relay in enumerate(self._calls.relays.actors if self._calls.relays is not None else ()):
+            asked[relay.share.remote([], False, [], [])] = (GROUP, number)
         lost: dict[str, list[int]] = {}
         for ready in as_completed(list(asked), wait):
             for ref in ready:
@@ -336,16 +337,16 @@ class RayBackend(RayStates):
             ResourceError: HF504 where the cluster has no room for them in time.
             RoleError: HF806 where a role's constructor raises.
         """
-        if self._relays is not None:
-            self._relays.close()
-            self._relays = None
+        if self._calls.relays is not None:
+            self._calls.relays.close()
+            self._calls.relays = None
         self._relayed_plans.clear()
         self._pending.clear()
         self._acknowledged.clear()
         self._calls.forget()
         self._sent_table = None
         self.driver.forget_step()
-        replaced = set(self._groups) if everything else self._linked(set(lost))
+        replaced = set(self._groups) if everything else self._linked(set(lost) & self._groups.keys())
         for name in replaced:
             self._groups[name].shutdown()  # first, so that what others wait for ends
         for name in self._linked(self._unresponsive(set(self._groups) - replaced)):
@@ -384,8 +385,8 @@ class RayBackend(RayStates):
     def close(self) -> None:
         """End the processes and give the slots back; a cluster that this backend started ends too."""
         self._direct_groups.close()
-        if self._relays is not None:
-            self._relays.close()
+        if self._calls.relays is not None:
+            self._calls.relays.close()
         for group in self._groups.values():
             group.shutdown()
         self._pools.close()

@@ -42,7 +42,6 @@ class RayStates(ABC):
     _plans: list[Plan]
     _groups: dict[str, RayWorkerGroup]
     _calls: RankCalls
-    _relays: Any
 
     @abstractmethod
     def begin(self) -> None:
@@ -140,7 +139,7 @@ class RayStates(ABC):
             name: [Copied(*refs) for refs in self._calls.call_each(name, "a copy of states", "copy_states", returns=2)]
             for name in self._groups
         }
-        if self._relays is not None:  # what relays submit next may come before what this process submitted now
+        if self._calls.relays is not None:  # what relays submit next may come before what this process submitted now
             self.begin()
             self._calls.wait_for([*taken, *(copy.done for ranks in copies.values() for copy in ranks)])
         return copies

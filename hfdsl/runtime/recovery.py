@@ -221,7 +221,7 @@ class Recovery:
         self.generation += 1
         self.backend.rebuild(lost, everything=self._copy.restore is None, wait=self.retries.wait)
         if self._copy.restore is not None:
-            self._copy.restore()
+            self._restore(self._copy.restore)
         self.steps |= self._copy.steps
         for entry in self._journal:
             entry.run(pickle.loads(entry.inputs))
@@ -243,6 +243,24 @@ class Recovery:
             ),
             stacklevel=2,
         )
+
+    def _restore(self, restore: Callable[[], None]) -> None:
+        """Load the copy; HF840 where the copy itself is lost, with the node that it was on."""
+        try:
+            restore()
+        except LostProcessError as error:
+            if self.backend.lost(LOSS_SECONDS):
+                raise  # the next attempt replaces these, too
+            raise LostProcessError(
+                "HF840",
+                f"the copy of all states, made after {self._copied_steps()}, is lost: it was on the node that is gone "
+                f"({_text(error)}). Launch again and load a checkpoint: running.load(folder), or hfdsl train --resume; "
+                "with hf.Retries(every=None) and running.go_back_to(folder) a run goes back to files, which outlast a "
+                "node",
+            ) from error
+
+    def _copied_steps(self) -> str:
+        return ", ".join(f"{count} steps of '{plan}'" for plan, count in self._copy.steps.items())
 
 
 def _text(error: Exception) -> str:

@@ -25,6 +25,9 @@ from hfdsl.single_controller.waiting import fetch
 MIN_RANKS, MIN_RANKS_PER_HOST = 16, 4
 """Relays pay from so many ranks in all, and per host on average: see benchmarks/dataplane/relay.py."""
 
+GROUP = "the relays"
+"""What messages call relays together, as if they were a group of ranks; no group of roles has such a name."""
+
 START_SECONDS = 60.0
 """The time in which all relays start; each is a process without GPUs or state."""
 
@@ -136,6 +139,11 @@ class Relays:
     def _start(self, host: str, ranks: Mapping[str, Mapping[int, Any]]) -> Any:
         where = NodeAffinitySchedulingStrategy(host, soft=False)
         return ray.remote(Relay).options(num_cpus=0, scheduling_strategy=where).remote(ranks)
+
+    @property
+    def actors(self) -> Sequence[Any]:
+        """The relays themselves."""
+        return self._relays
 
     def begin(self) -> None:
         """Begin a step."""

@@ -97,6 +97,8 @@ def _hf_error(error: RayTaskError) -> HfError:
         return cause
     if isinstance(cause, RayActorError):  # of a process whose result this call was to read
         return LostProcessError("HF806", f"a worker's process is gone: {cause}")
+    if isinstance(cause, RayError):  # of a value that this call was to read
+        return LostProcessError("HF806", f"a worker's output is lost ({type(cause).__name__})")
     return RoleError("HF806", f"a worker failed outside of a role's method: {error}")
 
 

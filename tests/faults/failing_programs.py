@@ -14,7 +14,7 @@ import hfdsl as hf
 from hfdsl import Dispatch, f32, register
 from hfdsl.runtime.running import Running
 
-FOLDER = "FAULTS_FOLDER"
+FOLDER, PADDING = "FAULTS_FOLDER", "FAULTS_PADDING"
 
 NODES = ("actor.generate", "critic.values", "reward.score", "actor.update")
 
@@ -58,6 +58,7 @@ def fail(label: str, worker: Role) -> None:
     elif how == "hang":
         hang()
     elif how == "slow":
+        (file.parent / "reached").touch()
         time.sleep(3)
     elif how == "skip":
         worker.skips = True
@@ -80,6 +81,7 @@ class Actor(Role):
     def __init__(self) -> None:
         fail("actor.__init__", self)
         self.weight = torch.ones(())
+        self.padding = torch.zeros(int(os.environ.get(PADDING, "0")), dtype=torch.uint8)
 
     @register(Dispatch.DP_PROTO)
     def generate(self, prompts: Prompts) -> Rollout:
@@ -96,7 +98,7 @@ class Actor(Role):
 
     def state(self) -> dict[str, torch.Tensor]:
         fail("actor.state", self)
-        return {"weight": self.weight}
+        return {"weight": self.weight, "padding": self.padding}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         fail("actor.load_state", self)

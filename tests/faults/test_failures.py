@@ -44,6 +44,7 @@ def dead(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     causes: dict[str, str] = {}
     monkeypatch.setattr(failures, "actors", lambda: table(**causes))
     monkeypatch.setattr(failures, "SEEN_SECONDS", -1.0)
+    monkeypatch.setattr(failures, "NODE_SECONDS", -1.0)
     return causes
 
 

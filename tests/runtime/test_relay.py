@@ -92,7 +92,7 @@ class Through:
         self.known[kind] = kind(workers, self.backend._hosts, self.backend._calls.time_left)
 
     def switch(self, kind: type[Relays]) -> None:
-        self.backend._relays = self.known[kind]
+        self.backend._calls.relays = self.known[kind]
 
     def plan(self, flow: hf.Dataflow[..., Any], rows: int = 8, optimize: Optimize = ON) -> Running:
         return self.launched.also(flow.compile(self.launched.plan.deployment, {p.B: rows}, optimize=optimize))
@@ -103,7 +103,7 @@ class Through:
             relays.begin()
 
     def close(self) -> None:
-        self.backend._relays = None
+        self.backend._calls.relays = None
         for relays in self.known.values():
             relays.close()
 

@@ -1,0 +1,69 @@
+"""A relay, or a node with all its processes, is lost: the run goes on with the same values, or says what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch
+
+import hfdsl as hf
+from hfdsl.errors import HfWarning, LostProcessError
+from tests.faults.failing_programs import FOLDER, PADDING, Prompts, deployment, ppo
+
+PROMPTS = Prompts(x=torch.arange(4.0))
+
+
+def undisturbed(folder: Path) -> list[float]:
+    """The losses of two steps of a run that loses nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER, str(folder))
+        with ppo.compile(deployment(True)).launch("local") as running:
+            return [running.step(PROMPTS).loss.value for _ in range(2)]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("padding", [0, 3_000_000])
+def test_the_node_of_a_trainer_is_lost(tmp_path: Path, padding: int) -> None:
+    """Ray keeps small states with the driver, and large ones on the node of the process that made them."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("RAY_ADDRESS", None)
+    command = [sys.executable, "-m", "tests.faults.lost_nodes", str(tmp_path), str(padding), "retries"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    lines = [line for line in run.stdout.splitlines() if line.startswith(("metrics", "error"))]
+    expected = [f"metrics {loss}" for loss in undisturbed(tmp_path)]
+    if padding:
+        first, error = lines
+        assert [first] == expected[:1], run.stderr
+        lost = r"error LostProcessError HF840: the copy of all states, made after [01] steps of 'ppo', is lost"
+        assert re.match(lost, error)
+        assert "Launch again and load a checkpoint: running.load(folder)" in error
+    else:
+        assert lines == expected, run.stderr
+        assert "lost ranks 0, 1 of 'actor'; the run goes on" in run.stderr
+
+
+def relay_dies(tmp_path: Path, retries: hf.Retries | None) -> list[float]:
+    """The losses of two steps, in the second of which the relay is killed."""
+    plan = ppo.compile(deployment(True), optimize=hf.Optimize(relay=True))
+    with plan.launch("ray", worker_env={FOLDER: str(tmp_path), PADDING: "0"}, retries=retries) as running:
+        losses = [running.step(PROMPTS).loss.value]
+        backend: Any = running._processes.backend
+        for relay in backend._calls.relays.actors:
+            ray.kill(relay)
+        return [*losses, running.step(PROMPTS).loss.value]
+
+
+@pytest.mark.nightly
+def test_a_relay_that_dies_is_named_and_replaced(tmp_path: Path, ray_cluster: Any) -> None:
+    with pytest.raises(LostProcessError, match=r"^HF806: a worker's process is gone: rank 0 of 'the relays' died"):
+        relay_dies(tmp_path, None)
+    with pytest.warns(HfWarning, match=r"HF840: step 1 of 'ppo' lost rank 0 of 'the relays'; the run goes on"):
+        assert relay_dies(tmp_path, hf.Retries()) == undisturbed(tmp_path)
