@@ -77,6 +77,13 @@ def test_ready_roles_of_different_models(changed: dict[str, int], code: str) -> 
     assert codes((Actor, ACTOR), (Sampler, sampler), hf.Mesh(tp=2), hf.Mesh()) == {code}
 
 
+def test_heads_that_a_mesh_does_not_divide_are_reported_once() -> None:
+    """By HF813, which knows the sizes of the model."""
+    sampler = SamplerConfig(ModelConfig(config=SIZES), GENERATION)
+    assert codes((Actor, ACTOR), (Sampler, sampler), hf.Mesh(tp=2), hf.Mesh(tp=4)) == set()
+    assert codes((Actor, ACTOR), (Sampler, sampler), hf.Mesh(tp=4), hf.Mesh(tp=2)) == set()
+
+
 def test_an_adapter_that_is_sent_alone_is_no_model() -> None:
     lora = Lora(rank=2, exports="adapter")
     other = ModelConfig(config={**SIZES, "num_hidden_layers": 3})

@@ -118,8 +118,13 @@ def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) ->
     parameters = [each for _, each in pairs]
     groups = _alike(sync, parameters, source, target)
     representatives = [group[0] for group in groups] if groups else parameters
-    uncut = list(_uncut(context, sync, representatives, {"exports": source, "loads": target}))
-    yield from uncut
+    layouts = {"exports": source, "loads": target}
+    uncut: dict[str, tuple[str, str]] = {
+        side.effect.kind: problem
+        for side in (sync.source, sync.target)
+        if (problem := _problem(layouts[side.effect.kind], representatives, side.placement.mesh)) is not None
+    }
+    yield from _uncut(context, sync, uncut)
     if groups and not uncut and sync.declared:
         yield from _fused(sync, representatives, source, target)
         yield from _unproved(sync, groups, source, target)
@@ -217,13 +222,10 @@ def _dtypes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> I
 # -- layouts -----------------------------------------------------------------------------------------------------------
 
 
-def _uncut(
-    context: Context, sync: WeightSync, parameters: Sequence[Parameter], layouts: Mapping[str, Layout]
-) -> Iterator[Finding]:
-    """HF734: a parameter that a side cannot cut so on its mesh."""
+def _uncut(context: Context, sync: WeightSync, problems: Mapping[str, tuple[str, str]]) -> Iterator[Finding]:
+    """HF734: a parameter that a side cannot cut so on its mesh; the problem of each side that has one."""
     for side in (sync.source, sync.target):
-        place, layout = side.placement, layouts[side.effect.kind]
-        problem = _problem(layout, parameters, place.mesh)
+        place, problem = side.placement, problems.get(side.effect.kind)
         if problem is None or _reported(side):
             continue
         code, message = problem
