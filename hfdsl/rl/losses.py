@@ -335,7 +335,7 @@ class PreferenceTerms(NamedTuple):
     """A loss of preferences and its metrics for every pair, f32[B]; only ``loss`` has a gradient."""
 
     loss: torch.Tensor
-    margin: torch.Tensor  # how much more reward the chosen response implies, in nats times beta
+    margin: torch.Tensor  # how much more reward the better response has; that of a policy in nats times beta
     correct: torch.Tensor  # 1 where the margin is positive
 
 
@@ -375,6 +375,34 @@ class DPO:
 
         margin = self.beta * ((chosen - reference_chosen) - (rejected - reference_rejected))
         loss = -(1 - self.smoothing) * logsigmoid(margin) - self.smoothing * logsigmoid(-margin)
+        return PreferenceTerms(loss, margin.detach(), (margin > 0).to(margin.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class BradleyTerry:
+    """The loss of a reward model: -log sigmoid(margin), margin = score of the better response - that of the other.
+
+    Ouyang et al., 2022, Training Language Models to Follow Instructions with Human Feedback, equation 1. ``center``
+    weighs the square of the sum of both scores, which nothing else determines (Eisenstein et al., 2023, Helping or
+    Herding?, section 2).
+
+    >>> import torch
+    >>> BradleyTerry()(torch.zeros(1), torch.zeros(1)).loss.item()  # log 2
+    0.693147...
+    """
+
+    center: NonNegative = 0.0
+    """The weight of the term that centers scores at 0; usually 0 or 0.01."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __call__(self, better: torch.Tensor, worse: torch.Tensor) -> PreferenceTerms:
+        """The loss of every pair, from its scores, all f32[B]."""
+        from torch.nn.functional import logsigmoid
+
+        margin = better - worse
+        loss = self.center * (better + worse).square() - logsigmoid(margin)
         return PreferenceTerms(loss, margin.detach(), (margin > 0).to(margin.dtype))
 
 

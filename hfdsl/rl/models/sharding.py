@@ -91,7 +91,7 @@ def full_state_dict(module: Policy) -> dict[str, Any]:
     return dict(full_weights(module))
 
 
-def full_weights(module: Policy, *, merged: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+def full_weights(module: Policy | Scorer, *, merged: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
     """The same one by one, so that no rank has to hold all of them; each step is a collective.
 
     Without ``merged`` they are the base weights, beside which ``full_adapter`` gives the adapters.

@@ -44,15 +44,15 @@ import torch
 
 from hfdsl.protocols.call import current_call
 from hfdsl.protocols.collectives import AxisGroup
-from hfdsl.rl.batches import Experience, Preferences, Sequences, ValueExperience
-from hfdsl.rl.losses import DPO, ClippedValue, PolicyLoss, imitation
+from hfdsl.rl.batches import Experience, Pairs, Preferences, Sequences, ValueExperience
+from hfdsl.rl.losses import DPO, BradleyTerry, ClippedValue, PolicyLoss, PreferenceTerms, imitation
 from hfdsl.rl.masked import masked, masked_sum, token_weights
 from hfdsl.rl.models.device import autocast
-from hfdsl.rl.models.forward import Policy
+from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.learning import Learner
 from hfdsl.rl.models.micro_batches import MicroBatch, micro_batches
 from hfdsl.rl.models.row_errors import bad_row
-from hfdsl.rl.models.scoring import columns, response_log_probs
+from hfdsl.rl.models.scoring import columns, response_log_probs, scores
 from hfdsl.rl.workers.config import ActorConfig, CriticConfig
 
 TokenTerms = Mapping[str, torch.Tensor]
@@ -132,20 +132,54 @@ def dpo_update(
     reference = masked_sum(preferences.ref_log_probs.tensor.to(ids.device).double(), response_mask, -1).view(-1, 2)
     sums = masked_sum(now.double(), response_mask, -1).view(-1, 2).requires_grad_()
     sign = preferences.preference.tensor.to(ids.device).view(-1, 2)[:, 0]
-    chosen = (sign < 0).long()  # the index of the better response: 0 or 1
-    order = torch.stack([chosen, 1 - chosen], 1)
-    pair_terms = loss(*sums.gather(1, order).unbind(1), *reference.gather(1, order).unbind(1))
-    decided = (sign != 0).double()
-    pairs = peers.all_reduce(decided.sum()).clamp(min=1)
-    shares = {name: (term * decided).sum() / pairs for name, term in pair_terms._asdict().items()}
-    [slope] = torch.autograd.grad(shares["loss"], sums)
+    pair_terms = loss(*_better_first(sums, sign), *_better_first(reference, sign))
+    shares, slope = _shares(pair_terms, sign, sums, peers)
 
     def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
         log_probs, _ = policy(part.sequences(ids, width), part.sequences(mask, width), part.length)
         return {"loss": slope.flatten()[part.rows, None].to(log_probs.dtype) * log_probs}
 
     step_columns = _optimizer_step(learner, mask, response_mask, torch.ones_like(response_mask), terms, config, peers)
-    return {**step_columns, **{name: float(share.detach()) for name, share in shares.items()}}
+    return {**step_columns, **shares}
+
+
+def ranking_update(
+    scorer: Scorer, learner: Learner, pairs: Pairs, loss: BradleyTerry, config: CriticConfig, peers: AxisGroup
+) -> dict[str, float]:
+    """One step of a reward model on pairs of responses: the columns of ``PreferenceMetrics``.
+
+    As in ``dpo_update``: the gradient of a pair's loss is a number per row times the gradient of the row's score.
+    """
+    ids, mask, response_mask = columns(pairs)
+    width = response_mask.shape[1]
+    now = scores(scorer, pairs, config.batching, config.training.autocast).double().view(-1, 2).requires_grad_()
+    sign = pairs.preference.tensor.to(ids.device).view(-1, 2)[:, 0]
+    shares, slope = _shares(loss(*_better_first(now, sign)), sign, now, peers)
+
+    def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
+        outputs = learner.module(part.sequences(ids, width), part.sequences(mask, width))[:, -part.length :]
+        is_last = token_mask & (token_mask.flip(1).cumsum(1).flip(1) == 1)
+        return {"loss": slope.flatten()[part.rows, None].to(outputs.dtype) * outputs * is_last}
+
+    step_columns = _optimizer_step(learner, mask, response_mask, torch.ones_like(response_mask), terms, config, peers)
+    return {**step_columns, **shares}
+
+
+def _better_first(values: torch.Tensor, sign: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Of pairs [n, 2] the values of the better responses and of the others; ``sign`` [n] is 1 where the first is it."""
+    better = (sign < 0).long()
+    return values.gather(1, torch.stack([better, 1 - better], 1)).unbind(1)
+
+
+def _shares(
+    pair_terms: PreferenceTerms, sign: torch.Tensor, values: torch.Tensor, peers: AxisGroup
+) -> tuple[dict[str, float], torch.Tensor]:
+    """This rank's shares of the means over pairs of which one is better, and the slopes of the loss in ``values``."""
+    decided = (sign != 0).double()
+    pairs = peers.all_reduce(decided.sum()).clamp(min=1)
+    shares = {name: (term * decided).sum() / pairs for name, term in pair_terms._asdict().items()}
+    [slope] = torch.autograd.grad(shares["loss"], values)
+    return {name: float(share.detach()) for name, share in shares.items()}, slope
 
 
 def value_update(

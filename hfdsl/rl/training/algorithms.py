@@ -15,7 +15,7 @@ from hfdsl.protocols.queueing import Late
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.fields import Count, NonNegative, Share, check_fields
 from hfdsl.rl.kl import AdaptiveKL, FixedKL
-from hfdsl.rl.losses import CISPO, DPO, Clip, ClippedValue, Reinforce, SequenceClip
+from hfdsl.rl.losses import CISPO, DPO, BradleyTerry, Clip, ClippedValue, Reinforce, SequenceClip
 from hfdsl.rl.training.run_config import RunConfig, UpdateConfig
 from hfdsl.rl.workers.config import (
     ActorConfig,
@@ -234,6 +234,14 @@ class OfflineDPOOptions(Options):
 
     loss: DPO = DPO(0.1)
     """The loss of the policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelingOptions(Options):
+    """The options of reward modeling."""
+
+    loss: BradleyTerry = BradleyTerry()
+    """The loss of the reward model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -490,6 +498,16 @@ class OfflineDPO(ActorRun):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RewardModeling(RunConfig):
+    """Reward modeling: a model learns to give the better one of two responses the higher score."""
+
+    algorithm: str = "hfdsl.rl.dataflows.reward_modeling:reward_modeling"
+    options: RewardModelingOptions = RewardModelingOptions()
+    reward: CriticConfig
+    """The model that learns."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Supervised(ActorRun):
     """The supervised stage: the policy imitates demonstrations."""
 
@@ -514,6 +532,7 @@ RUNS: tuple[type[RunConfig], ...] = (
     PPO,
     PPOAdaptiveKL,
     ReMax,
+    RewardModeling,
     ReinforcePlusPlus,
     RLOO,
     Supervised,

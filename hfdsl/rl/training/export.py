@@ -14,7 +14,7 @@ from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training.checkpoints import STATED, latest
 from hfdsl.rl.training.config import Find, from_table
-from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.config import CriticConfig, ModelConfig
 from hfdsl.rl.workers.lora import Lora
 from hfdsl.runtime.saving import MANIFEST
 from hfdsl.runtime.sealed_json import unsealed
@@ -22,22 +22,33 @@ from hfdsl.runtime.state_files import read_file, unflatten_state
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from hfdsl.rl.models.forward import Policy
 
 INNER = "model."
 """Where a policy has its model."""
 
+BACKBONE = "base_model."
+"""Where a critic or a reward model has its model."""
+
+HEAD = "score.weight"
+"""The head of one: the name that it has there, and in the classifiers of transformers."""
+
 
 def export(run: Path, role: str, folder: Path, find: Find | None = None, *, adapter: bool = False) -> Path:
     """Save the model of a role and the tokenizer, from the last checkpoint of a run; gives the checkpoint.
+
+    That of a policy is a causal model; that of a critic or a reward model is a sequence classifier of one number, which
+    a ``RewardModel`` loads.
 
     The model's ``path`` in a later run is then this folder. Parts that ranks hold of a sharded model are joined, over
     ``dp`` and then over ``tp``. A LoRA adapter is merged into the model, or with ``adapter`` saved
     alone, as by peft.
 
     Raises:
-        CheckpointError: HF906 where there is no whole checkpoint, or none with a policy of this role, or no adapter.
+        CheckpointError: HF906 where there is no whole checkpoint, or none with a model of this role, no adapter, or
+            no such classifier.
     """
     from hfdsl.rl.models.adapters import save_adapter
     from hfdsl.rl.models.loading import load, no_progress_bars
@@ -49,13 +60,18 @@ def export(run: Path, role: str, folder: Path, find: Find | None = None, *, adap
     roles = _fields(checkpoint / MANIFEST)["roles"]
     if role not in roles or not isinstance(model_config, ModelConfig):
         raise CheckpointError("HF906", f"'{checkpoint}' has no model of a role '{role}'; it keeps {', '.join(roles)}")
-    if not hasattr(role_config, "generation"):
-        raise CheckpointError("HF906", f"'{role}' in '{checkpoint}' is no policy, and only policies are exported")
     lora: Lora | None = getattr(role_config, "lora", None)
     if adapter and lora is None:
         raise CheckpointError("HF906", f"'{role}' in '{checkpoint}' has no adapter: its whole model learned")
     parts = _Parts.read(checkpoint, roles[role])
-    if lora is not None:
+    is_scorer = isinstance(role_config, CriticConfig)
+    if not is_scorer and not hasattr(role_config, "generation"):
+        raise CheckpointError("HF906", f"'{role}' in '{checkpoint}' is neither a policy nor a critic or reward model")
+    if is_scorer and adapter:
+        raise CheckpointError("HF906", f"'{role}' in '{checkpoint}' is no policy: an adapter beside a head is merged")
+    if is_scorer:
+        model, weights = _scorer(model_config, lora, parts)
+    elif lora is not None:
         policy = _adapted(model_config, lora, parts)
         if adapter:
             save_adapter(policy.model, folder, model_config.path)
@@ -85,10 +101,46 @@ def _adapted(config: ModelConfig, lora: Lora, parts: _Parts) -> Policy:
     from hfdsl.rl.models.policies import policy
 
     adapted = policy(replace(config, compile=False), 1.0, SoleRank(), lora).cpu()
-    state = adapted.state_dict()
-    learned = {name: parts.tensor(name, state[name], None) for name in parts.names}
-    adapted.load_state_dict(learned, strict=False)
+    _load_learned(adapted, parts)
     return adapted
+
+
+def _load_learned(module: nn.Module, parts: _Parts) -> None:
+    """Load what has learned of a module with an adapter."""
+    state = module.state_dict()
+    module.load_state_dict({name: parts.tensor(name, state[name], None) for name in parts.names}, strict=False)
+
+
+def _scorer(config: ModelConfig, lora: Lora | None, parts: _Parts) -> tuple[Any, dict[str, torch.Tensor]]:
+    """The classifier of transformers whose one number is a critic's or a reward model's, and its weights.
+
+    Raises:
+        CheckpointError: HF906 where transformers has no classifier of this architecture.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    from hfdsl.rl.models.loading import load
+    from hfdsl.rl.models.policies import scorer
+    from hfdsl.rl.models.sharding import full_weights
+
+    whole = replace(config, dtype="float32", compile=False)
+    causal = load(whole, output_layer=False).cpu()
+    causal.config.num_labels = 1
+    try:
+        model: Any = AutoModelForSequenceClassification.from_config(causal.config)
+    except ValueError:
+        kind = causal.config.model_type
+        raise CheckpointError("HF906", f"transformers has no sequence classifier for {kind!r}, which scores") from None
+    learned: Mapping[str, torch.Tensor]
+    if lora is None:
+        learned = parts.joined(causal.base_model, BACKBONE, f"{causal.base_model_prefix}.", causal)
+        learned = {**learned, HEAD: parts.tensor(HEAD, model.score.weight, None)}
+    else:
+        adapted = scorer(whole, SoleRank(), lora).cpu()
+        _load_learned(adapted, parts)
+        learned = {name.removeprefix(BACKBONE): weight for name, weight in full_weights(adapted)}
+    prefix = f"{model.base_model_prefix}."
+    return model, {name if name == HEAD else prefix + name: weight for name, weight in learned.items()}
 
 
 def _merged(policy: Policy) -> dict[str, torch.Tensor]:
@@ -125,12 +177,13 @@ class _Parts:
         """A tensor of the shape of ``whole``, sliced along ``dim``."""
         return joined([[part[name] for part in slice_] for slice_ in self.by_tp], whole, dim)
 
-    def joined(self, model: Any) -> dict[str, torch.Tensor]:
-        """All weights of a model."""
+    def joined(self, model: Any, inner: str = INNER, outer: str = "", whole: Any = None) -> dict[str, torch.Tensor]:
+        """All weights of a model, which the role has as ``inner``, and the ``whole`` model of which it is a part."""
         from hfdsl.rl.models.tensor_parallel import planned_slice_dims
 
-        dims = planned_slice_dims(model, len(self.by_tp))
-        return {name: self.tensor(INNER + name, value, dims.get(name)) for name, value in model.state_dict().items()}
+        dims = planned_slice_dims(whole or model, len(self.by_tp))
+        state = model.state_dict()
+        return {name: self.tensor(inner + name, value, dims.get(outer + name)) for name, value in state.items()}
 
 
 def joined(slices: list[list[Any]], whole: torch.Tensor, dim: int | None) -> torch.Tensor:

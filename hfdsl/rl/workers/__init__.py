@@ -22,7 +22,7 @@ from hfdsl.rl.workers.kl_penalty import KLPenalty
 from hfdsl.rl.workers.lora import Lora
 from hfdsl.rl.workers.multiplier import LagrangeMultiplier
 from hfdsl.rl.workers.reference import Reference
-from hfdsl.rl.workers.reward import Reward, RewardModel
+from hfdsl.rl.workers.reward import Reward, RewardLearner, RewardModel
 from hfdsl.rl.workers.sampler import Sampler
 from hfdsl.rl.workers.served import Judge, ServedPolicy
 from hfdsl.rl.workers.verifier import Verifier
@@ -45,6 +45,7 @@ __all__ = [
     "ReferenceConfig",
     "Reward",
     "RewardConfig",
+    "RewardLearner",
     "RewardModel",
     "Sampler",
     "SamplerConfig",

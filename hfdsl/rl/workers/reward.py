@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
-from hfdsl.rl.batches import Costs, Prompts, Scores, Sequences
-from hfdsl.rl.workers.config import RewardConfig
+from hfdsl.rl.batches import Costs, Pairs, PreferenceMetrics, Prompts, Scores, Sequences
+from hfdsl.rl.losses import BradleyTerry
+from hfdsl.rl.workers.config import CriticConfig, RewardConfig
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.slicing import sliced
 
@@ -60,3 +62,51 @@ class RewardModel(Reward):
         from hfdsl.rl.models.offloading import model_to_device
 
         model_to_device(self.model)
+
+
+class RewardLearner(Reward):
+    """A reward model that learns from pairs of responses; ``hfdsl export`` saves it for ``RewardModel``."""
+
+    gpu_bytes = staticmethod(gpu_bytes)
+    sliced = staticmethod(sliced)
+
+    def __init__(self, config: CriticConfig) -> None:
+        from hfdsl.rl.models.learning import Learner
+        from hfdsl.rl.models.policies import scorer
+
+        self.config = config
+        packing = config.batching.packing
+        self.model = scorer(config.model, self.axis("tp"), config.lora, config.training.autocast, packing=packing)
+        self.learner = Learner(self.model, self.model.base_model, config.training, self.axis("dp"))
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.reads("reward")
+    def score(self, prompts: Prompts, sequences: Sequences) -> Scores:
+        """The score of every response."""
+        from hfdsl.rl.models.scoring import scores
+
+        return Scores(score=scores(self.model, sequences, self.config.batching, self.config.training.autocast))
+
+    @register(Dispatch.THREE_D_PROTO, rows=hf.Grouped(2))
+    @hf.writes("reward")
+    def prefer(self, pairs: Pairs, *, loss: BradleyTerry) -> PreferenceMetrics:
+        """One optimizer step on the whole batch of pairs."""
+        from hfdsl.rl.models.updates import ranking_update
+
+        return PreferenceMetrics(**ranking_update(self.model, self.learner, pairs, loss, self.config, self.axis("dp")))
+
+    def state(self) -> dict[str, Any]:
+        """The state in a checkpoint: weights, the optimizer's states, the number of steps."""
+        return self.learner.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self.learner.load_state(state)
+
+    def offload(self, part: Part) -> None:
+        """Move a part of the role to the host while it is idle."""
+        self.learner.offload(part)
+
+    def onload(self, part: Part) -> None:
+        """Move the part back to the device."""
+        self.learner.onload(part)

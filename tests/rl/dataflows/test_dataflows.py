@@ -77,7 +77,7 @@ def test_every_dataflow_is_here() -> None:
     from hfdsl.rl import dataflows
 
     files = {path.stem for path in Path(dataflows.__path__[0]).glob("*.py")}
-    assert files - {"__init__", "supervised", "asynchronous"} == set(PROGRAMS)
+    assert files - {"__init__", "supervised", "reward_modeling", "asynchronous"} == set(PROGRAMS)
 
 
 def test_options_go_with_check() -> None:

@@ -29,6 +29,7 @@ from hfdsl.rl.workers import (
     ModelConfig,
     OptimizerConfig,
     ReferenceConfig,
+    Reward,
     SamplerConfig,
     TrainingConfig,
     VerifierConfig,
@@ -78,7 +79,7 @@ def test_roles_are_those_of_the_dataflow(text: str) -> None:
     roles = {field.name for field in fields(READY[text])} - {field.name for field in fields(RunConfig)}
     assert roles == {*flow.trace().roles, *flow.optional_roles}
     assert set(flow.given(**flow.optional_roles).trace().roles) == roles
-    named = VERIFIER if "reward" in roles else {}
+    named = VERIFIER if flow.trace().roles.get("reward") is Reward else {}
     parts, _ = read_names({"algorithm": text, "roles": named}, (), by_name)
     assert issubclass(parts.kind, READY[text])
     assert (parts.kind is READY[text]) == (not named)
