@@ -97,6 +97,8 @@ def _filled(context: Context, node: Node, queue: Queue, put_in: Size) -> Iterato
         count, batch = int(put_in.value), int(taken.value)
         needed = needed_places(count, batch, queue.group, queue.lag, queue.late)
         if needed > (queue.lag + 1) * batch:
+            one_by_one = needed > needed_places(count, batch, queue.group, queue.lag, "wait")
+            why = f" where late={queue.late!r} removes groups one by one" if one_by_one else ""
             lags = range(queue.lag + 1, queue.lag + 2 + count // batch)
             least = next(k for k in lags if needed_places(count, batch, queue.group, k, queue.late) <= (k + 1) * batch)
             finding = _unfilled(
@@ -104,7 +106,7 @@ def _filled(context: Context, node: Node, queue: Queue, put_in: Size) -> Iterato
                 node,
                 f"a step puts in {count} rows, a batch has {batch}, and lag={queue.lag} leaves places for "
                 f"{(queue.lag + 1) * batch} rows",
-                f"{needed} are needed: both stages would wait for each other",
+                f"{needed} are needed{why}: both stages would wait for each other",
             )
             yield with_suggestions(context, finding, [queued(node, [{"lag": least}], "make room: ")])
 
