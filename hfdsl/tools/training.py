@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ from hfdsl.rl.training.placement import DeploymentConfig
 from hfdsl.rl.training.tables import differences, flattened, read_toml, to_toml
 from hfdsl.tools.command_target import CommandTarget
 from hfdsl.tools.importing import TargetSource, UsageError, attribute_of, parts_of, source_of
-from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
+from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report, stdout
+from hfdsl.tools.progress import ProgressBar, shows_progress
 from hfdsl.tools.rounds import RoundsAndUpdate
 from hfdsl.types.batches import closest
 
@@ -110,10 +111,13 @@ def train(arguments: argparse.Namespace) -> int:
         say(f"\n{to_toml(loaded.table())}")
 
     steps: list[int] = []
+    bar = ProgressBar(loaded.config.steps, stdout()) if shows_progress(stdout()) and not machine(arguments) else None
 
     def show(record: Record) -> None:
         steps.append(record.step)
-        if machine(arguments):
+        if bar is not None:
+            bar.show(record)
+        elif machine(arguments):
             show_json({"step": record.step, **record.values, "seconds": record.seconds, "nodes": dict(record.nodes)})
         else:
             say(line(record))
@@ -122,7 +126,7 @@ def train(arguments: argparse.Namespace) -> int:
         _by_value(source, loaded)
     folder = Path(loaded.config.output) / "checkpoints"
     try:
-        with _warnings_on_stderr():
+        with bar or nullcontext(), _warnings_on_stderr(bar):
             ended = run(
                 loaded,
                 resume=arguments.resume,
@@ -158,13 +162,15 @@ def _fields_set(arguments: argparse.Namespace, loaded: Loaded) -> list[str]:
 
 
 @contextmanager
-def _warnings_on_stderr() -> Iterator[None]:
+def _warnings_on_stderr(bar: ProgressBar | None) -> Iterator[None]:
     """Within this, doubts of hfdsl are shown as findings are, and not with a line of hfdsl's own code."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", HfWarning)
         show_other = warnings.showwarning
 
         def show(message: Warning | str, *place: Any, **keywords: Any) -> None:
+            if bar is not None:
+                bar.clear()
             if isinstance(message, HfWarning):
                 say(f"warning[{message.code}]: {str(message).removeprefix(f'{message.code}: ')}", file=sys.stderr)
             else:

@@ -81,13 +81,21 @@ MIN_SHOWN_S = 0.005
 """Seconds up to which a node is left out of a line."""
 
 
-def line(record: Record) -> str:
-    """A step for people: what it achieved, how fast, and where its time went."""
+def shown_metrics(record: Record) -> list[str]:
+    """The metrics of a step that people look at first, each with its name.
+
+    >>> shown_metrics(Record(1, {"actor/loss": 0.25, "outcome/score": 0.5, "actor/entropy": 1.0}))
+    ['score 0.5', 'loss 0.25']
+    """
     keys_of_run = [key for key in record.values if not key.startswith("held_out/")]
     named = {name: [key for key in keys_of_run if key.endswith(f"/{name}")] for name in SHOWN_METRICS}
-    shown = [
+    return [
         f"{name if len(keys) == 1 else key} {record.values[key]:.4g}" for name, keys in named.items() for key in keys
     ]
+
+
+def line(record: Record) -> str:
+    """A step for people: what it achieved, how fast, and where its time went."""
     held = [
         f"held-out {name} {record.values[key]:.4g}"
         for name in SHOWN_METRICS
@@ -96,7 +104,7 @@ def line(record: Record) -> str:
     took = "  ".join(f"{name} {seconds:.2f}" for name, seconds in record.nodes.items() if seconds >= MIN_SHOWN_S)
     time = [f"{record.seconds:.2f} s ({took})" if took else f"{record.seconds:.2f} s"] if record.seconds else []
     speed = [f"{record.tokens_per_second:,.0f} tokens/s"] if record.tokens_per_second else []
-    return "  ".join([f"step {record.step:5d}", *shown, *held, *speed, *time])
+    return "  ".join([f"step {record.step:5d}", *shown_metrics(record), *held, *speed, *time])
 
 
 class Writer(Protocol):
