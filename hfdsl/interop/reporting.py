@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +25,9 @@ class Problem:
 
 
 Rule = Callable[[Configuration], Iterator[Problem]]
+
+TRIED = re.compile(r"set (\S+) to (\S+)")
+"""A sentence of ``Finding.help``: every value in it has been tried."""
 
 MAX_TRIALS = 300
 """How many values of a size are tried in each direction on the way to the nearest one that works."""
@@ -189,6 +193,16 @@ def shown(value: Any) -> str:
     ['null', 'True', '1e-06', 'vllm', '[1]']
     """
     return "null" if value is None else str(value)
+
+
+def override(finding: Finding) -> tuple[str, str] | None:
+    """The key and the nearest value that a finding's help proposes, for a setting that no file has.
+
+    >>> override(Finding("HF976", "", Label(NOWHERE), help=("set data.train_batch_size to 96 or 112",)))
+    ('data.train_batch_size', '96')
+    """
+    tried = (TRIED.match(sentence) for sentence in finding.help)
+    return next((match.groups() for match in tried if match is not None), None)  # type: ignore[return-value]  # two
 
 
 def setting_fix(configuration: Configuration, key: str, value: Any) -> tuple[str, tuple[Fix, ...]]:

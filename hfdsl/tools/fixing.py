@@ -28,6 +28,9 @@ from hfdsl.tools.checking import Question, TargetOutcome, exit_code, show
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.patches import diff, editable
 
+HYDRA = ("verl", "nemo-rl")
+"""The libraries whose overrides are ``key=value``; the others have options."""
+
 FixKey: TypeAlias = tuple[str, str, str, int]
 """A finding as it is known again after an edit: target, code, file and line."""
 
@@ -49,10 +52,22 @@ def fix(arguments: argparse.Namespace) -> int:
     if not arguments.diff:
         for file, text in session.texts.items():
             write(Path(file), text)
+    if arguments.library:
+        for words in overrides(after, arguments.library):
+            output.say(f"append to the command: {words}", file=stream)
     remaining = before if arguments.diff else after
     if not (arguments.diff and arguments.format == "human"):
         show(remaining, arguments)
     return exit_code(remaining, strict=arguments.strict)
+
+
+def overrides(outcomes: Sequence[TargetOutcome], library: str) -> list[str]:
+    """What to append to the command for findings about settings that no file has: the first of each that was tried."""
+    from hfdsl.interop.reporting import override  # late: hfdsl's own targets need none of it
+
+    pairs = [override(finding) for outcome in outcomes for finding in outcome.findings]
+    form = "{}={}" if library.partition("==")[0] in HYDRA else "--{} {}"
+    return list(dict.fromkeys(form.format(*pair) for pair in pairs if pair is not None))
 
 
 @dataclass(frozen=True, slots=True)
