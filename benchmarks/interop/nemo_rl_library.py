@@ -19,8 +19,8 @@ from unittest.mock import MagicMock
 import typing_extensions
 
 ABSENT = {"pynvml", "fastapi", "vllm", "wandb", "mlflow", "nemo_automodel", "megatron", "decord", "sglang",
-          "transformer_engine", "swanlab", "torch.utils.tensorboard", "nemo_rl.data.datasets", "nemo_rl.experience",
-          "nemo_rl.environments"}  # fmt: skip  # a list of names
+          "transformer_engine", "swanlab", "transfer_queue", "torch.utils.tensorboard", "nemo_rl.data.datasets",
+          "nemo_rl.experience", "nemo_rl.environments"}  # fmt: skip  # a list of names
 """Packages that become mocks; more join when an import fails."""
 
 PATCH = b"\n_patch_transformers_tokenizer_class_set()\n"

@@ -127,8 +127,8 @@ def is_error(finding: list[Any]) -> bool:
     return CODES[finding[0]].severity == "error"
 
 
-def compare(questions: list[dict[str, Any]], verdicts: dict[str, dict[str, Any]]) -> None:
-    """Print where hfdsl and verl agree."""
+def compare(questions: list[dict[str, Any]], verdicts: dict[str, dict[str, Any]], library: str = "verl") -> None:
+    """Print where hfdsl and a library agree."""
     counts: Counter[str] = Counter()
     for question in questions:
         if "unread" in question:
@@ -139,15 +139,15 @@ def compare(questions: list[dict[str, Any]], verdicts: dict[str, dict[str, Any]]
             continue
         mine, theirs = any(map(is_error, question["findings"])), not verdict["ok"]
         counts[{(True, True): "both refuse", (False, False): "both accept", (True, False): "only hfdsl refuses",
-                (False, True): "only verl refuses"}[mine, theirs]] += 1  # fmt: skip
+                (False, True): f"only {library} refuses"}[mine, theirs]] += 1  # fmt: skip
         if theirs:
-            counts[f"verl refuses in {verdict['stage']}{', and hfdsl too' if mine else ''}"] += 1
+            counts[f"{library} refuses in {verdict['stage']}{', and hfdsl too' if mine else ''}"] += 1
         counts["with warnings"] += any(not is_error(f) for f in question["findings"])
         if mine != theirs:
             print(
                 question["id"],
                 "|",
-                verdict.get("error", "verl accepts")[:160].replace("\n", " "),
+                verdict.get("error", f"{library} accepts")[:160].replace("\n", " "),
                 "|",
                 question["findings"][:2],
             )
@@ -156,7 +156,7 @@ def compare(questions: list[dict[str, Any]], verdicts: dict[str, dict[str, Any]]
     if seconds := sorted(s for q in questions if (s := q.get("seconds"))):
         print(f"{'median and longest check, ms':40}{seconds[len(seconds) // 2] * 1e3:6.1f}{seconds[-1] * 1e3:8.1f}")
     if seconds := sorted(v["s"] for v in verdicts.values() if not v["ok"]):
-        print(f"{'median refusal of verl, ms':40}{seconds[len(seconds) // 2] * 1e3:6.1f}")
+        print(f"{f'median refusal of {library}, ms':40}{seconds[len(seconds) // 2] * 1e3:6.1f}")
 
 
 def main() -> None:

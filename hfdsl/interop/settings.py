@@ -131,7 +131,7 @@ class Configuration:
                 if isinstance(self.given[above].value, dict):
                     return inner, above
         if key not in self.defaults:
-            raise NotKnown(key, "this version has no such key")
+            raise NotKnown(key, "there is no such key")
         return self._interpolated(key, self.defaults[key], steps)
 
     def _interpolated(self, key: str, value: Any, steps: int) -> tuple[Any, str]:

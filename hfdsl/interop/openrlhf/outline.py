@@ -14,6 +14,7 @@ from hfdsl.interop.openrlhf.units import (
     GENERATED,
     KL,
     MICRO,
+    NAMES,
     PROMPTS,
     RING,
     SAMPLE_BATCH,
@@ -37,8 +38,6 @@ from hfdsl.interop.openrlhf.units import (
 )
 from hfdsl.interop.pages import Outline, Sentence, counted
 from hfdsl.interop.settings import Configuration, NotKnown
-
-NAMES = {"actor": "The actor", "ref": "The reference", "critic": "The critic", "reward": "The reward model"}
 
 
 def _step(c: Configuration) -> str:
@@ -137,7 +136,7 @@ def _model(role: str) -> Sentence:
         if role not in models(c):
             return ""
         count, row = gpus(c, role), copy_size(c)
-        text = f"{NAMES[role]} has {counted(count, 'GPU')}{_shared(c, role)}"
+        text = f"The {NAMES[role]} has {counted(count, 'GPU')}{_shared(c, role)}"
         if count % row or row == 1:
             return f"{text}, each a data-parallel rank." if count > 1 and row == 1 else f"{text}."
         return f"{text}, {ranks(c, role)} data-parallel ranks of {row} GPUs ({RING} x {TENSOR})."

@@ -27,6 +27,10 @@ COLOCATE_ALL, COLOCATE_REF, COLOCATE_REWARD = (
 ASYNC, ESTIMATOR, KL = "train.async_enable", "algo.advantage.estimator", "algo.kl.init_coef"
 
 
+NAMES = {"actor": "actor", "ref": "reference", "critic": "critic", "reward": "reward model"}
+"""What a page and a finding call a model."""
+
+
 def gpu_keys(role: str) -> tuple[str, str]:
     """The keys of a model's nodes and of its GPUs on each."""
     return f"{role}.num_nodes", f"{role}.num_gpus_per_node"

@@ -26,7 +26,7 @@ from hfdsl.interop.nemo_rl.units import (
     uses_async_engine,
 )
 from hfdsl.interop.reporting import Problem, finding, shown
-from hfdsl.interop.settings import Configuration
+from hfdsl.interop.settings import Configuration, is_integer
 
 
 def generation_has_gpus(c: Configuration) -> Iterator[Problem]:
@@ -133,8 +133,10 @@ def engines_divide_gpus(c: Configuration) -> Iterator[Problem]:
             f"{VLLM}.async_engine",
             advice=(f"set {VLLM}.async_engine to true",),
         )
-    experts = count(c, expert)
-    if experts > 1 and experts % count(c, tensor):
+    experts = get(c, expert, 1)
+    if not is_integer(experts) or experts < 2:  # 0 is no expert parallelism, too
+        return
+    if experts % count(c, tensor):
         yield finding(
             c,
             "HF977",
@@ -143,7 +145,7 @@ def engines_divide_gpus(c: Configuration) -> Iterator[Problem]:
             tensor,
             repairs=(expert, tensor),
         )
-    elif experts not in (1, count(c, tensor)) and uses_async_engine(c):
+    elif experts != count(c, tensor) and uses_async_engine(c):
         yield finding(
             c,
             "HF974",

@@ -48,7 +48,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
     """Sizes are positive."""
     keys = [*SIZES, *parallel_keys(c)]
     if c.value(BACKEND) == "vllm":
-        keys += [f"{VLLM}.{name}_parallel_size" for name in ("tensor", "pipeline", "expert")]
+        keys += [f"{VLLM}.{name}_parallel_size" for name in ("tensor", "pipeline")]
     for key in keys:
         value = c.known(key)
         if is_integer(value) and isinstance(value, int) and value < 1:

@@ -8,6 +8,7 @@ from hfdsl.interop.openrlhf.units import (
     DYNAMIC,
     GENERATED,
     MICRO,
+    NAMES,
     PROMPTS,
     RING,
     SAMPLE_BATCH,
@@ -46,7 +47,7 @@ def ranks_have_sample_batches(c: Configuration) -> Iterator[Problem]:
                 c,
                 "HF976",
                 f"{PROMPTS} x {SAMPLES} = {total} samples are {batches} sample batches of {SAMPLE_BATCH} = {size}, and "
-                f"the {role} has {count} data-parallel ranks",
+                f"the {NAMES[role]} has {count} data-parallel ranks",
                 SAMPLE_BATCH,
                 PROMPTS,
                 SAMPLES,
@@ -84,7 +85,7 @@ def train_batches_divide(c: Configuration) -> Iterator[Problem]:
                 c,
                 "HF976",
                 f"{TRAIN} = {total} samples are no whole number of micro-batches: {MICRO} x ranks = {micro} x "
-                f"{ranks(c, role)} data-parallel ranks of the {role} = {whole}, and {total} % {whole} = "
+                f"{ranks(c, role)} data-parallel ranks of the {NAMES[role]} = {whole}, and {total} % {whole} = "
                 f"{total % whole}",
                 TRAIN,
                 MICRO,
@@ -119,8 +120,8 @@ def ranks_train_equally(c: Configuration) -> Iterator[Problem]:
                 c,
                 "HF976",
                 f"a step has {samples(c)} samples in sample batches of {SAMPLE_BATCH} = {c.size(SAMPLE_BATCH)}, so "
-                f"that the first of {len(counts)} data-parallel ranks of the {role} trains {steps[0]} micro-batches "
-                f"and the last one {steps[-1]}: it waits for the others forever",
+                f"that the first of {len(counts)} data-parallel ranks of the {NAMES[role]} trains {steps[0]} "
+                f"micro-batches and the last one {steps[-1]}: one waits for the others forever",
                 SAMPLE_BATCH,
                 PROMPTS,
                 SAMPLES,
@@ -173,8 +174,8 @@ def samples_are_used(c: Configuration) -> Iterator[Problem]:
             yield finding(
                 c,
                 "HF986",
-                f"a step has {total} samples, {counts[0]} for each data-parallel rank of the {role}, which are no "
-                f"whole micro-batches of {MICRO} = {c.size(MICRO)}: {left} samples teach nothing",
+                f"a step has {total} samples, {counts[0]} for each data-parallel rank of the {NAMES[role]}, which are "
+                f"no whole micro-batches of {MICRO} = {c.size(MICRO)}: {left} samples teach nothing",
                 MICRO,
                 PROMPTS,
                 SAMPLES,

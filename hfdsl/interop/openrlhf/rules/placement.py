@@ -11,6 +11,7 @@ from hfdsl.interop.openrlhf.units import (
     COLOCATE_REWARD,
     ENGINE_SIZE,
     ENGINES,
+    NAMES,
     RING,
     TENSOR,
     copy_size,
@@ -39,7 +40,7 @@ def ranks_divide_gpus(c: Configuration) -> Iterator[Problem]:
                 c,
                 "HF977",
                 f"{RING} x {TENSOR} = {c.size(RING)} x {c.size(TENSOR)} = {copy_size(c)} GPUs share a row, which does "
-                f"not divide the {count} GPUs of the {role}",
+                f"not divide the {count} GPUs of the {NAMES[role]}",
                 RING,
                 TENSOR,
                 *gpu_keys(role),
@@ -92,7 +93,7 @@ def critics_share_gpus(c: Configuration) -> Iterator[Problem]:
             yield finding(
                 c,
                 "HF985",
-                f"{COLOCATE_ALL} puts the {role} on the {gpus(c, 'actor')} GPUs of the actor, and it has "
+                f"{COLOCATE_ALL} puts the {NAMES[role]} on the {gpus(c, 'actor')} GPUs of the actor, and it has "
                 f"{gpus(c, role)}",
                 *gpu_keys(role),
                 *gpu_keys("actor"),
