@@ -27,10 +27,10 @@ from hfdsl.protocols.resharding import Route
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BucketShare:
     """Of each piece of a parameter one of ``count`` parts, which are equal up to a row.
 
-    >>> [Share(Parameter("w", (5, 2)), index, 2).of(((0, 5), (0, 2))) for index in (0, 1)]
+    >>> [BucketShare(Parameter("w", (5, 2)), index, 2).of(((0, 5), (0, 2))) for index in (0, 1)]
     [((0, 3), (0, 2)), ((3, 5), (0, 2))]
     """
 
@@ -61,17 +61,17 @@ class Share:
 class Bucket:
     """Shares that arrive together, and the most bytes of them that a rank receives."""
 
-    shares: tuple[Share, ...]
+    shares: tuple[BucketShare, ...]
     bytes: int
 
 
 def buckets(routed: Iterable[tuple[Parameter, Route]], most: int) -> Iterator[Bucket]:
     """The parameters in order, in buckets of which two have at most ``most`` bytes, up to the rows of a few shares."""
-    shares, size = list[Share](), 0
+    shares, size = list[BucketShare](), 0
     for parameter, route in routed:
         count = max(1, -(-most_received(route) // max(most // 2, 1))) if most else 1
         for index in range(count):
-            share = Share(parameter, index, count)
+            share = BucketShare(parameter, index, count)
             received = share.received(route)
             if shares and size + received > most // 2:
                 yield Bucket(tuple(shares), size)

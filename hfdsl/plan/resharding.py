@@ -59,7 +59,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class WeightMessage:
     """What goes from a rank to another one in a bucket."""
 
     source: int
@@ -221,22 +221,22 @@ class Schedule:
         """For each target rank the ranks of ``pieces_of``."""
         return tuple(tuple(sorted(by_source)) for by_source in self.traffic)
 
-    def messages_from(self, source: int) -> tuple[tuple[Message, ...], ...]:
+    def messages_from(self, source: int) -> tuple[tuple[WeightMessage, ...], ...]:
         """What a rank of the source sends, bucket by bucket."""
         return self._messages(None, source)
 
-    def messages_to(self, target: int) -> tuple[tuple[Message, ...], ...]:
+    def messages_to(self, target: int) -> tuple[tuple[WeightMessage, ...], ...]:
         """What a rank of the target receives, bucket by bucket: a message from each rank that has some of it."""
         return self._messages(target, None)
 
-    def _messages(self, target: int | None, source: int | None) -> tuple[tuple[Message, ...], ...]:
+    def _messages(self, target: int | None, source: int | None) -> tuple[tuple[WeightMessage, ...], ...]:
         if (target, source) not in self._messages_by_rank:
             self._messages_by_rank[target, source] = tuple(
                 tuple(self._in_bucket(bucket, target, source)) for bucket in self.buckets
             )
         return self._messages_by_rank[target, source]
 
-    def _in_bucket(self, bucket: Bucket, target: int | None, source: int | None) -> Iterator[Message]:
+    def _in_bucket(self, bucket: Bucket, target: int | None, source: int | None) -> Iterator[WeightMessage]:
         by_pair: dict[tuple[int, int], list[Transfer]] = {}
         for share in bucket.shares:
             for transfer in self.of([share.parameter], target):
@@ -245,7 +245,7 @@ class Schedule:
                     part = replace(transfer, box=box)
                     by_pair.setdefault((transfer.source, transfer.target), []).append(part)
         for (sender, receiver), transfers in sorted(by_pair.items(), key=lambda item: item[0]):
-            yield Message(sender, receiver, tuple(transfers))
+            yield WeightMessage(sender, receiver, tuple(transfers))
 
     @cached_property
     def gather_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -296,7 +296,7 @@ class Schedule:
         return {}
 
     @cached_property
-    def _messages_by_rank(self) -> dict[tuple[int | None, int | None], tuple[tuple[Message, ...], ...]]:
+    def _messages_by_rank(self) -> dict[tuple[int | None, int | None], tuple[tuple[WeightMessage, ...], ...]]:
         return {}
 
     @cached_property

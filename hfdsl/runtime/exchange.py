@@ -38,7 +38,7 @@ import torch
 import torch.distributed as dist
 
 from hfdsl.plan.payloads import ColumnSlice
-from hfdsl.plan.resharding import Message, Transfer
+from hfdsl.plan.resharding import Transfer, WeightMessage
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.runtime.resharding import (
     LocalWeights,
@@ -102,12 +102,12 @@ def exported(syncs: Sequence[ScheduledSync], rank: int, values: Any, label: str)
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def message_bytes(message: Message) -> int:
+def message_bytes(message: WeightMessage) -> int:
     """The bytes of a message, with what aligns its parts."""
     return sum(_room(transfer) for transfer in message.transfers)
 
 
-def packed(message: Message, held: LocalWeights, device: torch.device | str) -> torch.Tensor:
+def packed(message: WeightMessage, held: LocalWeights, device: torch.device | str) -> torch.Tensor:
     """The bytes of a message, u8[N], from where a rank has them."""
     flat = torch.empty(message_bytes(message), dtype=torch.uint8, device=device)
     for transfer, view in unpacked(message, flat):
@@ -115,7 +115,7 @@ def packed(message: Message, held: LocalWeights, device: torch.device | str) -> 
     return flat
 
 
-def unpacked(message: Message, flat: torch.Tensor) -> Iterator[tuple[Transfer, torch.Tensor]]:
+def unpacked(message: WeightMessage, flat: torch.Tensor) -> Iterator[tuple[Transfer, torch.Tensor]]:
     """The parts of a message, views of its bytes u8[N]."""
     start = 0
     for transfer in message.transfers:
@@ -172,7 +172,7 @@ def _from_first() -> dist.BroadcastOptions:
 
 # -- receiving ---------------------------------------------------------------------------------------------------------
 
-Write: TypeAlias = Callable[[Message, torch.Tensor], None]
+Write: TypeAlias = Callable[[WeightMessage, torch.Tensor], None]
 """What a reader does with a message, which is freed after it."""
 
 
@@ -236,7 +236,7 @@ class RemoteArriving(Arriving):
 
 def receive(sync: ScheduledSync, rank: int, communicator: Any, device: str, write: Write) -> None:
     """The part of a rank of the target in the exchange with all that send to it."""
-    expected: deque[list[tuple[Any, Message, torch.Tensor]]] = deque()
+    expected: deque[list[tuple[Any, WeightMessage, torch.Tensor]]] = deque()
     buckets = iter(sync.schedule.messages_to(rank))
 
     def expect() -> None:
@@ -256,7 +256,7 @@ def receive(sync: ScheduledSync, rank: int, communicator: Any, device: str, writ
         expect()
 
 
-def _received(communicator: Any, sync: ScheduledSync, message: Message, flat: torch.Tensor) -> Any:
+def _received(communicator: Any, sync: ScheduledSync, message: WeightMessage, flat: torch.Tensor) -> Any:
     if sync.broadcast:
         return communicator.broadcast([flat], _from_first())
     return communicator.recv([flat], sync.senders.index(message.source), 0)
@@ -306,7 +306,7 @@ class ArrivingWeights:
             for transfer in (transfer for message in bucket for transfer in message.transfers):
                 held.part(transfer.parameter, transfer.box)  # raises before anything is written
 
-        def write(message: Message, flat: torch.Tensor) -> None:
+        def write(message: WeightMessage, flat: torch.Tensor) -> None:
             try:
                 for transfer, part in unpacked(message, flat) if not failures else ():
                     held.part(transfer.parameter, transfer.box).copy_(part)

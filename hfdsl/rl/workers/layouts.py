@@ -158,7 +158,15 @@ def reshards(mesh: Mesh, config: ActorConfig) -> dict[str, Resharding]:
     slices = model_layout(config.model, mesh.tp) or Replicas()
     sizes = [_held_bytes(slices, each, Mesh(tp=mesh.tp)) for each in listed]
     staging = _largest_unit(listed, sizes) if fsdp else _gathered(mesh, listed, sizes)
-    return {"generate": Resharding("policy", listed, held or slices, needed or slices, not fsdp, staging)}
+    change = Resharding(
+        state="policy",
+        parameters=listed,
+        held=held or slices,
+        needed=needed or slices,
+        in_place=not fsdp,
+        staging=staging,
+    )
+    return {"generate": change}
 
 
 def _held_bytes(layout: StandardLayout, parameter: Parameter, mesh: Mesh) -> int:
