@@ -8,9 +8,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
 from pathlib import Path
 
 from hfdsl.tools.facts import PARTS, Fact, Facts
@@ -72,10 +71,12 @@ def _compared(sides: Sequence[Sequence[Fact]], summaries: Sequence[Mapping[str, 
     texts = [{(fact.subject, fact.aspect): fact.text for fact in facts} for facts in sides]
     places = [{key: place for place, key in enumerate(known)} for known in texts]
     aspects: dict[str, list[str]] = {}
-    # By where a fact stands in either program, which is the same for both orders of the two.
-    for subject, aspect in sorted(
-        {*texts[0], *texts[1]}, key=lambda key: (min(p.get(key, len(p)) for p in places), key)
-    ):
+
+    def place(key: tuple[str, str]) -> tuple[int, tuple[str, str]]:
+        """Where a fact stands in either program: the same for both orders of the two."""
+        return min(known[key] for known in places if key in known), key
+
+    for subject, aspect in sorted({*texts[0], *texts[1]}, key=place):
         aspects.setdefault(subject, []).append(aspect)
     for subject, named in aspects.items():
         in_first, in_second = (any((subject, aspect) in known for aspect in named) for known in texts)
@@ -94,28 +95,70 @@ def _compared(sides: Sequence[Sequence[Fact]], summaries: Sequence[Mapping[str, 
 
 
 def in_words(found: Sequence[ProgramDifference]) -> Iterator[str]:
-    """A line for each difference; one for columns of a port, a result or a record that differ alike.
+    """A line for each difference; one for columns, and for calls of one method, that differ alike.
 
-    >>> same = [ProgramDifference("call actor.update", f"reads batch.{name}", "a", "b") for name in ("ids", "mask")]
-    >>> list(in_words(same))
-    ['call actor.update: reads batch (ids, mask) a -> b']
+    >>> calls = ["call actor.update", "call actor.update #2"]
+    >>> list(in_words([ProgramDifference(call, f"reads x.{name}", "a", "b") for call in calls for name in ("p", "q")]))
+    ['call actor.update #1 to #2: reads x (p, q) a -> b']
+    >>> list(in_words([ProgramDifference("call actor.update #2", "argument lr", "1.0", "2.0")]))
+    ['call actor.update #2: argument lr 1.0 -> 2.0']
     """
-    for (head, *_), alike in groupby(found, key=_alike):
-        first, *others = alike
-        columns = [re.split(r"[. ]", difference.aspect)[-1] for difference in (first, *others)]
-        if head.startswith("reads "):
-            named = ", ".join(filter(None, columns))
-            first = replace(first, aspect=f"{head} ({named})" if named else head)
-        elif others:
-            first = replace(first, aspect=f"columns {', '.join(columns)}")
-        yield str(first)
+    merged = [_of_columns(alike) for alike in _grouped(found, _but_column)]
+    return (str(_of_calls(alike)) for alike in _grouped(merged, _but_number))
 
 
-def _alike(difference: ProgramDifference) -> tuple[str, str, str | None, str | None]:
-    """What differences have in common that are shown as one: the aspect but for the column, and the rest."""
-    column = re.fullmatch(r"(reads \w+)\.\w*|(column) \w*", difference.aspect)
+def _grouped(
+    found: Iterable[ProgramDifference], key: Callable[[ProgramDifference], object]
+) -> list[list[ProgramDifference]]:
+    groups: dict[object, list[ProgramDifference]] = {}
+    for difference in found:
+        groups.setdefault(key(difference), []).append(difference)
+    return list(groups.values())
+
+
+COLUMN = re.compile(r"(reads \w+)\.\w*|(column) \w*")
+NUMBERED = re.compile(r"(.*?)(?: #(\d+))?")
+
+
+def _but_column(difference: ProgramDifference) -> object:
+    column = COLUMN.fullmatch(difference.aspect)
     head = (column[1] or column[2]) if column else difference.aspect
-    return head, difference.subject, difference.before, difference.after
+    return head, replace(difference, aspect="")
+
+
+def _of_columns(alike: list[ProgramDifference]) -> ProgramDifference:
+    """One for columns that differ alike."""
+    first, columns = alike[0], [re.split(r"[. ]", difference.aspect)[-1] for difference in alike]
+    if first.aspect.startswith("reads "):
+        named = ", ".join(filter(None, columns))
+        return replace(first, aspect=first.aspect.partition(".")[0] + (f" ({named})" if named else ""))
+    return first if len(alike) == 1 else replace(first, aspect=f"columns {', '.join(columns)}")
+
+
+def _split(subject: str) -> tuple[str, int]:
+    """A call without its number, and the number."""
+    numbered = NUMBERED.fullmatch(subject)
+    return (numbered[1], int(numbered[2] or 1)) if numbered else (subject, 1)
+
+
+def _but_number(difference: ProgramDifference) -> object:
+    return replace(_of_any_part(difference), subject=_split(difference.subject)[0])
+
+
+def _of_calls(alike: list[ProgramDifference]) -> ProgramDifference:
+    """One for calls that differ alike, but for which mini-batch each of them reads."""
+    if len(alike) == 1:
+        return alike[0]
+    subject, numbers = _split(alike[0].subject)[0], sorted(_split(difference.subject)[1] for difference in alike)
+    consecutive = numbers == list(range(numbers[0], numbers[-1] + 1))
+    named = f"#{numbers[0]} to #{numbers[-1]}" if consecutive else ", ".join(f"#{number}" for number in numbers)
+    return replace(_of_any_part(alike[0]), subject=f"{subject} {named}")
+
+
+def _of_any_part(difference: ProgramDifference) -> ProgramDifference:
+    """The difference without the indices of mini-batches."""
+    before, after = (text and re.sub(r"\)\[\d+\]", ")[i]", text) for text in (difference.before, difference.after))
+    return replace(difference, before=before, after=after)
 
 
 def _short(text: str) -> str:

@@ -26,7 +26,7 @@ from hfdsl.deploy.experiment import Experiment
 from hfdsl.errors import HfError
 from hfdsl.graph.columns import columns_of, result_type
 from hfdsl.graph.networks import leaves
-from hfdsl.graph.program import Constant, Derived, Graph, Input, Node, Operand, Pack, Ref
+from hfdsl.graph.program import Constant, Derived, Graph, Input, MiniBatch, Node, Operand, Pack, Ref
 from hfdsl.graph.signatures import VALUE, ListType, PortType, RecordType, Signature
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.conditions import provisions_of, requirements_of
@@ -35,6 +35,9 @@ from hfdsl.tools.importing import UsageError
 from hfdsl.tools.target import load
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.numbers import byte_amount
+
+NO_COLUMN = "(constant)"
+"""In the place of a column, of a plain value: it is the same in every row."""
 
 
 class Fact(NamedTuple):
@@ -136,7 +139,8 @@ class _Described:
             self.add(subject, f"condition {condition}", "declared")
         for port, operand in node.arguments:
             if isinstance(operand, Constant):
-                self.add(subject, f"argument {port}", stable(operand.value))
+                for aspect, text in _settings(port, operand.value):
+                    self.add(subject, aspect, text)
                 continue
             formal = signature.port(port)
             read = columns_of(formal.type, operand) if formal is not None and isinstance(operand, Ref) else ()
@@ -240,13 +244,13 @@ def expression(graph: Graph, names: Mapping[int, str], operand: Operand, column:
     A column that has another name there is named.
     """
     text, stored = _origin(graph, names, operand, column)
-    return text if stored in (column, VALUE) else f"{text}.{stored}"
+    return text if stored in (column, VALUE, NO_COLUMN) else f"{text}.{stored}"
 
 
 def _origin(graph: Graph, names: Mapping[int, str], operand: Operand, column: str) -> tuple[str, str]:
     """The same as an expression of values, and the column of the one that is stored."""
     if not isinstance(operand, Ref):
-        return (stable(operand.value) if isinstance(operand, Constant) else "?"), VALUE
+        return (stable(operand.value) if isinstance(operand, Constant) else "?"), NO_COLUMN
     node, column = graph.nodes[operand.node], operand.column or column
     if not isinstance(node.op, Derived):
         return names[node.id], column
@@ -254,6 +258,10 @@ def _origin(graph: Graph, names: Mapping[int, str], operand: Operand, column: st
         return _origin(graph, names, node.op.source(node.arguments, column), column)
     (_, batch), *others = node.arguments
     text, stored = _origin(graph, names, batch, column)
+    if stored == NO_COLUMN:
+        return text, stored
+    if isinstance(node.op, MiniBatch):
+        return f"minibatches({text}, {node.op.count})[{node.op.index}]", stored
     numbers = [(entry.name, getattr(node.op, entry.name)) for entry in fields(node.op)]
     written = [f"{name}={stable(value)}" for name, value in numbers if value is not None]
     written += [f"{name}={expression(graph, names, other, VALUE)}" for name, other in others]
