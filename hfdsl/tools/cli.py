@@ -260,7 +260,7 @@ def _of_runs(
     export = command("export", "save a model from a run's last checkpoint, in the format of transformers", form)
     export.add_argument("run", metavar="RUN", help="the folder of a run")
     export.add_argument("-o", "--output", metavar="FOLDER", required=True, help="where the model goes")
-    export.add_argument("--role", metavar="ROLE", default="actor", help="whose model (default: actor)")
+    export.add_argument("--role", metavar="ROLE", help="whose model (default: actor, or the only role that learned)")
     export.add_argument("--adapter", action="store_true", help="save the LoRA adapter alone, in the format of peft")
 
     replay = command("replay", "repeat a call of a recorded step, alone in this process", form)

@@ -66,8 +66,8 @@ def _saved(folder: Path, settings: Any, name: str, output_layer: bool, options: 
     Raises:
         ResourceError: HF964.
     """
-    from_pretrained: Any = AutoModelForCausalLM.from_pretrained  # its stub has no report
-    with no_progress_bars():
+    from_pretrained: Any = AutoModelForCausalLM.from_pretrained  # declared without the report that it returns here
+    with no_progress_bars(), _no_warnings():  # what they would warn of is reported below
         model, report = from_pretrained(
             folder,
             config=settings,
@@ -115,6 +115,17 @@ def no_progress_bars() -> Iterator[None]:
             yield
         finally:
             logging.set_tqdm_hook(before)
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Within this context transformers logs errors alone."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def model_folder(path: str) -> Path:

@@ -36,11 +36,12 @@ HEAD = "score.weight"
 """The head of one: the name that it has there, and in the classifiers of transformers."""
 
 
-def export(run: Path, role: str, folder: Path, find: Find | None = None, *, adapter: bool = False) -> Path:
+def export(run: Path, role: str | None, folder: Path, find: Find | None = None, *, adapter: bool = False) -> Path:
     """Save the model of a role and the tokenizer, from the last checkpoint of a run; gives the checkpoint.
 
-    That of a policy is a causal model; that of a critic or a reward model is a sequence classifier of one number, which
-    a ``RewardModel`` loads.
+    Without ``role`` it is the actor's, or that of the only role whose state the checkpoint has. That of a policy is a
+    causal model; that of a critic or a reward model is a sequence classifier of one number, which a ``RewardModel``
+    loads.
 
     The model's ``path`` in a later run is then this folder. Parts that ranks hold of a sharded model are joined, over
     ``dp`` and then over ``tp``. A LoRA adapter is merged into the model, or with ``adapter`` saved
@@ -55,9 +56,11 @@ def export(run: Path, role: str, folder: Path, find: Find | None = None, *, adap
 
     checkpoint = latest(run / "checkpoints")
     config = from_table(_fields(checkpoint / STATED)["config"], (), find).config
+    roles = _fields(checkpoint / MANIFEST)["roles"]
+    if role is None:
+        role = next(iter(roles)) if len(roles) == 1 else "actor"
     role_config: Any = getattr(config, role, None)
     model_config: Any = getattr(role_config, "model", None)
-    roles = _fields(checkpoint / MANIFEST)["roles"]
     if role not in roles or not isinstance(model_config, ModelConfig):
         raise CheckpointError("HF906", f"'{checkpoint}' has no model of a role '{role}'; it keeps {', '.join(roles)}")
     lora: Lora | None = getattr(role_config, "lora", None)

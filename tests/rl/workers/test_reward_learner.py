@@ -127,7 +127,7 @@ def test_a_run_leaves_a_model_that_a_reward_model_loads(tmp_path: Path, axis: st
     file.write_text(RUN.format(folder=tmp_path, axis=axis, ranks=ranks, lora=lora))
     loaded = load(str(file))
     train(loaded)
-    export(tmp_path / "run", "reward", tmp_path / "model")
+    export(tmp_path / "run", None, tmp_path / "model")
 
     batch = tiny.pairs(ROWS)
     pairs = Pairs(
