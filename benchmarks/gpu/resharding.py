@@ -3,6 +3,7 @@
 python -m benchmarks.gpu.resharding in-place                 # two GPUs: tp=2 to gen_tp=1
 python -m benchmarks.gpu.resharding digests                  # two GPUs: an actor, and a sampler on a pool of its own
 python -m benchmarks.gpu.resharding in-place --hidden 128 --layers 2 --vocabulary 512          # on CPUs
+python -m benchmarks.gpu.resharding digests --hidden 512 --layers 4 --vocabulary 8000 [--store]  # on CPUs
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ def verified(arguments: argparse.Namespace) -> None:
         sampler=hf.place(Copy, w.SamplerConfig(config.model, config.generation), pool=pools[1]),
     )
     asked = Asked(x=torch.zeros(1))
-    with synced.compile(deployment, {B: 1}).launch("ray", deadline=300) as running:
+    optimize = hf.Optimize(direct=not arguments.store)
+    with synced.compile(deployment, {B: 1}, optimize=optimize).launch("ray", deadline=300) as running:
         size = running.step(asked).bytes.value
         plain = seconds(lambda: running.step(asked), arguments.times)
 
@@ -179,6 +181,7 @@ def main() -> None:
     parser.add_argument("what", choices=["in-place", "digests"])
     for name, default in (("hidden", 2048), ("layers", 24), ("vocabulary", 32000), ("times", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--store", action="store_true", help="send weights through the object store")
     arguments = parser.parse_args()
     if arguments.what == "digests":
         verified(arguments)

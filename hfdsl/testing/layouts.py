@@ -65,9 +65,10 @@ def check_layout(
 def check_layouts(plan: Plan, *, seed: int = 0) -> None:
     """Hold the layouts that roles of a plan declare to the weights that their ranks hold.
 
-    Starts all ranks in this process, has each role that exports a state return it whole, gives it to the roles that
-    load it, and compares what ``held_weights(state)`` of every rank gives with its boxes. Roles without that method,
-    or without a declared layout, are left out; those that export or load parts are held by ``check_layout``.
+    Starts all ranks in this process, has each role that exports a state return it, gives it to the roles that load it,
+    and compares what ``held_weights(state)`` of every rank gives with its boxes. Where ranks export parts, they are
+    joined as their layout says, and each rank that loads is given its part: for that a side states its parameters.
+    Roles without the method, or without a declared layout, are left out.
 
     Raises:
         BrokenLayoutError: with the rank and the first element that differs.
@@ -79,10 +80,14 @@ def check_layouts(plan: Plan, *, seed: int = 0) -> None:
     try:
         for sync in weight_syncs(plan.graph, plan.deployment):
             exported = backend.of_workers(sync.source.role, partial(_exported, sync.source))
-            whole = next(filter(None, exported), {})
+            parameters = sync.source.parameters or sync.target.parameters
+            in_parts = _in_parts(parameters, exported)
+            whole = _joined(sync.source, parameters, exported) if in_parts else next(filter(None, exported), {})
             checked |= _check_side(backend, sync.source, whole)
             if _holds(sync.target):
-                backend.of_workers(sync.target.role, partial(_load, sync.target, whole))
+                layout = sync.target.layout() if in_parts else None
+                load = partial(_load, sync.target, whole, parameters if layout is not None else (), layout)
+                backend.of_workers(sync.target.role, load)
                 checked |= _check_side(backend, sync.target, whole)
     finally:
         backend.close()
@@ -95,8 +100,70 @@ def _exported(side: SyncSide, worker: Any) -> Mapping[str, Any]:
     return weights if isinstance(weights, Mapping) else {}
 
 
-def _load(side: SyncSide, whole: Mapping[str, Any], worker: Any) -> None:
-    getattr(worker, side.method)(whole)
+def _load(
+    side: SyncSide, whole: Mapping[str, Any], parameters: Sequence[Parameter], layout: Layout | None, worker: Any
+) -> None:
+    """Have a rank load the whole, or its part of each of the parameters."""
+    parts = dict(whole)
+    for parameter in parameters if layout is not None else ():
+        boxes = layout.boxes(parameter, side.placement.mesh, worker.rank) if layout is not None else ()
+        full = parts.pop(parameter.name)
+        if boxes:
+            parts[parameter.name] = _part(full, boxes)
+    getattr(worker, side.method)(parts)
+
+
+def _in_parts(parameters: Sequence[Parameter], exported: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether some rank returned less than all of a parameter."""
+    shapes = {parameter.name: parameter.shape for parameter in parameters}
+    return any(
+        hasattr(part, "new_empty") and tuple(part.shape) != shapes.get(name, tuple(part.shape))
+        for each in exported
+        for name, part in each.items()
+    )
+
+
+def _part(full: Any, boxes: Sequence[Box]) -> Any:
+    """A local tensor of the boxes of a whole one."""
+    from hfdsl.runtime.resharding import local_boxes  # late: it loads torch
+
+    shape, placed = local_boxes(boxes)
+    part = full.new_empty(shape)
+    for box, place in placed.items():
+        part[tuple(slice(*ends) for ends in place)] = full[tuple(slice(*ends) for ends in box)]
+    return part
+
+
+def _joined(
+    side: SyncSide, parameters: Sequence[Parameter], exported: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """The whole parameters, of which each rank has exported its boxes.
+
+    Raises:
+        BrokenLayoutError: where a part has another shape, or ranks have other values of the same elements.
+    """
+    from hfdsl.runtime.resharding import local_boxes  # late: it loads torch
+
+    layout, mesh, whole, known = side.layout(), side.placement.mesh, dict[str, Any](), dict[str, Any]()
+    if layout is None:
+        return {}
+    for parameter, (rank, parts) in product(parameters, enumerate(exported)):
+        boxes, part = layout.boxes(parameter, mesh, rank), parts.get(parameter.name)
+        if not boxes:
+            continue
+        where, (shape, placed) = f"'{side.role}', rank {rank} ({mesh.coordinates(rank)})", local_boxes(boxes)
+        if part is None or tuple(part.shape) != shape:
+            found = "none" if part is None else f"one of {tuple(part.shape)}"
+            problem = f"exports {found} of '{parameter.name}', and its boxes {', '.join(map(in_words, boxes))}"
+            raise BrokenLayoutError(f"{where}: {problem} are of {shape}")
+        full = whole.setdefault(parameter.name, part.new_zeros(parameter.shape))
+        seen = known.setdefault(parameter.name, part.new_zeros(parameter.shape).bool())
+        for box, place in placed.items():
+            values, there = part[tuple(slice(*ends) for ends in place)], tuple(slice(*ends) for ends in box)
+            if bool((seen[there] & (full[there] != values)).any()):
+                raise BrokenLayoutError(f"{where}: '{parameter.name}'{in_words(box)} differs from another rank's")
+            full[there], seen[there] = values, True
+    return whole
 
 
 def _holds(side: SyncSide) -> bool:

@@ -20,6 +20,7 @@ from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig, Sampler, Samp
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.testing import BrokenLayoutError, check_layout, check_layouts
 from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
+from tests.runtime import resharding_programs as p
 
 SIZES = {"model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32}
 SIZES |= {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -123,6 +124,51 @@ def test_a_running_role_is_held_against_its_declaration() -> None:
     check_layouts(planned(4, 2, 2))
     with pytest.raises(BrokenLayoutError, match=r"'engine', rank 0 .*'qkv'\[2\] is 2 instead of 4, from \[4\]"):
         check_layouts(planned(8))
+
+
+class Parts(p.Engine):
+    """Loads its part, and says what it has; ``turned``, its rows in another order."""
+
+    turned = False
+
+    def held_weights(self, state: str) -> dict[str, Any]:
+        return {name: part.flip(0) if self.turned else part for name, part in self.table.items()}
+
+
+class Turned(Parts):
+    turned = True
+
+
+class Apart(p.Trainer):
+    """Whose second replica has other values."""
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=p.declared)
+    def weights(self) -> dict[str, Any]:
+        return {name: part + (self.rank == 1) for name, part in self.table.items()}
+
+
+@pytest.mark.parametrize(
+    ("actor", "engine", "problem"),
+    [
+        (p.Trainer, Parts, None),
+        (p.Trainer, Turned, r"'engine', rank 0 .*'embedding'\[0, 0\] is .* instead of"),
+        (p.Wrong, Parts, r"'actor', rank 1 .*exports one of \(7, 4\) of 'qkv', and its boxes .* are of \(8, 4\)"),
+        (Apart, Parts, r"'actor', rank 1 .*'norm'\[0:4\] differs from another rank's"),
+    ],
+)
+def test_roles_that_export_parts_are_held_too(actor: Any, engine: Any, problem: str | None) -> None:
+    train, roll = (hf.ResourcePool([size], use_gpu=False) for size in (2, 4))
+    deployment = hf.Deployment(
+        actor=hf.place(actor, p.TENSOR, pool=train, mesh=hf.Mesh(tp=2)),
+        engine=hf.place(engine, p.TENSOR, pool=roll, mesh=hf.Mesh(tp=4)),
+    )
+    plan = p.synced.compile(deployment)
+    if problem is None:
+        check_layouts(plan)
+        return
+    with pytest.raises(BrokenLayoutError, match=problem):
+        check_layouts(plan)
 
 
 @pytest.mark.parametrize("mesh", [hf.Mesh(tp=2), hf.Mesh(dp=2, tp=2, gen_tp=1)], ids=str)
