@@ -59,7 +59,7 @@ def folded(summary: str, text: str) -> str:
 
 def preformatted(text: str) -> str:
     """A text with its line breaks and columns."""
-    return f'<pre style="white-space:pre;line-height:1.3">{escaped(text)}</pre>'
+    return f'<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{escaped(text)}</pre>'
 
 
 def _row(tag: str, cells: Sequence[object]) -> str:
