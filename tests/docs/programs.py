@@ -21,7 +21,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import doctest
-import importlib.util
+import importlib
 import io
 import json
 import re
@@ -89,7 +89,7 @@ class PageRun:
         """
         for name in ("examples", "benchmarks", "hfdsl"):
             (self.folder / name).symlink_to(ROOT / name)
-        with self.as_main(), on_ray() if self.whole else on_one_process():
+        with self.as_main(), on_ray(self.imported()) if self.whole else on_one_process():
             for block in self.blocks:
                 unknown = set(block.options) - OPTIONS
                 if unknown:
@@ -102,6 +102,12 @@ class PageRun:
                     SKIPPED[block.language](block)
                 else:
                     RUN[block.language](self, block)
+
+    def imported(self) -> list[ModuleType]:
+        """The programs of other pages that this one imports."""
+        text = self.file.read_text("utf-8")
+        names = re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE)
+        return [importlib.import_module(name) for name in sorted(set(names)) if f"{name}.py" in programs()]
 
     @contextlib.contextmanager
     def as_main(self) -> Iterator[None]:
@@ -196,13 +202,20 @@ def on_one_process() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def on_ray() -> Iterator[None]:
-    """Programs run on the cluster of the tests, and its processes find no module of the page: they get its classes."""
+def on_ray(modules: list[ModuleType]) -> Iterator[None]:
+    """Programs run on the cluster of the tests, whose processes do not have the page's folder: they get the classes."""
     import ray
+    from ray import cloudpickle
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray, "init", lambda: None)
-        yield
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # cloudpickle has no types
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ray, "init", lambda: None)
+            yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 @cache
