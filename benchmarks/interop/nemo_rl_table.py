@@ -6,7 +6,8 @@ Run with a checkout of NeMo-RL and the Python of ``nemo_rl_library.py``::
 
 ``keys`` are those of ``examples/configs/grpo_math_1B.yaml``, from which ``examples/run_grpo.py`` starts by default;
 ``engines`` are the other example configurations that recipes build on, as what differs. ``options`` come from the
-schema of ``MasterConfig``, and ``fields`` has all keys that an example or the schema has.
+schema of ``MasterConfig``, where ``required_with`` names the switch with which a key must be there; ``fields`` has all
+keys that an example or the schema has.
 """
 
 from __future__ import annotations
@@ -55,10 +56,14 @@ def demands(schema: Any, definitions: Any, prefix: str = "", depth: int = 0) -> 
         tables = [each for each in variants if each.get("properties")]
         if len(tables) == 1 and depth < 6:
             yield from demands(tables[0], definitions, name, depth + 1)
-        elif depth < 6:  # one of several tables: which keys it needs depends on which one it is
+        elif depth < 6:  # one of several tables: that with ``enabled: true`` where the switch is on
             for table in tables:
+                switched_on = resolved(table["properties"].get("enabled", {}), definitions).get("const") is True
                 for inner_name, inner_facts in demands(table, definitions, name, depth + 1):
-                    yield inner_name, {"types": inner_facts["types"]} if "types" in inner_facts else {}
+                    kept = {"types": inner_facts["types"]} if "types" in inner_facts else {}
+                    if switched_on and inner_facts.get("required") and inner_name.count(".") == name.count(".") + 1:
+                        kept["required_with"] = f"{name}.enabled"
+                    yield inner_name, kept
 
 
 def resolved(schema: Any, definitions: Any) -> Any:
@@ -83,6 +88,7 @@ def main(checkout: Path, output: Path) -> None:
         merged = options.setdefault(name, facts)
         if merged.get("types") and facts.get("types"):
             merged["types"] = sorted({*merged["types"], *facts["types"]})
+        merged |= {key: value for key, value in facts.items() if key not in merged}
     omegaconf, config = importlib.import_module("omegaconf").OmegaConf, importlib.import_module("nemo_rl.utils.config")
 
     def read(path: Path) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def test_asynchronous_runs_are_right() -> None:
 SIZE = st.integers(1, 6)
 
 
-@settings(max_examples=examples(120))
+@settings(max_examples=examples(60))
 @given(
     prompts=SIZE, group=st.integers(2, 5), batch=st.integers(1, 24), micro=SIZE, ranks=SIZE, tensor=st.integers(1, 3)
 )
@@ -320,6 +320,18 @@ def test_keys_that_are_missing_or_misspelled(tmp_path: Path) -> None:
     assert {finding.code for finding in findings} == {"HF973", "HF974"}
     assert any("cluster" in finding.message for finding in findings)
     assert any("did you mean num_prompts_per_step?" in finding.notes for finding in findings)
+
+
+def test_a_switch_that_is_on_needs_the_keys_of_its_table(tmp_path: Path) -> None:
+    tables = {"megatron_cfg": {"enabled": True}, "dtensor_cfg": {"enabled": False}}
+    written(tmp_path, child={"defaults": "grpo_math_1B.yaml", "policy": tables})
+    [reading] = read(Inputs(str(tmp_path / "child.yaml")))
+    assert not [f for f in report_on(LIBRARIES["nemo-rl"], reading, "child.yaml") if "has no" in f.message]
+    dropped = "~policy.megatron_cfg.moe_per_layer_logging"
+    for on, count in (("true", 1), ("false", 0)):
+        text = f"{RUN} policy.megatron_cfg.enabled={on} policy.dtensor_cfg.enabled={count == 0} {dropped}"
+        messages = [finding.message for finding in report(text) if "has no" in finding.message]
+        assert messages == ["'policy.megatron_cfg' has no moe_per_layer_logging"] * count
 
 
 def test_a_script_names_its_file_and_its_environment(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_help_names_sizes_that_satisfy_all_rules() -> None:
 SIZE = st.integers(1, 6)
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(60))
 @given(gpus=SIZE, prompts=st.integers(1, 12), group=SIZE, batch=SIZE, micro=st.integers(1, 3), steps=st.integers(1, 4))
 def test_ranks_are_blamed_as_a_simulation_says(
     gpus: int, prompts: int, group: int, batch: int, micro: int, steps: int

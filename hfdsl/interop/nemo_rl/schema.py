@@ -31,7 +31,9 @@ def keys_are_given(c: Configuration) -> Iterator[Problem]:
             tables.add(key)
     for key, facts in table("nemo-rl").options.items():
         above = key.rpartition(".")[0]
-        if not facts.get("required") or above not in tables or c.has(key) or key in tables:
+        switch = facts.get("required_with")
+        is_required = facts.get("required") or (switch is not None and c.known(switch) is True)
+        if not is_required or above not in tables or c.has(key) or key in tables:
             continue
         if not any(isinstance(c.known(name), str | dict) for name in _tables(c, key)):
             missing.setdefault(above, []).append(key.rpartition(".")[2])
