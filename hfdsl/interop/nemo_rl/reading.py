@@ -14,7 +14,7 @@ from hfdsl.interop.nemo_rl.schema import refusals
 from hfdsl.interop.nemo_rl.units import IGNORE_ACCURACY
 from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.settings import Configuration, Setting
-from hfdsl.interop.shell_text import Items, WordText, holes, text_of
+from hfdsl.interop.shell_text import Items, TextPiece, WordText, holes, text_of
 from hfdsl.interop.shell_values import Launch, read_script, read_words
 from hfdsl.interop.text import ReadError, SourceText, Unread, read_source
 
@@ -83,7 +83,7 @@ def _from_launch(launch: Launch, words: Items, source: SourceText) -> RunReading
     while remaining:
         word = remaining.pop(0)
         text = text_of(word)
-        before = next((piece.text for piece in word if hasattr(piece, "text")), "")
+        before = next((piece.text for piece in word if isinstance(piece, TextPiece)), "")
         if text == "--config" and remaining:
             config = remaining.pop(0)
         elif before.startswith("--config="):
