@@ -101,10 +101,11 @@ def _micro_batches(c: Configuration) -> str:
         )
     split = split_of(c, ACTOR, STRATEGY)
     per_rank, micro = c.size(MINI) * c.size(SAMPLES) // split.ranks, c.size(MICRO)
-    return (
-        f"A micro-batch is {counted(micro, 'row')} of one data-parallel rank ({MICRO}): gradients add up over "
-        f"{per_rank:,} / {micro:,} = {counted(per_rank // micro, 'micro-batch')} for an optimizer step."
-    )
+    rows = f"A micro-batch is {counted(micro, 'row')} of one data-parallel rank ({MICRO})"
+    if per_rank % micro:
+        return f"{rows}, which does not divide the rank's {per_rank:,} rows of an optimizer step."
+    count = counted(per_rank // micro, "micro-batch")
+    return f"{rows}: gradients add up over {per_rank:,} / {micro:,} = {count} for an optimizer step."
 
 
 def _critic_micro_batches(c: Configuration) -> str:
