@@ -136,10 +136,10 @@ def _on_path(folder: Path) -> None:
 def _is_of_another(name: str, folder: Path) -> bool:
     """Whether a name stands for a module of another target's folder, and this folder has one of that name, too.
 
-    A script stays where this one is a script as well, which then gets another name.
+    A script stays where this one is a script as well, which then gets another name. So does hfdsl itself, which runs.
     """
     file = getattr(sys.modules[name], "__file__", None)
-    if file is None:
+    if file is None or name == __name__.partition(".")[0]:
         return False
     home = Path(file).parents[1 if Path(file).name == "__init__.py" else 0]
     if home == folder or home not in _ROOTS:

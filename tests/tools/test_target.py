@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +58,21 @@ def test_a_file_with_the_name_of_a_loaded_module(write: Write) -> None:
     loaded = load(write("json.py", LONE) + ":same")
     assert loaded.source.module is not json
     assert load("json.py:same").dataflow is loaded.dataflow
+
+
+def test_a_folder_with_a_package_of_its_own_name_leaves_hfdsl_loaded(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a checkout of hfdsl beside the program, after targets of the one that runs."""
+    file = Path(write("flow.py", LONE)).absolute()
+    write("hfdsl/__init__.py", "")
+    home = Path(hf.__file__).parents[1]
+    monkeypatch.chdir(home)
+    load("hfdsl.rl.dataflows.supervised:supervised")
+    running = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "hfdsl"}
+    monkeypatch.chdir(file.parent)
+    load(f"{file}:same")
+    assert running.items() <= sys.modules.items()
 
 
 def test_siblings_of_a_file_can_be_imported(write: Write) -> None:
