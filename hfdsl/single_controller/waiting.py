@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import ray
 from ray import ObjectRef
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError, RayTaskError
 
 from hfdsl.errors import DeadlineError, HfError, LostProcessError, ResourceError, RoleError
 from hfdsl.single_controller.stacks import Frame, WatchedProcess, grouped, listed, stacks
@@ -97,7 +97,7 @@ def _hf_error(error: RayTaskError) -> HfError:
         return cause
     if isinstance(cause, RayActorError):  # of a process whose result this call was to read
         return LostProcessError("HF806", f"a worker's process is gone: {cause}")
-    if isinstance(cause, RayError):  # of a value that this call was to read
+    if isinstance(cause, ObjectLostError):  # of a value that this call was to read
         return LostProcessError("HF806", f"a worker's output is lost ({type(cause).__name__})")
     return RoleError("HF806", f"a worker failed outside of a role's method: {error}")
 
