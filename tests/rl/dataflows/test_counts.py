@@ -13,8 +13,13 @@ from pathlib import Path
 import pytest
 
 import hfdsl as hf
-from tests.rl.dataflows.programs import PROGRAMS
+from tests.rl.dataflows.programs import PROGRAMS, Program
 
+COUNTED = {
+    **PROGRAMS,
+    "grpo_without_reference": Program("grpo_without_reference", {}, ("actor", "reward"), module="grpo"),
+    "reward_modeling": Program("reward_modeling", {}, ("reward",)),
+}
 PAGE = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \|.*?\| (\d+) \| (\d+) \|", re.MULTILINE)
 ROWS = {name: (int(statements), int(calls)) for name, statements, calls in ROW.findall(PAGE)}
@@ -28,12 +33,12 @@ def loop(flow: hf.Dataflow[..., object]) -> ast.FunctionDef:
 
 def counts(name: str) -> tuple[int, int]:
     """Statements without docstring and return, and the calls of roles, of which ``sample`` is one without a sampler."""
-    function = loop(PROGRAMS[name].plain)
+    function = loop(COUNTED[name].plain)
     docstring, *statements, last = function.body
     assert isinstance(docstring, ast.Expr)
     assert isinstance(last, ast.Return)
     called = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
-    return len(statements), sum(_calls_a_role(func, PROGRAMS[name].roles) for func in called)
+    return len(statements), sum(_calls_a_role(func, COUNTED[name].roles) for func in called)
 
 
 def _calls_a_role(func: ast.expr, roles: tuple[str, ...]) -> bool:
@@ -43,10 +48,10 @@ def _calls_a_role(func: ast.expr, roles: tuple[str, ...]) -> bool:
 
 
 def test_the_table_has_every_dataflow() -> None:
-    assert set(ROWS) == set(PROGRAMS)
+    assert set(ROWS) == set(COUNTED)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", COUNTED)
 def test_the_table_is_right(name: str) -> None:
     assert ROWS[name] == counts(name)
 
