@@ -3,23 +3,22 @@
 A worked example. Weights of 40, 30, 50 and 120 bytes, and at most 100 bytes that are on their way at once, so at most
 50 in a bucket. The last weight alone has more, and goes in three parts, each a third of its rows::
 
-    bucket    holds            bytes    on their way with the bucket before it
-    0         w0               40
-    1         w1               30       70
-    2         w2               50       80
-    3         w3, 1 of 3       40       90
-    4         w3, 2 of 3       40       80
-    5         w3, 3 of 3       40       80
+    bucket    holds            bytes    in buffer
+    0         w0               40       0
+    1         w1               30       1
+    2         w2               50       0
+    3         w3, 1 of 3       40       1
+    4         w3, 2 of 3       40       0
+    5         w3, 3 of 3       40       1
 
-While a rank writes a bucket to its place, the next one arrives. All ranks have the same buckets: a bucket is as large
-as what the rank that receives most of it receives.
+While a rank writes a bucket to its place, the next one arrives. So it has two buffers, of 50 and 40 bytes. All ranks
+have the same buckets: a bucket is as large as what the rank that receives most of it receives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 from hfdsl.protocols.boxes import Box, total, volume
 from hfdsl.protocols.layouts import Parameter
@@ -83,9 +82,9 @@ def buckets(routed: Iterable[tuple[Parameter, Route]], most: int) -> Iterator[Bu
 
 
 def on_their_way(listed: Iterable[Bucket]) -> int:
-    """The most bytes of two buckets that follow each other, or of a single one."""
+    """The bytes of the memory for two buckets, of which each uses that of the one before the last."""
     sizes = [bucket.bytes for bucket in listed]
-    return max([*sizes[:1], *(first + second for first, second in pairwise(sizes))], default=0)
+    return max(sizes[::2], default=0) + max(sizes[1::2], default=0)
 
 
 def most_received(route: Route) -> int:

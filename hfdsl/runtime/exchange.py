@@ -14,13 +14,18 @@ So the engine has what it needs and two buckets, each of which has at most half 
 has two messages. Weights are read where the trainer has them, and written where the engine has them: nobody makes a
 copy of all. Where every rank holds all of every weight, a bucket is one broadcast.
 
+Both sides allocate the memory of two messages once and use it in turn. On a GPU a rank submits all its work at once and
+the device goes through it later, so a message with memory of its own would keep it until it has been sent, and all
+messages together would be another copy of the weights.
+
 Why nobody waits for ever. A message is known by bucket, sender and receiver, and every rank goes through its messages
 in this order, at most two ahead. Take the first of all messages that has not arrived: those before it have, so its
 sender has sent it, and its receiver expects it. A reader that cannot write receives the rest all the same, and raises
 in the end.
 
 Why it is one version. A trainer runs nothing else before its last message has left, and an engine nothing before the
-last one is in its place. An engine whose load fails half way raises, and refuses to generate (HF770).
+last one is in its place: only then does its load return. An engine whose load fails half way raises, and refuses to
+generate (HF770).
 
 In one process, as on the local backend, the same messages are packed and unpacked, without a communicator.
 """
@@ -31,7 +36,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -107,12 +111,16 @@ def message_bytes(message: WeightMessage) -> int:
     return sum(_room(transfer) for transfer in message.transfers)
 
 
-def packed(message: WeightMessage, held: LocalWeights, device: torch.device | str) -> torch.Tensor:
-    """The bytes of a message, u8[N], from where a rank has them."""
-    flat = torch.empty(message_bytes(message), dtype=torch.uint8, device=device)
+def pack(message: WeightMessage, held: LocalWeights, flat: torch.Tensor) -> None:
+    """Write the parts of a message into its bytes u8[N], from where a rank has them."""
     for transfer, view in unpacked(message, flat):
         view.copy_(held.part(transfer.parameter, transfer.box).detach())
-    return flat
+
+
+def _buffers(sizes: Sequence[int], device: torch.device | str) -> tuple[torch.Tensor, ...]:
+    """Memory for things of these sizes in bytes, of which each uses that of the one ``AHEAD`` before it."""
+    largest = (max(sizes[turn::AHEAD], default=0) for turn in range(AHEAD))
+    return tuple(torch.empty(size, dtype=torch.uint8, device=device) for size in largest)
 
 
 def unpacked(message: WeightMessage, flat: torch.Tensor) -> Iterator[tuple[Transfer, torch.Tensor]]:
@@ -149,18 +157,20 @@ def send_all(exchanges: Mapping[tuple[int, ...], Sequence[Exported]]) -> None:
 def send(exports: Sequence[Exported], communicator: Any, device: str) -> None:
     """A source's part in the exchange with all readers of a sync, whose ranks come after the senders' in a group."""
     held, sync = exports[0].held, exports[0].sync
-    leaving: deque[tuple[Any, torch.Tensor]] = deque()
-    for bucket in sync.schedule.messages_from(held.rank):
-        for message in bucket[:1] if sync.broadcast else bucket:  # in a broadcast, one for all
-            flat = packed(message, held, device)
-            if sync.broadcast:
-                work = communicator.broadcast([flat], _from_first())
-            else:
-                work = communicator.send([flat], len(sync.senders) + message.target, 0)
-            leaving.append((work, flat))
-            if len(leaving) == AHEAD:
-                leaving.popleft()[0].wait()
-    for work, _ in leaving:
+    buckets = sync.schedule.messages_from(held.rank)
+    messages = [message for bucket in buckets for message in (bucket[:1] if sync.broadcast else bucket)]  # one for all
+    buffers = _buffers([message_bytes(message) for message in messages], device)
+    leaving: deque[Any] = deque()
+    for turn, message in enumerate(messages):
+        if len(leaving) == AHEAD:
+            leaving.popleft().wait()
+        flat = buffers[turn % AHEAD][: message_bytes(message)]
+        pack(message, held, flat)
+        if sync.broadcast:
+            leaving.append(communicator.broadcast([flat], _from_first()))
+        else:
+            leaving.append(communicator.send([flat], len(sync.senders) + message.target, 0))
+    for work in leaving:
         work.wait()
 
 
@@ -173,7 +183,7 @@ def _from_first() -> dist.BroadcastOptions:
 # -- receiving ---------------------------------------------------------------------------------------------------------
 
 Write: TypeAlias = Callable[[WeightMessage, torch.Tensor], None]
-"""What a reader does with a message, which is freed after it."""
+"""What a reader does with a message, whose memory is used again after it."""
 
 
 class Arriving(ABC):
@@ -207,7 +217,9 @@ class LocalArriving(Arriving):
         held = {source: peer._held for source, peer in peers.items() if isinstance(peer, LocalArriving)}
         for bucket in sync.schedule.messages_to(rank):
             for message in bucket:
-                write(message, packed(message, held[message.source], self.device))
+                flat = torch.empty(message_bytes(message), dtype=torch.uint8, device=self.device)
+                pack(message, held[message.source], flat)
+                write(message, flat)
 
 
 class RemoteArriving(Arriving):
@@ -236,24 +248,28 @@ class RemoteArriving(Arriving):
 
 def receive(sync: ScheduledSync, rank: int, communicator: Any, device: str, write: Write) -> None:
     """The part of a rank of the target in the exchange with all that send to it."""
+    buckets = sync.schedule.messages_to(rank)
+    buffers = _buffers([sum(map(message_bytes, bucket)) for bucket in buckets], device)
     expected: deque[list[tuple[Any, WeightMessage, torch.Tensor]]] = deque()
-    buckets = iter(sync.schedule.messages_to(rank))
 
-    def expect() -> None:
-        for bucket in islice(buckets, 1):
-            flats = [torch.empty(message_bytes(message), dtype=torch.uint8, device=device) for message in bucket]
-            works = [_received(communicator, sync, *pair) for pair in zip(bucket, flats, strict=True)]
-            expected.append(list(zip(works, bucket, flats, strict=True)))
+    def expect(turn: int) -> None:
+        start, arrivals = 0, list[tuple[Any, WeightMessage, torch.Tensor]]()
+        for message in buckets[turn]:
+            flat = buffers[turn % AHEAD][start : start + message_bytes(message)]
+            arrivals.append((_received(communicator, sync, message, flat), message, flat))
+            start += message_bytes(message)
+        expected.append(arrivals)
 
-    for _ in range(AHEAD):
-        expect()
-    while expected:
-        for work, message, flat in expected[0]:
+    for turn in range(min(AHEAD, len(buckets))):
+        expect(turn)
+    for turn in range(len(buckets)):
+        for work, message, flat in expected.popleft():
             work.wait()
             write(message, flat)
-            del work, flat  # else the last one of a bucket stays until the next has arrived
-        expected.popleft()
-        expect()
+        if turn + AHEAD < len(buckets):
+            expect(turn + AHEAD)
+    if device == "cuda":
+        torch.cuda.current_stream().synchronize()  # what has been submitted may wait for a sender that is lost
 
 
 def _received(communicator: Any, sync: ScheduledSync, message: WeightMessage, flat: torch.Tensor) -> Any:

@@ -107,6 +107,7 @@ class LocalWeights:
             raise self._other("something else than a dict of tensors by name")
         self._pieces = pieces
         self._boxes: dict[str, list[tuple[Box, torch.Tensor]]] = {}
+        self._views: dict[tuple[str, Box], torch.Tensor] = {}
 
     @property
     def device(self) -> torch.device:
@@ -119,6 +120,11 @@ class LocalWeights:
         Raises:
             SyncError: where the rank has no such box.
         """
+        if (parameter.name, box) not in self._views:
+            self._views[parameter.name, box] = self._view(parameter, box)
+        return self._views[parameter.name, box]
+
+    def _view(self, parameter: Parameter, box: Box) -> torch.Tensor:
         name = parameter.name if parameter.name in self._pieces else self._layout.stored_as(parameter.name)
         if name not in self._boxes:
             self._boxes[name] = list(self._held(parameter, name))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -44,13 +42,13 @@ class Work:
 
 
 class Links:
-    """Messages by sender and receiver; memory of readers by rank."""
+    """Messages by sender and receiver; the memory that messages use, by rank."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.sends: dict[tuple[int, int], deque[tuple[torch.Tensor, Work]]] = defaultdict(deque)
         self.receives: dict[tuple[int, int], deque[tuple[torch.Tensor, Work]]] = defaultdict(deque)
-        self.arriving: dict[int, dict[int, int]] = defaultdict(dict)
+        self.buffers: dict[int, dict[int, int]] = defaultdict(dict)
         self.most: dict[int, int] = defaultdict(int)
 
     def match(self, pair: tuple[int, int]) -> None:
@@ -60,10 +58,9 @@ class Links:
             leaving.done.set()
             arrived.done.set()
 
-    def expect(self, rank: int, flat: torch.Tensor) -> None:
-        held, key = self.arriving[rank], id(flat)
-        held[key] = flat.nbytes
-        weakref.finalize(flat, held.pop, key)
+    def count(self, rank: int, flat: torch.Tensor) -> None:
+        memory, held = flat.untyped_storage(), self.buffers[rank]
+        held[memory.data_ptr()] = memory.nbytes()
         self.most[rank] = max(self.most[rank], sum(held.values()))
 
 
@@ -75,13 +72,14 @@ class Communicator:
 
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Work:
         with self.links.lock:
+            self.links.count(self.me, tensors[0])
             self.links.sends[self.me, rank].append((tensors[0], work := Work()))
             self.links.match((self.me, rank))
         return work
 
     def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Work:
         with self.links.lock:
-            self.links.expect(self.me, tensors[0])
+            self.links.count(self.me, tensors[0])
             self.links.receives[rank, self.me].append((tensors[0], work := Work()))
             self.links.match((rank, self.me))
         return work
@@ -188,10 +186,13 @@ def test_every_rank_gets_its_elements_in_the_planned_memory(data: st.DataObject)
     got = [{name: torch.full_like(part, -1) for name, part in rank.items()} for rank in needed]
     links, errors = exchanged(sync, held, got)
     assert errors == []
+    for place, rank in enumerate(sync.senders):
+        sizes = [exchange.message_bytes(message) for bucket in schedule.messages_from(rank) for message in bucket]
+        assert links.most[place] <= 2 * max(sizes)
     for rank, expected in enumerate(needed):
         assert all(torch.equal(got[rank][name], part) for name, part in expected.items())
-        aligned = [[len(message.transfers) for message in bucket] for bucket in schedule.messages_to(rank)]
-        more = max((sum(map(sum, pair)) for pair in pairwise([[0], *aligned])), default=0) * exchange.ALIGNMENT
+        parts = [sum(len(message.transfers) for message in bucket) for bucket in schedule.messages_to(rank)]
+        more = 2 * max(parts, default=0) * exchange.ALIGNMENT
         assert links.most[len(sync.senders) + rank] <= schedule.peak[rank] - schedule.needed[rank] + more
 
 
