@@ -1,5 +1,7 @@
-"""The policy from training to generation slices in place, beside one raw collective, and what digests of a sync cost.
+"""Weights that change layout: between GPUs and in place, beside collectives by hand, and what digests of a sync cost.
 
+python -m benchmarks.gpu.resharding                          # two GPUs: 1.3B and 7B from one to the other, in 4 minutes
+python -m benchmarks.gpu.resharding exchange --models small  # on CPUs
 python -m benchmarks.gpu.resharding in-place                 # two GPUs: tp=2 to gen_tp=1
 python -m benchmarks.gpu.resharding digests                  # two GPUs: an actor, and a sampler on a pool of its own
 python -m benchmarks.gpu.resharding in-place --hidden 128 --layers 2 --vocabulary 512          # on CPUs
@@ -14,13 +16,13 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 
 import hfdsl as hf
+from benchmarks.gpu.exchanges import GPUS, SIZES, MiB, compare, seconds, wait
 from benchmarks.training.models import llama
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.protocols.worker import RankContext
@@ -30,8 +32,6 @@ from hfdsl.runtime.process_groups import ProcessCollectives, all_gather_single
 from hfdsl.runtime.role_workers import build_worker
 
 RANKS = 2
-GPUS = torch.cuda.is_available()
-MiB = 2**20
 
 
 class B(hf.Dim):
@@ -60,23 +60,6 @@ class Copy(w.Sampler):
 def synced(asked: Asked, actor: w.Actor, sampler: Copy) -> Loaded:
     hf.sync(actor, sampler)
     return sampler.loaded(asked)
-
-
-def wait() -> None:
-    if GPUS:
-        torch.cuda.synchronize()
-
-
-def seconds(function: Callable[[], Any], times: int) -> float:
-    """The median of some calls, after two that warm up."""
-    taken = []
-    for _ in range(times + 2):
-        wait()
-        start = time.perf_counter()
-        function()
-        wait()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken[2:])
 
 
 def configuration(arguments: argparse.Namespace) -> w.ActorConfig:
@@ -178,10 +161,12 @@ def verified(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["in-place", "digests"])
+    parser.add_argument("what", nargs="?", default="exchange", choices=["exchange", "in-place", "digests"])
     for name, default in (("hidden", 2048), ("layers", 24), ("vocabulary", 32000), ("times", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--store", action="store_true", help="send weights through the object store")
+    parser.add_argument("--store", action="store_true", help="digests: send weights through the object store")
+    parser.add_argument("--models", nargs="+", default=["1.3B", "7B"] if GPUS else ["small"], choices=SIZES)
+    parser.add_argument("--seconds", type=float, default=190, help="exchange: no row begins after them")
     arguments = parser.parse_args()
     if arguments.what == "digests":
         verified(arguments)
@@ -189,6 +174,9 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    if arguments.what == "exchange":
+        compare(arguments.models, port, arguments.times, arguments.seconds)
+        return
     context = multiprocessing.get_context("spawn")
     ranks = [context.Process(target=in_place, args=(rank, arguments, port)) for rank in range(RANKS)]
     for process in ranks:

@@ -1,0 +1,261 @@
+"""Weights from a trainer to an engine on another GPU: a sync by schedule beside collectives that are written by hand.
+
+Both roles hold a Llama of random weights and do nothing else. A trainer of one rank has all of every weight, so its
+sync is a broadcast; where its layout says that it has them in two halves, the sync goes piece by piece, as from slices.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import ray
+import torch
+import torch.distributed as dist
+
+import hfdsl as hf
+from hfdsl.protocols.boxes import Box
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas
+from hfdsl.runtime.process_groups import all_gather_single
+
+GPUS = torch.cuda.is_available()
+DEVICE = "cuda" if GPUS else "cpu"
+MiB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The sizes of a Llama without grouped heads."""
+
+    hidden: int
+    inner: int
+    layers: int
+    vocabulary: int = 32000
+
+    def parameters(self) -> list[Parameter]:
+        """Its weights, in bfloat16."""
+        hidden, inner, words = self.hidden, self.inner, self.vocabulary
+        shapes: dict[str, tuple[int, ...]] = {"embed": (words, hidden), "norm": (hidden,), "head": (words, hidden)}
+        for layer in range(self.layers):
+            shapes |= {f"{layer}.{name}": (hidden, hidden) for name in "qkvo"}
+            shapes |= {f"{layer}.gate": (inner, hidden), f"{layer}.up": (inner, hidden)}
+            shapes |= {f"{layer}.down": (hidden, inner), f"{layer}.norm1": (hidden,), f"{layer}.norm2": (hidden,)}
+        return [Parameter(name, shape, "bfloat16") for name, shape in shapes.items()]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its weights."""
+        return sum(parameter.bytes for parameter in self.parameters())
+
+
+SIZES = {
+    "empty": Size(128, 256, 1, 64),
+    "small": Size(512, 1376, 4),
+    "1.3B": Size(2048, 5504, 24),
+    "7B": Size(4096, 11008, 32),
+}
+
+
+def wait() -> None:
+    if GPUS:
+        torch.cuda.synchronize()
+
+
+def seconds(function: Callable[[], Any], times: int, finish: Callable[[], None] = wait) -> float:
+    """The median of some calls, after two that warm up; ``finish`` waits for what a call has begun."""
+    taken = []
+    for _ in range(times + 2):
+        finish()
+        start = time.perf_counter()
+        function()
+        finish()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[2:])
+
+
+# -- roles -------------------------------------------------------------------------------------------------------------
+
+
+class Halves(Layout):
+    """All of every parameter, as two boxes."""
+
+    def boxes(self, parameter: Parameter, mesh: hf.Mesh, rank: int) -> tuple[Box, ...]:
+        (_, rows), *others = ((0, size) for size in parameter.shape)
+        return ((0, rows // 2), *others), ((rows // 2, rows), *others)
+
+
+class Holder(hf.Worker):
+    """A role with the weights of a model, in memory that stays."""
+
+    def __init__(self, size: Size, layout: Layout, *, filled: bool) -> None:
+        torch.manual_seed(0)
+        self.weights = {
+            each.name: torch.empty(each.shape, dtype=torch.bfloat16, device=DEVICE).fill_(0.0)
+            for each in size.parameters()
+        }
+        for weight in self.weights.values() if filled else ():
+            weight.normal_()
+        wait()
+
+    @staticmethod
+    def state_parameters(size: Size, layout: Layout, *, filled: bool) -> dict[str, list[Parameter]]:
+        return {"policy": size.parameters()}
+
+    def held_weights(self, state: str) -> dict[str, Any]:
+        return self.weights
+
+    def peak(self) -> int:
+        """Wait for the GPU; the most bytes that it has had beside the weights since the last call."""
+        if not GPUS:
+            return 0
+        wait()
+        most = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return int(most) - sum(weight.nbytes for weight in self.weights.values())
+
+
+class Trainer(Holder):
+    @hf.register(hf.Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.exports("policy", layout=lambda mesh, size, layout, *, filled: layout)
+    def exported(self) -> dict[str, Any]:
+        return self.weights
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.reads("policy")
+    def sent(self) -> int:
+        return self.peak()
+
+
+class Engine(Holder):
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=Replicas())
+    def load(self, weights: dict[str, Any]) -> None:
+        for name, weight in weights.items():
+            self.weights[name].copy_(weight)
+
+    @contextmanager
+    def receiving(self, state: str) -> Iterator[Mapping[str, torch.Tensor]]:
+        yield self.weights
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.reads("policy")
+    def loaded(self) -> int:
+        return self.peak()
+
+
+@hf.dataflow
+def synced(trainer: Trainer, engine: Engine) -> tuple[hf.PerRank[int], hf.PerRank[int]]:
+    hf.sync(trainer, engine)
+    return trainer.sent(), engine.loaded()
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------------
+
+
+def by_hand(rank: int, port: int, names: list[str], times: int) -> None:
+    """A rank of two: collectives of whole parameters, one after the other, and one of 1 GiB at most."""
+    torch.set_num_threads(1)
+    if GPUS:
+        torch.cuda.set_device(rank)
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("nccl" if GPUS else "gloo", init_method=address, rank=rank, world_size=2)
+    for name in names:
+        size = SIZES[name]
+        weights = [torch.zeros(each.shape, dtype=torch.bfloat16, device=DEVICE) for each in size.parameters()]
+        halves = [torch.zeros(weight.numel() // 2, dtype=torch.bfloat16, device=DEVICE) for weight in weights]
+        large = torch.zeros(min(size.bytes, 2**30), dtype=torch.uint8, device=DEVICE)
+
+        def broadcast(weights: list[torch.Tensor] = weights) -> None:
+            for work in [dist.broadcast(weight, 0, async_op=True) for weight in weights]:
+                work.wait()
+
+        def gather(weights: list[torch.Tensor] = weights, halves: list[torch.Tensor] = halves) -> None:
+            for weight, half in zip(weights, halves, strict=True):
+                all_gather_single(weight.view(-1), half, dist.group.WORLD)
+
+        one = seconds(partial(dist.broadcast, large, 0), times) * size.bytes / large.nbytes
+        row(rank == 0, name, "one broadcast of its bytes, by hand", size.bytes, one)
+        row(rank == 0, name, "broadcasts of parameters, by hand", size.bytes, seconds(broadcast, times))
+        taken = seconds(gather, times)
+        row(rank == 0, name, "all-gathers of halves, by hand", size.bytes // 2, taken)
+        del weights, halves, large
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def row(shown: bool, model: str, way: str, received: int, taken: float, more: str = "") -> None:
+    if shown:
+        size, speed = f"{received / 1e9:.3f} GB", f"{received / taken / 1e9:.1f} GB/s"
+        print(f"{model:6} {size:>10}  {way:36} {taken * 1e3:9.2f} ms {speed:>11}  {more}", flush=True)
+
+
+# -- by schedule -------------------------------------------------------------------------------------------------------
+
+WAYS = {
+    "exchange, broadcast": (Replicas(), True),
+    "exchange, piece by piece": (Halves(), True),
+    "object store": (Halves(), False),
+}
+"""The layouts of trainers, and whether the sync goes without the store."""
+
+
+def by_schedule(name: str, way: str, times: int) -> None:
+    """Steps that sync and do nothing else, without digests and with them."""
+    size, (layout, direct) = SIZES[name], WAYS[way]
+    pools = [hf.ResourcePool([1], use_gpu=GPUS) for _ in range(2)]
+    deployment = hf.Deployment(
+        trainer=hf.place(Trainer, size, layout, filled=True, pool=pools[0]),
+        engine=hf.place(Engine, size, Replicas(), filled=False, pool=pools[1]),
+    )
+    plan = synced.compile(deployment, optimize=hf.Optimize(direct=direct))
+    (sync,) = plan.syncs
+    with plan.launch("ray", deadline=120) as running:
+        taken = seconds(running.step, times, lambda: None)
+        (sent,), (loaded,) = running.step()
+        planned, had = (sync.peak - sync.needed) / MiB, f"{sent / MiB:.0f} and {loaded / MiB:.0f} MiB"
+        memory = f"beside the weights {had}, planned {planned:.0f}"
+        row(True, name, way, size.bytes, taken, memory if GPUS and direct else "")
+        verified = running.verify("policy")
+        if not verified.compared:
+            raise RuntimeError(f"not compared: {verified.skipped}")
+        if direct:
+
+            def step() -> None:
+                with running.verifying("policy"):
+                    running.step()
+
+            checked = seconds(step, times, lambda: None)
+            cost = f"{checked / taken - 1:+.1%}; every 20th step {(checked / taken - 1) / 20:+.2%}"
+            row(True, name, "  with digests on both sides", size.bytes, checked, cost)
+
+
+def compare(names: list[str], port: int, times: int, limit: float) -> None:
+    """Print each row as it is measured; none begins after ``limit`` seconds."""
+    start = time.perf_counter()
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=by_hand, args=(rank, port, names, times)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(limit)
+        if process.is_alive():
+            print("by hand: not done in time", flush=True)
+            process.kill()
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    for way in WAYS:
+        for name in ["empty", *names]:
+            if time.perf_counter() - start > limit:
+                print(f"{name}, {way}: left out, {limit:.0f} s have passed", flush=True)
+                continue
+            try:
+                by_schedule(name, way, times if WAYS[way][1] else 1)
+            except Exception as error:  # noqa: BLE001  # the other rows are worth having
+                print(f"{name}, {way}: {type(error).__name__}: {error}", flush=True)
+    ray.shutdown()
