@@ -90,15 +90,15 @@ class CallClocks:
         for key in keys:
             self._calls.pop(key, None)
             self._since.pop(key, None)
+            self._failed.discard(key)
 
     def fail(self, key: Any) -> None:
         """A call has ended with an error: it is still what its process was last seen in."""
         self._failed.add(key)
 
     def forget_failed(self) -> None:
-        """Forget the calls that failed."""
-        self.end(self._failed)
-        self._failed.clear()
+        """Forget the calls outside of steps that failed. One in a step ends the run, and steps may overlap."""
+        self.end({key for key in self._failed if self._calls[key].step == NO_STEP})
 
     def clear(self) -> None:
         """Forget all calls: their processes were replaced."""

@@ -102,3 +102,17 @@ def test_only_a_call_that_never_ends_is_late(nodes: list[Node], data: st.DataObj
         number, rank = endless
         assert [(call.called.labels, call.process[1]) for call in late] == [(f"call {number}", rank)]
         assert now == simulation.began[endless] + LIMIT + 1
+
+
+def test_a_call_that_failed_in_a_step_is_remembered_while_the_next_step_begins() -> None:
+    """Steps of a stream overlap: the driver may begin the next one before it reads the failure."""
+    clocks, limit = CallClocks(), CallDeadline(5.0, "launch")
+    calls = {
+        "step": SubmittedCall(("a", 0), Called("'a.generate'", 4, 0.0), limit, ranks=1, step=("plan", 4)),
+        "load": SubmittedCall(("a", 1), Called("'a.load_state'", None, 0.0), limit, ranks=1),
+    }
+    for key, call in calls.items():
+        clocks.add(key, call)
+        clocks.fail(key)
+    clocks.forget_failed()
+    assert clocks.running() == {("a", 0): calls["step"].called}
