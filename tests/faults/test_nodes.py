@@ -37,7 +37,7 @@ def test_the_node_of_a_trainer_is_lost(tmp_path: Path, padding: int) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     environment.pop("RAY_ADDRESS", None)
     command = [sys.executable, "-m", "tests.faults.lost_nodes", str(tmp_path), str(padding), "retries"]
-    # The cluster writes its address there, where later tests would look for one. A socket's path is too long in tmp_path.
+    # The cluster writes its address there, where later tests would look. A socket's path would be too long in tmp_path.
     with tempfile.TemporaryDirectory(prefix="hfdsl_", ignore_cleanup_errors=True) as folder:
         environment["RAY_TMPDIR"] = folder
         run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
