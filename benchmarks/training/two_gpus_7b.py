@@ -4,7 +4,7 @@
     python -m benchmarks.training.two_gpus_7b --tiny    # on CPUs, without vLLM: it only runs
 
 Dr. GRPO, 256 responses of 512 tokens, random weights. Prints the seconds of every call of a step, and beside the memory
-that the plan predicts the most that was in use on each GPU.
+that the plan predicts the most that was in use on each GPU, and the most that torch allocated and kept in each process.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ import torch
 from benchmarks.training.beside_trl import Case, of_row, to_toml, write_words
 from benchmarks.training.models import llama
 from hfdsl.rl.data.tokenizers import Characters, load_tokenizer
+from hfdsl.rl.workers import Actor, ActorConfig
+
+PEAKS = "HFDSL_BENCHMARK_PEAKS"
+"""Names the folder of what processes measure."""
 
 LARGE = Case(32, 8, 16, 512, full=True, hidden=4096, layers=32, vocabulary=32_000, heads=32, kv_heads=8)
 TINY = Case(4, 4, 16, 24, full=True, hidden=64, layers=2, heads=2, kv_heads=1)
@@ -46,6 +50,7 @@ def configuration(case: Case, folder: Path, *, tiny: bool, steps: int) -> dict[s
         "steps": steps,
         "dims": {"B": case.prompts, "P": case.prompt, "R": case.response},
         "deployment": {"pools": {"all": {"processes": [2], "gpu": not tiny}}, "default": {"pool": "all"}},
+        "roles.actor": "benchmarks.training.two_gpus_7b:MeasuredActor",
         "roles.reward": "hfdsl.rl.workers:Verifier",
         "data.tokenizer": {"kind": "Pretrained", "path": str(folder / "tokenizer")},
         "data.prompt.text": "{prompt}",
@@ -67,6 +72,22 @@ def configuration(case: Case, folder: Path, *, tiny: bool, steps: int) -> dict[s
 
 class EnoughStepsError(Exception):
     """The run is over after its last measured step: a run that ends by itself writes a checkpoint of 70 GiB."""
+
+
+class MeasuredActor(Actor):
+    """An actor that writes the most that torch has allocated and kept, in MiB, to a file of its rank."""
+
+    def __init__(self, config: ActorConfig) -> None:
+        super().__init__(config)
+        if torch.cuda.is_available():
+            threading.Thread(target=self._measure, daemon=True).start()
+
+    def _measure(self) -> None:
+        file = Path(os.environ[PEAKS]) / f"rank {self.rank}"
+        while True:
+            time.sleep(0.5)
+            peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+            file.write_text(" of ".join(str(peak // 2**20) for peak in peaks))
 
 
 class Meter:
@@ -97,7 +118,8 @@ def main() -> None:
 
     case, meter, start = TINY if args.tiny else LARGE, Meter(), time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
+        folder, peak_folder = Path(temporary), Path(temporary) / "peaks"
+        peak_folder.mkdir()
         load_tokenizer(Characters(case.alphabet)).save_pretrained(folder / "tokenizer")
         write_words(folder / "words.jsonl")
         toml = folder / "run.toml"
@@ -108,7 +130,9 @@ def main() -> None:
             now = time.perf_counter()
             if not record.step:
                 return
+            peaks = ", ".join(file.read_text() for file in sorted(peak_folder.iterdir()))
             print(f"step {record.step}, {now - start:.1f} s after the start: most memory in use, MiB: {meter.most}")
+            print(f"  allocated of kept by torch, MiB: {peaks}")
             for node, seconds in record.nodes.items():
                 print(f"  {node}: {seconds:.2f} s")
             print(f"  {case.rows * record.values['outcome/length'] / record.seconds:,.0f} tokens/s", flush=True)
@@ -116,7 +140,7 @@ def main() -> None:
                 raise EnoughStepsError
 
         with suppress(EnoughStepsError):
-            train(load(str(toml), []), show=show)
+            train(load(str(toml), []), show=show, worker_env={PEAKS: str(peak_folder)})
     meter.stop.set()
 
 
