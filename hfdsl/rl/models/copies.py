@@ -46,8 +46,8 @@ class PolicyCopy(Protocol):
         """Take an actor's weights."""
         ...
 
-    def receiving(self) -> AbstractContextManager[Mapping[str, HeldPart] | None]:
-        """Where arriving weights are written, which is all of what it loads; None where it takes them by ``load``."""
+    def receiving(self) -> AbstractContextManager[Mapping[str, HeldPart]]:
+        """Where arriving weights are written, which is all of what it loads."""
         ...
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -140,13 +140,10 @@ class ModelCopy:
             load_full_state_dict(self.policy, weights)
 
     @contextmanager
-    def receiving(self) -> Iterator[Mapping[str, HeldPart] | None]:
-        """Where arriving weights are written, but for those of an adapter."""
-        if adapter_names(self.policy):
-            yield None
-            return
+    def receiving(self) -> Iterator[Mapping[str, HeldPart]]:
+        """Where arriving weights are written: into the model, or into its adapter."""
         with self.fence.loading():
-            yield dict(held_pieces(self.policy))
+            yield self.held_weights()
 
     def state(self) -> dict[str, torch.Tensor]:
         """The weights for a checkpoint; of a policy with an adapter, those of the adapter."""
@@ -267,11 +264,8 @@ class EngineCopy:
             self.version += 1
 
     @contextmanager
-    def receiving(self) -> Iterator[Mapping[str, HeldPart] | None]:
-        """Where arriving weights are written, but for those of an adapter; the engine gets them before it samples."""
-        if self.adapter:
-            yield None
-            return
+    def receiving(self) -> Iterator[Mapping[str, HeldPart]]:
+        """Where arriving weights are written, or those of an adapter; the engine gets them before it samples."""
         with self.fence.loading():
             yield self.held_weights()
             self.version += 1

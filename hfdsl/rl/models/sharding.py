@@ -149,17 +149,26 @@ def held_pieces(module: Policy) -> Iterator[tuple[str, HeldPart]]:
         offset = [0] * value.dim()
         if name in dims:
             offset[dims[name]] = module.tp.rank * value.shape[dims[name]]
-        if isinstance(value, DTensor):  # FSDP2 cuts dim 0 as torch.chunk does
-            each = -(-value.shape[0] // value.device_mesh.size())
-            offset[0] += value.device_mesh.get_local_rank() * each
+        offset[:1] = [first + _first_row(value) for first in offset[:1]]
         part = local_part(value)
         if part.numel():
             yield name, HeldPart(part if module.export_dtype is None else part.to(module.export_dtype), tuple(offset))
 
 
 def held_adapter(module: Policy) -> Iterator[tuple[str, HeldPart]]:
-    """The matrices of ``full_adapter``, whole on every rank."""
-    yield from ((name, HeldPart(matrix)) for name, matrix in full_adapter(module))
+    """The parts of the matrices of ``full_adapter`` that this rank holds, in its own memory."""
+    state = module.state_dict()
+    for name, inner in adapter_names(module).items():
+        part = local_part(state[inner])
+        if part.numel():
+            yield name, HeldPart(part, (_first_row(state[inner]), 0))
+
+
+def _first_row(value: torch.Tensor) -> int:
+    """Where a rank's shard begins: FSDP2 cuts dim 0 as torch.chunk does."""
+    if not isinstance(value, DTensor):
+        return 0
+    return value.device_mesh.get_local_rank() * -(-value.shape[0] // value.device_mesh.size())
 
 
 def check_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:

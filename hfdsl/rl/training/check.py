@@ -27,6 +27,9 @@ from hfdsl.types.dims import Dim
 AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}
 """Findings of a configuration that say at its keys what a check of the dataflow says without them."""
 
+CAUSES: Mapping[str, tuple[str, ...]] = {"HF963": ("HF730", "HF731", "HF732")}
+"""Findings of a configuration, each with those of a dataflow that follow from it: other parameters on both sides."""
+
 
 def _other_value(finding: Finding) -> Any:
     """The value to try for an option that a finding of a dataflow is about; None where there is none to try."""
@@ -113,6 +116,7 @@ class ConfigCheck:
             if finding.code not in AT_A_KEY or AT_A_KEY[finding.code] in codes
         ]
         repeated = {AT_A_KEY[finding.code] for finding in at_keys if finding.code in AT_A_KEY}
+        repeated |= {code for finding in at_keys for code in CAUSES.get(finding.code, ())}
         others = [finding for finding in reports[0].findings if finding.code not in repeated]
         first, *beside = reports
         return list(_each_once([replace(first, findings=order([*others, *at_keys])), *beside]))

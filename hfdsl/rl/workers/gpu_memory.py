@@ -95,9 +95,9 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
     if isinstance(config, ActorConfig):
         exported = state_bytes(config).get("policy", 0)
         phases["weights"] = {**held, "exported copy": exported}
-        if config.lora is not None:  # gathered, with the adapter merged or alone
+        if config.lora is not None and config.lora.exports == "merged":  # gathered, with the adapter merged
             phases["held_weights"] = phases["weights"]
-        elif _shards_masters(mesh, config):  # shards in 16 bits, of those in float32
+        elif config.lora is None and _shards_masters(mesh, config):  # shards in 16 bits, of those in float32
             phases["held_weights"] = {**held, "exported copy": -(-exported // (mesh.tp * mesh.dp))}
     training = config.training if isinstance(config, (ActorConfig, CriticConfig)) else None
     phases |= {name: {**held, **scoring} for name in SCORING if scoring}

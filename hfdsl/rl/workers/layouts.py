@@ -12,7 +12,9 @@ from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.role_facts import Resharding
 from hfdsl.rl.hub import local_folder
 from hfdsl.rl.workers.config import ActorConfig, ModelConfig, SamplerConfig
-from hfdsl.rl.workers.linear_layers import linear_layers
+from hfdsl.rl.workers.engine_adapters import MATRIX_A, MATRIX_B
+from hfdsl.rl.workers.linear_layers import adapted_layers, linear_layers
+from hfdsl.rl.workers.lora import Lora
 from hfdsl.rl.workers.slicing import HEADS, WithModel, model_config
 from hfdsl.rl.workers.state_bytes import saved_shapes, weight_count
 
@@ -31,7 +33,7 @@ EXPORTED: Final = "model."
 def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
     """The parameters of the state ``"policy"`` as it is exported; none where the configuration does not have them.
 
-    Of an adapter that is sent alone there are none: it is whole on every rank.
+    Of an adapter that is sent alone, and of a sampler with an adapter, they are its matrices, in float32.
 
     >>> from hfdsl.rl.workers import ReferenceConfig
     >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
@@ -41,8 +43,21 @@ def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
     [('model.model.embed_tokens.weight', (8, 4)), ('model.model.layers.0.self_attn.q_proj.weight', (4, 4))]
     """
     model, lora = config.model, getattr(config, "lora", None)
-    if lora is not None and lora.exports == "adapter":
-        return {}
+    if lora is not None and (lora.exports == "adapter" or isinstance(config, SamplerConfig)):
+        matrices = tuple(_adapter_matrices(model, lora))
+        return {"policy": matrices} if matrices else {}
+    return _model_parameters(model)
+
+
+def _adapter_matrices(model: ModelConfig, lora: Lora) -> Iterator[Parameter]:
+    """The matrices A and B of an adapter, layer by layer; none where the model's layers are not known."""
+    for path, (outputs, inputs) in (adapted_layers(model, lora) or {}).items():
+        yield Parameter(f"{EXPORTED}{path}{MATRIX_A}", (lora.rank, inputs), "float32")
+        yield Parameter(f"{EXPORTED}{path}{MATRIX_B}", (outputs, lora.rank), "float32")
+
+
+def _model_parameters(model: ModelConfig) -> dict[str, tuple[Parameter, ...]]:
+    """The parameters of a whole model, under the name of its state."""
     shapes = saved_shapes(local_folder(model.path)) if model.path is not None and not model.config else {}
     if shapes and VOCABULARY[0] not in shapes:
         return {}  # transformers may load them under other names
@@ -149,7 +164,7 @@ def reshards(mesh: Mesh, config: ActorConfig) -> dict[str, Resharding]:
     [('generate', True, 1200)]
     """
     held, needed = training_layout(mesh, config), generation_layout(mesh, config)
-    listed = state_parameters(config).get("policy", ())
+    listed = _model_parameters(config.model).get("policy", ())
     if mesh.gen_tp_size == mesh.tp or config.generation.engine == "vllm" or None in (held, needed) or not listed:
         return {}
     if model_config(config.model).get("tie_word_embeddings"):

@@ -58,14 +58,20 @@ def adapter_parameters(model: ModelConfig, lora: Lora) -> int | None:
     >>> adapter_parameters(ModelConfig(config={"model_type": "llama", **sizes}), Lora(rank=2, targets=("k_proj",)))
     12
     """
-    layers = linear_layers(model)
-    if layers is None or any(matches("lm_head", target) for target in targets_of(lora)):
+    layers = adapted_layers(model, lora)
+    return None if layers is None else sum(lora.rank * sum(sides) for sides in layers.values())
+
+
+def adapted_layers(model: ModelConfig, lora: Lora) -> dict[str, tuple[int, int]] | None:
+    """The outputs and inputs of the layers that an adapter is for; None where the model's layers are not known."""
+    layers, targets = linear_layers(model), targets_of(lora)
+    if layers is None or any(matches("lm_head", target) for target in targets):
         return None
-    return sum(
-        lora.rank * sum(sides)
+    return {
+        path: sides
         for path, sides in layers.items()
-        if lora.targets == "all-linear" or any(matches(path, target) for target in targets_of(lora))
-    )
+        if lora.targets == "all-linear" or any(matches(path, target) for target in targets)
+    }
 
 
 def targets_of(lora: Lora) -> tuple[str, ...]:

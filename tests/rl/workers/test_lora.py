@@ -15,11 +15,12 @@ from hfdsl.errors import HfError
 from hfdsl.protocols.call import Call, in_call
 from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import ImitationMetrics, ReferenceLogProbs, Rollout, Sequences, ValueExperience
+from hfdsl.rl.batches import ImitationMetrics, Prompts, ReferenceLogProbs, Rollout, Sequences, ValueExperience
 from hfdsl.rl.losses import ClippedValue
 from hfdsl.rl.models.adapters import adapted_layers
 from hfdsl.rl.models.policies import policy
 from hfdsl.rl.models.sharding import full_state_dict
+from hfdsl.rl.workers.layouts import state_parameters
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, Weighed, apart, numbers, tensors, weighed
 from tests.rl.workers.test_sharding import NO_GPU
@@ -250,19 +251,76 @@ def test_a_sampler_gets_the_adapter_alone(tmp_path: Path) -> None:
     assert torch.equal(likeliest.ids.tensor, of_actor.ids.tensor)
 
 
-@pytest.mark.parametrize(
-    ("sends", "takes", "says"),
-    [
-        (replace(LORA, exports="adapter"), None, "it was sent an adapter alone"),
-        (LORA, replace(LORA, exports="adapter"), "it has an adapter, and was sent whole weights"),
-        (replace(LORA, exports="adapter"), replace(LORA, rank=3), "'model.layers.0.self_attn.q_proj.lora_A.weight'"),
-    ],
-)
-def test_a_sampler_that_cannot_take_what_is_sent_says_so(sends: w.Lora, takes: w.Lora | None, says: str) -> None:
-    sampler = w.SamplerConfig(tiny.MODEL, tiny.GENERATION, batching=tiny.FIXED, lora=takes)
-    deployment = tiny.deployment(actor=replace(ACTOR, lora=sends), sampler=sampler, reward=tiny.VERIFIER)
+@pytest.mark.parametrize("lora", [LORA, ATTENTION], ids=["all", "attention"])
+def test_a_configuration_has_the_matrices_of_its_adapter(lora: w.Lora) -> None:
+    config = replace(ACTOR, lora=replace(lora, exports="adapter"))
+    held = w.Actor(config).held_weights("policy")
+    stated = {each.name: (each.shape, each.dtype) for each in state_parameters(config)["policy"]}
+    assert stated == {name: (tuple(part.tensor.shape), "float32") for name, part in held.items()}
+    sampler = w.SamplerConfig(tiny.MODEL, tiny.GENERATION, lora=lora)
+    assert state_parameters(sampler) == state_parameters(config)
+    assert state_parameters(replace(config, lora=lora)) == state_parameters(replace(config, lora=None))
+
+
+@hf.dataflow
+def sent(prompts: Prompts, actor: w.Actor, sampler: w.Sampler) -> tuple[Rollout, ImitationMetrics]:
+    hf.sync(actor, sampler)
+    rollout = sampler.generate(prompts)
+    return rollout, actor.imitate(rollout)
+
+
+def sharded_adapter(sampler: w.SamplerConfig, pools: list[hf.ResourcePool]) -> Any:
+    training = replace(TRAINING, sharding="fsdp")
+    actor = replace(ACTOR, training=training, lora=replace(LORA, exports="adapter"))
+    deployment = hf.Deployment(
+        actor=hf.place(w.Actor, actor, pool=pools[0], mesh=hf.Mesh(dp=2)),
+        sampler=hf.place(w.Sampler, sampler, pool=pools[1]),
+    )
+    return sent.compile(deployment, SIZES)
+
+
+def test_the_plan_of_a_sharded_adapter_sends_no_more_than_the_adapter() -> None:
+    sampler = w.SamplerConfig(tiny.MODEL, tiny.GENERATION, batching=tiny.FIXED, lora=LORA)
+    pools = [hf.ResourcePool([2], use_gpu=False), hf.ResourcePool([1], use_gpu=False)]
+    (sync,) = sharded_adapter(sampler, pools).syncs
+    layers = w.Actor(ACTOR).policy.state_dict()
+    assert sync.needed == sync.received == sum(value.nbytes for name, value in layers.items() if "lora_" in name)
+
+
+@pytest.mark.nightly
+def test_a_sharded_adapter_reaches_a_sampler_in_its_own_memory(ray_cluster: Any) -> None:
+    sampler = w.SamplerConfig(tiny.MODEL, tiny.GENERATION, batching=tiny.FIXED, lora=LORA)
+    pools = [hf.ResourcePool([2], use_gpu=False), hf.ResourcePool([1], use_gpu=False)]
+    with sharded_adapter(sampler, pools).launch("ray", worker_env=NO_GPU) as running:
+        steps = []
+        for _ in range(3):
+            with running.verifying("policy"):
+                steps.append(running.step(tiny.prompts(ROWS))[0])
+    assert not torch.equal(steps[0].log_probs.tensor, steps[2].log_probs.tensor)
+
+
+MISMATCHES = [
+    (replace(LORA, exports="adapter"), None, "it was sent an adapter alone", "HF730"),
+    (LORA, replace(LORA, exports="adapter"), "it has an adapter, and was sent whole weights", "HF730"),
+    (replace(LORA, exports="adapter"), replace(LORA, rank=3), "'transformer.h.0.attn.c_attn.lora_A.weight'", "HF732"),
+]
+
+
+def mismatched(model: w.ModelConfig, sends: w.Lora, takes: w.Lora | None) -> hf.Deployment:
+    sampler = w.SamplerConfig(model, tiny.GENERATION, batching=tiny.FIXED, lora=takes)
+    return tiny.deployment(actor=replace(ACTOR, model=model, lora=sends), sampler=sampler, reward=tiny.VERIFIER)
+
+
+@pytest.mark.parametrize(("sends", "takes", "says", "code"), MISMATCHES)
+def test_a_sampler_that_cannot_take_what_is_sent_is_found(
+    sends: w.Lora, takes: w.Lora | None, says: str, code: str
+) -> None:
+    """By the check where it knows the model's layers, and else when the sampler loads."""
+    report = apart.check(mismatched(tiny.MODEL, sends, takes), SIZES)
+    assert {finding.code for finding in report.errors} == {code}
+    unknown = w.ModelConfig(config=GPT2, end_tokens=tiny.MODEL.end_tokens)
     with (
-        apart.compile(deployment, SIZES).launch("local") as running,
+        apart.compile(mismatched(unknown, sends, takes), SIZES).launch("local") as running,
         pytest.raises(HfError, match=f"HF956(.|\\n)*{says}"),
     ):
         running.step(tiny.prompts(ROWS))
