@@ -120,6 +120,31 @@ def leave_one_out(rewards: torch.Tensor, group: GroupSize) -> torch.Tensor:
     return (groups - others).flatten().to(rewards.dtype)
 
 
+def leave_one_out_normalized(rewards: torch.Tensor, group: GroupSize, epsilon: float = 1e-6) -> torch.Tensor:
+    """The advantage of each response over the others of its ``group`` consecutive rows, f32[B] -> f32[B].
+
+    (reward - mean of the others) / (standard deviation of the others + epsilon), so that no reward is in its own
+    baseline or scale. Where all others have the same reward, nothing divides.
+
+    Raises:
+        SizeError: HF314 for groups of less than two rows, HF313 for rows that do not make whole groups.
+
+    >>> import torch
+    >>> [round(a, 2) for a in leave_one_out_normalized(torch.tensor([1.0, 0.0, 3.0, 3.0]), 4).tolist()]
+    [-0.58, -2.02, 1.09, 1.09]
+    """
+    import torch
+
+    groups = _groups(rewards, group, "others to be compared with")
+    apart = torch.tensor([[j for j in range(group) if j != i] for i in range(group)], device=rewards.device)
+    others = groups[:, apart].unbind(-1)
+    mean = functools.reduce(torch.add, others) / (group - 1)
+    squares = functools.reduce(torch.add, [(other - mean) ** 2 for other in others])
+    alike = functools.reduce(torch.logical_and, [other == others[0] for other in others])
+    spread = (squares / max(1, group - 2)).sqrt() + epsilon
+    return ((groups - mean) / torch.where(alike, torch.ones_like(spread), spread)).flatten().to(rewards.dtype)
+
+
 def globally_normalized(
     rewards: torch.Tensor, mask: torch.Tensor, gamma: Share = 1.0, reduce: Reduce = no_reduce
 ) -> torch.Tensor:

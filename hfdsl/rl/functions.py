@@ -88,6 +88,14 @@ def length_penalized_scores(sequences: Sequences, scores: Scores, *, longest: Co
     return Scores(score=scores.score.tensor + overlong_penalty(sequences.response_mask.tensor, longest, buffer))
 
 
+@hf.function(rows=hf.GroupedBy("group"))
+def centered_scores(scores: Scores, *, group: GroupSize) -> Scores:
+    """Scores above the mean of the responses to one prompt, to be rewards of tokens."""
+    from hfdsl.rl.advantages import group_centered
+
+    return Scores(score=group_centered(scores.score.tensor, group))
+
+
 # -- advantages
 
 
@@ -154,6 +162,15 @@ def leave_one_out_advantages(sequences: Sequences, rewards: Rewards, *, group: G
     mask = sequences.response_mask.tensor
     advantage = leave_one_out(masked_sum(rewards.rewards.tensor.double(), mask, dim=-1), group)
     return Advantages(advantage=spread_over_tokens(advantage, mask).float())
+
+
+@hf.function(rows=hf.GroupedBy("group"))
+def normalized_leave_one_out_advantages(sequences: Sequences, scores: Scores, *, group: GroupSize) -> Advantages:
+    """Scores above the mean of the other responses to one prompt, over the others' standard deviation."""
+    from hfdsl.rl.advantages import leave_one_out_normalized, spread_over_tokens
+
+    advantage = leave_one_out_normalized(scores.score.tensor, group)
+    return Advantages(advantage=spread_over_tokens(advantage, sequences.response_mask.tensor))
 
 
 @hf.function(rows=hf.Whole)

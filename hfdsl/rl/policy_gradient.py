@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 import hfdsl as hf
+from hfdsl.protocols.queueing import Late
 from hfdsl.rl.batches import (
     ActorCriticExperience,
     ActorMetrics,
@@ -20,26 +21,32 @@ from hfdsl.rl.batches import (
     ReferenceLogProbs,
     Rewards,
     Rollout,
+    ScoredRollout,
     Scores,
     Sequences,
 )
-from hfdsl.rl.fields import NonNegative, Share
+from hfdsl.rl.fields import Count, NonNegative, Share
 from hfdsl.rl.functions import (
     centered_advantages,
+    centered_scores,
     group_advantages,
     kl_penalized_rewards,
     leave_one_out_advantages,
+    normalized_leave_one_out_advantages,
     normalized_returns,
     outcome,
     whitened_advantages,
 )
 from hfdsl.rl.losses import CISPO, Clip, ClippedValue, PolicyLoss, SequenceClip
-from hfdsl.rl.sampling import sample, synced
+from hfdsl.rl.sampling import sample, synced, with_proximal
 from hfdsl.rl.workers import Actor, Critic, Reference, Reward, Sampler
 
-AdvantageName: TypeAlias = Literal["group", "centered", "leave-one-out", "returns"]
+AdvantageName: TypeAlias = Literal[
+    "group", "centered", "leave-one-out", "normalized-leave-one-out", "returns", "centered-returns"
+]
 """Scores over the standard deviation of their group, scores above its mean, rewards above the mean of the others of the
-group, and returns that are normalized over the batch."""
+group, scores above that mean over the others' standard deviation, returns that are normalized over the batch, and such
+returns of scores above the mean of their group."""
 
 
 @hf.function
@@ -87,8 +94,12 @@ def _advantages(
             return centered_advantages(rollout, scores, group=group)
         case "leave-one-out":
             return leave_one_out_advantages(rollout, _rewards(rollout, ref, scores, kl), group=group)
+        case "normalized-leave-one-out":
+            return normalized_leave_one_out_advantages(rollout, scores, group=group)
         case "returns":
             return normalized_returns(rollout, _rewards(rollout, ref, scores, kl))
+        case "centered-returns":
+            return normalized_returns(rollout, _rewards(rollout, ref, centered_scores(scores, group=group), kl))
 
 
 def _of_loss(ref: ReferenceLogProbs | None, loss: PolicyLoss) -> tuple[ReferenceLogProbs, ...]:
@@ -100,6 +111,42 @@ def _rewards(rollout: Rollout, ref: ReferenceLogProbs | None, scores: Scores, kl
     if ref is None:
         return last_token_rewards(rollout, scores)
     return kl_penalized_rewards(rollout, ref, scores, kl=kl)
+
+
+@hf.dataflow
+def async_without_critic(
+    prompts: Prompts,
+    actor: Actor,
+    reward: Reward,
+    sampler: Sampler,
+    reference: Reference | None = None,
+    *,
+    group: int = 8,
+    advantages: AdvantageName = "group",
+    updates: int = 1,
+    epochs: int = 1,
+    kl: NonNegative = 0.0,
+    lag: Count = 1,
+    late: Late = "wait",
+    decoupled: bool = True,
+    loss: Clip | SequenceClip | CISPO = Clip(0.2),
+) -> tuple[ActorMetrics, Outcome]:
+    """One step of ``without_critic`` on responses that the policy of up to ``lag`` steps ago sampled.
+
+    ``decoupled`` is as in :mod:`hfdsl.rl.dataflows.asynchronous`.
+    """
+    questions = hf.repeat(prompts, group)
+    rollout = sampler.generate(questions)
+    sampled = hf.merge(ScoredRollout, rollout, reward.score(questions, rollout))
+    batch = hf.queue(sampled, group=group, lag=lag, late=late)
+    policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
+    ref = None if reference is None else reference.log_probs(batch)
+    estimates = _advantages(advantages, policy, ref, batch, group, kl)
+    experience = hf.merge(Experience, policy, estimates, *_of_loss(ref, loss))
+    parts = hf.minibatches(experience, updates) * epochs
+    metrics = [actor.update(part, loss=loss) for part in parts]
+    hf.sync(actor, sampler)
+    return metrics[-1], outcome(batch, batch)
 
 
 @hf.dataflow

@@ -18,6 +18,7 @@ from hfdsl.rl.advantages import (
     group_centered,
     group_normalized,
     leave_one_out,
+    leave_one_out_normalized,
     spread_over_tokens,
 )
 from hfdsl.rl.rewards import token_rewards
@@ -142,7 +143,19 @@ def test_a_group_is_compared_with_itself(
     assert torch.equal(joined, advantages)
 
 
-@pytest.mark.parametrize("make", GROUPED)
+@given(st.lists(st.integers(-4, 4), min_size=4, max_size=4), st.sampled_from([2, 4]))
+def test_a_response_is_left_out_of_its_baseline_and_of_its_scale(quarters: list[int], group: int) -> None:
+    rewards = [quarter / 4 for quarter in quarters]
+    advantages = leave_one_out_normalized(torch.tensor(rewards, dtype=torch.float64), group)
+
+    def formula(reward: float, _: list[float], others: list[float]) -> float:
+        spread = oracle.deviation(others) + 1e-6 if len(set(others)) > 1 else 1.0
+        return (reward - oracle.mean(others)) / spread
+
+    assert advantages.tolist() == pytest.approx(oracle.grouped(rewards, group, formula))
+
+
+@pytest.mark.parametrize("make", (*GROUPED, leave_one_out_normalized))
 def test_groups_that_are_none(make: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
     with pytest.raises(hf.SizeError, match=r"^HF314: a group of 1 has no "):
         make(torch.ones(4), 1)

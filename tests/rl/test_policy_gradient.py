@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import hfdsl as hf
+from hfdsl.rl.dataflows.asynchronous import async_grpo
 from hfdsl.rl.losses import Clip, ClippedValue, SequenceClip
-from hfdsl.rl.policy_gradient import with_critic, without_critic
+from hfdsl.rl.policy_gradient import AdvantageName, async_without_critic, with_critic, without_critic
 from hfdsl.rl.workers import Reference
 from tests.nightly import NIGHTLY
 from tests.rl.dataflows.programs import PROGRAMS, SIZES, Program, colocated, run
+from tests.rl.dataflows.test_asynchronous import placed
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,12 @@ def test_the_numbers_are_those_of_the_ready_dataflow(name: str, monkeypatch: pyt
     assert run(general, colocated(general), steps=1) == run(ready, colocated(ready), steps=1)
 
 
+@pytest.mark.parametrize("advantages", get_args(AdvantageName))
+def test_advantages_by_name(advantages: str) -> None:
+    general = General("rloo", {"group": 4, "advantages": advantages}, ("actor", "reward"))
+    assert not list(general.flow.check(colocated(general), SIZES))
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_plan_is_clean(name: str) -> None:
     general = General(name, OPTIONS[name], PROGRAMS[name].roles)
@@ -61,6 +69,14 @@ def test_a_mini_batch_of_the_critic_may_have_another_size() -> None:
     general = General("ppo", options, PROGRAMS["ppo"].roles)
     labels = [node.label for node in general.flow.trace().nodes]
     assert [sum(label.startswith(f"{role}.update") for label in labels) for role in ("actor", "critic")] == [4, 4]
+
+
+def test_with_a_queue_it_is_the_ready_dataflow_with_one() -> None:
+    options: dict[str, Any] = {"group": 4, "updates": 2, "lag": 2, "loss": OPTIONS["grpo"]["loss"]}
+    general, ready = async_without_critic.given(reference=Reference, **options), async_grpo.given(**options)
+    labels = [sorted(node.label for node in flow.trace().nodes) for flow in (general, ready)]
+    assert labels[0] == labels[1]
+    assert not list(general.check(placed(general), SIZES))
 
 
 def test_rewards_without_a_reference_are_scores() -> None:
