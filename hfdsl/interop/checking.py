@@ -60,8 +60,6 @@ def report_on(library: Library, reading: RunReading, name: str, version: str = "
 
 def _as_lowered(library: Library, configuration: Configuration) -> tuple[tuple[Finding, ...], tuple[Unread, ...]]:
     """What hfdsl's own rules find in the run, where it has a counterpart in hfdsl, or why they say nothing."""
-    if library.lower is None:
-        return (), ()
     from hfdsl.interop.lowered_runs import own_findings  # late: its dataflows take a fifth of a second
 
     try:

@@ -30,6 +30,11 @@ NO_KEY = ("algorithm", "options", "data", "roles")
 """Fields where a finding stands that is about no value in particular."""
 
 
+NOT_SAID = frozenset({"HF503"})
+"""Codes of which a lowered run says nothing: its ranks along ``tp`` may be those of context parallelism, and no library
+says which nodes are linked like one."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeyPlaces(CallPlace):
     """The places of the fields of a lowered run: the keys that decide them."""
@@ -78,7 +83,7 @@ def own_findings(lowered: Lowered) -> tuple[Finding, ...]:
         replace(finding, notes=(), help=(), fixes=())
         for report in reports
         for finding in report
-        if finding.primary.span not in (NOWHERE, lowered.configuration.place)
+        if finding.code not in NOT_SAID and finding.primary.span not in (NOWHERE, lowered.configuration.place)
     )
 
 

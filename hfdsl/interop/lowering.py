@@ -134,9 +134,13 @@ def label_of(configuration: Configuration, key: str) -> Label:
 
 @dataclass
 class Draft:
-    """The fields of a run while they are gathered."""
+    """The fields of a run while they are gathered.
+
+    ``usual`` are the library's own values, for a configuration whose files repeat them: what has them is not listed.
+    """
 
     configuration: Configuration
+    usual: Mapping[str, Any] = field(default_factory=dict)
     fields: dict[str, LoweredField] = field(default_factory=dict)
     _used: set[str] = field(default_factory=set)
     _why: dict[str, str] = field(default_factory=dict)
@@ -188,9 +192,11 @@ class Draft:
     def _differs(self, key: str) -> bool:
         """Whether a setting has another value than the library's default, which needs no counterpart."""
         configuration = self.configuration
-        if key not in configuration.defaults:
+        defaults = configuration.defaults if key in configuration.defaults else self.usual
+        if key not in defaults:
             return True
-        default = replace(configuration, given={k: v for k, v in configuration.given.items() if k != key})
+        others = {k: v for k, v in configuration.given.items() if k != key}
+        default = replace(configuration, given=others, defaults={**configuration.defaults, key: defaults[key]})
         unknown = object()
         return bool(configuration.known(key, unknown) != default.known(key, None))
 

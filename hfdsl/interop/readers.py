@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
-from importlib.util import find_spec
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.spans import Span
@@ -43,10 +42,8 @@ class Library:
         return outline
 
     @property
-    def lower(self) -> Callable[[Configuration], Lowered] | None:
-        """The lowering to a run of hfdsl; None for a library whose runs are judged by its own rules alone."""
-        if find_spec(f"{self.room}.lowering") is None:
-            return None
+    def lower(self) -> Callable[[Configuration], Lowered]:
+        """The lowering to a run of hfdsl."""
         lower: Callable[[Configuration], Lowered] = import_module(f"{self.room}.lowering").lower
         return lower
 

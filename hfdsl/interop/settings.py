@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.interop.text import Unread
@@ -186,7 +186,7 @@ class Configuration:
         return self.has(key) or any(above in self.given or above in self.unknown_below for above in _upwards(key))
 
 
-def is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     """Whether a value is an integer; a boolean is none."""
     return isinstance(value, int) and not isinstance(value, bool)
 

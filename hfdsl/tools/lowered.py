@@ -48,20 +48,16 @@ def lowered_runs(arguments: argparse.Namespace) -> Iterator[LoweredRun]:
     """The runs that a configuration describes.
 
     Raises:
-        UsageError: for a library that hfdsl does not lower.
         ReadError: HF970 where the configuration cannot be read.
         CheckError: with the report, where the library's rules find errors.
         NotLowered: HF981, HF982 where a run has no counterpart in hfdsl, or its sizes are not known.
     """
     library, inputs = asked(arguments.target, arguments.library, arguments.arguments, arguments.env)
-    lower = library.lower
-    if lower is None:
-        raise UsageError(f"hfdsl {arguments.name} --from takes no configurations of {library.name}; check does")
     for name, reading in named_readings(library, inputs):
         report = report_on(library, reading, name, inputs.version)
         if not report.ok:
             raise CheckError(report)
-        yield LoweredRun(name, library, report, lower(reading.configuration))
+        yield LoweredRun(name, library, report, library.lower(reading.configuration))
 
 
 def only_target(arguments: argparse.Namespace) -> CommandTarget:

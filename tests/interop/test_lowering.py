@@ -18,25 +18,31 @@ from hfdsl.errors import HfError
 from hfdsl.interop.checking import report_on
 from hfdsl.interop.lowered_runs import load, to_toml
 from hfdsl.interop.lowering import Lowered, NotLowered
+from hfdsl.interop.nemo_rl.reading import from_script as nemo_rl_script
+from hfdsl.interop.openrlhf.reading import from_script as openrlhf_script
 from hfdsl.interop.readers import LIBRARIES
-from hfdsl.interop.reading import Inputs
+from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.text import SourceText
 from hfdsl.interop.trl.reading import from_script as trl_script
 from hfdsl.interop.verl.reading import from_script as verl_script
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.rl.training import config
 from hfdsl.rl.training.check import ConfigCheck
+from tests.interop import test_nemo_rl, test_openrlhf
 from tests.interop.test_trl import command
 from tests.interop.test_verl import ACTOR, ROLLOUT, VALID, lists_of, script
 from tests.nightly import examples
 
+READERS = {"verl": verl_script, "trl": trl_script, "nemo-rl": nemo_rl_script, "openrlhf": openrlhf_script}
+
 
 def lowered(library: str, text: str) -> Lowered:
-    read = {"verl": verl_script, "trl": trl_script}[library]
-    [reading] = read(SourceText("run.sh", text), Inputs("run.sh"))
-    lower = LIBRARIES[library].lower
-    assert lower is not None
-    return lower(reading.configuration)
+    return LIBRARIES[library].lower(reading_of(library, text).configuration)
+
+
+def reading_of(library: str, text: str) -> RunReading:
+    [reading] = READERS[library](SourceText("run.sh", text), Inputs("run.sh"))
+    return reading
 
 
 def of_verl(**changes: object) -> Lowered:
@@ -295,25 +301,265 @@ def test_rloo(tmp_path: Path) -> None:
     assert_the_same(run, tmp_path)
 
 
+# -- NeMo-RL
+
+GENERATION, COLOCATED = "policy__generation__", "policy__generation__colocated__"
+
+
+def of_nemo_rl(**changes: object) -> Lowered:
+    return lowered("nemo-rl", test_nemo_rl.command(**changes))
+
+
+def rows_of_steps(plan: CompiledPlan) -> int:
+    """The optimizer steps of a plan."""
+    return sum(step.label.startswith("actor.update") for step in plan.steps)
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(
+    parts=st.integers(1, 3),
+    batch=st.integers(1, 3),
+    samples=st.sampled_from([2, 4]),
+    width=st.sampled_from([1, 2, 4]),
+    engine=st.sampled_from([1, 2, 4]),
+    apart=st.booleans(),
+    penalty=st.sampled_from([0, 0.01]),
+    normalized=st.booleans(),
+    backend=st.sampled_from(["dtensor", "megatron"]),
+    queued=st.booleans(),
+)
+def test_the_rows_of_nemo_rl_are_those_of_the_plan(
+    tmp_path_factory: pytest.TempPathFactory,
+    parts: int,
+    batch: int,
+    samples: int,
+    width: int,
+    engine: int,
+    apart: bool,
+    penalty: float,
+    normalized: bool,
+    backend: str,
+    queued: bool,
+) -> None:
+    prompts, megatron = 16 * parts * batch, backend == "megatron"
+    run = of_nemo_rl(
+        cluster__num_nodes=2,
+        grpo__num_prompts_per_step=prompts,
+        grpo__num_generations_per_prompt=samples,
+        grpo__adv_estimator__use_leave_one_out_baseline=apart,
+        grpo__adv_estimator__normalize_rewards=normalized,
+        grpo__async_grpo__enabled=queued,
+        loss_fn__use_importance_sampling_correction=queued,
+        loss_fn__reference_policy_kl_penalty=penalty,
+        policy__train_global_batch_size=16 * batch * samples,
+        policy__train_micro_batch_size=1,
+        policy__megatron_cfg__enabled=megatron,
+        policy__dtensor_cfg__enabled=not megatron,
+        policy__dtensor_cfg__tensor_parallel_size=1 if megatron else width,
+        policy__megatron_cfg__tensor_model_parallel_size=width,
+        policy__generation__vllm_cfg__tensor_parallel_size=engine,
+        policy__generation__vllm_cfg__async_engine=queued,
+        policy__generation__colocated__enabled=not queued,
+        policy__generation__colocated__resources__num_nodes=1,
+        policy__generation__colocated__resources__gpus_per_node=8,
+    )
+    rows = [(prompt, sample) for prompt in range(prompts) for sample in range(samples)]
+    steps = [rows[start : start + 16 * batch * samples] for start in range(0, len(rows), 16 * batch * samples)]
+    plan = plan_of(run)
+    assert rows_of_steps(plan) == len(steps)
+    mesh, gpus = plan.mesh("actor"), 8 if queued else 16
+    assert (mesh.world_size, mesh.dp, mesh.tp) == (gpus, gpus // width, width)
+    roles = {role for group in plan.groups for role in group.roles}
+    others = {"reference": penalty > 0, "sampler": queued}
+    assert roles == {"actor", "reward", *(role for role, is_there in others.items() if is_there)}
+    if queued:
+        assert plan.mesh("sampler").dp * engine == 8
+    assert_the_same(run, tmp_path_factory.mktemp("run"))
+
+
+READY_OF_NEMO_RL: dict[str, tuple[dict[str, object], str]] = {
+    "the library's own": ({}, "policy_gradient:without_critic"),
+    "a baseline with the response itself": (
+        {"grpo__adv_estimator__use_leave_one_out_baseline": "false"}, "grpo:grpo"),
+    "no reference": (
+        {"grpo__adv_estimator__use_leave_one_out_baseline": "false", "loss_fn__reference_policy_kl_penalty": 0},
+        "grpo:grpo_without_reference"),
+    "scores above the mean": (
+        {"grpo__adv_estimator__use_leave_one_out_baseline": "false", "grpo__adv_estimator__normalize_rewards": "false",
+         "loss_fn__reference_policy_kl_penalty": 0}, "dr_grpo:dr_grpo"),
+    "ratios of sequences": (
+        {"grpo__adv_estimator__use_leave_one_out_baseline": "false", "loss_fn__reference_policy_kl_penalty": 0,
+         "loss_fn__sequence_level_importance_ratios": "true", "loss_fn__token_level_loss": "false"}, "gspo:gspo"),
+    "clipped weights": ({"loss_fn__use_cispo": "true"}, "policy_gradient:without_critic"),
+    "GPUs for sampling": (
+        {f"{COLOCATED}enabled": "false", f"{COLOCATED}resources__gpus_per_node": 4}, "policy_gradient:without_critic"),
+    "a reward model": (
+        {"data__default__env_name": "reward_model", "++env__reward_model__model_name": "my/reward",
+         "++env__reward_model__resources__gpus_per_node": 2, "++env__reward_model__resources__num_nodes": 1,
+         "policy__dtensor_cfg__tensor_parallel_size": 3, "policy__train_global_batch_size": 512},
+        "policy_gradient:without_critic"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READY_OF_NEMO_RL)
+def test_the_dataflow_of_nemo_rl_is_the_ready_one_where_it_fits(name: str, tmp_path: Path) -> None:
+    changes, dataflow = READY_OF_NEMO_RL[name]
+    run = of_nemo_rl(**changes)
+    assert run.fields["algorithm"].value.endswith(dataflow)
+    assert_the_same(run, tmp_path)
+
+
+def test_keys_with_the_values_of_the_library_are_not_listed() -> None:
+    run = of_nemo_rl(grpo__seed=42, logger__log_dir="logs", policy__megatron_cfg__freeze_moe_router="false")
+    assert {left.key for left in run.left_out} == {
+        "data.train.dataset_name", "loss_fn.use_importance_sampling_correction"
+    }  # fmt: skip  # the table of Megatron is switched off
+
+
+# -- OpenRLHF
+
+
+def of_openrlhf(**changes: object) -> Lowered:
+    return lowered("openrlhf", test_openrlhf.command(**changes))
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(
+    parts=st.integers(1, 3),
+    batch=st.integers(1, 3),
+    group=st.sampled_from([2, 4]),
+    epochs=st.integers(1, 2),
+    ring=st.sampled_from([1, 2]),
+    engine=st.sampled_from([1, 2, 4]),
+    name=st.sampled_from(["gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo"]),
+    where=st.sampled_from(["", "loss", "rewards"]),
+    shared=st.booleans(),
+    loss=st.sampled_from(["ppo", "gspo"]),
+)
+def test_the_samples_of_openrlhf_are_those_of_the_plan(
+    tmp_path_factory: pytest.TempPathFactory,
+    parts: int,
+    batch: int,
+    group: int,
+    epochs: int,
+    ring: int,
+    engine: int,
+    name: str,
+    where: str,
+    shared: bool,
+    loss: str,
+) -> None:
+    prompts = 8 * parts * batch
+    run = of_openrlhf(
+        algo__advantage__estimator=name,
+        algo__kl__init_coef=0.01 if where else 0,
+        algo__kl__use_loss="" if where == "loss" else None,
+        actor__policy_loss_type=loss,
+        ds__ring_attn_size=ring,
+        rollout__batch_size=prompts,
+        rollout__n_samples_per_prompt=group,
+        rollout__micro_batch_size=1,
+        train__batch_size=8 * batch * group,
+        train__micro_batch_size=1,
+        train__max_epochs=epochs,
+        train__colocate_all="" if shared else None,
+        train__colocate_actor_ref="",
+        vllm__num_engines=8 // engine,
+        vllm__tensor_parallel_size=engine,
+    )
+    samples = [(prompt, sample) for prompt in range(prompts) for sample in range(group)]
+    batches = [samples[start : start + 8 * batch * group] for start in range(0, len(samples), 8 * batch * group)]
+    plan = plan_of(run)
+    assert rows_of_steps(plan) == len(batches) * epochs
+    assert (plan.mesh("actor").dp, plan.mesh("actor").tp) == (8 // ring, ring)
+    roles = {role for group in plan.groups for role in group.roles}
+    of_rewards = name in ("gae", "reinforce", "reinforce_baseline")
+    others = {"critic": name == "gae", "reference": where == "loss" or (where == "rewards" and of_rewards),
+              "sampler": not shared}  # fmt: skip
+    assert roles == {"actor", "reward", *(role for role, is_there in others.items() if is_there)}
+    assert_the_same(run, tmp_path_factory.mktemp("run"))
+
+
+READY_OF_OPENRLHF: dict[str, tuple[dict[str, object], str]] = {
+    "a KL term in the loss": ({"algo__kl__use_loss": ""}, "grpo:grpo"),
+    "no reference": ({"algo__kl__init_coef": 0}, "grpo:grpo_without_reference"),
+    "scores above the mean": (
+        {"algo__kl__init_coef": 0, "algo__advantage__estimator": "dr_grpo"}, "dr_grpo:dr_grpo"),
+    "a critic": (
+        {"algo__advantage__estimator": "gae", "rollout__n_samples_per_prompt": 1, "rollout__batch_size": 512},
+        "ppo:ppo"),
+    "a reward model": (
+        {"reward__remote_url": None, "reward__model_name_or_path": "my/reward"}, "grpo:grpo_without_reference"),
+    "a queue": (
+        {"algo__kl__use_loss": "", "train__async_enable": "", "train__colocate_all": None,
+         "train__colocate_actor_ref": ""}, "asynchronous:async_grpo"),
+    "dynamic batches": ({"train__dynamic_batch_enable": "", "algo__kl__use_loss": ""}, "grpo:grpo"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READY_OF_OPENRLHF)
+def test_the_dataflow_of_openrlhf_is_the_ready_one_where_it_fits(name: str, tmp_path: Path) -> None:
+    changes, dataflow = READY_OF_OPENRLHF[name]
+    run = of_openrlhf(**changes)
+    assert run.fields["algorithm"].value.endswith(dataflow)
+    assert_the_same(run, tmp_path)
+
+
+def test_a_key_of_a_service_is_written_nowhere() -> None:
+    text = to_toml(of_openrlhf(logger__wandb__key="0123secret"), "a run")
+    assert "wandb" in text
+    assert "secret" not in text
+
+
+NOT_LOWERED_OF: list[tuple[str, dict[str, object], str, str]] = [
+    ("nemo-rl", {"grpo__max_rollout_turns": 2}, "HF981", "rollouts have one response"),
+    ("nemo-rl", {"grpo__adv_estimator__name": "gdpo"}, "HF981", "no dataflow of it has these advantages"),
+    ("nemo-rl", {"loss_fn__disable_ppo_ratio": "true"}, "HF981", "have a ratio"),
+    ("nemo-rl", {"policy__train_global_batch_size": 96}, "HF981", "512 rows are no whole global batches of 96"),
+    ("nemo-rl", {"data__default__processor": "vlm_hf_data_processor"}, "HF981", "prompts are texts"),
+    ("nemo-rl", {"policy__dtensor_cfg__lora_cfg__enabled": "true"}, "HF981", "ranks along tp share"),
+    ("nemo-rl", {"grpo__num_prompts_per_step": "$(nproc)"}, "HF982", "only a shell knows"),
+    ("openrlhf", {"train__agent_func_path": "agent.py"}, "HF981", "no agent"),
+    ("openrlhf", {"data__max_images_per_prompt": 1}, "HF981", "prompts are texts"),
+    ("openrlhf", {"train__batch_size": 96}, "HF981", "512 samples are no whole number of optimizer steps of 96"),
+    ("openrlhf", {"ref__num_gpus_per_node": 4, "algo__kl__use_loss": ""}, "HF981", "the actor has 8"),
+    ("openrlhf", {"rollout__batch_size": "$(nproc)"}, "HF982", "only a shell knows"),
+]
+
+
+@pytest.mark.parametrize(("library", "changes", "code", "words"), NOT_LOWERED_OF)
+def test_what_has_no_counterpart_is_refused_at_its_option(
+    library: str, changes: dict[str, object], code: str, words: str
+) -> None:
+    text = {"nemo-rl": test_nemo_rl.command, "openrlhf": test_openrlhf.command}[library](**changes)
+    with pytest.raises(NotLowered, match=code) as caught:
+        lowered(library, text)
+    assert words in str(caught.value)
+    key = next(iter(changes)).replace("__", ".")
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if key in line)
+    assert caught.value.finding.primary.span.line == line
+
+
 # -- any values
 
 NUMBERS = [0, -1, 3, 2**70, 10**25, 1.5, float("inf"), float("nan")]
 OTHERS = [True, None, "x", "$x", "", "???", "a\nb", "\0", [1, 2], {"a": 1}]
-RUNS = {"verl": script(), "trl": command()}
+RUNS = {
+    "verl": script(),
+    "trl": command(),
+    "nemo-rl": test_nemo_rl.command(),
+    "openrlhf": test_openrlhf.command(),
+}
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(library=st.sampled_from(sorted(RUNS)), data=st.data(), value=st.sampled_from([*NUMBERS, *OTHERS]))
 def test_any_value_is_lowered_or_refused_with_a_code(library: str, data: st.DataObject, value: object) -> None:
-    read = {"verl": verl_script, "trl": trl_script}[library]
-    [reading] = read(SourceText("run.sh", RUNS[library]), Inputs("run.sh"))
-    whole = reading.configuration
+    whole = reading_of(library, RUNS[library]).configuration
     changed = whole.with_value(data.draw(st.sampled_from(sorted({*whole.given, *whole.defaults}))), value)
-    lower = LIBRARIES[library].lower
-    assert lower is not None
     code = None
     try:
-        load(lower(changed))
+        load(LIBRARIES[library].lower(changed))
     except HfError as error:
         code = error.code
     assert code is None or code in CODES
@@ -349,5 +595,18 @@ def test_fields_of_trl_are_as_documented(setting: str, field: str) -> None:
     assert_has(lowered("trl", command(**{name: value for name, _, value in pairs})), field)
 
 
+@pytest.mark.parametrize(("setting", "field"), rows_of("migrate-nemo-rl.md"))
+def test_fields_of_nemo_rl_are_as_documented(setting: str, field: str) -> None:
+    assert_has(of_nemo_rl(**dict(pair.split("=", 1) for pair in shlex.split(setting))), field)
+
+
+@pytest.mark.parametrize(("setting", "field"), rows_of("migrate-openrlhf.md"))
+def test_fields_of_openrlhf_are_as_documented(setting: str, field: str) -> None:
+    pairs = [part.partition(" ") for part in re.split(r"(?:^| )--", setting) if part]
+    critic = {"critic.num_gpus_per_node": 8}
+    assert_has(of_openrlhf(**{**critic, **{name: value for name, _, value in pairs}}), field)
+
+
 def test_the_tables_are_there() -> None:
-    assert min(len(rows_of("migrate-verl.md")), len(rows_of("migrate-trl.md"))) > 35
+    pages = ("migrate-verl.md", "migrate-trl.md", "migrate-nemo-rl.md", "migrate-openrlhf.md")
+    assert min(len(rows_of(page)) for page in pages) > 35

@@ -18,6 +18,7 @@ from hfdsl.interop.nemo_rl.reading import from_script, read
 from hfdsl.interop.pages import page
 from hfdsl.interop.readers import LIBRARIES
 from hfdsl.interop.reading import Inputs, RunReading
+from hfdsl.interop.reporting import judge
 from hfdsl.interop.settings import NotKnown
 from hfdsl.interop.text import COMMAND_LINE, ReadError, SourceText
 from tests.nightly import examples
@@ -48,7 +49,11 @@ def report(text: str) -> Report:
 
 
 def errors(text: str) -> set[str]:
-    return {finding.code for finding in report(text) if CODES[finding.code].severity == "error"}
+    """The errors of the reader and of the library's rules."""
+    reading = reading_of(text)
+    judged = judge(reading.configuration, LIBRARIES["nemo-rl"].rules)
+    found = (*reading.findings, *judged.findings)
+    return {finding.code for finding in found if CODES[finding.code].severity == "error"}
 
 
 @pytest.mark.parametrize("name", table("nemo-rl").engines)

@@ -16,6 +16,7 @@ from hfdsl.interop.openrlhf.reading import from_script, read
 from hfdsl.interop.pages import page
 from hfdsl.interop.readers import LIBRARIES
 from hfdsl.interop.reading import Inputs
+from hfdsl.interop.reporting import judge
 from hfdsl.interop.text import ReadError, SourceText
 from tests.nightly import examples
 
@@ -50,7 +51,11 @@ def report(text: str) -> Report:
 
 
 def errors(text: str) -> set[str]:
-    return {finding.code for finding in report(text) if CODES[finding.code].severity == "error"}
+    """The errors of the reader and of the library's rules."""
+    [reading] = from_script(SourceText("run.sh", text), Inputs("run.sh"))
+    judged = judge(reading.configuration, LIBRARIES["openrlhf"].rules)
+    found = (*reading.findings, *judged.findings)
+    return {finding.code for finding in found if CODES[finding.code].severity == "error"}
 
 
 def test_a_valid_run_has_no_finding() -> None:

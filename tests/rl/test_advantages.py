@@ -155,7 +155,7 @@ def test_a_response_is_left_out_of_its_baseline_and_of_its_scale(quarters: list[
     assert advantages.tolist() == pytest.approx(oracle.grouped(rewards, group, formula))
 
 
-@pytest.mark.parametrize("make", (*GROUPED, leave_one_out_normalized))
+@pytest.mark.parametrize("make", [*GROUPED, leave_one_out_normalized])
 def test_groups_that_are_none(make: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
     with pytest.raises(hf.SizeError, match=r"^HF314: a group of 1 has no "):
         make(torch.ones(4), 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hfdsl.interop.lowered_parts import RoleMesh, put_engines, put_generation
 from hfdsl.interop.lowering import Draft, not_lowered, number, one_of, same, size, text
 from hfdsl.interop.settings import Configuration, is_integer
 from hfdsl.interop.verl.units import (
@@ -49,8 +50,6 @@ LOG_PROBS = {
 """The micro-batches of updates, and those of the actor's log-probs, which have the same in hfdsl."""
 
 SCORE = "hfdsl.interop.rewards:score_of_verl"
-CACHE_TOKENS = 131_072
-"""The default size of an engine's cache."""
 
 
 def lower_roles(draft: Draft, *, reference: bool) -> None:
@@ -93,13 +92,10 @@ def _policy(draft: Draft, *, engine: bool) -> None:
 
 
 def _generation(draft: Draft, role: str) -> None:
-    draft.put(f"{role}.generation.max_tokens", draft.fields["dims.R"].value, "data.max_response_length")
+    put_generation(draft, role, "data.max_response_length")
     draft.take(f"{role}.generation.temperature", f"{ROLLOUT}.temperature", number)
     draft.take(f"{role}.generation.top_p", f"{ROLLOUT}.top_p", number)
     draft.take(f"{role}.generation.top_k", f"{ROLLOUT}.top_k", lambda value: max(0, int(number(value))))
-    row = draft.fields["dims.P"].value + draft.fields["dims.R"].value
-    if row > CACHE_TOKENS:
-        draft.put(f"{role}.generation.cache_tokens", row, "data.max_prompt_length", "data.max_response_length")
 
 
 def _engine_name(draft: Draft, role: str) -> None:
@@ -111,16 +107,9 @@ def _engine_name(draft: Draft, role: str) -> None:
 def _engine(draft: Draft) -> None:
     """Engines on the ranks of the actor."""
     c = draft.configuration
-    mesh_tp, width = split_of(c, ACTOR, STRATEGY).per_row // _stages(c, ACTOR, STRATEGY), c.size(ENGINE_TP)
+    split, stages = split_of(c, ACTOR, STRATEGY), _stages(c, ACTOR, STRATEGY)
     _engine_name(draft, "actor")
-    if mesh_tp == 1 and width > 1:
-        draft.put("actor.generation.engine_tp", width, ENGINE_TP)
-    elif width < mesh_tp and mesh_tp % width == 0:
-        draft.put("deployment.roles.actor.mesh.gen_tp", width, ENGINE_TP)
-    elif width == mesh_tp:
-        draft.uses(ENGINE_TP)
-    else:
-        draft.leave_out(ENGINE_TP, f"an engine of hfdsl has the {mesh_tp} ranks along tp, or a part of them")
+    put_engines(draft, RoleMesh(split.ranks, split.per_row // stages, split.keys, stages), c.size(ENGINE_TP), ENGINE_TP)
 
 
 def _sampler(draft: Draft) -> None:
