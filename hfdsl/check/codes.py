@@ -260,9 +260,11 @@ CODES: dict[str, Code] = {
     "HF982": Code("a run of another library whose sizes are not known"),
     "HF985": Code("models of another library that share GPUs and differ in their number"),
     "HF986": Code("a step of another library that is no whole number of its optimizer steps", "warning"),
-    # HF99x plans and graphs for other tools
+    # HF99x other tools, and tools for coding agents
     "HF990": Code("a package of an extra that is not installed"),
     "HF991": Code("a timeline of another plan"),
+    "HF992": Code("a target or an option that a tool cannot use"),
+    "HF993": Code("a tool that gives no answer"),
 }
 
 

@@ -36,8 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     2
     """
     arguments = _arguments(list(sys.argv[1:] if argv is None else argv))
-    # The steps of a run are the program's own: what they print belongs to the people who watch it.
-    if arguments.name in STEPPING and arguments.format == "human":
+    # The steps of a run are the program's own: what they print belongs to the people who watch it. A server speaks on
+    # stdout itself.
+    if arguments.name == "mcp" or (arguments.name in STEPPING and arguments.format == "human"):
         return _outcome(arguments)
     with output.own_stdout(for_good=argv is None):
         return _outcome(arguments)
@@ -184,10 +185,24 @@ def _parser() -> argparse.ArgumentParser:
 
     _of_other_libraries(command, form)
 
+    _of_machine(command, form)
+    return parser
+
+
+def _of_machine(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:
+    """The commands without a target."""
+    mcp = command("mcp", "serve check, explain, requires, plan and draw to coding agents, over stdin and stdout")
+    mcp.set_defaults(format="human")
+    mcp.add_argument(
+        "--folder", metavar="FOLDER", help="where targets are found and patches apply (default: the current folder)"
+    )
+    mcp.add_argument(
+        "--patience", type=_seconds, default=300.0, metavar="SECONDS", help="the longest a call takes (default: 300)"
+    )
+
     doctor = command("doctor", "check this machine: versions, type checkers, GPUs, Ray", form)
     doctor.add_argument("--no-canary", action="store_true", help="do not try the type checkers on seeded faults")
     doctor.add_argument("--ray", action="store_true", help="start a local Ray cluster and stop it")
-    return parser
 
 
 def _of_other_libraries(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:
@@ -277,4 +292,11 @@ def _count(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not at least 1")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no positive number of seconds")
     return number

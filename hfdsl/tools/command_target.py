@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hfdsl.plan.compiled import CompiledPlan
     from hfdsl.rl.training.config import Loaded
     from hfdsl.tools.rounds import RoundsAndUpdate
+    from hfdsl.tools.scene import Scene
 
 
 ONLY_SHOWN = ("plan", "draw", "simulate", "diff")
@@ -81,6 +82,16 @@ class CommandTarget:
         require_clean([report, *beside])
         first, *others = self.rounds.plans() if self.rounds else (compiled(self.deployed(command), self.loaded),)
         return replace(first, report=report), *others
+
+    def shown(self, plans: Sequence[CompiledPlan]) -> str:
+        """Plans of this target, for people."""
+        return "\n\n".join(map(str, filter(None, (self.rounds, *plans))))
+
+    def scene(self, plans: Sequence[CompiledPlan]) -> Scene:
+        """Plans of this target as one drawing."""
+        from hfdsl.tools.scene import scene  # late: a check draws nothing
+
+        return self.rounds.scene(plans[0], plans[1]) if self.rounds else scene(plans[0])
 
     def deployed(self, command: str) -> Experiment:
         """The experiment with its sizes.

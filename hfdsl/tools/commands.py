@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from hfdsl.check.codes import CODES
-from hfdsl.check.codes import explain as page_of
+from hfdsl.check.codes import explain as explain_page
 from hfdsl.check.report import CheckError
-from hfdsl.errors import HfError
+from hfdsl.errors import HfError, PackageError
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import FINDINGS, OK, USAGE, machine, say, show_error, show_json, show_report
 from hfdsl.tools.target import load
@@ -49,7 +50,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
     For a run whose steps are rounds and an update, it shows both plans.
     """
-    from hfdsl.tools.plan_json import plan_as_dict
+    from hfdsl.tools.plan_json import plans_as_dict
 
     if arguments.library:
         from hfdsl.tools.lowered import show_plans
@@ -71,12 +72,11 @@ def plan(arguments: argparse.Namespace) -> int:
         show_prediction(plans[0], arguments)
     elif machine(arguments):
         findings = [finding.as_dict() for plan in plans for finding in plan.report]
-        then = {} if target.rounds is None else {"rounds": target.rounds.as_dict(), "update": plan_as_dict(plans[1])}
-        show_json({"findings": findings, "plan": plan_as_dict(plans[0]), **then})
+        show_json({"findings": findings, **plans_as_dict(target, plans)})
     else:
         for plan in plans:
             show_report(plan.report, arguments)
-        say("\n" + "\n\n".join(map(str, filter(None, (target.rounds, *plans)))))
+        say("\n" + target.shown(plans))
     return OK
 
 
@@ -95,7 +95,6 @@ def draw(arguments: argparse.Namespace) -> int:
     """``hfdsl draw``: a file, or Mermaid on stdout; findings go to stderr."""
     from hfdsl.tools.draw import check_path, draw_scene
     from hfdsl.tools.mermaid import flowchart
-    from hfdsl.tools.scene import scene
 
     try:
         if arguments.output:
@@ -116,7 +115,7 @@ def draw(arguments: argparse.Namespace) -> int:
     for plan in plans:
         if plan.report.findings:
             show_report(plan.report, arguments, sys.stderr)
-    drawn = target.rounds.scene(*plans) if target.rounds else scene(plans[0])
+    drawn = target.scene(plans)
     if not arguments.output:
         say(flowchart(drawn).rstrip())
         return OK
@@ -197,21 +196,57 @@ def explain(arguments: argparse.Namespace) -> int:
                 {code: {"title": entry.title, "severity": entry.severity} for code, entry in sorted(CODES.items())}
             )
         else:
-            for code, entry in sorted(CODES.items()):
-                say(f"{code}  {entry.title}{'' if entry.severity == 'error' else f' ({entry.severity})'}")
+            say(all_codes())
         return OK
-    code = arguments.code.upper()
+    code, page = page_of(arguments.code)
+    if machine(arguments):
+        show_json({"code": code, **asdict(CODES[code]), "page": page})
+    else:
+        say(page.rstrip())
+    return OK
+
+
+def all_codes() -> str:
+    """A line for each code."""
+    entries = sorted(CODES.items())
+    return "\n".join(f"{c}  {e.title}{'' if e.severity == 'error' else f' ({e.severity})'}" for c, e in entries)
+
+
+def page_of(text: str) -> tuple[str, str]:
+    """The code that a user means, and its page.
+
+    Raises:
+        UsageError: where there is no such code.
+    """
+    code = text.upper()
     code = code if code.startswith("HF") else f"HF{code}"
     if code not in CODES:
         near = difflib.get_close_matches(code, sorted(CODES), n=3, cutoff=0.75)
         hint = f"did you mean {', '.join(near)}?" if near else "'hfdsl explain' lists all"
-        raise UsageError(f"there is no code '{arguments.code}'; {hint}")
-    entry = CODES[code]
-    page = page_of(code) or f"# {code}: {entry.title}\n"
-    if machine(arguments):
-        show_json({"code": code, **asdict(entry), "page": page})
-    else:
-        say(page.rstrip())
+        raise UsageError(f"there is no code '{text}'; {hint}")
+    return code, explain_page(code) or f"# {code}: {CODES[code].title}\n"
+
+
+def mcp(arguments: argparse.Namespace) -> int:
+    """``hfdsl mcp``.
+
+    Raises:
+        PackageError: HF990 without the SDK of the Model Context Protocol.
+    """
+    try:
+        from hfdsl.tools.serving import serve
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] in ("mcp", "mcp_types", "anyio", "pydantic"):
+            raise PackageError(
+                "HF990", "hfdsl mcp needs the package mcp, from version 2.0: pip install 'hfdsl[mcp]'"
+            ) from None
+        raise
+    if arguments.folder:
+        try:
+            os.chdir(arguments.folder)
+        except OSError as error:
+            raise UsageError(f"cannot go to the folder '{arguments.folder}': {error.strerror}") from None
+    serve(arguments.patience)
     return OK
 
 

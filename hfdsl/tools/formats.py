@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import linecache
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 
 import hfdsl
 from hfdsl.check.codes import CODES, explain
-from hfdsl.check.findings import Finding, Fix, Label
+from hfdsl.check.findings import Finding, Fix, Label, Severity
 from hfdsl.check.report import Report
 from hfdsl.graph.spans import NOWHERE, Span
-from hfdsl.tools.patches import patch
+from hfdsl.tools.agent_findings import AgentFinding, characters, relative, unusable
 
 PACKAGE = str(Path(hfdsl.__file__).parent)
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -29,7 +28,7 @@ def as_sarif(reports: Sequence[Report], failures: Sequence[str]) -> str:
     """One SARIF log: every code among the findings is a rule with its explain page."""
     findings = [finding for report in reports for finding in report]
     codes = sorted({finding.code for finding in findings})
-    messages = [*(("error", failure) for failure in failures), *_omissions(reports)]
+    messages = [*(("error", failure) for failure in failures), *omissions(reports)]
     notifications = [{"level": level, "message": {"text": text}} for level, text in messages]
     run = {
         "tool": {
@@ -49,25 +48,24 @@ def as_sarif(reports: Sequence[Report], failures: Sequence[str]) -> str:
 def as_github(reports: Sequence[Report], failures: Sequence[str]) -> str:
     """One annotation a finding, and one for what a check left out or could not read."""
     lines = [_annotation(finding) for report in reports for finding in report]
-    lines += [f"::{ANNOTATIONS[level]} title=hfdsl::{_data(text)}" for level, text in _omissions(reports)]
+    lines += [f"::{ANNOTATIONS[level]} title=hfdsl::{_data(text)}" for level, text in omissions(reports)]
     return "\n".join([*lines, *(f"::error title=hfdsl::{_data(failure)}" for failure in failures)])
 
 
 def as_agent(reports: Sequence[Report], failures: Sequence[str]) -> str:
     """For coding agents: a block for each finding, with a patch where a fix was tried, and a line that counts them."""
-    blocks = [_block(finding) for report in reports for finding in report]
-    left_out = [f"{level}: {text}" for level, text in _omissions(reports)]
-    errors = sum(len(report.errors) for report in reports)
-    warnings = sum(len(report.warnings) for report in reports)
-    total = f"total: {errors} errors, {warnings} warnings"
-    return "\n\n".join([*blocks, "\n".join([*left_out, total])])
+    findings = [*(finding for report in reports for finding in report), *map(unusable, failures)]
+    left_out = [f"{level}: {text}" for level, text in omissions(reports)]
+    errors = sum(finding.severity is Severity.ERROR for finding in findings)
+    total = f"total: {errors} errors, {len(findings) - errors} warnings"
+    return "\n\n".join([*(str(AgentFinding.of(finding)) for finding in findings), "\n".join([*left_out, total])])
 
 
 ANNOTATIONS = {"warning": "warning", "note": "notice"}
 """The levels of SARIF as GitHub calls them."""
 
 
-def _omissions(reports: Sequence[Report]) -> Iterator[tuple[str, str]]:
+def omissions(reports: Sequence[Report]) -> Iterator[tuple[str, str]]:
     """What checks left out: unchecked sizes, which may hide a mistake, are a warning."""
     for report in reports:
         if report.coverage.omissions:
@@ -84,38 +82,7 @@ FORMATS: Mapping[str, Callable[[Sequence[Report], Sequence[str]], str]] = {
 """The forms for machines, each of the reports and of what could not be checked."""
 
 
-# -- coding agents
-
-
-def _block(finding: Finding) -> str:
-    """Code, severity and place; the message; other places, notes and help, each in a line; the first fix as a patch."""
-    lines = [f"{finding.code} {finding.severity.value} {_place(finding.primary.span)}".rstrip(), finding.message]
-    lines += [f"at {_place(label.span)}: {label.text}" for label in (*finding.chain, *finding.related) if label.text]
-    lines += [f"note: {note}" for note in finding.notes]
-    lines += [f"help: {text}" for text in finding.help]
-    told = "\n".join(" ".join(line.split("\n")) for line in lines)
-    patched = next(filter(None, map(patch, finding.fixes)), "")
-    return f"{told}\npatch:\n{patched}".rstrip("\n") if patched else told
-
-
-def _place(span: Span) -> str:
-    """``file:line:column``, the file relative to the current folder where it is below it, the column from 1."""
-    if span == NOWHERE:
-        return ""
-    file = _relative(span.file, str(Path.cwd())) or span.file
-    return f"{file}:{span.line}:{characters(span)[0]}" if span.end_column else f"{file}:{span.line}"
-
-
 # -- places
-
-
-def characters(span: Span) -> tuple[int, int]:
-    """The columns of a span in characters from 1, the end exclusive: those of the parser count bytes from 0."""
-
-    def column(line: int, count: int) -> int:
-        return len(linecache.getline(span.file, line).encode()[:count].decode(errors="ignore")) + 1
-
-    return column(span.line, span.column), column(span.end_line, span.end_column)
 
 
 def _region(span: Span) -> dict[str, int]:
@@ -130,13 +97,7 @@ def _is_known(span: Span) -> bool:
 def _is_installed(file: str) -> bool:
     """Whether a file is an installed package's, and so of no repository that reads the output."""
     installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
-    return installed or (file.startswith(PACKAGE) and _relative(file, _root()) is None)
-
-
-def _relative(file: str, root: str) -> str | None:
-    """The path of a file below ``root``, with slashes; None for one elsewhere."""
-    path, base = Path(os.path.realpath(file)), Path(os.path.realpath(root))
-    return path.relative_to(base).as_posix() if path.is_relative_to(base) else None
+    return installed or (file.startswith(PACKAGE) and relative(file, _root()) is None)
 
 
 # -- SARIF
@@ -181,7 +142,7 @@ def _location(label: Label) -> dict[str, Any]:
 def _artifact(file: str) -> dict[str, str]:
     from urllib.parse import quote
 
-    below = _relative(file, _root())
+    below = relative(file, _root())
     return {"uri": Path(file).absolute().as_uri()} if below is None else {"uri": quote(below), "uriBaseId": "%SRCROOT%"}
 
 
@@ -214,7 +175,7 @@ def _root() -> str:
 def _annotation(finding: Finding) -> str:
     span, properties = finding.primary.span, dict[str, object]()
     if _is_known(span):
-        properties = {"file": _relative(span.file, _root()) or span.file, "line": span.line}
+        properties = {"file": relative(span.file, _root()) or span.file, "line": span.line}
         if span.end_column and span.end_line == span.line:  # GitHub takes columns within one line only
             properties |= dict(zip(("col", "endColumn"), characters(span), strict=True))
         elif span.end_line > span.line:

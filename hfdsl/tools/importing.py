@@ -153,6 +153,11 @@ def _import(action: Callable[[], ModuleType], place: str) -> ModuleType:
         return action()
     except (HfError, UsageError):
         raise
+    except SystemExit as error:
+        raise UsageError(
+            f"importing '{place}' exits, by SystemExit({error.code!r}); what only a run needs goes below "
+            "'if __name__ == \"__main__\":'"
+        ) from None
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
         raise UsageError(f"importing '{place}' fails\n\n{own_traceback(error)}") from None
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.memory import ProcessMemory
 from hfdsl.plan.plan import Edge, Step
+from hfdsl.tools.command_target import CommandTarget
+
+
+def plans_as_dict(target: CommandTarget, plans: Sequence[CompiledPlan]) -> dict[str, Any]:
+    """The plan of a target; of a run whose steps are rounds and an update, both."""
+    then = {} if target.rounds is None else {"rounds": target.rounds.as_dict(), "update": plan_as_dict(plans[1])}
+    return {"plan": plan_as_dict(plans[0]), **then}
 
 
 def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import dataclass
 from typing import Any
 
 from hfdsl.check.run import build_context
@@ -15,28 +16,52 @@ from hfdsl.tools.output import OK, machine, say, show_json
 VERSION = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What a dataflow demands of each dim, and beside these; not ``complete`` where mistakes hide some demands."""
+
+    dataflow: str
+    dims: tuple[DimReport, ...]
+    others: tuple[DemandReport, ...]
+    complete: bool
+    deployed: bool
+
+    @classmethod
+    def of(cls, target: CommandTarget) -> Demands:
+        """The demands of a target, whatever its sizes are."""
+        deployment = target.experiment.deployment if target.experiment else None
+        context = build_context(target.dataflow.body, deployment, target.dims)
+        sizes, others = size_report(context)
+        mistakes = [*context.program.graph.misuses, *context.program.inference.mismatches]
+        return cls(context.program.graph.name, tuple(sizes), tuple(others), not mistakes, deployment is not None)
+
+    def __str__(self) -> str:
+        others = [_others(self.others)] if self.others else []
+        parts = ["\n\n".join([*map(_dim, self.dims), *others]) or "any sizes will do"]
+        if not self.complete:
+            parts.append("values that do not fit their ports hide some demands; 'hfdsl check' reports which")
+        if not self.deployed:
+            parts.append("without a deployment, splits over ranks are unknown; an hf.Experiment has one")
+        return "\n\n".join(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For tools."""
+        return {
+            "version": VERSION,
+            "dataflow": self.dataflow,
+            "dims": {str(size.dim): _as_dict(size) for size in self.dims},
+            "others": [_rule_as_dict(rule) for rule in self.others],
+            "complete": self.complete,
+        }
+
+
 def requires(target: CommandTarget, arguments: argparse.Namespace) -> int:
     """The command. It answers a question, so it succeeds whatever the sizes are."""
-    deployment = target.experiment.deployment if target.experiment else None
-    context = build_context(target.dataflow.body, deployment, target.dims)
-    sizes, others = size_report(context)
-    mistakes = len(context.program.graph.misuses) + len(context.program.inference.mismatches)
+    demands = Demands.of(target)
     if machine(arguments):
-        show_json(
-            {
-                "version": VERSION,
-                "dataflow": context.program.graph.name,
-                "dims": {str(size.dim): _as_dict(size) for size in sizes},
-                "others": [_rule_as_dict(rule) for rule in others],
-                "complete": not mistakes,
-            }
-        )
-        return OK
-    say("\n\n".join([*map(_dim, sizes), *([_others(others)] if others else [])]) or "any sizes will do")
-    if mistakes:
-        say("\nvalues that do not fit their ports hide some demands; 'hfdsl check' reports which")
-    if deployment is None:
-        say("\nwithout a deployment, splits over ranks are unknown; an hf.Experiment has one")
+        show_json(demands.as_dict())
+    else:
+        say(demands)
     return OK
 
 

@@ -182,7 +182,7 @@ def _call(function: Callable[[], Any], shown: str) -> Any:
         return function()
     except HfError:
         raise
-    except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # the user's code may raise anything
         raise UsageError(f"calling '{shown}' fails\n\n{own_traceback(error)}") from None
 
 
