@@ -1,8 +1,8 @@
 """What the MCP server answers: ``check``, ``explain``, ``requires``, ``plan`` and ``draw``, each from its question.
 
 Every call has a process of its own, ``python -m hfdsl.tools.answers``, which reads ``{"tool": ..., "question": ...}``
-and writes a ``Reply``. So an edited file is read again, and whatever a program does when it is imported (print, exit,
-change modules, hang) does not reach the server.
+and writes an ``AgentReply``. So an edited file is read again, and whatever a program does when it is imported (print,
+exit, change modules, hang) does not reach the server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hfdsl.check.raised import findings_of
 from hfdsl.check.report import CheckError, Report
 from hfdsl.errors import HfError
 from hfdsl.graph.spans import NOWHERE
-from hfdsl.tools import commands, output
+from hfdsl.tools import explaining, output
 from hfdsl.tools.agent_findings import AgentFinding, unusable
 from hfdsl.tools.checking import Question, outcomes
 from hfdsl.tools.command_target import CommandTarget
@@ -28,7 +28,7 @@ from hfdsl.tools.formats import as_agent, omissions
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.target import load
 
-Sizes: TypeAlias = dict[str, str | int | float | bool]
+SizeValues: TypeAlias = dict[str, str | int | float | bool]
 
 
 # -- questions
@@ -40,8 +40,8 @@ class Program:
 
     target: str
     """path/to/file.py, path/to/file.py:attribute, package.module:attribute, or the TOML file of a run."""
-    sizes: Sizes = field(default_factory=dict)
-    """Sizes that differ from the program's own, such as {"B": 64}; of a TOML file any field."""
+    sizes: SizeValues = field(default_factory=dict)
+    """SizeValues that differ from the program's own, such as {"B": 64}; of a TOML file any field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class PlacedProgram:
 
     target: str
     """path/to/file.py, path/to/file.py:attribute, package.module:attribute, or the TOML file of a run."""
-    sizes: Sizes = field(default_factory=dict)
-    """Sizes that differ from the program's own, such as {"B": 64}; of a TOML file any field."""
+    sizes: SizeValues = field(default_factory=dict)
+    """SizeValues that differ from the program's own, such as {"B": 64}; of a TOML file any field."""
     cluster: str = ""
     """A TOML file that describes the nodes; empty for the program's own."""
 
@@ -62,8 +62,8 @@ class CheckedProgram:
 
     target: str
     """path/to/file.py, file.py:attribute, package.module:attribute, or a TOML file; with library, what it runs from."""
-    sizes: Sizes = field(default_factory=dict)
-    """Sizes that differ from the program's own, such as {"B": 64}; of a TOML file any field."""
+    sizes: SizeValues = field(default_factory=dict)
+    """SizeValues that differ from the program's own, such as {"B": 64}; of a TOML file any field."""
     cluster: str = ""
     """A TOML file that describes the nodes; empty for the program's own."""
     library: str = ""
@@ -84,7 +84,7 @@ class CodeQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AgentAnswer:
     """What every tool answers."""
 
     ok: bool
@@ -93,7 +93,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckAnswer(Answer):
+class CheckAnswer(AgentAnswer):
     """All findings of a check."""
 
     left_out: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class CheckAnswer(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainAnswer(Answer):
+class ExplainAnswer(AgentAnswer):
     """The page of a code."""
 
     page: str = ""
@@ -109,7 +109,7 @@ class ExplainAnswer(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequiresAnswer(Answer):
+class RequiresAnswer(AgentAnswer):
     """Which sizes work."""
 
     demands: dict[str, Any] | None = None
@@ -117,7 +117,7 @@ class RequiresAnswer(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanAnswer(Answer):
+class PlanAnswer(AgentAnswer):
     """Where everything runs, and what moves."""
 
     plan: dict[str, Any] | None = None
@@ -125,7 +125,7 @@ class PlanAnswer(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrawAnswer(Answer):
+class DrawAnswer(AgentAnswer):
     """A drawing of the plan."""
 
     mermaid: str = ""
@@ -133,10 +133,10 @@ class DrawAnswer(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AgentReply:
     """An answer, and the text of it for a model; ``failed`` where the tool could not do its work."""
 
-    answer: Answer
+    answer: AgentAnswer
     text: str
     failed: bool = False
 
@@ -148,7 +148,7 @@ class Reply:
 # -- the tools
 
 
-def check(question: CheckedProgram) -> Reply:
+def check(question: CheckedProgram) -> AgentReply:
     """Report every mistake that can be known before launch, each with its line and changes that were tried.
 
     A Python target is executed as an import does, from its first line to its last, and a TOML file imports the modules
@@ -168,24 +168,24 @@ def check(question: CheckedProgram) -> Reply:
     reports = [outcome.report for outcome in results if outcome.report is not None]
     left_out = tuple(f"{level}: {text}" for level, text in omissions(reports))
     answer = CheckAnswer(ok=all(reports), findings=_listed(reports), left_out=left_out)
-    return Reply(answer, as_agent(reports, []))
+    return AgentReply(answer, as_agent(reports, []))
 
 
-def explain(question: CodeQuestion) -> Reply:
+def explain(question: CodeQuestion) -> AgentReply:
     """Print the rule of a code with a wrong and a right program, or list all codes. Runs no code of the user."""
-    page = commands.page_of(question.code)[1] if question.code else commands.all_codes()
-    return Reply(ExplainAnswer(ok=True, page=page), page.rstrip())
+    page = explaining.page_of(question.code)[1] if question.code else explaining.all_codes()
+    return AgentReply(ExplainAnswer(ok=True, page=page), page.rstrip())
 
 
-def requires(question: Program) -> Reply:
+def requires(question: Program) -> AgentReply:
     """Print what a program demands of its sizes, and which sizes work. Executes the target, as check does."""
     from hfdsl.tools.requiring import Demands
 
     demands = Demands.of(load(question.target, _texts(question.sizes)))
-    return Reply(RequiresAnswer(ok=True, demands=demands.as_dict()), str(demands))
+    return AgentReply(RequiresAnswer(ok=True, demands=demands.as_dict()), str(demands))
 
 
-def plan(question: PlacedProgram) -> Reply:
+def plan(question: PlacedProgram) -> AgentReply:
     """Print where everything runs, which columns and bytes move, and the peak memory; launches nothing.
 
     Executes the target, as check does. No cluster or GPU is needed.
@@ -197,24 +197,24 @@ def plan(question: PlacedProgram) -> Reply:
     reports = [compiled.report for compiled in plans]
     answer = PlanAnswer(ok=True, findings=_listed(reports), plan=plans_as_dict(target, plans))
     warnings = [as_agent(reports, [])] if answer.findings else []
-    return Reply(answer, "\n\n".join([*warnings, target.shown(plans)]))
+    return AgentReply(answer, "\n\n".join([*warnings, target.shown(plans)]))
 
 
-def draw(question: Program) -> Reply:
+def draw(question: Program) -> AgentReply:
     """Draw the plan as a Mermaid flowchart. Executes the target, as check does."""
     from hfdsl.tools.mermaid import flowchart
 
     target: CommandTarget = load(question.target, _texts(question.sizes))
     plans = target.plans("draw")
     mermaid = flowchart(target.scene(plans)).rstrip()
-    return Reply(DrawAnswer(ok=True, findings=_listed([each.report for each in plans]), mermaid=mermaid), mermaid)
+    return AgentReply(DrawAnswer(ok=True, findings=_listed([each.report for each in plans]), mermaid=mermaid), mermaid)
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A tool: its function, what it is asked and what it answers; ``executes`` where it runs code of the user."""
 
-    answer: Callable[[Any], Reply]
+    answer: Callable[[Any], AgentReply]
     asks: type[Any]
     answers: type[Any]
     executes: bool = True
@@ -242,7 +242,7 @@ TOOLS: Mapping[str, Tool] = {
 }
 
 
-def reply(tool: Tool, question: object) -> Reply:
+def reply(tool: Tool, question: object) -> AgentReply:
     """The reply to a question; what is raised is among the findings, and a traceback goes to stderr alone."""
     try:
         return tool.answer(question)
@@ -260,15 +260,15 @@ def reply(tool: Tool, question: object) -> Reply:
         return failed(tool, unanswered(f"this is a bug in hfdsl {hfdsl.__version__}; please report it ({kind})"))
 
 
-def refuted(tool: Tool, report: Report) -> Reply:
+def refuted(tool: Tool, report: Report) -> AgentReply:
     """The reply about a program with errors."""
-    return Reply(tool.answers(ok=False, findings=_listed([report])), as_agent([report], []))
+    return AgentReply(tool.answers(ok=False, findings=_listed([report])), as_agent([report], []))
 
 
-def failed(tool: Tool, finding: Finding) -> Reply:
+def failed(tool: Tool, finding: Finding) -> AgentReply:
     """The reply of a tool that could not do its work."""
     shown = AgentFinding.of(finding)
-    return Reply(tool.answers(ok=False, findings=(shown,)), str(shown), failed=True)
+    return AgentReply(tool.answers(ok=False, findings=(shown,)), str(shown), failed=True)
 
 
 def unanswered(why: str) -> Finding:
@@ -280,13 +280,13 @@ def _listed(reports: Sequence[Report]) -> tuple[AgentFinding, ...]:
     return tuple(AgentFinding.of(finding) for report in reports for finding in report)
 
 
-def _texts(sizes: Sizes) -> list[str]:
-    """Sizes as the command line has them."""
+def _texts(sizes: SizeValues) -> list[str]:
+    """SizeValues as the command line has them."""
     return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in sizes.items()]
 
 
 def main() -> None:
-    """Answer the question on stdin."""
+    """AgentAnswer the question on stdin."""
     asked = json.loads(sys.stdin.read())
     tool = TOOLS[asked["tool"]]
     with output.own_stdout(for_good=True):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from hfdsl.check.codes import CODES
-from hfdsl.check.codes import explain as explain_page
 from hfdsl.check.report import CheckError
 from hfdsl.errors import HfError, PackageError
+from hfdsl.tools.explaining import all_codes, page_of
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import FINDINGS, OK, USAGE, machine, say, show_error, show_json, show_report
 from hfdsl.tools.target import load
@@ -204,27 +203,6 @@ def explain(arguments: argparse.Namespace) -> int:
     else:
         say(page.rstrip())
     return OK
-
-
-def all_codes() -> str:
-    """A line for each code."""
-    entries = sorted(CODES.items())
-    return "\n".join(f"{c}  {e.title}{'' if e.severity == 'error' else f' ({e.severity})'}" for c, e in entries)
-
-
-def page_of(text: str) -> tuple[str, str]:
-    """The code that a user means, and its page.
-
-    Raises:
-        UsageError: where there is no such code.
-    """
-    code = text.upper()
-    code = code if code.startswith("HF") else f"HF{code}"
-    if code not in CODES:
-        near = difflib.get_close_matches(code, sorted(CODES), n=3, cutoff=0.75)
-        hint = f"did you mean {', '.join(near)}?" if near else "'hfdsl explain' lists all"
-        raise UsageError(f"there is no code '{text}'; {hint}")
-    return code, explain_page(code) or f"# {code}: {CODES[code].title}\n"
 
 
 def mcp(arguments: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema
 
 import hfdsl
 from hfdsl.tools.agent_findings import AgentFinding, Place, unusable
-from hfdsl.tools.answers import TOOLS, Reply, Tool, failed, unanswered
+from hfdsl.tools.answers import TOOLS, AgentReply, Tool, failed, unanswered
 
 for described in (Place, AgentFinding):
     with_config(ConfigDict(use_attribute_docstrings=True))(described)
@@ -109,7 +109,7 @@ class ServedTool:
         )
 
 
-def result(reply: Reply) -> types.CallToolResult:
+def result(reply: AgentReply) -> types.CallToolResult:
     """A reply of this process."""
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=reply.text)],

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from hfdsl.tools import answers, commands, output
+from hfdsl.tools import answers, explaining, output
 from hfdsl.tools.cli import main
 from tests.tools.conftest import PROGRAM
 
@@ -35,8 +35,8 @@ MISSPELLED = PROGRAM.replace("actor.answer(questions)", "actor.anwser(questions)
 LOUD = 'import sys\nprint("out of turn")\nsys.stdin.read()\n'
 
 
-def replied(name: str, **question: Any) -> answers.Reply:
-    """The reply of a tool; its answer keeps the schema that clients are told."""
+def replied(name: str, **question: Any) -> answers.AgentReply:
+    """The reply of a tool; its answer keeps the schema that clients get."""
     tool = answers.TOOLS[name]
     reply = answers.reply(tool, tool.asks(**question))
     schema = ServedTool(tool).as_listed().output_schema
@@ -45,7 +45,7 @@ def replied(name: str, **question: Any) -> answers.Reply:
     return reply
 
 
-def codes(reply: answers.Reply) -> list[str]:
+def codes(reply: answers.AgentReply) -> list[str]:
     return [finding.code for finding in reply.answer.findings]
 
 
@@ -132,7 +132,7 @@ def test_a_dim_and_a_code_that_are_not_there_are_findings(program: str) -> None:
 
 
 def test_a_bug_is_a_finding_and_its_traceback_is_none(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr(commands, "all_codes", lambda: dict[str, str]()["all"])
+    monkeypatch.setattr(explaining, "all_codes", lambda: dict[str, str]()["all"])
     reply = replied("explain")
     assert codes(reply) == ["HF993"]
     assert reply.failed
