@@ -18,6 +18,7 @@ from hfdsl.types.numbers import brief, count_range, is_count
 if TYPE_CHECKING:
     from hfdsl.check.report import Report
     from hfdsl.plan.compiled import CompiledPlan
+    from hfdsl.plan.optimize import Optimize
 
 
 @constructor_takes(ResourceError, "HF507", "hf.Experiment")
@@ -27,7 +28,7 @@ class Experiment:
 
     ``batches`` is called without arguments when the experiment is run and gives the input of every step: one record, or
     a tuple of records in the order of the dataflow's parameters. ``seed`` is the root of every random stream of a run.
-    ``cluster`` describes the nodes that it is to run on, for ``check``.
+    ``cluster`` describes the nodes that it is to run on, for ``check``; ``optimize`` are the switches of its plan.
 
     Raises:
         DefinitionError: HF118 where ``dataflow`` is not made by ``@hf.dataflow``.
@@ -57,6 +58,7 @@ class Experiment:
     batches: Callable[[], Iterable[Any]] | None = None
     seed: int = 0
     cluster: Cluster | None = None
+    optimize: Optimize | None = None
     span: Span = field(default=NOWHERE, init=False, repr=False, compare=False)  # where it is written
 
     def __post_init__(self) -> None:
@@ -85,7 +87,7 @@ class Experiment:
         Raises:
             CheckError: with the report, where ``check`` finds errors.
         """
-        plan = self.dataflow.compile(self.deployment, self.dims, self.cluster)
+        plan = self.dataflow.compile(self.deployment, self.dims, self.cluster, self.optimize)
         if self.batches is not None:
             require_batches(self.dataflow, self.batches, self.span)
         return plan

@@ -93,7 +93,14 @@ class Loaded:
 
     def experiment(self) -> hf.Experiment:
         """What ``hfdsl check``, ``plan``, ``draw``, ``requires`` and ``run`` take."""
-        return hf.Experiment(self.algorithm, self.deployment(), self.sizes(), self._batches, self.config.seed)
+        return hf.Experiment(
+            self.algorithm,
+            self.deployment(),
+            self.sizes(),
+            self._batches,
+            self.config.seed,
+            optimize=hf.Optimize(bucket_bytes=self.config.bucket_bytes),
+        )
 
     def _batches(self) -> Iterator[Any]:
         feed, cursor = run_feed(self.config, self.roles, self.algorithm, self.evaluation), self.cursor()

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from hfdsl.deploy.retries import Retries
 from hfdsl.errors import ConfigError
+from hfdsl.plan.optimize import Optimize
 from hfdsl.rl.data.feed import OnBad
 from hfdsl.rl.data.prompts import Prompt
 from hfdsl.rl.data.sources import Source
@@ -203,6 +204,8 @@ class RunConfig:
     """The numbers of the steps that are recorded for ``hfdsl replay``."""
     verify_sync: Count | None = None
     """Compare digests of all synced weights with those of their copies every so many steps; left out, never."""
+    bucket_bytes: Count = Optimize().bucket_bytes
+    """The most bytes of weights that are on their way to a rank at once in a sync by schedule."""
     evaluation: EvaluationConfig | None = None
     """How the policy is evaluated; left out, it is not."""
     update: UpdateConfig | None = None
@@ -226,6 +229,7 @@ MAY_CHANGE = (
     "mlflow",
     "record",
     "verify_sync",
+    "bucket_bytes",
     "checkpoints",
     "faults",
     "deployment",

@@ -108,3 +108,12 @@ def test_a_change_of_the_command_line_makes_a_sampler(tmp_path: Path) -> None:
     assert loaded.roles["sampler"].__name__ == "Sampler"
     assert loaded.evaluation is not None
     assert "sampler" in loaded.evaluation.trace().roles
+
+
+def test_a_file_bounds_what_is_on_its_way(tmp_path: Path) -> None:
+    on_its_way = []
+    for changes in ({}, {"bucket_bytes": 4096}):
+        loaded = from_table(table(tmp_path, "grpo:grpo", **changes))
+        (sync,) = loaded.experiment().compile().syncs
+        on_its_way.append(sync.peak - sync.needed)
+    assert on_its_way[1] <= 4096 < on_its_way[0]
