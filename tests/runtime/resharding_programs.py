@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +12,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl.protocols.layouts import ByName, Generation, Layout, Parameter, Replicas, Shards, Slices, StandardLayout
+from hfdsl.runtime import exchange
 from hfdsl.runtime.resharding import local_boxes
 
 PARAMETERS = [
@@ -83,6 +86,25 @@ class Wrong(Trainer):
     @hf.exports("policy", layout=declared)
     def weights(self) -> dict[str, Any]:
         return self.table | {"qkv": self.table["qkv"][: 7 if self.rank == 1 else 8]}
+
+
+class Killed(Trainer):
+    """The process of its first rank is killed in the middle of the second exchange."""
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=declared)
+    def weights(self) -> dict[str, Any]:
+        if hf.current_call().step == 1 and self.rank == 0:
+            pack, messages = exchange.pack, list[Any]()
+
+            def killed(message: Any, *others: Any) -> None:
+                messages.append(message)
+                if len(messages) == 4:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                pack(message, *others)
+
+            exchange.pack = killed
+        return self.table
 
 
 class Engine(Side):

@@ -20,6 +20,7 @@ from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.resharding import Schedule, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Cut, Layout, Parameter, Replicas
+from hfdsl.rl.models.copies import LoadFence
 from hfdsl.runtime import exchange
 from hfdsl.runtime.exchange import Arriving, ArrivingWeights, Exported, exported
 from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
@@ -36,22 +37,45 @@ WAIT = 120.0
 @dataclass
 class Work:
     done: threading.Event = field(default_factory=threading.Event)
+    failed: bool = False
 
     def wait(self) -> None:
         assert self.done.wait(WAIT), "a rank waits for ever"
+        if self.failed:
+            raise RuntimeError("a peer is lost")
+
+    def fail(self) -> None:
+        self.failed = True
+        self.done.set()
 
 
 class Links:
-    """Messages by sender and receiver; the memory that messages use, by rank."""
+    """Messages by sender and receiver; the memory that messages use, by rank.
 
-    def __init__(self) -> None:
+    The process of rank 0 dies before it sends its message number ``last``.
+    """
+
+    def __init__(self, last: int | None = None) -> None:
+        self.last = last
+        self.lost: set[int] = set()
         self.lock = threading.Lock()
         self.sends: dict[tuple[int, int], deque[tuple[torch.Tensor, Work]]] = defaultdict(deque)
         self.receives: dict[tuple[int, int], deque[tuple[torch.Tensor, Work]]] = defaultdict(deque)
         self.buffers: dict[int, dict[int, int]] = defaultdict(dict)
         self.most: dict[int, int] = defaultdict(int)
 
+    def lose(self, rank: int) -> None:
+        """All that wait for a rank fail, as they do when its process has died."""
+        with self.lock:
+            self.lost.add(rank)
+            for pair in {*self.sends, *self.receives}:
+                self.match(pair)
+
     def match(self, pair: tuple[int, int]) -> None:
+        if self.lost.intersection(pair):
+            for _, work in (*self.sends[pair], *self.receives[pair]):
+                work.fail()
+            return
         while self.sends[pair] and self.receives[pair]:
             (sent, leaving), (flat, arrived) = self.sends[pair].popleft(), self.receives[pair].popleft()
             flat.copy_(sent)
@@ -68,10 +92,13 @@ class Communicator:
     """The end of a rank of the group."""
 
     def __init__(self, links: Links, rank: int, size: int) -> None:
-        self.links, self.me, self.size = links, rank, size
+        self.links, self.me, self.size, self.sent = links, rank, size, 0
 
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Work:
         with self.links.lock:
+            self.sent += 1
+            if self.me == 0 and self.sent == self.links.last:
+                raise RuntimeError("killed")
             self.links.count(self.me, tensors[0])
             self.links.sends[self.me, rank].append((tensors[0], work := Work()))
             self.links.match((self.me, rank))
@@ -115,21 +142,37 @@ class Remote(Arriving):
 
 
 class Keeper:
-    """A role that says where it keeps its weights."""
+    """A role that says where it keeps its weights, and refuses to use them after a load that failed."""
 
     def __init__(self, weights: dict[str, torch.Tensor]) -> None:
-        self.weights = weights
+        self.weights, self.fence = weights, LoadFence()
 
     @contextmanager
     def receiving(self, state: str) -> Iterator[Mapping[str, torch.Tensor]]:
-        yield self.weights
+        with self.fence.loading():
+            yield self.weights
 
 
 def exchanged(
-    sync: ScheduledSync, sources: list[dict[str, torch.Tensor]], targets: list[dict[str, torch.Tensor]]
+    sync: ScheduledSync,
+    sources: list[dict[str, torch.Tensor]],
+    targets: list[dict[str, torch.Tensor]],
+    last: int | None = None,
 ) -> tuple[Links, list[Exception]]:
     """All ranks of both sides go through an exchange, into the memory of the targets."""
-    links, errors, size = Links(), list[Exception](), len(sync.senders) + len(targets)
+    links, errors, _ = kept(sync, sources, targets, last)
+    return links, errors
+
+
+def kept(
+    sync: ScheduledSync,
+    sources: list[dict[str, torch.Tensor]],
+    targets: list[dict[str, torch.Tensor]],
+    last: int | None = None,
+) -> tuple[Links, list[Exception], list[Keeper]]:
+    """The same, with the roles that keep the memory of the targets."""
+    links, errors, size = Links(last), list[Exception](), len(sync.senders) + len(targets)
+    keepers = [Keeper(weights) for weights in targets]
 
     def send(rank: int) -> None:
         columns = dict(exported([sync], rank, sources[rank], "actor.weights"))
@@ -141,22 +184,26 @@ def exchanged(
         communicator = Communicator(links, len(sync.senders) + rank, size)
         peers = {source: Remote(communicator) for source in sync.schedule.sources[rank]}
         arriving = ArrivingWeights(sync, rank, peers, "engine.load")
-        arriving.load(Keeper(targets[rank]), lambda weights: None, in_place=True)
+        arriving.load(keepers[rank], lambda weights: None, in_place=True)
 
-    def run(function: Any, rank: int) -> None:
+    def run(function: Any, rank: int, place: int) -> None:
         try:
             function(rank)
         except Exception as error:  # noqa: BLE001  # looked at when all have ended
             errors.append(error)
+            links.lose(place)
 
-    threads = [threading.Thread(target=run, args=(send, rank)) for rank in range(len(sources))]
-    threads += [threading.Thread(target=run, args=(load, rank)) for rank in range(len(targets))]
+    places = {rank: sync.senders.index(rank) if rank in sync.senders else size for rank in range(len(sources))}
+    threads = [threading.Thread(target=run, args=(send, rank, places[rank])) for rank in range(len(sources))]
+    threads += [
+        threading.Thread(target=run, args=(load, rank, len(sync.senders) + rank)) for rank in range(len(targets))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(WAIT)
         assert not thread.is_alive()
-    return links, errors
+    return links, errors, keepers
 
 
 def scheduled(schedule: Schedule, source: Layout, target: Layout, *, broadcast: bool = False) -> ScheduledSync:
@@ -247,13 +294,50 @@ def test_a_reader_without_room_lets_the_others_go_on() -> None:
     assert not any(tensor.any() for tensor in got[1].values())  # refused before anything was written
 
 
+@pytest.mark.parametrize("broadcast", [False, True])
+def test_a_sender_that_dies_before_any_message_leaves_no_mixture_in_use(broadcast: bool) -> None:
+    """Whatever has left: a reader has all of the new version, or raises and refuses to be used."""
+    mesh = Mesh() if broadcast else Mesh(tp=2)
+    layout: Layout = Replicas() if broadcast else p.TENSOR
+    schedule = compile_schedule(p.PARAMETERS, layout, mesh, Replicas(), Mesh(dp=2), bucket_bytes=128)
+    sync = scheduled(schedule, layout, Replicas(), broadcast=broadcast)
+    held = [
+        {each.name: p.local(each, layout.boxes(each, mesh, rank), 1) for each in p.PARAMETERS}
+        for rank in range(mesh.world_size)
+    ]
+    new = {each.name: p.whole(each, 1) for each in p.PARAMETERS}
+    count = sum(map(len, schedule.messages_from(0)))
+    for last in range(1, count + 1):
+        tables = [{each.name: p.whole(each, 0) for each in p.PARAMETERS} for _ in range(2)]
+        _, errors, keepers = kept(sync, held, tables, last)
+        assert any(str(error) == "killed" for error in errors)
+        assert not all(map(usable, keepers))
+        for keeper in filter(usable, keepers):
+            assert all(torch.equal(keeper.weights[name], tensor) for name, tensor in new.items())
+
+
+def usable(keeper: Keeper) -> bool:
+    try:
+        keeper.fence.check()
+    except SyncError:
+        return False
+    return True
+
+
 # -- runs
 
 
-def launched(engine: type[p.Engine], *, direct: bool = True, fails: int = -1, backend: Any = "local") -> Any:
+def launched(
+    engine: type[p.Engine],
+    *,
+    direct: bool = True,
+    fails: int = -1,
+    backend: Any = "local",
+    trainer: type[p.Trainer] = p.Trainer,
+) -> Any:
     train, roll = hf.ResourcePool([4], use_gpu=False), hf.ResourcePool([2], use_gpu=False)
     deployment = hf.Deployment(
-        actor=hf.place(p.Trainer, p.SHARDED, pool=train, mesh=Mesh(dp=2, tp=2)),
+        actor=hf.place(trainer, p.SHARDED, pool=train, mesh=Mesh(dp=2, tp=2)),
         engine=hf.place(engine, p.TENSOR, fails, pool=roll, mesh=Mesh(tp=2)),
     )
     return p.synced.compile(deployment, optimize=Optimize(direct=direct, bucket_bytes=64)).launch(backend)
@@ -277,6 +361,15 @@ def test_the_same_between_processes(ray_cluster: Any, engine: type[p.Engine]) ->
     with launched(engine, backend="ray") as running:
         for _ in range(3):
             assert all(running.step())
+
+
+@pytest.mark.nightly
+def test_a_process_that_is_killed_in_an_exchange_ends_the_step(ray_cluster: Any) -> None:
+    with launched(p.InPlace, backend="ray", trainer=p.Killed) as running:
+        assert all(running.step())
+        with pytest.raises(RoleError) as raised:
+            running.step()
+    assert raised.value.code == "HF806"
 
 
 @pytest.mark.nightly
