@@ -97,11 +97,11 @@ class Killed(Trainer):
         if hf.current_call().step == 1 and self.rank == 0:
             pack, messages = exchange.pack, list[Any]()
 
-            def killed(message: Any, *others: Any) -> None:
+            def killed(message: Any, held: Any, flat: torch.Tensor) -> None:
                 messages.append(message)
                 if len(messages) == 4:
                     os.kill(os.getpid(), signal.SIGKILL)
-                pack(message, *others)
+                pack(message, held, flat)
 
             exchange.pack = killed
         return self.table
