@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -167,7 +167,7 @@ class DecisionLog:
         """Write decisions down.
 
         Raises:
-            CheckpointError: HF761 where the log that is repeated has others.
+            CheckpointError: HF761 where the log that is repeated has others, HF906 where the file cannot be written.
         """
         for decision in decisions if self._expected is not None else ():
             expected = self._expected.popleft() if self._expected else None
@@ -176,13 +176,18 @@ class DecisionLog:
                 text = f"this run decides {to_lines([decision]).strip()} where its log has {logged}"
                 raise CheckpointError("HF761", f"{text}; a log is repeated from the step at which it begins")
         if self._file is not None:
-            self._file.write(to_lines(decisions))
-            self._file.flush()
+            try:
+                self._file.write(to_lines(decisions))
+                self._file.flush()
+            except OSError as error:
+                text = f"the decisions of the queues cannot be written to '{self._file.name}': {error.strerror}"
+                raise CheckpointError("HF906", text) from None
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # of lines that could not be written
+                self._file.close()
 
 
 class Stream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -121,24 +122,44 @@ METRICS_FILE = "metrics.jsonl"
 """The file in a run's folder that has every record."""
 
 
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Within this, what keeps a file of a run from being written, such as a full disk, is HF901 with its name."""
+    try:
+        yield
+    except OSError as error:
+        problem = f"'output': '{file}' cannot be written: {error.strerror or error}"
+        raise ConfigError(
+            "HF901", f"{problem}; with --resume the run goes on from its last checkpoint", "output"
+        ) from None
+
+
 class JsonLinesWriter:
-    """A file with an object a line; of a run that goes on, those of later steps than ``step`` are dropped."""
+    """A file with an object a line; of a run that goes on, those of later steps than ``step`` are dropped.
+
+    Raises:
+        ConfigError: HF901 where it cannot be written.
+    """
 
     def __init__(self, path: Path, step: int | None = None) -> None:
-        drop_after(path, -1 if step is None else step)
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
+        with writing(path):
+            drop_after(path, -1 if step is None else step)
+            self._file = path.open("a", encoding="utf-8")
 
     def write(self, record: Record) -> None:
         """One line: the step, the metrics, and under ``time`` what differs from run to run."""
         time: dict[str, Any] = {"seconds": record.seconds, "nodes": dict(record.nodes)}
         if record.tokens_per_second is not None:
             time["tokens_per_second"] = record.tokens_per_second
-        self._file.write(json.dumps({"step": record.step, **record.values, "time": time}) + "\n")
-        self._file.flush()
+        with writing(self._path):
+            self._file.write(json.dumps({"step": record.step, **record.values, "time": time}) + "\n")
+            self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with suppress(OSError):  # of a line that could not be written
+            self._file.close()
 
 
 def records_between(path: Path, after: int, last: int) -> list[Record]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hfdsl.rl.training.metrics import drop_after
+from hfdsl.rl.training.metrics import drop_after, writing
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import MetricSpec
 
@@ -17,7 +17,8 @@ class Samples:
     """A file with an object a line: step, prompt, response, score, and the row's own answer where it has one."""
 
     def __init__(self, path: Path, tokenizer: Any, count: int, step: int | None) -> None:
-        drop_after(path, -1 if step is None else step)
+        with writing(path):
+            drop_after(path, -1 if step is None else step)
         self._path, self._tokenizer, self._count = path, tokenizer, count
 
     def write(self, step: int, prompts: Any, result: Any) -> None:
@@ -30,7 +31,7 @@ class Samples:
             return
         score = next((record.score.tensor.tolist() for record in results if _is_column(record, "score")), None)
         texts = zip(self._texts(prompts.ids.tensor, prompts.mask.tensor), self._responses(rollout), strict=True)
-        with self._path.open("a", encoding="utf-8") as file:
+        with writing(self._path), self._path.open("a", encoding="utf-8") as file:
             for i, (prompt, response) in enumerate(texts):
                 if i == self._count:
                     break

@@ -21,7 +21,7 @@ from typing import Any
 
 from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.order import Cursor
-from hfdsl.rl.training.metrics import values_of
+from hfdsl.rl.training.metrics import values_of, writing
 from hfdsl.rl.training.rounds import Recorded, Taken
 from hfdsl.runtime.running import Running
 
@@ -52,7 +52,8 @@ class Streamed:
         """
         if self._results is None:
             self._cursor = cursor
-            keep_lines(self.log, self.running.decisions)
+            with writing(self.log):
+                keep_lines(self.log, self.running.decisions)
             self._results = self.running.stream(self._batches(), timeout=self.timeout, log=self.log)
         result = next(self._results)
         values = values_of(self.running.plan, result, step)

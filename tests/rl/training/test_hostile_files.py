@@ -23,13 +23,15 @@ from hfdsl.rl.data.tokenizers import Characters, load_tokenizer
 from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import load
-from hfdsl.rl.training.metrics import drop_after
+from hfdsl.rl.training.metrics import JsonLinesWriter, Record, drop_after
 from hfdsl.rl.training.sinks import SINKS_FILE, SinkRun
 from hfdsl.rl.training.tables import read_toml
+from hfdsl.runtime.decisions import Decision
 from hfdsl.runtime.recording import HEADER, read_header
 from hfdsl.runtime.saving import read_manifest
 from hfdsl.runtime.sealed_json import sealed
 from hfdsl.runtime.state_files import flatten_state, load_worker, read_file, unflatten_state, write
+from hfdsl.runtime.streaming import DecisionLog
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.target import discovered_files
 from hfdsl.tools.training import Finder
@@ -263,3 +265,32 @@ def test_no_json_is_kept_deeper_than_it_can_be_walked() -> None:
     with pytest.raises(ValueError, match="nested more than"):
         parse_json(f"[{deep}]")
     assert parse_json("[" + "[]," * 1000 + "[]]") == [[]] * 1001
+
+
+# -- a disk that is full
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file that a path opens takes no byte."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", lambda _, *args, **kinds: opened(Path("/dev/full"), *args, **kinds))
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_metrics_on_a_full_disk_end_the_run_with_a_coded_error(tmp_path: Path) -> None:
+    writer = JsonLinesWriter(tmp_path / "metrics.jsonl")
+    with pytest.raises(HfError, match=r"HF901: 'output': '.*/metrics.jsonl' cannot be written: No space left"):
+        writer.write(Record(1, {"actor/loss": 0.5}))
+    writer.close()
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_decisions_on_a_full_disk_end_the_run_with_a_coded_error(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path / "queues.jsonl", None)
+    decision = Decision("dispatch", "queue", 0, (0,))
+    with pytest.raises(HfError, match=r"HF906: the decisions of the queues cannot be written to .*No space left"):
+        log.add([decision])
+    log.close()
