@@ -169,6 +169,16 @@ def effects_of(fn: Callable[..., Any]) -> tuple[Effect, ...]:
     return effects
 
 
+def only_reads(fn: Callable[..., Any]) -> bool:
+    """Whether a method declares that it uses a state, or gives it away, and changes none.
+
+    >>> only_reads(reads("policy")(lambda self: None)), only_reads(lambda self: None)
+    (True, False)
+    """
+    kinds = {effect.kind for effect in effects_of(fn)}
+    return bool(kinds) and kinds <= {"reads", "exports"}
+
+
 def methods_with(role: type, kind: EffectKind) -> dict[str, str]:
     """The registered methods of a role with this effect: state -> method."""
     return {

@@ -100,6 +100,7 @@ class Executor:
         self.add(plan)
         self._specs: dict[tuple[str, int, int], tuple[SegmentSpec, Reader]] = {}
         self._current_step: tuple[str, int] | None = None
+        self._changed_in: tuple[str, int] | None = None  # the last step that may have changed a state
         self._recorder: Recorder | None = None
         self._export_digests = ExportDigests()
         for role in roles:
@@ -148,11 +149,16 @@ class Executor:
         nodes = {node.id: node.op for node in self._plans[plan].graph.inputs if isinstance(node.op, Input)}
         return {node: rebuild(op.record, dict(values[node].columns)) for node, op in nodes.items()}
 
-    def forget_step(self) -> None:
-        """Drop what a step that is to be repeated has left here, and the specs: the new processes have none."""
+    def forget_step(self, plan: str = "", step: int = -1) -> bool:
+        """Drop what a step that is to be repeated has left here, and the specs: the new processes have none.
+
+        Returns whether this step may have changed a state here.
+        """
+        changed = self._changed_in == (plan, step)
         self.store.clear()
         self._specs.clear()
-        self._current_step = None
+        self._current_step = self._changed_in = None
+        return changed
 
     def record(self, folder: str | None) -> None:
         """Write the calls of the next steps to a recording; with None stop."""
@@ -317,6 +323,8 @@ class Executor:
         )
         current_row = _row_name(current)
         body = step.signature.body if step.role is None else getattr(self.workers[step.role], step.signature.name)
+        if step.role is not None and self.workers.may_change(step.role, step.signature.name):
+            self._changed_in = call.plan, call.step
         if self._recorder is not None:
             body = self._recorder.around(step.label, current, body)
         if step.parts and step.role is not None and hasattr(self.workers[step.role], "held_weights"):

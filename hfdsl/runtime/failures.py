@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hfdsl.errors import HfError, LostProcessError
+from hfdsl.errors import LostProcessError, RoleError
 from hfdsl.plan.payloads import Process
 from hfdsl.plan.segments import Segment
 from hfdsl.single_controller.ray_internals import actor_id, actors
@@ -81,14 +81,20 @@ class Called(NamedTuple):
         return cls(" and ".join(f"'{part.label}'" for part in segment.steps), step, time.monotonic())
 
 
+def raised_by_body(error: Exception) -> bool:
+    """Whether an error is one of a body's own: no process is gone, and no connection to a peer is broken."""
+    is_role_error = isinstance(error, RoleError) and not isinstance(error, LostProcessError)
+    return is_role_error and not BROKEN_CONNECTION.search(str(error))
+
+
 def lost_process(
-    error: HfError, workers: Mapping[str, Sequence[Any]], running: Mapping[Process, Called]
+    error: RoleError, workers: Mapping[str, Sequence[Any]], running: Mapping[Process, Called]
 ) -> LostProcessError | None:
     """The error that names the dead processes behind another error; None where that one is the cause itself.
 
     ``running`` are the calls that processes had not ended.
     """
-    if not isinstance(error, LostProcessError) and not BROKEN_CONNECTION.search(error.message):
+    if raised_by_body(error):
         return None
     dead = _dead(workers, NODE_SECONDS if isinstance(error, LostProcessError) else SEEN_SECONDS)
     if not dead:

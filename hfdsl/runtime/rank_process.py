@@ -62,10 +62,11 @@ class RankProcess(Worker):
         self._broadcasts: deque[tuple[PickledValue, list[int]]] = deque()
         self._exchanges: dict[tuple[int, ...], list[Exported]] = {}
         self._failed: Exception | None = None
+        self._failed_in: tuple[str, int] | None = None  # the plan and the step of what failed
 
-    def construct(self, role: str) -> None:
-        """Build the worker of a role."""
-        self._executor.workers.construct(role)
+    def construct(self, role: str) -> bool:
+        """Build the worker of a role; whether it keeps a state."""
+        return self._executor.workers.construct(role)
 
     def add(self, plan: Plan) -> None:
         """Add another plan of the same deployment."""
@@ -108,13 +109,13 @@ class RankProcess(Worker):
         if role in states:
             self._executor.workers.restore(role, states[role])
 
-    def forget_step(self) -> None:
-        """Drop what a step that is to be repeated has left here."""
+    def forget_step(self, plan: str = "", step: int = -1) -> bool:
+        """Drop what a step that is to be repeated has left here; whether this step may have changed a state here."""
         self._direct.clear()
         self._broadcasts.clear()
         self._exchanges.clear()
         self._failed = None
-        self._executor.forget_step()
+        return self._executor.forget_step(plan, step)
 
     def record(self, folder: str | None) -> None:
         """Write the calls of the next steps to a recording; with None stop."""
@@ -142,13 +143,15 @@ class RankProcess(Worker):
         payloads, others = arguments[:payload_count], iter(arguments[payload_count:])
         spec = SegmentSpec(task=next(others), table=next(others)) if has_spec else None
         dispatched = next(others) if has_dispatched else None
+        if self._failed is not None and self._failed_in == (call.plan, call.step):
+            raise self._failed  # peers that wait in that call must not meet this rank in another one
         try:
             contents = [content_of(deserialized(payload)) for payload in payloads]
             result, sends = self._executor.run(call, spec, contents, dispatched)
             inline, stored = self._send(sends, modes)
         except Exception as error:
             # The calls that send queued payloads come after this one, and must fail as it does, not send stale data.
-            self._failed = error
+            self._failed, self._failed_in = error, (call.plan, call.step)
             raise
         acknowledgment = Acknowledgment(result, inline).to_wire()
         return (acknowledgment, *stored) if stored else acknowledgment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, ClassVar
@@ -75,6 +75,7 @@ class RayBackend(RayStates):
         self._owns_cluster = not ray.is_initialized()
         self._pools = Pools(processes_per_slot(plan.groups))
         self._groups: dict[str, RayWorkerGroup] = {}
+        self._keeps_state: dict[str, bool] = {}  # by role
         self._calls = RankCalls(plan, self._groups, deadline)
         self._payload_class = payload_class(plan)
         self._pending: list[Any] = []  # the acknowledgments of calls that have not been looked at
@@ -106,7 +107,8 @@ class RayBackend(RayStates):
             deadline=None,  # the processes have ``timeout``; roles are constructed now
         )
         for role in group.roles:  # one after another, so that each can make room for the next
-            self._calls.wait_for(self._calls.call_role(role, "__init__", "construct", partial(_alone, role)))
+            keeps = self._calls.wait_for(self._calls.call_role(role, "__init__", "construct", partial(_alone, role)))
+            self._keeps_state[role] = any(keeps)
 
     @property
     def _patience(self) -> float:
@@ -328,10 +330,13 @@ class RayBackend(RayStates):
                 break  # the others may wait for them
         return {group: sorted(ranks) for group, ranks in lost.items()}
 
-    def rebuild(self, lost: Mapping[str, Sequence[int]], *, everything: bool, wait: float) -> None:
+    def rebuild(
+        self, lost: Mapping[str, Sequence[int]], *, step: tuple[str, int] | None, everything: bool, wait: float
+    ) -> bool:
         """Replace the groups of lost ranks, and those that do not end the step or are linked with one of these.
 
-        With ``everything`` all are replaced.
+        Returns whether all states are still those with which ``step`` began: no role in the groups that are replaced
+        keeps one, and no other process has changed one. If they are not, all groups are replaced with ``everything``.
 
         Raises:
             ResourceError: HF504 where the cluster has no room for them in time.
@@ -340,18 +345,27 @@ class RayBackend(RayStates):
         if self._calls.relays is not None:
             self._calls.relays.close()
             self._calls.relays = None
+            step = None  # calls that they have sent may begin later than ours
         self._relayed_plans.clear()
         self._pending.clear()
         self._acknowledged.clear()
         self._calls.forget()
         self._sent_table = None
         self.driver.forget_step()
-        replaced = set(self._groups) if everything else self._linked(set(lost) & self._groups.keys())
+        replaced = self._linked(set(lost) & self._groups.keys())
+        unchanged = step is not None and not self._keep_states(replaced)
+        if everything and not unchanged:
+            replaced = set(self._groups)
         for name in replaced:
             self._groups[name].shutdown()  # first, so that what others wait for ends
-        for name in self._linked(self._unresponsive(set(self._groups) - replaced)):
+        unresponsive, changed = self._forget_step(set(self._groups) - replaced, step)
+        late = self._linked(unresponsive) - replaced
+        unchanged = unchanged and not changed and not self._keep_states(late)
+        if everything and not unchanged:
+            late = set(self._groups) - replaced
+        for name in late:
             self._groups[name].shutdown()
-            replaced.add(name)
+        replaced |= late
         if replaced & self._direct_groups.linked:
             self._direct_groups.close()
             self._direct_groups = DirectGroups(self._plans[0])
@@ -363,24 +377,33 @@ class RayBackend(RayStates):
             for name in sorted(replaced):
                 self._calls.wait_for(self._calls.call_each(name, "taking another plan", "add", partial(_alone, plan)))
         self._connect()
+        return unchanged
 
     def _linked(self, groups: set[str]) -> set[str]:
         """These groups, and with one that is linked all that are: links are made for all of them at once."""
         linked = self._direct_groups.linked
         return groups | linked if groups & linked else set(groups)
 
-    def _unresponsive(self, groups: set[str]) -> set[str]:
-        """The groups of which some process does not forget its step in time: it waits for one that was lost."""
-        asked = {worker.forget_step.remote(): name for name in groups for worker in self._calls.workers[name]}
-        unresponsive = set(asked.values())
-        for name in groups:
-            refs = [ref for ref, group in asked.items() if group == name]
+    def _keep_states(self, groups: Collection[str]) -> bool:
+        """Whether some role in these groups keeps a state."""
+        roles = [role for group in self._plans[0].groups if group.name in groups for role in group.roles]
+        return any(self._keeps_state[role] for role in roles)
+
+    def _forget_step(self, groups: set[str], step: tuple[str, int] | None) -> tuple[set[str], bool]:
+        """Have processes forget their step: which groups do not in time, and whether it has changed a state.
+
+        A process that does not waits for one that was lost.
+        """
+        asked = {
+            name: [worker.forget_step.remote(*(step or ())) for worker in self._calls.workers[name]] for name in groups
+        }
+        unresponsive, changed = set[str](), False
+        for name, refs in asked.items():
             try:
-                fetch(refs, FORGET_SECONDS)
+                changed |= any(fetch(refs, FORGET_SECONDS))
             except (HfError, GetTimeoutError):
-                continue
-            unresponsive.discard(name)
-        return unresponsive
+                unresponsive.add(name)
+        return unresponsive, changed
 
     def close(self) -> None:
         """End the processes and give the slots back; a cluster that this backend started ends too."""

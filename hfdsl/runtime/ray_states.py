@@ -148,8 +148,9 @@ class RayStates(ABC):
         """Whether all copies exist; HF806, HF908 where one cannot be made, HF807 where one takes too long."""
         refs = [copy.done for ranks in copies.values() for copy in ranks]
         ready, late = ray.wait(refs, num_returns=len(refs), timeout=wait)
-        fetch(ready)
-        self._calls.check()
+        with self._calls.naming_losses():
+            fetch(ready)
+            self._calls.check()
         return not late
 
     def restore(self, copies: Mapping[str, Sequence[Copied]]) -> None:

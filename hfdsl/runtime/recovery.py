@@ -23,9 +23,12 @@ states, and the counters of steps go back with them, so each repeated call has w
 of ``state()`` starts as its constructor leaves it. *Once*: only the attempt that succeeds returns a result, and what
 the failed one has sent is dropped with its handles. *A copy is of one step*: processes run calls in the order of their
 submission, so a copy that is submitted between two steps sees all of the first and nothing of the second. It replaces
-the one before it when all of it has arrived; until then the journal reaches back to the older one. *An end*: a step
-that loses processes more often than ``attempts`` allows ends the run with the first loss. A body that raises is no
-loss: the error is the user's, and is raised at once.
+the one before it when all of it has arrived; until then the journal reaches back to the older one. *No step is repeated
+in vain*: where a loss changes no state, only the step that it was in runs again (``rebuild``). The processes that are
+gone kept none, and no other one has begun a call in this step that may change one: each call that is not declared to
+read alone counts, before its body begins. That holds for the states with which a step began, so not within a recovery
+that was itself cut short (``_is_current``). *An end*: a step that loses processes more often than ``attempts`` allows
+ends the run with the first loss. A body that raises is no loss: the error is the user's, and is raised at once.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from hfdsl.deploy.retries import Retries
 from hfdsl.errors import HfWarning, LostProcessError
 from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.failures import raised_by_body
 
 T = TypeVar("T")
 
@@ -70,8 +74,15 @@ class RecoverableBackend(Backend, Protocol):
         """
         ...
 
-    def rebuild(self, lost: Mapping[str, Sequence[int]], *, everything: bool, wait: float) -> None:
-        """Replace the groups of lost ranks, or all, within ``wait`` seconds; others forget the step they are in."""
+    def rebuild(
+        self, lost: Mapping[str, Sequence[int]], *, step: tuple[str, int] | None, everything: bool, wait: float
+    ) -> bool:
+        """Replace the groups of lost ranks within ``wait`` seconds; others forget the step they are in.
+
+        Returns whether all states are still those with which ``step``, a plan and a number, began. If they are not, all
+        groups are replaced with ``everything``.
+        """
+        ...
 
     def restore(self, copies: Any) -> None:
         """Load the copied states into all workers."""
@@ -124,6 +135,7 @@ class Recovery:
         self._copy = Copy(dict(self.steps), None)
         self._next_copy: tuple[Copy, Any] | None = None  # under way, with its handle
         self._journal: list[Entry] = []  # the steps since the copy
+        self._is_current = True  # the states are those after the committed steps, as far as the next one left them
 
     def begin(self, saved: Callable[[], None] | None = None) -> None:
         """Begin with the states as they are now: at launch, or after a load, which ``saved`` repeats.
@@ -167,6 +179,8 @@ class Recovery:
                     self._go_back(plan, step, *losses[-1])
                 return attempt()
             except Exception as error:
+                if raised_by_body(error):
+                    raise
                 lost = self.backend.lost(LOSS_SECONDS if isinstance(error, LostProcessError) else PEER_SECONDS)
                 if not lost:
                     raise
@@ -192,7 +206,11 @@ class Recovery:
             self._begin_copy()
 
     def _begin_copy(self) -> None:
-        handle = self.backend.copy_states()
+        """Begin a copy; where a process is gone there is none, and the next step goes back to the copy before."""
+        try:
+            handle = self.backend.copy_states()
+        except LostProcessError:
+            return
         self._next_copy = Copy(dict(self.steps), lambda: self.backend.restore(handle)), handle
 
     def _adopt_next(self, wait: float) -> bool:
@@ -219,27 +237,33 @@ class Recovery:
         start = time.monotonic()
         self._next_copy = None
         self.generation += 1
-        self.backend.rebuild(lost, everything=self._copy.restore is None, wait=self.retries.wait)
-        if self._copy.restore is not None:
-            self._restore(self._copy.restore)
-        self.steps |= self._copy.steps
-        for entry in self._journal:
+        current, self._is_current = (plan, step) if self._is_current else None, False
+        unchanged = self.backend.rebuild(
+            lost, step=current, everything=self._copy.restore is None, wait=self.retries.wait
+        )
+        repeated = [] if unchanged else list(self._journal)
+        if not unchanged:
+            if self._copy.restore is not None:
+                self._restore(self._copy.restore)
+            self.steps |= self._copy.steps
+        for entry in repeated:
             entry.run(pickle.loads(entry.inputs))
+        self._is_current = True
         recovered = Recovered(
             lost=lost,
             plan=plan,
             step=step,
-            repeated_steps=len(self._journal),
+            repeated_steps=len(repeated),
             seconds=time.monotonic() - start,
             cause=_text(cause),
         )
         self.recoveries.append(recovered)
-        repeated = f", with {len(self._journal)} steps repeated" if self._journal else ""
+        again = f", with {len(repeated)} steps repeated" if repeated else ""
         warnings.warn(
             HfWarning(
                 "HF840",
                 f"step {step} of '{plan}' lost {named(lost)}; the run goes on after {recovered.seconds:.1f} s"
-                f"{repeated}: {recovered.cause}",
+                f"{again}: {recovered.cause}",
             ),
             stacklevel=2,
         )

@@ -11,10 +11,18 @@ from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import HfError
 from hfdsl.protocols.call import Call, seeded
 from hfdsl.protocols.collectives import Collectives
+from hfdsl.protocols.state import only_reads
 from hfdsl.protocols.worker import RankContext, current_rank
 from hfdsl.runtime.offloader import Offloader
 from hfdsl.runtime.role_errors import role_error
-from hfdsl.runtime.state_files import FlatState, StateWriter, load_worker, unflatten_state, worker_state
+from hfdsl.runtime.state_files import (
+    FlatState,
+    StateWriter,
+    keeps_state,
+    load_worker,
+    unflatten_state,
+    worker_state,
+)
 
 REMEMBERED_SAVES = 16
 """How many folders before the newest a process remembers, with the files that it wrote there."""
@@ -45,14 +53,15 @@ class RoleWorkers:
         self.offloader = Offloader(context.rank)
         self._deployment, self._context, self._seed, self._collectives = deployment, context, seed, collectives
         self._workers: dict[str, Any] = {}
+        self._keeps_state: dict[str, bool] = {}
         self._taken: dict[str, FlatState | None] = {}
         self._writers: dict[str, StateWriter] = {}
 
     def __getitem__(self, role: str) -> Any:
         return self._workers[role]
 
-    def construct(self, role: str) -> None:
-        """Build the worker of a role.
+    def construct(self, role: str) -> bool:
+        """Build the worker of a role; whether it keeps a state.
 
         Raises:
             RoleError: HF806 where its constructor raises.
@@ -66,6 +75,12 @@ class RoleWorkers:
             raise role_error(constructor, self._context.rank, None, error) from None
         self._workers[role] = worker
         self.offloader.built(role, worker)  # before the next worker needs the memory
+        self._keeps_state[role] = keeps_state(worker)
+        return self._keeps_state[role]
+
+    def may_change(self, role: str, method: str) -> bool:
+        """Whether a method may change a state of the role: it is not declared to read it alone."""
+        return self._keeps_state[role] and not only_reads(getattr(self._workers[role], method))
 
     def take_state(self, role: str, copies: bool) -> None:
         """Keep a worker's state for ``save`` or ``copy_states``; with ``copies`` it stays as it is while steps run.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -148,6 +149,16 @@ def has_state(role: str, worker: Any) -> bool:
             f"role '{role}' ({type(worker).__name__}) {why}, and a checkpoint needs both state() and load_state(state)",
         )
     return False
+
+
+def keeps_state(worker: Any) -> bool:
+    """Whether a worker has a state, kept in checkpoints or not: else a new one is what it is."""
+    optimizer = getattr(sys.modules.get("torch"), "optim", None)
+    return (
+        any(hasattr(worker, name) for name in ("state", "load_state"))
+        or any(methods_with(type(worker), kind) for kind in ("writes", "loads"))
+        or any(optimizer and isinstance(value, optimizer.Optimizer) for value in vars(worker).values())
+    )
 
 
 def worker_state(role: str, worker: Any, copies: bool) -> FlatState | None:

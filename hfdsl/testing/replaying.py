@@ -35,7 +35,7 @@ from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.protocols.call import Call, in_call, seeded
 from hfdsl.protocols.collectives import AxisGroup, copied
-from hfdsl.protocols.state import effects_of
+from hfdsl.protocols.state import only_reads
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.recording import (
     ARGUMENTS,
@@ -182,10 +182,10 @@ def _worker(folder: Path, plan: Plan, step: Step, rank: int, seed: int, tape: _T
 def _earlier(folder: Path, plan: Plan, step: Step, rank: int) -> Iterator[Step]:
     """The calls of the same worker before this one that may have changed it."""
     for earlier in plan.steps:
-        if earlier.node < step.node and earlier.role == step.role and rank in earlier.ranks:
-            kinds = {effect.kind for effect in effects_of(earlier.signature.body)}
-            if kinds not in ({"reads"}, {"exports"}) and (call_folder(folder, earlier.label, rank) / RESULT).exists():
-                yield earlier
+        is_before = earlier.node < step.node and earlier.role == step.role and rank in earlier.ranks
+        changes = is_before and not only_reads(earlier.signature.body)
+        if changes and (call_folder(folder, earlier.label, rank) / RESULT).exists():
+            yield earlier
 
 
 def _called(
