@@ -21,6 +21,13 @@ DESCRIPTION = "Check, plan, draw and run typed dataflows for reinforcement-learn
 STEPPING = ("run", "train", "replay")
 
 EPILOG = """\
+examples:
+  hfdsl check train.py --set B=96             every mistake that can be known before launch
+  hfdsl check --from verl run.sh              the same for a script of verl, TRL, NeMo-RL or OpenRLHF
+  hfdsl plan train.py                         what runs where, and which bytes move
+  hfdsl train experiment.toml                 train; 'hfdsl check experiment.toml' first
+  hfdsl explain HF310                         the rule of a code, with a wrong and a right program
+
 TARGET is path/to/file.py:attribute or package.module:attribute, or the TOML file of a run. The attribute is an
 hf.Experiment, a function under @hf.dataflow, or a function without parameters that returns one; it may be omitted
 if the module has only one.
@@ -35,7 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["explain", "HF999"])
     2
     """
-    arguments = _arguments(list(sys.argv[1:] if argv is None else argv))
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
+        output.say(_parser().format_help().rstrip(), file=sys.stderr)
+        return output.USAGE
+    arguments = _arguments(words)
     # The steps of a run are the program's own: what they print belongs to the people who watch it. A server speaks on
     # stdout itself.
     if arguments.name == "mcp" or (arguments.name in STEPPING and arguments.format == "human"):
@@ -50,7 +61,10 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     if "--" in words and any(word.partition("=")[0] == "--from" for word in words[: words.index("--")]):
         place = words.index("--")
         words, behind = words[:place], words[place + 1 :]
-    arguments = _parser().parse_args(words)
+    parser = _parser()
+    arguments = parser.parse_args(words)
+    if arguments.name is None:
+        parser.error("name a command; 'hfdsl --help' lists them")
     arguments.arguments = shlex.join(behind)
     return arguments
 
@@ -87,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="hfdsl", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"hfdsl {hfdsl.__version__}")
-    subparsers = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="name", title="commands", metavar="COMMAND")
 
     form = argparse.ArgumentParser(add_help=False)
     form.add_argument("--format", choices=["human", "json"], default="human", help="for people or machines")
@@ -103,7 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     target.add_argument("target", metavar="TARGET", help="file.py:attribute or package.module:attribute")
 
     def command(name: str, summary: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        added = subparsers.add_parser(name, help=summary, description=summary.capitalize() + ".", parents=parents)
+        added = subparsers.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", parents=parents
+        )
         added.set_defaults(command=getattr(commands, name))
         return added
 
@@ -154,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
         help="with --predict: seconds from the end of a call to the start of the next",
     )
 
-    simulate = command("simulate", "print how long steps would take with one lag of the queues or another", target)
+    simulate = command("simulate", "print how long steps take with each lag of the queues", target)
     simulate.add_argument(
         "--seconds", metavar="FILE", required=True, help="a trace of a run, or a TOML file with [seconds]"
     )
@@ -191,7 +207,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _of_machine(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:
     """The commands without a target."""
-    mcp = command("mcp", "serve check, explain, requires, plan and draw to coding agents, over stdin and stdout")
+    mcp = command("mcp", "serve check, plan and other tools to coding agents (MCP)")
+    mcp.description = (
+        "Serve the tools check, explain, requires, plan and draw to coding agents, by the Model Context Protocol over "
+        "stdin and stdout. All but explain execute the Python file that they are asked about."
+    )
     mcp.set_defaults(format="human")
     mcp.add_argument(
         "--folder", metavar="FOLDER", help="where targets are found and patches apply (default: the current folder)"
@@ -207,11 +227,11 @@ def _of_machine(command: Callable[..., argparse.ArgumentParser], form: argparse.
 
 def _of_other_libraries(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:
     """The commands that are mostly about configurations of other libraries."""
-    explain = command("explain", "print the rule of a code, list all codes, or explain a run of another library", form)
+    explain = command("explain", "print the rule of a code, or list all codes", form)
     explain.add_argument("code", nargs="?", metavar="CODE", help="such as HF310; with --from, a configuration")
     _of_libraries(explain)
 
-    convert = command("convert", "write a run of another library as the TOML file of a run of hfdsl", form)
+    convert = command("convert", "write a run of another library as a TOML file of hfdsl", form)
     convert.add_argument("target", metavar="TARGET", help="a script, YAML file or folder")
     _of_libraries(convert, required=True)
     convert.add_argument("-o", "--output", metavar="FILE", help="where the TOML file goes (default: stdout)")
@@ -259,7 +279,7 @@ def _of_runs(
         help="with --resume: continue although these are not what they were; --set accepts its field; repeatable",
     )
 
-    schema = command("schema", "write the JSON schema of a configuration, for an editor's TOML plugin", form)
+    schema = command("schema", "write the JSON schema of a configuration, for editors", form)
     schema.add_argument(
         "subject",
         metavar="ALGORITHM|FILE",
@@ -267,12 +287,12 @@ def _of_runs(
     )
     schema.add_argument("-o", "--output", metavar="FILE", help="where the schema goes (default: stdout)")
 
-    diff = command("diff", "list in what two programs, or the configurations of two runs, differ", form, sizes)
+    diff = command("diff", "list how two programs or two runs differ", form, sizes)
     diff.add_argument("first", metavar="A", help="a target as of check, the folder of a run, or a TOML file")
     diff.add_argument("second", metavar="B", help="another one")
     diff.add_argument("--cluster", metavar="FILE", help="a TOML file that describes the nodes, for both programs")
 
-    export = command("export", "save a model from a run's last checkpoint, in the format of transformers", form)
+    export = command("export", "save a trained model in the format of transformers", form)
     export.add_argument("run", metavar="RUN", help="the folder of a run")
     export.add_argument("-o", "--output", metavar="FOLDER", required=True, help="where the model goes")
     export.add_argument("--role", metavar="ROLE", help="whose model (default: actor, or the only role that learned)")

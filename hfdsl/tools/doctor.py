@@ -22,11 +22,11 @@ from hfdsl.tools.canary import CHECKERS
 from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json
 
 PACKAGES = {
-    "torch": "run",
-    "ray": "run on a cluster",
-    "numpy": "run on a cluster",
-    "transformers": "run the examples",
-    "matplotlib": "draw SVG and PNG",
+    "torch": "run (extra ray)",
+    "ray": "run on a cluster (extra ray)",
+    "numpy": "run on a cluster (extra ray)",
+    "transformers": "run the ready roles (extra rl)",
+    "matplotlib": "draw PNG (extra draw)",
 }
 """The optional packages, and what they are needed for."""
 
