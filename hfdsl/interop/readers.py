@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module
+from importlib.util import find_spec
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.spans import Span
@@ -76,6 +77,10 @@ def unknown_version(library: Library, given: str, place: Span) -> Finding | None
 
 
 def _installed(name: str) -> str:
+    if find_spec(name.replace("-", "_")) is None:
+        return ""
+    from importlib import metadata  # late: it takes longer than most checks
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hfdsl.graph.spans import Span
 from hfdsl.interop.hydra import read_arguments
@@ -15,8 +16,10 @@ from hfdsl.interop.nemo_rl.units import IGNORE_ACCURACY
 from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.settings import Configuration, Setting
 from hfdsl.interop.shell_text import Items, TextPiece, WordText, holes, text_of
-from hfdsl.interop.shell_values import Launch, read_script, read_words
 from hfdsl.interop.text import ReadError, SourceText, Unread, read_source
+
+if TYPE_CHECKING:
+    from hfdsl.interop.shell_values import Launch
 
 PROGRAMS = ("run_grpo.py", "run_vlm_grpo.py", "run_grpo_nemo_gym.py", "run_grpo_sliding_puzzle.py", "run_grpo_math.py")
 OTHER_PROGRAMS = ("run_sft.py", "run_dpo.py", "run_rm.py", "run_ppo.py", "run_distillation.py", "run_eval.py",
@@ -34,7 +37,11 @@ def read(inputs: Inputs) -> list[RunReading]:
     """
     path = Path(inputs.path)
     if path.suffix in (".yaml", ".yml"):
-        words = read_words(inputs.arguments) if inputs.arguments is not None else ()
+        words: Items = ()
+        if inputs.arguments is not None:
+            from hfdsl.interop.shell_values import read_words  # late: a file needs no reader of shells
+
+            words = read_words(inputs.arguments)
         return [_in(inputs.environment or {}, _composed(path, words, Span(str(path), 1)))]
     return from_script(read_source(path), inputs)
 
@@ -45,6 +52,8 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     Raises:
         ReadError: HF970 where it starts none.
     """
+    from hfdsl.interop.shell_values import read_script  # late, as in read
+
     script = read_script(source, inputs.arguments, inputs.environment)
     readings, others = list[RunReading](), list[str]()
     for launch in script.launches:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 from hfdsl.protocols.queueing import Late
-from hfdsl.protocols.worker import Worker
 from hfdsl.rl.fields import Count, NonNegative, Share, check_fields
 from hfdsl.rl.kl import AdaptiveKL, FixedKL
 from hfdsl.rl.losses import CISPO, DPO, BradleyTerry, Clip, ClippedValue, Reinforce, SequenceClip
@@ -26,7 +25,6 @@ from hfdsl.rl.workers.config import (
     SamplerConfig,
     VerifierConfig,
 )
-from hfdsl.rl.workers.kl_penalty import KLPenalty
 
 AnyReward: TypeAlias = RewardConfig | VerifierConfig | JudgeConfig
 """The table of a reward, which is that of the class that ``roles.reward`` names."""
@@ -552,6 +550,3 @@ READY_OPTIONS: Mapping[str, type] = {
     if _defaults(kind, "options") is not None
 }
 """The classes of their options, by what ``algorithm`` or ``update.algorithm`` names."""
-
-READY_ARGUMENTS: Mapping[type[Worker], type] = {KLPenalty: KLPenaltyArguments}
-"""The tables of ready roles whose constructor does not take a dataclass."""

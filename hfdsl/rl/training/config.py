@@ -32,7 +32,6 @@ from hfdsl.protocols.worker import Worker
 from hfdsl.rl import workers
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.training import tables
-from hfdsl.rl.training.algorithms import READY, READY_ARGUMENTS, READY_OPTIONS
 from hfdsl.rl.training.changes import RenameField, SetField
 from hfdsl.rl.training.feeds import run_feed
 from hfdsl.rl.training.places import CallPlace, Places
@@ -41,6 +40,10 @@ from hfdsl.rl.training.run_config import RunConfig, UpdateConfig
 from hfdsl.rl.training.schedules import with_total_steps
 from hfdsl.rl.training.typed import NONE, build, hints, is_dataclass_type, required
 from hfdsl.types.batches import closest, nearest
+
+READY_ROOM = "hfdsl.rl.dataflows."
+"""How the names of ready dataflows begin: only these need ``hfdsl.rl.training.algorithms``, whose many classes take a
+twentieth of a second."""
 
 READY_ROLES = tuple(f"hfdsl.rl.workers:{name}" for name in workers.__all__ if not name.endswith("Config"))
 """The ready role classes, as a configuration names them."""
@@ -209,6 +212,8 @@ def _found(find: Find, text: str, field_name: str) -> Any:
     try:
         return find(text)
     except ConfigError as error:
+        from hfdsl.rl.training.algorithms import READY
+
         near = near_target(text, (*READY, *READY_ROLES))
         changes = () if near is None else (SetField(field_name, near),)
         raise ConfigError("HF901", f"'{field_name}': {error.message}", field_name, changes=changes) from None
@@ -230,6 +235,24 @@ class NamedParts:
     roles: Mapping[str, type[Worker]]
 
 
+def _ready(algorithm: str) -> type[RunConfig] | None:
+    """The configuration that is written down for an algorithm."""
+    if not algorithm.startswith(READY_ROOM):
+        return None
+    from hfdsl.rl.training.algorithms import READY
+
+    return READY.get(algorithm)
+
+
+def _ready_options(algorithm: str) -> type | None:
+    """The options that are written down for it, or for an update."""
+    if not algorithm.startswith(READY_ROOM):
+        return None
+    from hfdsl.rl.training.algorithms import READY_OPTIONS
+
+    return READY_OPTIONS.get(algorithm)
+
+
 def read_names(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> tuple[NamedParts, list[str]]:
     """The dataflows and roles that a table names, and the changes that are still to be made.
 
@@ -242,7 +265,7 @@ def read_names(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> 
     table = tables.with_changes(table, RunConfig, naming)
     if not isinstance(table.get("algorithm"), str):
         raise ConfigError("HF901", "'algorithm' (str) is missing: a dataflow, as 'module:name'", "algorithm")
-    ready = READY.get(table["algorithm"])
+    ready = _ready(table["algorithm"])
     named, update = _Named.find(find, table["algorithm"], "algorithm"), None
     if isinstance(update_name := _entry(table.get("update"), "algorithm"), str):
         update = _Named.find(find, update_name, "update.algorithm")
@@ -331,7 +354,7 @@ class _Named:
         target = _found(find, text, field)
         if not callable(target):
             raise ConfigError("HF901", f"'{field}': {target!r} is no dataflow, and no function that makes one", field)
-        return cls(field, target, READY_OPTIONS.get(text) or cls._options(target))
+        return cls(field, target, _ready_options(text) or cls._options(target))
 
     @staticmethod
     def _options(target: Any) -> type | None:
@@ -447,8 +470,10 @@ def _classes_in(kind: type, name: str) -> list[type]:
 
 def _configured_by(name: str, role: type[Worker]) -> type | None:
     """The class of a role's table: the dataclass that its constructor takes, or one of its several parameters."""
-    if role in READY_ARGUMENTS:
-        return READY_ARGUMENTS[role]
+    if role is workers.KLPenalty:
+        from hfdsl.rl.training.algorithms import KLPenaltyArguments
+
+        return KLPenaltyArguments
     parameters = _parameters(role)
     if not parameters:
         return None
