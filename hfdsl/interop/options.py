@@ -30,16 +30,16 @@ def read_options(words: Sequence[WordText], place: Span, *, dashes: bool = True)
     """
     settings, positional, unread = list[Setting](), list[WordText](), list[Unread]()
     values = list[WordText]()
-    head: WordText | None = None
+    head: _Option | None = None
 
     def finish() -> None:
         if head is not None:
             settings.append(_setting(head, values, place, dashes=dashes))
 
     for word in words:
-        if _is_option(word):
+        if (option := _option(word)) is not None:
             finish()
-            head, values = word, []
+            head, values = option, []
         elif text_of(word) is None and not isinstance(word[0], TextPiece) and (head is None or values):
             unread.append(Unread(f"arguments that are not known: {holes(word)}", span_of(word, place)))
         elif head is None:
@@ -50,23 +50,32 @@ def read_options(words: Sequence[WordText], place: Span, *, dashes: bool = True)
     return CommandOptions(tuple(settings), tuple(positional), tuple(unread))
 
 
-def _is_option(word: WordText) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A word that names an option: the text with which it begins, and the rest of it."""
+
+    first: TextPiece
+    rest: WordText
+
+
+def _option(word: WordText) -> _Option | None:
     first = word[0] if word else None
-    return isinstance(first, TextPiece) and first.text.startswith("--") and len(first.text) > 2
+    if isinstance(first, TextPiece) and first.text.startswith("--") and len(first.text) > 2:
+        return _Option(first, word[1:])
+    return None
 
 
-def _setting(head: WordText, values: Sequence[WordText], place: Span, *, dashes: bool) -> Setting:
+def _setting(option: _Option, values: Sequence[WordText], place: Span, *, dashes: bool) -> Setting:
     """The setting of an option with its values."""
-    first = head[0]
-    assert isinstance(first, TextPiece)  # noqa: S101  # an option begins with its name
+    first, head = option.first, (option.first, *option.rest)
     name, equals, rest = first.text[2:].partition("=")
     key = name.replace("-", "_") if dashes else name
     span = span_of(head, place)
     if equals:
         cut = len(first.text) - len(rest)
         inner = replace(first, text=rest, start=first.start + cut if first.written else first.start)
-        values = [(inner, *head[1:])]
-    elif len(head) > 1:
+        values = [(inner, *option.rest)]
+    elif option.rest:
         return Setting(key=key, value=None, span=span, value_span=span, unknown=holes(head) or "a name with parts")
     unknown = [word for word in values if text_of(word) is None]
     if unknown:

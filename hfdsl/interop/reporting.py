@@ -43,17 +43,29 @@ class Judged:
 
 def judge(configuration: Configuration, rules: Sequence[Rule]) -> Judged:
     """Ask every rule. One that meets a value that is not known says nothing from there on."""
-    problems, left = list[tuple[Rule, Problem]](), list[Unread]()
+    problems, left = list[tuple[Rule, Problem]](), dict[Unread, list[str]]()
     for rule in rules:
         try:
             for problem in rule(configuration):
                 problems.append((rule, problem))  # those before a value that is not known stay
         except NotKnown as error:
             topic = (rule.__doc__ or rule.__name__).split("\n", maxsplit=1)[0].rstrip(".")
-            left.append(Unread(f"{topic}: '{error.key}' is not known: {error.reason}", error.span))
+            reason = Unread(f"'{error.key}' is not known: {error.reason}", error.span)
+            left.setdefault(reason, []).append(topic)
     arithmetic = [rule for rule, problem in problems if problem.repairs]
     repairs = Repairs(configuration, rules, frozenset(rule for rule, _ in problems), frozenset(arithmetic))
-    return Judged(tuple(repairs.helped(rule, problem) for rule, problem in problems), tuple(left))
+    not_judged = tuple(replace(why, reason=f"{_together(topics)}: {why.reason}") for why, topics in left.items())
+    return Judged(tuple(repairs.helped(rule, problem) for rule, problem in problems), not_judged)
+
+
+def _together(topics: Sequence[str]) -> str:
+    """What rules are about that stop at one value: the first, and how many more there are.
+
+    >>> _together(["Sizes are positive"]), _together(["Rows divide", "Ranks train equally", "Samples are used"])
+    ('Sizes are positive', 'Rows divide, and 2 more rules')
+    """
+    more = len(topics) - 1
+    return topics[0] if not more else f"{topics[0]}, and {more} more rule{'s' if more > 1 else ''}"
 
 
 @dataclass(frozen=True)

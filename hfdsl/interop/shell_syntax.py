@@ -270,16 +270,16 @@ class _Parser(WordParser):
             if not self._word_follows():
                 break
             takes_names = bool(words) and words[0].plain in DECLARING
-            if (not words or takes_names) and _ASSIGNMENT.match(self._text, self._position):
-                assignments.append(self._assignment())
+            match = _ASSIGNMENT.match(self._text, self._position) if not words or takes_names else None
+            if match is not None:
+                assignments.append(self._assignment(match))
             else:
                 words.append(self.word())
         return Command(tuple(assignments), tuple(words), start, self._position)
 
-    def _assignment(self) -> Assignment:
+    def _assignment(self, match: re.Match[str]) -> Assignment:
+        """The assignment that begins with a name and an equals sign."""
         start = self._position
-        match = _ASSIGNMENT.match(self._text, start)
-        assert match is not None  # noqa: S101  # the caller has looked
         self._position = match.end()
         append, indexed = bool(match[3]), match[2] is not None
         if not self._ahead("("):

@@ -204,6 +204,13 @@ def test_values_that_only_a_run_knows_are_not_judged() -> None:
     assert not any("reward" in text.partition(": ")[2] for text in result.coverage.not_judged)
 
 
+def test_rules_that_stop_at_one_value_are_one_line() -> None:
+    lines = report(command(rollout__batch_size="$(nproc)")).coverage.not_judged
+    of_rules = [line for line in lines if "'rollout.batch_size' is not known" in line]
+    assert len(of_rules) == 1
+    assert "more rules: " in of_rules[0]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
