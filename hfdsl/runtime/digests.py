@@ -83,50 +83,77 @@ def digests(pieces: Iterable[tuple[str, HeldPart]], dtypes: Mapping[str, str] | 
     >>> [digest.value for digest in digests([("x", HeldPart(torch.zeros(2, 2)))])]
     [0]
     """
-    places, sums = list[tuple[str, Box, str]](), list[int | torch.Tensor]()
+    places, sums, on_devices = list[tuple[str, Box, str]](), dict[int, int](), DeviceSums()
     with torch.no_grad():
-        for name, piece in pieces:
+        for index, (name, piece) in enumerate(pieces):
             dtype = getattr(torch, dtypes[name]) if dtypes and name in dtypes else piece.tensor.dtype
-            tensor = piece.tensor.detach().to(dtype)
+            tensor, offset = piece.tensor.detach().to(dtype), [start for start, _ in piece.box]
             places.append((name, piece.box, str(dtype).removeprefix("torch.")))
-            sums.append(_digest(tensor, [start for start, _ in piece.box]))
-    return tuple(Digest(*place, value % MODULUS) for place, value in zip(places, _fetched(sums), strict=True))
+            if not tensor.numel():
+                sums[index] = 0
+                continue
+            words = as_words(tensor, offset)
+            starts = (*offset[:-1], offset[-1] * tensor.element_size() // WORD_BYTES) if offset else (0,)
+            if words.device.type == "cpu":
+                sums[index] = host_digest(words, starts)
+            else:
+                on_devices.add(index, words, starts)
+        sums |= on_devices.digests()
+    return tuple(Digest(*place, sums[index] % MODULUS) for index, place in enumerate(places))
 
 
-def _fetched(sums: Sequence[int | torch.Tensor]) -> list[int]:
-    """The numbers, with one wait for each device."""
-    values = {index: value for index, value in enumerate(sums) if isinstance(value, int)}
-    tensors = {index: value for index, value in enumerate(sums) if isinstance(value, torch.Tensor)}
-    for device in {total.device for total in tensors.values()}:
-        there = {index: total for index, total in tensors.items() if total.device == device}
-        values |= zip(there, torch.stack(list(there.values())).tolist(), strict=True)
-    return [values[index] for index in range(len(sums))]
+def host_digest(words: torch.Tensor, starts: Sequence[int]) -> int:
+    """The digest of a part, in words of the host, whose indices begin at ``starts``."""
+    rows, columns = _both_sums(words.view(-1, words.shape[-1]).numpy())
+    total = int(np.dot(columns, _factors(starts[-1], len(columns), last=True)))
+    sums = rows.reshape(words.shape[:-1])
+    for dim in range(sums.ndim):
+        along = sums.sum(axis=tuple(other for other in range(sums.ndim) if other != dim))
+        total += int(np.dot(along, _factors(starts[dim], len(along), dim)))
+    return total
 
 
-def _digest(tensor: torch.Tensor, offset: Sequence[int]) -> int | torch.Tensor:
-    """The digest of a part that begins at ``offset``: a number, or i64[] on a GPU."""
-    if not tensor.numel():
-        return 0
-    words = _words(tensor, offset)
-    starts = [*offset[:-1], offset[-1] * tensor.element_size() // WORD_BYTES] if offset else [0]
-    if words.device.type == "cpu":
-        rows, columns = _both_sums(words.view(-1, words.shape[-1]).numpy())
-        total = int(np.dot(columns, _factors(starts[-1], len(columns), last=True)))
-        sums = rows.reshape(words.shape[:-1])
-        for dim in range(sums.ndim):
-            along = sums.sum(axis=tuple(other for other in range(sums.ndim) if other != dim))
-            total += int(np.dot(along, _factors(starts[dim], len(along), dim)))
-        return total
-    others = list(range(words.dim() - 1))
-    on_device = (words.sum(others) if others else words) * _on(words.device, starts[-1], words.shape[-1], last=True)
-    result, inner = on_device.sum(), words.sum(-1)
-    for dim in others:
-        along_dim = inner.sum([other for other in others if other != dim]) if len(others) > 1 else inner
-        result += (along_dim * _on(words.device, starts[dim], len(along_dim), dim)).sum()
-    return result
+class DeviceSums:
+    """The same for parts on a GPU, where a call of a kernel takes as long as it takes to read megabytes.
+
+    So a part is read by two kernels, for the sums of its rows and of its columns. Factors come in for all parts of a
+    shape at once, and the numbers leave the device together.
+    """
+
+    def __init__(self) -> None:
+        self._alike: dict[tuple[torch.device, tuple[int, ...], torch.Size], dict[int, list[torch.Tensor]]] = {}
+
+    def add(self, index: int, words: torch.Tensor, starts: tuple[int, ...]) -> None:
+        """Sum the words of a part, whose indices begin at ``starts``."""
+        outer = list(range(words.dim() - 1))
+        sums = [words.sum(outer) if outer else words]
+        rows = words.sum(-1) if outer else words
+        for dim in outer:
+            others = [other for other in outer if other != dim]
+            sums.append(rows.sum(others) if others else rows)
+        self._alike.setdefault((words.device, starts, words.shape), {})[index] = sums
+
+    def digests(self) -> dict[int, int]:
+        """Their digests, by index; each device is waited for once."""
+        numbers: dict[torch.device, tuple[list[int], list[torch.Tensor]]] = {}
+        for (device, starts, _), parts in self._alike.items():
+            total = torch.zeros(len(parts), dtype=torch.int64, device=device)
+            for number, sums in enumerate(zip(*parts.values(), strict=True)):
+                dim, last = (len(starts) - 1, True) if number == 0 else (number - 1, False)
+                along = torch.stack(sums)
+                factors = _on(device, starts[dim], along.shape[1], 0 if last else dim, last=last)
+                total += (along * factors).sum(1)
+            indices, totals = numbers.setdefault(device, ([], []))
+            indices += parts
+            totals.append(total)
+        return {
+            index: value
+            for indices, totals in numbers.values()
+            for index, value in zip(indices, torch.cat(totals).tolist(), strict=True)
+        }
 
 
-def _words(tensor: torch.Tensor, offset: Sequence[int]) -> torch.Tensor:
+def as_words(tensor: torch.Tensor, offset: Sequence[int]) -> torch.Tensor:
     """The bits of a part as words, i64[..., W], which begin where words of the whole do."""
     lanes = WORD_BYTES // min(tensor.element_size(), WORD_BYTES)
     flat = tensor.reshape(1) if not tensor.dim() else tensor

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import HfWarning, ResourceError, SyncError
-from hfdsl.runtime.digests import HeldPart, digests
+from hfdsl.runtime.digests import DeviceSums, HeldPart, as_words, digests
 from hfdsl.runtime.verification import VerifiedSync, compare
 from tests.runtime.dying_programs import FOLDER, death
 from tests.runtime.verified_programs import B, Dying, Engine, Renaming, Rows, Trainer, learned, synced
@@ -74,6 +74,21 @@ def test_a_part_that_differs_on_one_rank_is_found_there(data: st.DataObject) -> 
     assert error.value.code == "HF771"
     assert (error.value.role, error.value.parameter) == ("engine", "x")
     assert rank in error.value.ranks
+
+
+@given(st.data())
+def test_devices_add_up_to_the_same_numbers(data: st.DataObject) -> None:
+    """What a GPU would compute, on the CPU: parts of unlike shapes, and several of one shape."""
+    sums, expected = DeviceSums(), dict[int, int]()
+    for index in range(data.draw(st.integers(1, 6))):
+        part = data.draw(weights())
+        offset = data.draw(st.lists(st.integers(0, 3), min_size=part.dim(), max_size=part.dim()))
+        [digest] = digests([("x", HeldPart(part, tuple(offset)))])
+        lanes = 8 // part.element_size()
+        starts = (*offset[:-1], offset[-1] // lanes) if offset else (0,)
+        sums.add(index, as_words(part, offset), starts)
+        expected[index] = digest.value
+    assert {index: value % 2**64 for index, value in sums.digests().items()} == expected
 
 
 @given(st.data())
