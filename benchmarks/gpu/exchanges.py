@@ -6,6 +6,7 @@ sync is a broadcast; where its layout says that it has them in two halves, the s
 
 from __future__ import annotations
 
+import argparse
 import logging
 import multiprocessing
 import statistics
@@ -199,9 +200,9 @@ def row(shown: bool, model: str, way: str, received: int, taken: float, more: st
 # -- by schedule -------------------------------------------------------------------------------------------------------
 
 WAYS = {
-    "exchange, broadcast": (Replicas(), True),
-    "exchange, piece by piece": (Halves(), True),
-    "object store": (Halves(), False),
+    "broadcast": (Replicas(), True),
+    "pieces": (Halves(), True),
+    "store": (Halves(), False),
 }
 """The layouts of trainers, and whether the sync goes without the store."""
 
@@ -209,7 +210,7 @@ STORED_BYTES = 4 * 2**30
 """The most bytes that are sent through the object store."""
 
 
-def by_schedule(name: str, way: str, times: int) -> None:
+def by_schedule(name: str, way: str, times: int, bucket_bytes: int) -> None:
     """Steps that sync and do nothing else, without digests and with them."""
     size, (layout, direct) = SIZES[name], WAYS[way]
     pools = [hf.ResourcePool([1], use_gpu=GPUS) for _ in range(2)]
@@ -217,14 +218,14 @@ def by_schedule(name: str, way: str, times: int) -> None:
         trainer=hf.place(Trainer, size, layout, filled=True, pool=pools[0]),
         engine=hf.place(Engine, size, Replicas(), filled=False, pool=pools[1]),
     )
-    plan = synced.compile(deployment, optimize=hf.Optimize(direct=direct))
+    plan = synced.compile(deployment, optimize=hf.Optimize(direct=direct, bucket_bytes=bucket_bytes))
     (sync,) = plan.syncs
     with plan.launch("ray", deadline=120) as running:
         taken = seconds(running.step, times, lambda: None)
         (sent,), (loaded,) = running.step()
         planned, had = (sync.peak - sync.needed) / MiB, f"{sent / MiB:.0f} and {loaded / MiB:.0f} MiB"
         memory = f"beside the weights {had}, planned {planned:.0f}"
-        row(True, name, way, size.bytes, taken, memory if GPUS and direct else "")
+        row(True, name, f"hf.sync, {way}", size.bytes, taken, memory if GPUS and direct else "")
         verified = running.verify("policy")
         if not verified.compared:
             raise RuntimeError(f"not compared: {verified.skipped}")
@@ -239,9 +240,9 @@ def by_schedule(name: str, way: str, times: int) -> None:
             row(True, name, "  with digests on both sides", size.bytes, checked, cost)
 
 
-def compare(names: list[str], ways: list[str], port: int, times: int, limit: float) -> None:
-    """Print each row as it is measured; none begins after ``limit`` seconds."""
-    start = time.perf_counter()
+def compare(arguments: argparse.Namespace, port: int) -> None:
+    """Print each row as it is measured; none begins after ``arguments.seconds``."""
+    start, names, times, limit = time.perf_counter(), arguments.models, arguments.times, arguments.seconds
     context = multiprocessing.get_context("spawn")
     ranks = [context.Process(target=by_hand, args=(rank, port, names, times)) for rank in range(2)]
     for process in ranks:
@@ -252,7 +253,7 @@ def compare(names: list[str], ways: list[str], port: int, times: int, limit: flo
             print("by hand: not done in time", flush=True)
             process.kill()
     ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    for way in ways:
+    for way in arguments.ways:
         for name in ["empty", *names]:
             if not WAYS[way][1] and SIZES[name].bytes > STORED_BYTES:
                 print(f"{name}, {way}: left out, it takes minutes", flush=True)
@@ -261,7 +262,7 @@ def compare(names: list[str], ways: list[str], port: int, times: int, limit: flo
                 print(f"{name}, {way}: left out, {limit:.0f} s have passed", flush=True)
                 continue
             try:
-                by_schedule(name, way, times if WAYS[way][1] else 1)
+                by_schedule(name, way, times if WAYS[way][1] else 1, arguments.bucket * MiB)
             except Exception as error:  # noqa: BLE001  # the other rows are worth having
                 print(f"{name}, {way}: {type(error).__name__}: {error}", flush=True)
     ray.shutdown()

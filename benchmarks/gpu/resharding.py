@@ -167,6 +167,9 @@ def main() -> None:
     parser.add_argument("--store", action="store_true", help="digests: send weights through the object store")
     parser.add_argument("--models", nargs="+", default=["1.3B", "7B"] if GPUS else ["small"], choices=SIZES)
     parser.add_argument("--ways", nargs="+", default=[*WAYS], choices=WAYS, help="exchange: which syncs are measured")
+    parser.add_argument(
+        "--bucket", type=int, default=hf.Optimize().bucket_bytes // MiB, help="exchange: bucket_bytes, in MiB"
+    )
     parser.add_argument("--seconds", type=float, default=190, help="exchange: no row begins after them")
     arguments = parser.parse_args()
     if arguments.what == "digests":
@@ -176,7 +179,7 @@ def main() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     if arguments.what == "exchange":
-        compare(arguments.models, arguments.ways, port, arguments.times, arguments.seconds)
+        compare(arguments, port)
         return
     context = multiprocessing.get_context("spawn")
     ranks = [context.Process(target=in_place, args=(rank, arguments, port)) for rank in range(RANKS)]

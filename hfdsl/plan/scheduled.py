@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from hfdsl.plan.resharding import Schedule
 from hfdsl.protocols.layouts import Layout
@@ -47,6 +48,11 @@ class ScheduledSync:
     def column(self, target: int) -> str:
         """The column with the parts for a target rank."""
         return f"{WEIGHTS_FOR}{self.load} {target}"
+
+    @cached_property
+    def places(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Where ranks keep each parameter locally, by side and rank: filled in runs, the same in each."""
+        return {}
 
     @property
     def moved_bytes(self) -> int:

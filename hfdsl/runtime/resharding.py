@@ -30,7 +30,11 @@ Parts: TypeAlias = dict[str, dict[Box, torch.Tensor]]
 """The parts of each parameter, by where they are in the whole."""
 
 
-def local_boxes(boxes: Iterable[Box]) -> tuple[tuple[int, ...], dict[Box, Box]]:
+LocalPlaces: TypeAlias = tuple[tuple[int, ...], dict[Box, Box]]
+"""The shape of a local tensor, and where in it each of its boxes is."""
+
+
+def local_boxes(boxes: Iterable[Box]) -> LocalPlaces:
     """The shape of a local tensor that holds these boxes one after the other, and where in it each is.
 
     >>> local_boxes([((0, 2), (0, 3)), ((4, 6), (0, 3))])
@@ -82,7 +86,9 @@ def exported_weights(sync: ScheduledSync, rank: int, values: Any, label: str) ->
     Raises:
         SyncError: HF773 where it is no dict of tensors.
     """
-    return LocalWeights(sync.source_layout, sync.schedule.source_mesh, rank, values, ("HF773", label, "returned"))
+    places = sync.places.setdefault(("exports", rank), {})
+    blame = "HF773", label, "returned"
+    return LocalWeights(sync.source_layout, sync.schedule.source_mesh, rank, values, blame, places)
 
 
 def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> LocalWeights:
@@ -91,17 +97,28 @@ def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> L
     Raises:
         SyncError: HF774 where it is no dict of tensors.
     """
-    return LocalWeights(sync.target_layout, sync.schedule.target_mesh, rank, values, ("HF774", label, "loads into"))
+    places = sync.places.setdefault(("loads", rank), {})
+    blame = "HF774", label, "loads into"
+    return LocalWeights(sync.target_layout, sync.schedule.target_mesh, rank, values, blame, places)
 
 
 class LocalWeights:
     """The weights of a rank in its own memory, of which boxes of the full parameters are parts.
 
-    ``blame`` is the code, the call and the verb of the error where it has others than its layout says.
+    ``blame`` is the code, the call and the verb of the error where it has others than its layout says. ``places`` keeps
+    what the layout says of each parameter, which is the same in every sync.
     """
 
-    def __init__(self, layout: Layout, mesh: Mesh, rank: int, values: Any, blame: tuple[str, str, str]) -> None:
-        self.rank, self._layout, self._mesh, self._blame = rank, layout, mesh, blame
+    def __init__(
+        self,
+        layout: Layout,
+        mesh: Mesh,
+        rank: int,
+        values: Any,
+        blame: tuple[str, str, str],
+        places: dict[str, LocalPlaces],
+    ) -> None:
+        self.rank, self._layout, self._mesh, self._blame, self._places = rank, layout, mesh, blame, places
         pieces = pieces_of(values)
         if pieces is None:
             raise self._other("something else than a dict of tensors by name")
@@ -129,6 +146,8 @@ class LocalWeights:
         if name not in self._boxes:
             self._boxes[name] = list(self._held(parameter, name))
         for held, tensor in self._boxes[name]:
+            if held == box:
+                return tensor
             if intersection(held, box) == box:
                 return tensor[
                     tuple(
@@ -142,20 +161,21 @@ class LocalWeights:
         if name not in self._pieces:
             raise self._other(f"no '{name}'")
         piece = self._pieces[name]
-        boxes = self._layout.boxes(parameter, self._mesh, self.rank)
-        shape, placed = local_boxes(boxes)
-        # What has the layout's shape has its order, too, even where that is the shape of the whole.
-        by_layout = piece.offset is None and tuple(piece.tensor.shape) == shape
-        if not by_layout and (piece.offset is not None or tuple(piece.tensor.shape) == parameter.shape):
-            if intersection(piece.box, whole(parameter.shape)) != piece.box:
-                raise self._other(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
-            yield piece.box, piece.tensor
-            return
-        if not by_layout:
-            said = f"its layout says {shape} of {parameter.shape}" if boxes else "its layout says none"
-            raise self._other(f"'{name}' of shape {tuple(piece.tensor.shape)}, and {said}")
-        for box, local in placed.items():
-            yield box, piece.tensor[tuple(slice(*each) for each in local)]
+        if piece.offset is None:
+            if name not in self._places:
+                self._places[name] = local_boxes(self._layout.boxes(parameter, self._mesh, self.rank))
+            shape, placed = self._places[name]
+            # What has the layout's shape has its order, too, even where that is the shape of the whole.
+            if tuple(piece.tensor.shape) == shape:
+                for box, local in placed.items():
+                    yield box, piece.tensor if len(placed) == 1 else piece.tensor[tuple(slice(*each) for each in local)]
+                return
+            if tuple(piece.tensor.shape) != parameter.shape:
+                said = f"its layout says {shape} of {parameter.shape}" if placed else "its layout says none"
+                raise self._other(f"'{name}' of shape {tuple(piece.tensor.shape)}, and {said}")
+        if intersection(piece.box, whole(parameter.shape)) != piece.box:
+            raise self._other(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
+        yield piece.box, piece.tensor
 
     def _other(self, what: str) -> SyncError:
         code, label, verb = self._blame
