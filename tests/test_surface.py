@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import textwrap
 from collections.abc import Iterator
@@ -101,3 +102,19 @@ def test_another_name_is_found() -> None:
     assert not any(is_public(name, table()) for name in [("hfdsl.plan.routes", "routes"), ("hfdsl.plan.rows", "")])
     assert is_public(("hfdsl", "repeat"), table())
     assert is_public(("hfdsl.rl", "workers"), table())
+
+
+WITH_EXAMPLES = 68
+"""Public functions whose docstring has an example that runs; the number may only grow."""
+
+
+def test_no_example_of_a_public_function_is_lost() -> None:
+    functions = {
+        getattr(importlib.import_module(module), name) for module, name in table() if is_function(module, name)
+    }
+    examples = [function for function in functions if ">>>" in (function.__doc__ or "")]
+    assert len(examples) >= WITH_EXAMPLES, len(examples)
+
+
+def is_function(module: str, name: str) -> bool:
+    return bool(name) and inspect.isfunction(getattr(importlib.import_module(module), name))

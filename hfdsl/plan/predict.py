@@ -84,6 +84,22 @@ def predict(
 
     Raises:
         KeyError: for a step that ``node_durations`` lacks.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Scores(hf.Batch):
+    ...     reward: hf.f32[B]
+    >>> class Judge(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def score(self, scores: Scores) -> Scores: ...
+    >>> @hf.dataflow
+    ... def judged(scores: Scores, judge: Judge) -> Scores:
+    ...     return judge.score(scores)
+    >>> judges = hf.ResourcePool([2], use_gpu=False, name="judges")
+    >>> deployment = hf.Deployment(judge=hf.place(Judge, pool=judges))
+    >>> prediction = predict(judged.compile(deployment, {B: 4}), {"judge.score": Duration(0.5)})
+    >>> prediction.critical
+    ('judge.score',)
     """
     return _Simulation(plan, node_durations, dict(BANDWIDTHS) | dict(bandwidths), latency).run()
 

@@ -137,7 +137,13 @@ def exports(state: str, *, layout: DeclaredLayout | None = None) -> Callable[[F]
 
 
 def loads(state: str, *, layout: DeclaredLayout | None = None) -> Callable[[F], F]:
-    """The method takes over the state that another role exports; ``layout`` and errors as for ``exports``."""
+    """The method takes over the state that another role exports; ``layout`` and errors as for ``exports``.
+
+    >>> @loads("policy")
+    ... def load(self, weights: dict) -> None: ...
+    >>> [(effect.kind, effect.state) for effect in effects_of(load)]
+    [('loads', 'policy')]
+    """
     return _effect("loads", state, layout=_layout("loads", state, layout))
 
 

@@ -61,7 +61,11 @@ def _numbers(groups: Iterable[QueuedGroup]) -> tuple[int, ...]:
 
 
 def to_lines(decisions: Iterable[Decision]) -> str:
-    """As JSON lines; what is empty is left out."""
+    """As JSON lines; what is empty is left out.
+
+    >>> print(to_lines([Decision("drop", "rollouts", 3, groups=(0, 2))]), end="")
+    {"kind": "drop", "queue": "rollouts", "version": 3, "groups": [0, 2]}
+    """
     return "".join(json.dumps(_as_dict(decision)) + "\n" for decision in decisions)
 
 
@@ -81,6 +85,9 @@ def from_lines(text: str) -> list[Decision]:
 
     Raises:
         CheckpointError: HF761 for a line that is not one of a decision.
+
+    >>> from_lines('{"kind": "drop", "queue": "rollouts", "version": 3, "groups": [0, 2]}')[0].groups
+    (0, 2)
     """
     decisions = []
     for number, line in enumerate(text.splitlines(), 1):

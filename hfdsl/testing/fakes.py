@@ -122,6 +122,22 @@ def faked(
     Raises:
         WiringError: HF202 where ``seconds`` names no role or method, HF201 where ``columns`` names none of any result.
         DefinitionError: HF921 for what is no deployment, and for an option of another kind.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Scores(hf.Batch):
+    ...     reward: hf.f32[B]
+    >>> class Judge(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def score(self, scores: Scores) -> Scores: ...
+    >>> @hf.dataflow
+    ... def judged(scores: Scores, judge: Judge) -> Scores:
+    ...     return judge.score(scores)
+    >>> judges = hf.ResourcePool([2], use_gpu=False, name="judges")
+    >>> deployment = hf.Deployment(judge=hf.place(Judge, pool=judges))
+    >>> with judged.compile(faked(deployment), {B: 4}).launch("local") as running:
+    ...     running.step(fake_batch(Scores, {B: 4})).reward.tensor.shape
+    torch.Size([4])
     """
     if not isinstance(deployment, Deployment):
         raise refused("faked", "deployment", "an hf.Deployment", deployment)

@@ -15,7 +15,32 @@ PICTURES = (".svg", ".png")
 
 
 def mermaid(plan: Plan) -> str:
-    """The plan as a Mermaid flowchart: pools as subgraphs, calls as nodes, columns and bytes on the edges."""
+    """The plan as a Mermaid flowchart: pools as subgraphs, calls as nodes, columns and bytes on the edges.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Scores(hf.Batch):
+    ...     reward: hf.f32[B]
+    >>> class Judge(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def score(self, scores: Scores) -> Scores: ...
+    >>> @hf.dataflow
+    ... def judged(scores: Scores, judge: Judge) -> Scores:
+    ...     return judge.score(scores)
+    >>> judges = hf.ResourcePool([2], use_gpu=False, name="judges")
+    >>> deployment = hf.Deployment(judge=hf.place(Judge, pool=judges))
+    >>> print(mermaid(judged.compile(deployment, {B: 4})))
+    ---
+    title: "judged  B=4"
+    ---
+    flowchart LR
+    ...
+      subgraph pool1["judges: 2 CPU processes"]
+        n1["judge.score<br/>DP_PROTO · dp=2"]
+      end
+      n0 -->|"reward<br/>16 B · from caller"| n1
+    ...
+    """
     return flowchart(scene(plan))
 
 

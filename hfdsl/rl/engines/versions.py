@@ -52,6 +52,12 @@ def check_version(version: str) -> None:
 
     Raises:
         ResourceError: HF950 for a version before the oldest.
+
+    >>> check_version("0.32.0")
+    >>> check_version("0.1")
+    Traceback (most recent call last):
+        ...
+    hfdsl.errors.ResourceError: HF950: vLLM 0.1 was not tried: ...
     """
     problem = untried(version)
     if problem is not None:

@@ -96,7 +96,11 @@ def shown_metrics(record: Record) -> list[str]:
 
 
 def line(record: Record) -> str:
-    """A step for people: what it achieved, how fast, and where its time went."""
+    """A step for people: what it achieved, how fast, and where its time went.
+
+    >>> line(Record(3, {"outcome/score": 0.25}, seconds=2.0, nodes={"actor.generate": 1.5}, tokens_per_second=900.0))
+    'step     3  score 0.25  900 tokens/s  2.00 s (actor.generate 1.50)'
+    """
     held = [
         f"held-out {name} {record.values[key]:.4g}"
         for name in SHOWN_METRICS
