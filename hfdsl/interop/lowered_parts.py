@@ -16,6 +16,9 @@ from hfdsl.interop.settings import is_integer
 CACHE_TOKENS = 131_072
 """The default size of an engine's cache."""
 
+MOST_LAG = 8
+"""The lag that hfdsl's losses correct for."""
+
 SCORE_NOTE = "score(response, task) of your own"
 SCORE_WHY = "a verifier of hfdsl calls score(response, task) with a row of the data"
 
@@ -48,6 +51,18 @@ def put_lengths(draft: Draft, longest: str, response: str, prompt: str = "") -> 
         draft.put("dims.P", max(1, total // 4), note="the most tokens of a prompt, which is bounded with its response")
     draft.put("dims.R", max(1, total - draft.fields["dims.P"].value), longest)
     draft.uses(response, prompt)
+
+
+def put_lag(draft: Draft, key: str) -> None:
+    """How many steps rows may be behind in a queue.
+
+    Raises:
+        NotLowered: HF981 for more than a loss corrects for.
+    """
+    c = draft.configuration
+    if c.size(key) > MOST_LAG:
+        raise not_lowered(c, key, f"its losses correct for rows of at most {MOST_LAG} steps ago")
+    draft.put("options.lag", c.size(key), key)
 
 
 def put_generation(draft: Draft, role: str, response: str) -> None:

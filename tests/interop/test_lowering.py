@@ -16,6 +16,7 @@ from hfdsl.check.codes import CODES
 from hfdsl.check.report import Report
 from hfdsl.errors import HfError
 from hfdsl.interop.checking import report_on
+from hfdsl.interop.lowered_parts import MOST_LAG
 from hfdsl.interop.lowered_runs import load, to_toml
 from hfdsl.interop.lowering import Lowered, NotLowered
 from hfdsl.interop.nemo_rl.reading import from_script as nemo_rl_script
@@ -514,6 +515,24 @@ def test_a_key_of_a_service_is_written_nowhere() -> None:
     text = to_toml(of_openrlhf(logger__wandb__key="0123secret"), "a run")
     assert "wandb" in text
     assert "secret" not in text
+
+
+def queued(library: str, lag: int) -> Lowered:
+    """A run whose rows may be some steps behind."""
+    match library:
+        case "verl":
+            changes = READY["GPUs for sampling"][0]
+            return of_verl(**changes, **{"trainer.v1.sampler.max_off_policy_threshold": lag})
+        case "nemo-rl":
+            return of_nemo_rl(**test_nemo_rl.ASYNC, grpo__async_grpo__max_trajectory_age_steps=lag)
+    return of_openrlhf(**READY_OF_OPENRLHF["a queue"][0], train__async_queue_size=lag)
+
+
+@pytest.mark.parametrize("library", ["verl", "nemo-rl", "openrlhf"])
+def test_a_lag_is_one_that_losses_correct_for(library: str, tmp_path: Path) -> None:
+    assert_the_same(queued(library, MOST_LAG), tmp_path)
+    with pytest.raises(NotLowered, match=r"HF981.*at most 8 steps ago"):
+        queued(library, MOST_LAG + 1)
 
 
 NOT_LOWERED_OF: list[tuple[str, dict[str, object], str, str]] = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hfdsl.interop.library_tables import table
-from hfdsl.interop.lowered_parts import put_lengths
+from hfdsl.interop.lowered_parts import put_lag, put_lengths
 from hfdsl.interop.lowering import Draft, Lowered, not_lowered, number, one_of, same, text, unknown_size
 from hfdsl.interop.nemo_rl.lowered_roles import lower_roles
 from hfdsl.interop.nemo_rl.units import (
@@ -209,7 +209,7 @@ def _algorithm(draft: Draft) -> None:
         draft.put("options.advantages", advantages, *(key for key in (ESTIMATOR, *keys) if c.has(key)))
         draft.put("options.loss.kind", kind, *(key for key in (CISPO, PER_SEQUENCE) if c.has(key)))
     if queued:
-        draft.put("options.lag", c.size(AGE), AGE)
+        put_lag(draft, AGE)
         in_flight = "grpo.async_grpo.in_flight_weight_updates"
         if on(c, in_flight):
             draft.leave_out(in_flight, "a response of hfdsl has the weights of one version")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hfdsl.interop.lowered_parts import put_lengths
+from hfdsl.interop.lowered_parts import put_lag, put_lengths
 from hfdsl.interop.lowering import Draft, Lowered, not_lowered, number, one_of, same, text, unknown_size
 from hfdsl.interop.openrlhf.lowered_roles import EPOCHS, lower_roles
 from hfdsl.interop.openrlhf.units import (
@@ -115,7 +115,7 @@ def _algorithm(draft: Draft) -> None:
     draft.put("algorithm", name, ESTIMATOR, KL, KL_LOSS, ASYNC)
     _loss(draft)
     if c.value(ASYNC) is True:
-        draft.put("options.lag", c.size(QUEUE), QUEUE)
+        put_lag(draft, QUEUE)
         if c.value(PARTIAL) is True:
             draft.leave_out(PARTIAL, "a response of hfdsl has the weights of one version")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hfdsl.interop.lowered_parts import put_lag
 from hfdsl.interop.lowering import Draft, Lowered, not_lowered, number, one_of, same, text, unknown_size
 from hfdsl.interop.settings import Configuration, NotKnown, is_integer
 from hfdsl.interop.verl.lowered_roles import lower_roles, require_whole_copies
@@ -218,7 +219,7 @@ def _with_queue(draft: Draft, name: str) -> str:
     if name not in queued:
         raise not_lowered(c, MODE, "its dataflows with a queue have a reference, and one epoch without a critic")
     limit, how = "trainer.v1.sampler.max_off_policy_threshold", "trainer.v1.sampler.max_off_policy_strategy"
-    draft.put("options.lag", c.size(limit), limit)
+    put_lag(draft, limit)
     draft.take("options.late", how, one_of({"drop": "drop", "wait": "wait"}))
     draft.uses(SYNC_STEPS)
     return f"{READY}.asynchronous:{queued[name]}"
