@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -107,10 +106,9 @@ def test_parameters_may_have_the_names_of_options() -> None:
     check_worker(Named, "scaled", ROWS, ROWS, given={"steps": 3, "meshes": 0.5}, meshes=[hf.Mesh(dp=2)], steps=2)
 
 
-def test_a_ready_role_with_the_model_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ready_role_with_the_model_of_the_demo() -> None:
     """Over data-parallel ranks it computes other micro-batches, over tensor ranks parts of sums."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
-    import grpo_reasoning as demo
+    from examples import grpo_reasoning as demo
 
     ids = torch.randint(2, 20, (8, 18), generator=torch.Generator().manual_seed(0))
     sequences = Sequences(ids=ids, mask=ids > 0, response_mask=ids[:, 9:] > 0)
