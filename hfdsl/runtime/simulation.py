@@ -20,10 +20,9 @@ Under "wait" decisions do not depend on times, so a run of the same program deci
 >>> even.decisions == simulated(2, "wait").decisions
 True
 
-The loop dispatches whenever the queue admits it, takes when the trainer is idle, and otherwise waits for the next
-event. Unless the queue waits in order, it also keeps a prompt until a slot is free, and so dispatches it under newer
-weights. Of events at one time all are seen before the next decision. What is dispatched under version v begins no
-sooner than the v-th update has ended, since its weights do not exist before.
+The loop is that of a run (``QueueLoop``). Unless the queue waits in order, a prompt is kept until a slot is free, and
+dispatched under newer weights. What is dispatched under version v begins no sooner than the v-th update has ended,
+since its weights do not exist before.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
-from hfdsl.errors import HfError
-from hfdsl.runtime.decisions import Decision, dispatch_decision, lose_decision, take_decisions
+from hfdsl.runtime.decisions import Decision
+from hfdsl.runtime.queue_loop import QueueLoop, no_group
 from hfdsl.runtime.schedule import QueueBatch, QueueSpec, QueueState
 
 
@@ -141,7 +140,7 @@ def simulate(
     spec: QueueSpec,
     world: World,
     updates: int,
-    lost: Callable[[int], bool] = lambda number: False,
+    lost: Callable[[int], bool] = no_group,
     prompts: Iterator[int] | None = None,
 ) -> Simulation:
     """What a queue decides, up to so many updates or the end of the prompts; ``lost`` says which groups a filter loses.
@@ -149,96 +148,55 @@ def simulate(
     Raises:
         HfError: HF762 where every group is lost, or nothing can happen any more although prompts and updates are left.
     """
-    prompts = iter(prompts) if prompts is not None else count()
-    state, now, idle_from = QueueState(spec), 0.0, 0.0
-    events: list[tuple[float, int, Sequence[int]]] = []  # when, in which order, which groups
-    decisions, batches, ends, order = list[Decision](), list[QueueBatch](), list[float](), count()
-    dropped = losses = losses_in_a_row = 0
-    exhausted = False
-    while len(batches) < updates:
-        while not exhausted and state.admits(spec.dispatch) and (spec.late == "wait" or world.accepts(now)):
-            chosen = _next_prompts(state, prompts)
-            if exhausted := len(chosen) < spec.dispatch:
-                break
-            before, state = state, state.dispatch(chosen)
-            decisions.append(dispatch_decision(before, state))
-            numbers = range(before.dispatched, state.dispatched)
-            for time, done in world.dispatch(numbers, before.version, now):
-                heapq.heappush(events, (time, next(order), done))
-        if idle_from <= now:
-            before = state
-            state, batch = state.take()
-            decisions += take_decisions(before, state, batch)
-            dropped += len(state.dropped)
-            if batch is not None:
-                batches.append(batch)
-                idle_from = world.train(batch, now)
-                ends.append(idle_from)
-                heapq.heappush(events, (idle_from, next(order), ()))
-                continue
-            if state.dropped:
-                continue  # their places are free
-        if not events:
-            if exhausted:
-                break
-            raise stalled(state)
-        now = events[0][0]
-        while events and events[0][0] == now:
-            _, _, done = heapq.heappop(events)
-            gone = [number for number in done if lost(number)]
-            state, losing = _ended(state, done, gone)
-            decisions += losing
-            losses += len(gone)
-            losses_in_a_row = losses_in_a_row + len(gone) if len(gone) == len(done) else 0
-        if losses_in_a_row > STARVED * spec.places:
-            raise starved(state, losses_in_a_row)
+    clock = _Clock(spec, world)
+    loop = QueueLoop(QueueState(spec))
+    decisions = list[Decision]()
+    for decided in loop.run(clock, iter(prompts) if prompts is not None else count(), lost) if updates else ():
+        decisions += decided
+        if len(clock.batches) == updates:
+            break
     generating, training = world.busy()
     return Simulation(
         spec=spec,
         decisions=tuple(decisions),
-        batches=tuple(batches),
-        ends=tuple(ends),
-        dropped=dropped,
-        lost=losses,
+        batches=tuple(clock.batches),
+        ends=tuple(clock.ends),
+        dropped=sum(len(decision.groups) for decision in decisions if decision.kind == "drop"),
+        lost=sum(len(decision.groups) for decision in decisions if decision.kind == "lose"),
         producer_seconds=generating,
         trainer_seconds=training,
     )
 
 
-def _ended(state: QueueState, done: Sequence[int], gone: Sequence[int]) -> tuple[QueueState, list[Decision]]:
-    """The state once groups are done, some of which a filter loses."""
-    state = state.finish(number for number in done if number not in gone)
-    return (state.lose(gone), [lose_decision(state, gone)]) if gone else (state, [])
+class _Clock:
+    """A world with a clock, as the loop of a queue sees it."""
 
+    def __init__(self, spec: QueueSpec, world: World) -> None:
+        self.batches, self.ends = list[QueueBatch](), list[float]()
+        self._spec, self._world = spec, world
+        self._now = 0.0
+        self._order = count()
+        self._events: list[tuple[float, int, Sequence[int]]] = []  # when, in which order, which groups
 
-STARVED = 100
-"""After so many times the places of a queue were lost without a group between, the reader waits in vain."""
+    def accepts(self) -> bool:
+        return self._spec.late == "wait" or self._world.accepts(self._now)
 
+    def dispatch(self, numbers: Sequence[int], prompts: Sequence[int], version: int) -> None:  # a World
+        for time, done in self._world.dispatch(numbers, version, self._now):
+            heapq.heappush(self._events, (time, next(self._order), done))
 
-def starved(state: QueueState, losses: int) -> HfError:
-    """The error of a queue whose reader gets nothing."""
-    spec, ready = state.spec, sum(group.status == "ready" for group in state.groups.values())
-    return HfError(
-        "HF762",
-        f"queue '{spec.name}' (lag {spec.lag}, late=\"{spec.late}\") starves before update {state.version}: the last "
-        f"{losses} groups were lost, {ready} of the {spec.batch} groups of a batch are there",
-    )
+    def idle(self) -> bool:
+        return not self.ends or self.ends[-1] <= self._now
 
+    def train(self, batch: QueueBatch) -> None:
+        self.batches.append(batch)
+        self.ends.append(self._world.train(batch, self._now))
+        heapq.heappush(self._events, (self.ends[-1], next(self._order), ()))
 
-def stalled(state: QueueState) -> HfError:
-    """The error of a queue in which groups were lost: what is left fills no batch and leaves no places."""
-    spec = state.spec
-    return HfError(
-        "HF762",
-        f"queue '{spec.name}' (lag {spec.lag}, late=\"{spec.late}\") stalls before update {state.version}: "
-        f"{state.occupied} of its {spec.places} places are in use, a step needs {spec.dispatch}, and a batch has "
-        f"{spec.batch} groups",
-    )
-
-
-def _next_prompts(state: QueueState, prompts: Iterator[int]) -> list[int]:
-    """The prompts to dispatch: first those of groups that were dropped."""
-    chosen = list(state.again[: state.spec.dispatch])
-    while len(chosen) < state.spec.dispatch and (prompt := next(prompts, None)) is not None:
-        chosen.append(prompt)
-    return chosen
+    def ended(self) -> Sequence[int] | None:
+        if not self._events:
+            return None
+        self._now, numbers = self._events[0][0], list[int]()
+        while self._events and self._events[0][0] == self._now:
+            numbers += heapq.heappop(self._events)[2]
+        return numbers
