@@ -181,7 +181,7 @@ CODES: dict[str, Code] = {
     "HF761": Code("a log that is not one of the decisions of these queues"),
     "HF762": Code("a queue whose reader gets nothing"),
     "HF764": Code("a loader that gives nothing in time"),
-    "HF765": Code("a queue that takes out other rows than a step puts in"),
+    "HF765": Code("a queue whose decisions a run cannot follow"),
     # HF77x copies of weights in a run
     "HF770": Code("a copy of weights that a failed load left incomplete"),
     "HF771": Code("a copy of weights that differs from what was exported"),

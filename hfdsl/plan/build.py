@@ -31,6 +31,7 @@ from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.edges import edges
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.plan import DRIVER, Balance, Plan, Step, ValueLayout
+from hfdsl.plan.queues import decides
 from hfdsl.plan.scheduling import scheduled
 from hfdsl.plan.sizes import rows_in
 from hfdsl.protocols.dispatch import Execute, Functions
@@ -65,7 +66,10 @@ def compile_dataflow(
     if not report.ok:
         raise CheckError(report)
     plan = _plan(context, report, switches)
-    return replace(plan, first_syncs=_first_syncs(plan)) if plan.split.queues else plan
+    if not plan.split.queues:
+        return plan
+    stage_plans = compile_stages(plan) if decides(plan) else ()
+    return replace(plan, first_syncs=_first_syncs(plan), stage_plans=stage_plans)
 
 
 def compile_stages(plan: Plan) -> tuple[tuple[Stage, CompiledPlan], ...]:
@@ -78,7 +82,8 @@ def compile_stages(plan: Plan) -> tuple[tuple[Stage, CompiledPlan], ...]:
     for stage in stages(plan.graph, plan.inference):
         program = Program(stage.graph, infer(stage.graph), plan.deployment)
         context = replace(Context.of(program, dict(plan.dims)), offload=plan.optimize.offload)
-        compiled.append((stage, _plan(context, plan.report, plan.optimize)))
+        queues = frozenset(node.id for node in stage.graph.inputs if node.label in stage.reads)
+        compiled.append((stage, _plan(context, plan.report, plan.optimize, queues)))
     return tuple(compiled)
 
 
@@ -93,13 +98,14 @@ def _first_syncs(plan: Plan) -> CompiledPlan | None:
     return _plan(context, plan.report, plan.optimize)
 
 
-def _plan(context: Context, report: Report, switches: Optimize) -> CompiledPlan:
+def _plan(context: Context, report: Report, switches: Optimize, queues: frozenset[int] = frozenset()) -> CompiledPlan:
+    """The plan of a program; of a stage, ``queues`` are the inputs that come from queues."""
     deployment = context.program.deployment
     if deployment is None:
         raise TypeError(context)
     groups = process_groups(deployment)
     layouts: dict[int, ValueLayout] = {node.id: ValueLayout(DRIVER, (0,)) for node in context.program.graph.inputs}
-    steps = _numbered([_step(context, groups, layouts, node) for node in context.program.graph.calls])
+    steps = _numbered([_step(context, groups, layouts, node, queues) for node in context.program.graph.calls])
     steps = _balanced(steps, context) if switches.balance else steps
     stage_of = split(context.program.graph).of
     steps.sort(key=lambda step: stage_of[step.node])  # stable, so without queues nothing moves
@@ -142,11 +148,17 @@ def _numbered(steps: list[Step]) -> list[Step]:
     return numbered
 
 
-def _step(context: Context, groups: tuple[ProcessGroup, ...], layouts: dict[int, ValueLayout], node: Node) -> Step:
+def _step(
+    context: Context,
+    groups: tuple[ProcessGroup, ...],
+    layouts: dict[int, ValueLayout],
+    node: Node,
+    queues: frozenset[int],
+) -> Step:
     if isinstance(node.op, RoleCall):
         step = _role_step(context, groups, node, node.op)
     elif isinstance(node.op, FunctionCall):
-        step = _function_step(context, groups, layouts, node, node.op)
+        step = _function_step(context, groups, layouts, node, node.op, queues)
     else:
         raise TypeError(node)
     layouts[node.id] = step.layout
@@ -206,10 +218,15 @@ def _layout(group: str, holders: tuple[int, ...], joins: bool, signature: Signat
 
 
 def _function_step(
-    context: Context, groups: tuple[ProcessGroup, ...], layouts: dict[int, ValueLayout], node: Node, op: FunctionCall
+    context: Context,
+    groups: tuple[ProcessGroup, ...],
+    layouts: dict[int, ValueLayout],
+    node: Node,
+    op: FunctionCall,
+    queues: frozenset[int],
 ) -> Step:
     """A function runs where most of its input is, on as many of its holders as its rows may be split over."""
-    home = _home(context, groups, layouts, node)
+    home = _home(context, groups, layouts, node, queues)
     holders = home.holders if _may_split(context, op.signature, node, home) else home.holders[:1]
     count = len(holders)
     read = dict.fromkeys(source for source, _ in columns_read(context.program.graph, node.id))
@@ -254,7 +271,11 @@ def _has_rows_only(result_type: PortType) -> bool:
 
 
 def _home(
-    context: Context, groups: tuple[ProcessGroup, ...], layouts: dict[int, ValueLayout], node: Node
+    context: Context,
+    groups: tuple[ProcessGroup, ...],
+    layouts: dict[int, ValueLayout],
+    node: Node,
+    queues: frozenset[int],
 ) -> ValueLayout:
     """Where most of the input is; of rows from a queue, where the first role of the stage that reads them is.
 
@@ -265,7 +286,7 @@ def _home(
     from_queue = False
     for ref, name in columns_read(context.program.graph, node.id):
         layout = layouts[ref]
-        if split.of[ref] != split.of[node.id]:
+        if split.of[ref] != split.of[node.id] or ref in queues:
             from_queue = True
         elif layout.group != DRIVER:
             row_size = row_bytes(context.program.graph, ref, name, context.sizes)

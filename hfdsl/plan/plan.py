@@ -13,7 +13,7 @@ from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import Graph, Node, Operand, Ref
 from hfdsl.graph.signatures import Signature
-from hfdsl.graph.stages import HeldState, Split, split
+from hfdsl.graph.stages import HeldState, Split, Stage, split
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.plan.versions import VersionCounts, read_lags, version_counts
@@ -101,6 +101,14 @@ class Edge:
     transport: Transport
 
 
+@dataclass(frozen=True, slots=True)
+class StageOf:
+    """The dataflow whose stage a plan is, from which its random streams derive, and how many steps may be in flight."""
+
+    dataflow: str
+    steps_in_flight: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """A compiled dataflow.
@@ -111,7 +119,8 @@ class Plan:
     known.
     ``value_bytes`` are the bytes of values without rows (of each entry of a list), None where nothing declares them.
     ``offloads`` are the periods in which parts of roles are in host memory, ``resident`` the calls in which roles keep
-    most memory of their GPUs. ``first_syncs`` is what a stream runs once before its first dispatch.
+    most memory of their GPUs. ``first_syncs`` is what a stream runs once before its first dispatch,
+    ``stage_of`` what the plan of a stage is a stage of, ``stage_plans`` those of a plan whose queue decides.
     """
 
     graph: Graph
@@ -129,6 +138,8 @@ class Plan:
     offloads: tuple[IdlePeriod, ...] = ()
     resident: tuple[ResidentMemory, ...] = ()
     first_syncs: Plan | None = field(default=None, compare=False, repr=False)
+    stage_of: StageOf | None = None
+    stage_plans: tuple[tuple[Stage, Plan], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -153,7 +164,14 @@ class Plan:
     @cached_property
     def steps_in_flight(self) -> int:
         """How many steps may have begun and not ended where stages step on their own; 0 for a plan without queues."""
+        if self.stage_of is not None:
+            return self.stage_of.steps_in_flight
         return sum((queue.lag or 0) + 1 for _, queue in self.split.queues)
+
+    @property
+    def dataflow(self) -> str:
+        """The dataflow from whose name random streams derive."""
+        return self.name if self.stage_of is None else self.stage_of.dataflow
 
     def node(self, number: int) -> Node:
         """A node of the graph."""

@@ -98,7 +98,7 @@ class Reader:
             return
         if (node, columns) not in self._columns:
             self._columns[node, columns] = self._source_columns(node, columns)
-        inner = self._source_rows(node, ranges)
+        inner = self.source_rows(node, ranges)
         for source, names in self._columns[node, columns]:
             yield from self.sources(source, names, inner)
 
@@ -110,7 +110,7 @@ class Reader:
                 by_source.setdefault(source.node, {})[source.column or VALUE] = None
         return tuple((source, tuple(names)) for source, names in by_source.items())
 
-    def _source_rows(self, node: int, ranges: RowRanges) -> RowRanges:
+    def source_rows(self, node: int, ranges: RowRanges) -> RowRanges:
         """The rows, one step back, that rows of a derived value are read from."""
         op, table = self.nodes[node].op, self.table
         if not isinstance(op, Derived):
@@ -163,7 +163,7 @@ class Reader:
         if not isinstance(source, Ref):
             return source.value if isinstance(source, Constant) else None
         reduced = isinstance(spec, MetricSpec)  # a number, which has no rows
-        value = self.column(source.node, source.column or VALUE, ranges if reduced else self._source_rows(node, ranges))
+        value = self.column(source.node, source.column or VALUE, ranges if reduced else self.source_rows(node, ranges))
         if value is None and isinstance(op, Present):
             raise WiringError("HF231", f"hf.present at {self.nodes[node].span}: {self._absent(source, ranges)}")
         return value if value is None or reduced else op.from_source(value, ranges)
@@ -180,7 +180,7 @@ class Reader:
             source = self.nodes[node].source(column)
             if not op.transparent or not isinstance(source, Ref):
                 return None
-            return self._place(source.node, source.column or VALUE, self._source_rows(node, ranges))
+            return self._place(source.node, source.column or VALUE, self.source_rows(node, ranges))
         stored = self.table.stored(node, ranges)
         overlap = self.overlap(node, stored) if merged(stored) == stored else {}
         places = [(node, column, chunk, rows) for chunk, rows in overlap.items()]

@@ -41,7 +41,8 @@ class Call:
 
     ``version`` is that of the states that the dataflow trains: the number of batches that they were trained on when the
     call was dispatched. ``rows_version`` is the one under which its rows were made: behind a queue of lag k it is up to
-    k less, and the difference is the rows' staleness. Without a queue both are the number of the step.
+    k less, and the difference is the rows' staleness. Without a queue both are the number of the step. Where a queue
+    gives rows of several versions, ``row_versions`` lists them, and ``rows_version`` is the oldest.
 
     Streams are derived from what is written here, and from how many times the body has drawn before. So two draws of
     one body differ, and a step that is repeated draws the same values.
@@ -57,6 +58,7 @@ class Call:
     balanced_rows: tuple[int, ...] | None = None
     version: int = 0
     rows_version: int = 0
+    row_versions: tuple[int, ...] | None = None
     # Two counts: ranks may differ in how many generators they ask for, and rows must not depend on their rank.
     _row_draws: Draws = field(default_factory=Draws, init=False, repr=False, compare=False)
     _rank_draws: Draws = field(default_factory=Draws, init=False, repr=False, compare=False)

@@ -50,9 +50,8 @@ def versions(sequences: Sequences) -> PolicyVersions:
     import torch
 
     call, rows = hf.current_call(), len(sequences)
-    return PolicyVersions(
-        from_version=torch.full((rows,), call.rows_version), to_version=torch.full((rows,), call.version)
-    )
+    made = [call.rows_version] * rows if call.row_versions is None else call.row_versions
+    return PolicyVersions(from_version=torch.tensor(made), to_version=torch.full((rows,), call.version))
 
 
 # -- rewards of tokens

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hfdsl.plan.payloads import Payload, Topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import Segment
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
+from hfdsl.runtime.queued_rows import QueuedRows
 from hfdsl.runtime.store import PayloadContent
 from hfdsl.runtime.verification import DTypes, VerifiedSync
 
@@ -24,7 +25,7 @@ class Submission:
 
     ``specs`` are what a rank must know to follow the call, None where it was sent before; ``payloads`` the handles that
     it receives; ``sends`` the payloads that it sends; ``after`` what has to end before it starts; ``dispatched`` the
-    arguments that a dispatch function returned.
+    arguments that a dispatch function returned; ``queued`` how a rank joins its last payloads, which are from a queue.
     """
 
     call: SegmentCall
@@ -34,6 +35,7 @@ class Submission:
     sends: Sequence[Sequence[Payload]]
     after: Sequence[Sequence[Any]]
     dispatched: Sequence[Mapping[str, Any]] | None = None
+    queued: Sequence[Sequence[QueuedRows]] | None = None
 
 
 def do_nothing() -> None:
@@ -95,6 +97,15 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """End the processes."""
+
+
+@runtime_checkable
+class PollingBackend(Backend, Protocol):
+    """A backend that can say which calls have ended, so that a queue can be read in another order than dispatched."""
+
+    def ended(self, acknowledgments: Sequence[Any]) -> Sequence[Any]:
+        """Those of these calls that have ended, once one has; errors as for ``done``."""
+        ...
 
 
 class Lowering(Protocol):

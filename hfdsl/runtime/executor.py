@@ -54,6 +54,7 @@ from hfdsl.protocols.ranges import RowRanges
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.body_results import detached, planned_widths, result_columns
 from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
+from hfdsl.runtime.queued_rows import QueuedRows, queued_versions, received
 from hfdsl.runtime.recording import Recorder
 from hfdsl.runtime.role_errors import role_error
 from hfdsl.runtime.role_workers import RoleWorkers
@@ -229,10 +230,12 @@ class Executor:
         spec: SegmentSpec | None,
         payloads: Sequence[PayloadContent],
         dispatched: Mapping[str, Any] | None = None,
+        queued: Sequence[QueuedRows] = (),
     ) -> tuple[SegmentResult, list[PayloadContent]]:
         """This rank's part of a segment: receive payloads, run the bodies, keep what is read here, return the rest.
 
         ``dispatched`` are arguments that a custom dispatch function made for this rank; its result is returned whole.
+        ``queued`` says how the last payloads, which come from a queue, are joined.
 
         Raises:
             RoleError: HF806 where a body raises.
@@ -244,7 +247,7 @@ class Executor:
         self.begin(call.plan, call.step)
         spec, reader = self._spec(call, spec)
         task = spec.task
-        for content in payloads:
+        for content in received(self._plans, payloads, queued):
             self.store.receive(content)
         sent_nodes = {part.node for payload in task.sends for part in payload.slices}
         values: dict[int, StoredValue] = {}
@@ -308,7 +311,9 @@ class Executor:
         row_split, chunk = table.splits.get(step.node), step.chunk_of[index]
         rows = row_split.chunk_size if row_split else None
         balanced = row_split.positions(chunk) if row_split else None
-        version, rows_version = self._plans[call.plan].counts.versions(step.node, call.step, call.stage_steps)
+        plan = self._plans[call.plan]
+        version, rows_version = plan.counts.versions(step.node, call.step, call.stage_steps)
+        row_versions = queued_versions(plan, table, step, chunk, call.row_versions) if call.row_versions else None
         current = Call(
             seed=self._seed,
             step=call.step,
@@ -316,10 +321,11 @@ class Executor:
             rank=self._rank,
             first_row=balanced[0] if balanced else chunk * (rows or 0),
             row_count=rows,
-            dataflow=call.plan,
+            dataflow=plan.dataflow,
             balanced_rows=balanced,
             version=version,
-            rows_version=rows_version,
+            rows_version=rows_version if row_versions is None else min(row_versions, default=version),
+            row_versions=row_versions,
         )
         current_row = _row_name(current)
         body = step.signature.body if step.role is None else getattr(self.workers[step.role], step.signature.name)

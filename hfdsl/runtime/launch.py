@@ -13,13 +13,13 @@ from hfdsl.check.rules.serialization import unsendable_values
 from hfdsl.deploy.retries import Retries
 from hfdsl.errors import HfError, PackageError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
-from hfdsl.plan.rows import row_table
+from hfdsl.plan.queues import decides
 from hfdsl.runtime.backend import Backend, Lowering
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.processes import Processes
-from hfdsl.runtime.queued_rows import check_queued_rows
 from hfdsl.runtime.recovery import RecoverableBackend, Recovery
 from hfdsl.runtime.running import Running
+from hfdsl.runtime.stage_plans import queue_stages
 from hfdsl.types.numbers import checked_deadline
 
 
@@ -59,13 +59,13 @@ def launch(
             of the program that workers cannot import; see ``CompiledPlan.launch`` for the others.
         PackageError: HF990 where Ray or torch is not installed.
         WiringError: HF802 where the program holds what cannot be sent to another process.
-        HfError: HF765 where a queue takes out other numbers of rows than a step puts in.
+        HfError: HF765 where a run cannot follow the decisions of a queue.
     """
     if _loading.get():
         raise LaunchedError
     deadline = checked_deadline(deadline, "launch(deadline=)")
-    if plan.split.queues:
-        check_queued_rows(plan, row_table(plan, plan.dims))
+    if decides(plan):
+        queue_stages(plan)
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed))
     if backend == "ray":

@@ -244,8 +244,9 @@ class LocalBackend:
         def body(index: int) -> Callable[[], tuple[SegmentResult, list[PayloadContent]]]:
             payloads = [payload.read() for payload in submission.payloads[index]]
             dispatched = submission.dispatched[index] if submission.dispatched is not None else None
+            queued = submission.queued[index] if submission.queued is not None else ()
             run = executors[segment.ranks[index]].run
-            return partial(run, submission.call, submission.specs[index], payloads, dispatched)
+            return partial(run, submission.call, submission.specs[index], payloads, dispatched, queued)
 
         bodies = [body(index) for index in range(len(segment.ranks))]
         if all(step.role is None for step in segment.steps):

@@ -4,7 +4,8 @@ Ray pickles every object among the arguments of a call, named tuples too, which 
 it sends without. So what travels with every call becomes a list (``to_wire``) and is read again (``from_wire``), and
 what is sent once, the ``SegmentSpec``, is pickled. The lists are::
 
-    RankRequest      [[plan, routing, segment, step, [[steps, ...], ...]], payloads, has_spec, has_dispatched, modes]
+    RankRequest      [SegmentCall, payloads, has_spec, has_dispatched, modes, has_queued]
+    SegmentCall      [plan, routing, segment, step, [[steps, ...], ...], [[stop, version], ...]]
     Acknowledgment   [SegmentResult, inline]
     SegmentResult    [group, rank, start, stop, [CallResult, ...], payload_bytes, held_bytes, peak_bytes]
     CallResult       [label, rank, start, stop, absent]
@@ -52,7 +53,8 @@ class SegmentCall(NamedTuple):
     """A segment of a plan in a step of the run, both by their numbers; its routes are those with the ID ``routing``.
 
     Where the plan has queues, ``stage_steps`` has for each stage how many steps of every stage had been submitted
-    before that stage of this step was; nothing for one that was not yet.
+    before that stage of this step was; nothing for one that was not yet. Where a stage steps on its own,
+    ``row_versions`` has the versions of the rows that it took from its queue: of runs of rows, their end and version.
     """
 
     plan: str
@@ -60,6 +62,7 @@ class SegmentCall(NamedTuple):
     segment: int
     step: int
     stage_steps: Sequence[Sequence[int]] = ()
+    row_versions: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +77,8 @@ class RankRequest(NamedTuple):
     """The call of one rank.
 
     Its arguments follow it in this order: as many ``payloads`` as this says, the spec's task and table if it has one,
-    the arguments that a dispatch function returned if there are any, then what merely has to end first. ``modes`` says
-    how each payload that the rank sends leaves it.
+    the arguments that a dispatch function returned if there are any, how the last payloads are joined if they come from
+    a queue, then what merely has to end first. ``modes`` says how each payload that the rank sends leaves it.
     """
 
     call: SegmentCall
@@ -83,17 +86,19 @@ class RankRequest(NamedTuple):
     has_spec: bool
     has_dispatched: bool
     modes: Sequence[SendMode]
+    has_queued: bool = False
 
     def to_wire(self) -> list[Any]:
         """As plain values."""
-        call = [*self.call[:-1], [list(steps) for steps in self.call.stage_steps]]
-        return [call, self.payloads, self.has_spec, self.has_dispatched, self.modes]
+        *names, stage_steps, row_versions = self.call
+        call = [*names, [list(steps) for steps in stage_steps], [list(run) for run in row_versions]]
+        return [call, self.payloads, self.has_spec, self.has_dispatched, self.modes, self.has_queued]
 
     @classmethod
     def from_wire(cls, values: Sequence[Any]) -> RankRequest:
         """The request again."""
-        call, payloads, has_spec, has_dispatched, modes = values
-        return cls(SegmentCall(*call), payloads, has_spec, has_dispatched, modes)
+        call, payloads, has_spec, has_dispatched, modes, has_queued = values
+        return cls(SegmentCall(*call), payloads, has_spec, has_dispatched, modes, has_queued)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ def simulate_groups(
 
 def simulate_plan(plan: Plan, seconds: Mapping[str, CallSeconds], steps: int, seed: int = 0) -> PlanSimulation:
     """So many steps of a plan; nodes without ``seconds`` take no time."""
-    clock, order = _Clock(plan, seconds, seed), StageOrder(plan, 0)
+    clock, order = PlanClock(plan, seconds, seed), StageOrder(plan, 0)
     results, decisions, now = list[float](), list[Decision](), 0.0
     while (stage := order.next(prompts=max(order.steps) < steps)) is not None:
         step = order.steps[stage]
@@ -178,7 +178,7 @@ def simulate_plan(plan: Plan, seconds: Mapping[str, CallSeconds], steps: int, se
 
 
 @dataclass(slots=True)
-class _Clock:
+class PlanClock:
     """When every rank is free, and when the chunks of each value of each step are there."""
 
     plan: Plan
@@ -214,6 +214,10 @@ class _Clock:
             self.end = max(self.end, done[rank])
         last = max(done.values())
         self.chunks[number, step.node] = [done.get(holder, last) for holder in step.layout.holders]
+
+    def is_free(self, group: str, rank: int, now: float) -> bool:
+        """Whether a rank has nothing left to do."""
+        return self.free.get(self._device(group, rank), 0.0) <= now
 
     def _device(self, group: str, rank: int) -> tuple[str, int]:
         pool = next((known.pool for known in self.plan.groups if known.name == group), None)

@@ -20,7 +20,7 @@ each with values by node, chunk, column and rows, which is how they are read: no
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -82,14 +82,30 @@ class SavedQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SavedDecisions:
+    """Of a queue that decides: its groups a dispatch and a batch, counts so far, and prompts to dispatch first."""
+
+    put_in: int
+    taken: int
+    dispatched: int
+    loaded: int
+    decisions: int
+    again: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SavedStream:
-    """A stream: the steps of each stage that were submitted, queues, steps in progress, and the files by group."""
+    """A stream: the steps of each stage that were submitted, queues, steps in progress, and the files by group.
+
+    ``decided`` is None where stages follow each other step by step.
+    """
 
     plan: str
     steps: tuple[int, ...]
     queues: tuple[SavedQueue, ...]
     in_progress: tuple[SavedStep, ...]
     files: Mapping[str, Sequence[QueueFile]] = field(default_factory=dict)
+    decided: SavedDecisions | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values, for a manifest."""
@@ -117,6 +133,7 @@ class SavedStream:
                 for step in self.in_progress
             ],
             "files": {group: [dict(file) for file in files] for group, files in self.files.items()},
+            **({} if self.decided is None else {"decided": {**asdict(self.decided), "again": [*self.decided.again]}}),
         }
 
     @classmethod
@@ -146,7 +163,14 @@ class SavedStream:
                 for step in entry["in_progress"]
             ),
             files={str(group): [_file(file) for file in files] for group, files in dict(entry["files"]).items()},
+            decided=_decided(entry["decided"]) if "decided" in entry else None,
         )
+
+
+def _decided(entry: Any) -> SavedDecisions:
+    again = _counts(entry["again"])
+    names = ("put_in", "taken", "dispatched", "loaded", "decisions")
+    return SavedDecisions(**{name: _count(entry[name]) for name in names}, again=again)
 
 
 def _group(number: int, prompt: int, version: int) -> QueuedGroup:

@@ -139,15 +139,16 @@ class RankProcess(Worker):
         Returns the acknowledgment, and beside it the payloads that leave through the object store. Those that leave
         otherwise wait here for ``next_direct`` and ``broadcast``, which the driver has submitted after this call.
         """
-        call, payload_count, has_spec, has_dispatched, modes = RankRequest.from_wire(request)
+        call, payload_count, has_spec, has_dispatched, modes, has_queued = RankRequest.from_wire(request)
         payloads, others = arguments[:payload_count], iter(arguments[payload_count:])
         spec = SegmentSpec(task=next(others), table=next(others)) if has_spec else None
         dispatched = next(others) if has_dispatched else None
+        queued = next(others) if has_queued else ()
         if self._failed is not None and self._failed_in == (call.plan, call.step):
             raise self._failed  # peers that wait in that call must not meet this rank in another one
         try:
             contents = [content_of(deserialized(payload)) for payload in payloads]
-            result, sends = self._executor.run(call, spec, contents, dispatched)
+            result, sends = self._executor.run(call, spec, contents, dispatched, queued)
             inline, stored = self._send(sends, modes)
         except Exception as error:
             # The calls that send queued payloads come after this one, and must fail as it does, not send stale data.

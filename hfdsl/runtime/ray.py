@@ -185,12 +185,21 @@ class RayBackend(RayStates):
             worker, spec, payloads = workers[rank], submission.specs[i], submission.payloads[i]
             spec_arguments = () if spec is None else (spec.task, self._table(spec))
             dispatched = () if submission.dispatched is None else (submission.dispatched[i],)
+            queued = (submission.queued[i],) if submission.queued is not None and submission.queued[i] else ()
             modes = [self._send_mode(payload) for payload in submission.sends[i]]
-            request = RankRequest(submission.call, len(payloads), spec is not None, bool(dispatched), modes)
+            request = RankRequest(
+                call=submission.call,
+                payloads=len(payloads),
+                has_spec=spec is not None,
+                has_dispatched=bool(dispatched),
+                modes=modes,
+                has_queued=bool(queued),
+            )
             # One return value for the acknowledgment, and one for each payload in the object store.
             stored = len(modes) - modes.count(DIRECT) - modes.count(INLINE)
             run = worker.run.options(num_returns=1 + stored) if stored else worker.run
-            refs = run.remote(request.to_wire(), *payloads, *spec_arguments, *dispatched, *submission.after[i])
+            arguments = (*payloads, *spec_arguments, *dispatched, *queued, *submission.after[i])
+            refs = run.remote(request.to_wire(), *arguments)
             acknowledgment, *objects = refs if stored else (refs,)
             # Right after the call, so that no other call of this process comes between it and its broadcast.
             if any(payload.broadcast for payload in submission.sends[i]):
@@ -252,6 +261,24 @@ class RayBackend(RayStates):
         self._calls.check_step(len(acknowledgments), arrived, "parts of the step")
         self._pending = [handle for handle in self._pending if handle not in self._acknowledged]
         return [Acknowledgment.from_wire(self._acknowledged[handle]).result for handle in acknowledgments]
+
+    def ended(self, acknowledgments: Sequence[Any]) -> Sequence[Any]:
+        """Those of these calls that have ended, once one has; errors as for ``done``."""
+        refs = list(acknowledgments)
+        with self._calls.naming_losses():
+            while True:
+                left = self._calls.time_left()
+                some, _ = ray.wait(refs, timeout=min(left, FAILURE_POLL_SECONDS), fetch_local=False)
+                if some:
+                    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+                    self._acknowledged |= zip(ready, fetch(ready), strict=True)
+                    self._calls.acknowledge(ready)
+                    ended = set(ready)
+                    self._pending = [handle for handle in self._pending if handle not in ended]
+                    return ready
+                self._calls.check()
+                if not left:
+                    self._calls.check_step(len(refs), 0, "parts of steps in progress")
 
     def _submit_to_relays(self, wanted: Sequence[Any]) -> dict[Any, list[RemoteHandle]]:
         """Have relays submit what they are to, and wait for values: in rounds, where calls have deadlines."""

@@ -10,13 +10,13 @@ from hfdsl.errors import LostProcessError, SizeError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.sizes import bind_sizes
 from hfdsl.plan.timeline import TraceFile
-from hfdsl.runtime.backend import do_nothing
+from hfdsl.runtime.backend import Backend, do_nothing
 from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queue_files import SavedStep
-from hfdsl.runtime.queued_rows import check_queued_rows
 from hfdsl.runtime.recovery import LOSS_SECONDS, RecoverableBackend, named
 from hfdsl.runtime.routings import Routings
+from hfdsl.runtime.stage_run import StageRun
 from hfdsl.runtime.step import StepRun
 from hfdsl.runtime.timeline import StepRecord, timeline
 from hfdsl.types.batches import Batch
@@ -32,6 +32,21 @@ class StepRunner:
         self._processes = processes
         self._unwritten: StepRecord | None = None
         self._first_syncs: StepRunner | None = None
+
+    def stage(self, plan: Plan) -> StepRunner:
+        """The runner of a stage of this plan, on the same processes."""
+        self._processes.usable_backend(self.plan.name).add(plan)
+        return StepRunner(plan, self._processes)
+
+    @property
+    def backend(self) -> Backend:
+        """The backend, while it can be used; HF808 otherwise."""
+        return self._processes.usable_backend(self.plan.name)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self._processes.seed
 
     @property
     def next_step(self) -> int:
@@ -50,6 +65,14 @@ class StepRunner:
         routing = self.routings.of(backend, inputs, sizes, self._processes.generation, short_steps)
         return StepRun(self.plan, backend, routing, self.next_step if number is None else number, sizes)
 
+    def new_stage(
+        self, number: int, inputs: Mapping[int, Batch], sizes: Mapping[Any, int], queue: int | None
+    ) -> StageRun:
+        """A step of a stage, of which the input ``queue`` is cut for every process; errors as for ``new``."""
+        backend = self._processes.usable_backend(self.plan.name)
+        routing = self.routings.of(backend, inputs, sizes, self._processes.generation, None, queue)
+        return StageRun(self.plan, backend, routing, number, sizes)
+
     def run(self, step: StepRun, inputs: Mapping[int, Batch]) -> Any:
         """Run a step from its beginning to its end, and count it."""
         result, record = step.run(inputs, self.write)
@@ -63,11 +86,10 @@ class StepRunner:
         return self.run(self.new(inputs), inputs)
 
     def begin(self, number: int, batch: Any) -> StepRun:
-        """Begin a step of a stream: errors as for ``Running.step``, and HF765."""
+        """Begin a step of a stream: errors as for ``Running.step``."""
         self._processes.usable_backend(self.plan.name)
         inputs = loaded_inputs(self.plan, batch)
         step = self.new(inputs, number)
-        check_queued_rows(self.plan, step.table)
         with self.breaking(number):
             step.begin(inputs)
         return step

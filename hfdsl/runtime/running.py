@@ -11,16 +11,20 @@ from typing import Any, Self
 
 from hfdsl.errors import CheckpointError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
+from hfdsl.plan.queues import decides
 from hfdsl.plan.timeline import Timeline, TraceFile
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.inputs import step_inputs
 from hfdsl.runtime.loading import END, LoaderThread
+from hfdsl.runtime.plan_simulation import CallSeconds, DrawnSeconds
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queue_files import SavedStream
 from hfdsl.runtime.recording import begin
 from hfdsl.runtime.recovery import Recovered
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving import Saving, read_manifest, save_states
+from hfdsl.runtime.schedule import QueueState
+from hfdsl.runtime.stage_stream import StageStream
 from hfdsl.runtime.streaming import DecisionLog, StageOrder, Stream
 from hfdsl.runtime.timeline import timeline
 from hfdsl.runtime.verification import (
@@ -44,7 +48,7 @@ class Running:
         self.plan = plan
         self._processes, self._owner = processes, owner
         self._runner = StepRunner(plan, processes)
-        self._stream: Stream | None = None
+        self._stream: Stream | StageStream | None = None
 
     def also(self, plan: Plan) -> Running:
         """Run another plan of the same deployment on the same workers, such as an evaluation between training steps.
@@ -91,8 +95,20 @@ class Running:
     @property
     def decisions(self) -> int:
         """How many decisions the queues have made, including those before a ``load``: lines of a log of all steps."""
-        order = self._stream.order if self._stream is not None else StageOrder(self.plan, self._runner.next_step)
-        return order.decisions
+        if self._stream is not None:
+            return self._stream.order.decisions
+        return 0 if decides(self.plan) else StageOrder(self.plan, self._runner.next_step).decisions
+
+    @property
+    def decides(self) -> bool:
+        """Whether a queue decides while it runs which groups an update gets."""
+        return decides(self.plan)
+
+    @property
+    def queues(self) -> tuple[QueueState, ...]:
+        """The queues as they are now; one that decides has no sizes before the first batch."""
+        order = self._stream.order if self._stream is not None else self._new_stream().order
+        return tuple(order.queues)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the states of the workers, and the number of steps, into an empty folder that exists.
@@ -171,7 +187,7 @@ class Running:
             text = f"the state has rows in the queues of '{saved.plan}', and '{self.plan.name}' cannot go on with them"
             raise CheckpointError("HF905", text)
         with self._runner.breaking(self.steps):
-            stream = Stream(self._runner)
+            stream = self._new_stream()
             stream.load(backend, folder, saved)
         self._stream = stream
 
@@ -386,6 +402,7 @@ class Running:
         timeout: float = 1800.0,
         log: str | PathLike[str] | None = None,
         replay: str | PathLike[str] | None = None,
+        seconds: Mapping[str, float | CallSeconds] | None = None,
     ) -> Iterator[Any]:
         """Run the dataflow on every batch of a loader, stages beside each other, and give its results in order.
 
@@ -400,9 +417,12 @@ class Running:
         the queues is appended to the file ``log`` as a line of JSON; with ``replay`` the decisions must be those of
         such a file, with whose last step the stream ends.
 
+        On the local backend a queue that decides sees groups and updates end as on a virtual clock on which calls take
+        so many ``seconds``, by node; by default they take none.
+
         Raises:
-            HfError: HF764 where the loader gives nothing in time; HF765 where a queue gives other numbers of rows than
-                a step puts in; HF807 where the deadline of a step passed.
+            HfError: HF764 where the loader gives nothing in time; HF765 where a batch puts another number of groups
+                into a queue that decides than those before; HF807 where the deadline of a step passed.
             CheckpointError: HF761 where decisions are not those of ``replay``.
             ResourceError: HF841 where the plan was launched with ``retries=``.
             WiringError, SizeError, RoleError: as ``step``; whatever the loader raises.
@@ -413,11 +433,19 @@ class Running:
                 "HF841", "retries= repeat steps, and a stream has several in progress; launch without them"
             )
         if self._stream is None:
-            self._stream = Stream(self._runner)
+            self._stream = self._new_stream(seconds)
         replay = replay if self.plan.split.queues else None  # without queues there is nothing to decide
         return self._results(self._stream, loader, timeout, DecisionLog(log, replay))
 
-    def _results(self, stream: Stream, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
+    def _new_stream(self, seconds: Mapping[str, float | CallSeconds] | None = None) -> Stream | StageStream:
+        if not decides(self.plan):
+            return Stream(self._runner)
+        drawn = {node: DrawnSeconds(s) if isinstance(s, (int, float)) else s for node, s in (seconds or {}).items()}
+        return StageStream(self._runner, drawn)
+
+    def _results(
+        self, stream: Stream | StageStream, loader: Iterable[Any], timeout: float, decisions: DecisionLog
+    ) -> Iterator[Any]:
         source = LoaderThread(loader, timeout, lambda: str(stream.order))
         try:
             results = stream.results(source, decisions)

@@ -16,6 +16,7 @@ from hfdsl.errors import CheckpointError, HfError, LostProcessError
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queue_files import SavedStream
 from hfdsl.runtime.sealed_json import sealed, unsealed
+from hfdsl.runtime.stage_stream import StageStream
 from hfdsl.runtime.state_files import sync_to_disk
 from hfdsl.runtime.streaming import Stream
 
@@ -159,7 +160,13 @@ def named_by_rank(folder: Path, saved: Mapping[str, list[dict[str, str]]]) -> di
 
 
 def save_states(
-    processes: Processes, deployment: Deployment, folder: Path, *, background: bool, stream: Stream | None, plan: str
+    processes: Processes,
+    deployment: Deployment,
+    folder: Path,
+    *,
+    background: bool,
+    stream: Stream | StageStream | None,
+    plan: str,
 ) -> Saving:
     """Have all processes write their states, and what lies in the queues of a stream; errors as ``Running.save``."""
     backend, recovery = processes.usable_backend(plan), processes.recovery

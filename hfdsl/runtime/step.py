@@ -46,7 +46,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.graph.program import Filter
-from hfdsl.plan.payloads import CALLER, DRIVER_PROCESS, DRIVER_RANK, Payload, PayloadKey
+from hfdsl.plan.payloads import CALLER, DRIVER_PROCESS, DRIVER_RANK, ColumnSlice, Payload, PayloadKey
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.routes import Hints, Routes, compute_routes
 from hfdsl.plan.rows import RowTable, row_table, runtime_queries
@@ -60,6 +60,7 @@ from hfdsl.runtime.driver_reads import DriverReads
 from hfdsl.runtime.handles import HandleTable
 from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.queue_files import SavedStep
+from hfdsl.runtime.queued_rows import QueueRead
 from hfdsl.runtime.store import bytes_of
 from hfdsl.runtime.timeline import RESULT, StepLog, StepRecord
 from hfdsl.types.batches import Batch
@@ -95,6 +96,7 @@ class StepRun:
         self._acknowledgments: dict[tuple[int, int], Any] = {}  # by segment and rank, in the order of submission
         self._stages: set[int] = set()  # whose segments may be submitted
         self._stage_steps: list[tuple[int, ...]] = []  # of every stage when each was submitted; see ``SegmentCall``
+        self._row_versions: Sequence[tuple[int, int]] = ()
         self._submitted: set[int] = set()
         self._deferred: list[Segment] = []  # of the driver: submitted, and not run before somebody reads its results
         self._delivered: frozenset[int] = frozenset()  # segments whose payloads were loaded into stores with a queue
@@ -124,30 +126,47 @@ class StepRun:
         value = self._result()
         return value, self._record(results)
 
-    def begin(self, inputs: Mapping[int, Batch]) -> None:
-        """Send the caller's inputs."""
+    def begin(
+        self, inputs: Mapping[int, Batch], queue: Callable[[tuple[ColumnSlice, ...]], QueueRead] | None = None
+    ) -> None:
+        """Send the caller's inputs; what comes from a ``queue`` is read where it is."""
         self._backend.begin()
         self._driver.begin(self._plan.name, self._step_number)
         for node, batch in inputs.items():
             self._driver.put_local(node, "the driver", batch)
         while self._routes.early_queries:
             self._resolve(self._routes.early_queries[0])
-        self._send_from_driver(CALLER)
+        if queue is None:
+            self._send_from_driver(CALLER)
+            return
+        for payload in self._routes.driver_sends[CALLER]:
+            self._handles[payload.key] = queue(payload.slices)
 
-    def submit(self, stage: int, stage_steps: Sequence[int] = ()) -> None:
+    def submit(
+        self,
+        stage: int,
+        stage_steps: Sequence[int] = (),
+        row_versions: Sequence[tuple[int, int]] = (),
+        wait: bool = True,
+    ) -> None:
         """Submit the segments of a stage, once those that it reads from have been submitted.
 
-        ``stage_steps`` are the steps of each stage that were submitted before, of which versions are counted.
-        It waits for the runtime queries of earlier stages and, in the last one, for those of all stages.
+        ``stage_steps`` are the steps of each stage that were submitted before, of which versions are counted;
+        ``row_versions`` are as in ``SegmentCall``.
+        It waits for the runtime queries of earlier stages and, in the last one, for those of all stages, if it is to
+        ``wait``.
         """
         self._enter()
         self._stages.add(stage)
+        self._row_versions = row_versions
         if stage_steps:
             self._stage_steps = self._stage_steps or [() for _ in stage_steps]
             self._stage_steps[stage] = tuple(stage_steps)
         last = len(self._stages) == self._plan.split.count
         self._submit_ready()
         while unresolved := [query for query in self._routes.query_payloads if self._may_resolve(query, stage, last)]:
+            if not wait:
+                return
             self._resolve(unresolved[0])
             self._submit_ready()
 
@@ -314,14 +333,23 @@ class StepRun:
     ) -> list[Sequence[Any]]:
         """Submit a segment, and return the handles of each rank's payloads."""
         receives = self._routes.receives[segment.number]
+        payloads = [
+            [self._handles[key] for key in receives.get(rank, ()) if key[0] not in self._delivered]
+            for rank in segment.ranks
+        ]
+        reads = [[handle for handle in handles if isinstance(handle, QueueRead)] for handles in payloads]
         submission = Submission(
             call=self._call(segment),
             segment=segment,
             specs=self._specs(segment),
             payloads=[
-                [self._handles[key] for key in receives.get(rank, ()) if key[0] not in self._delivered]
-                for rank in segment.ranks
+                [
+                    *(handle for handle in handles if not isinstance(handle, QueueRead)),
+                    *(handle for read in from_queue for handle in read.handles),
+                ]
+                for handles, from_queue in zip(payloads, reads, strict=True)
             ],
+            queued=[[read.rows for read in from_queue] for from_queue in reads] if any(reads) else None,
             sends=sends,
             after=[
                 [self._acknowledgments[call]] if call is not None and call[0] not in self._delivered else []
@@ -337,7 +365,12 @@ class StepRun:
 
     def _call(self, segment: Segment) -> SegmentCall:
         return SegmentCall(
-            self._plan.name, self._routing.id, segment.number, self._step_number, tuple(self._stage_steps)
+            plan=self._plan.name,
+            routing=self._routing.id,
+            segment=segment.number,
+            step=self._step_number,
+            stage_steps=tuple(self._stage_steps),
+            row_versions=self._row_versions,
         )
 
     def _specs(self, segment: Segment) -> list[SegmentSpec | None]:

@@ -159,6 +159,11 @@ class DecisionLog:
         self._expected = deque(from_lines(Path(replay).read_text("utf-8"))) if replay is not None else None
 
     @property
+    def expected(self) -> deque[Decision] | None:
+        """The decisions that are still to be repeated; None without a log to repeat."""
+        return self._expected
+
+    @property
     def begins_steps(self) -> bool:
         """Whether another step may be begun: without a log to repeat always."""
         return self._expected is None or any(decision.kind == "dispatch" for decision in self._expected)
@@ -175,7 +180,7 @@ class DecisionLog:
                 logged = to_lines([expected]).strip() if expected else "nothing"
                 text = f"this run decides {to_lines([decision]).strip()} where its log has {logged}"
                 raise CheckpointError("HF761", f"{text}; a log is repeated from the step at which it begins")
-        if self._file is not None:
+        if self._file is not None and decisions:
             try:
                 self._file.write(to_lines(decisions))
                 self._file.flush()
@@ -188,6 +193,20 @@ class DecisionLog:
         if self._file is not None:
             with suppress(OSError):  # of lines that could not be written
                 self._file.close()
+
+
+def check_copies(plan: Plan) -> None:
+    """Refuse a role that loads a state and keeps none: a resumed run would go on with the weights of its constructor.
+
+    Raises:
+        CheckpointError: HF908 naming the role.
+    """
+    for sync in syncs(plan.graph):
+        role, held = sync.target
+        kind = plan.deployment[role].role
+        if not all(callable(getattr(kind, name, None)) for name in ("state", "load_state")):
+            text = f"role '{role}' ({kind.__name__}) loads '{held}' once a step, and samples the next one with it"
+            raise CheckpointError("HF908", f"{text}: for a checkpoint, give it state() and load_state(state)")
 
 
 class Stream:
@@ -228,7 +247,7 @@ class Stream:
         """
         if not self._in_flight:
             return None
-        self._check_copies()
+        check_copies(self._plan)
         if not isinstance(backend, QueueKeepingBackend):
             text = (
                 f"{type(backend).__name__} cannot write what queues hold ({self.order}); save once the stream has ended"
@@ -245,15 +264,6 @@ class Stream:
             in_progress=tuple(run.saved(number) for number, run in self._in_flight.items()),
             files=files,
         )
-
-    def _check_copies(self) -> None:
-        """Refuse a role that loads a state and keeps none: it would go on with the weights of its constructor."""
-        for sync in syncs(self._plan.graph):
-            role, held = sync.target
-            kind = self._plan.deployment[role].role
-            if not all(callable(getattr(kind, name, None)) for name in ("state", "load_state")):
-                text = f"role '{role}' ({kind.__name__}) loads '{held}' once a step, and samples the next one with it"
-                raise CheckpointError("HF908", f"{text}: for a checkpoint, give it state() and load_state(state)")
 
     def load(self, backend: Backend, folder: str, saved: SavedStream) -> None:
         """Go on with the steps that were in progress.

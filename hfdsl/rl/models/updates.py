@@ -99,7 +99,8 @@ def _staleness(experience: Experience) -> torch.Tensor:
     if experience.from_version is not None and experience.to_version is not None:
         return (experience.to_version.tensor - experience.from_version.tensor)[:, None]
     call = current_call()
-    return torch.full((len(experience), 1), call.version - call.rows_version)
+    made = [call.rows_version] * len(experience) if call.row_versions is None else call.row_versions
+    return call.version - torch.tensor(made)[:, None]
 
 
 def sft_update(learner: Learner, sequences: Sequences, config: ActorConfig, peers: AxisGroup) -> dict[str, float]:

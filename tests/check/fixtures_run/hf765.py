@@ -1,4 +1,4 @@
-"""A queue of batches twice as large as what a step puts in."""
+"""A result from in front of a queue that drops groups."""
 
 import torch
 
@@ -30,10 +30,11 @@ class Judge(hf.Worker):
 
 
 @hf.dataflow
-def program(prompts: Prompts, critic: Critic, judge: Judge) -> Scores:
-    # good: scores = hf.queue(critic.score(prompts), lag=1, late="wait")
-    scores = hf.queue(critic.score(prompts), rows=8, lag=1, late="wait")  # bad
-    return judge.score(scores)
+def program(prompts: Prompts, critic: Critic, judge: Judge) -> tuple[Scores, Scores]:
+    scores = critic.score(prompts)
+    # good: taken = hf.queue(scores, lag=1, late="wait")
+    taken = hf.queue(scores, lag=1, late="drop")  # bad
+    return judge.score(taken), scores
 
 
 deployment = hf.Deployment(

@@ -1,0 +1,20 @@
+"""Which queues decide while a program runs, and which stages follow each other step by step."""
+
+from __future__ import annotations
+
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.rows import row_table
+
+
+def decides(plan: Plan) -> bool:
+    """Whether a queue decides while the plan runs: it does not wait, or takes out other rows than a step puts in."""
+    rows = row_table(plan, plan.dims).rows
+    return any(
+        queue.late in ("drop", "refill", "mask")
+        or (queue.rows is not None and not _equal(rows.get(node.id), rows.get(node.batch.node if node.batch else -1)))
+        for node, queue in plan.split.queues
+    )
+
+
+def _equal(taken: int | None, put_in: int | None) -> bool:
+    return taken is not None and taken == put_in

@@ -1,0 +1,117 @@
+"""What one dispatch put into a queue: which calls make its groups, and the handles of the payloads that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hfdsl.plan.payloads import DRIVER_RANK, ColumnSlice, PayloadKey
+from hfdsl.plan.plan import DRIVER
+from hfdsl.plan.reading import Read, locating_reader
+from hfdsl.plan.rows import RowTable
+from hfdsl.protocols.ranges import RowRanges, merged
+from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.stage_plans import QueueStages
+from hfdsl.runtime.stage_run import StageRun
+from hfdsl.runtime.store import PayloadContent
+
+Place = tuple[int, int]
+"""A node and a chunk of its value."""
+
+
+@dataclass(slots=True)
+class Dispatched:
+    """One dispatch: its ``groups`` by number, in the order of their rows.
+
+    ``queries`` are the results of runtime queries. ``handles`` are those of payloads, by key, each with the slices that
+    it holds; ``step`` is None for a dispatch of an earlier run, all of whose groups have ended.
+    """
+
+    number: int
+    stages: QueueStages
+    table: RowTable
+    groups: tuple[int, ...]
+    sizes: Mapping[Any, int]
+    step: StageRun | None = None
+    queries: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    handles: dict[PayloadKey, tuple[tuple[ColumnSlice, ...], Any]] = field(default_factory=dict)
+
+    def rows(self, group: int) -> tuple[int, int]:
+        """The rows of a group in what the dispatch put in."""
+        size, position = self.stages.queue.group, self.groups.index(group)
+        return position * size, (position + 1) * size
+
+    def reads(self, ranges: RowRanges, columns: Iterable[str] | None = None) -> Iterator[Read]:
+        """The chunks of stored values that have some of these rows, and which of the chunks' rows they are."""
+        plan = self.stages.producer
+        reader = locating_reader(plan, self.table)
+        for column in columns if columns is not None else self.stages.sources:
+            source, name = self.stages.sources[column]
+            for node, stored, inner in reader.sources(source, (name,), ranges):
+                for chunk, rows in reader.overlap(node, merged(inner)).items():
+                    yield Read(node, chunk, stored, rows)
+
+    def places(self, group: int) -> frozenset[Place]:
+        """The chunks that hold rows of a group."""
+        return frozenset((read.node, read.chunk) for read in self.reads((self.rows(group),)))
+
+    def keep_handles(self, backend: Backend) -> None:
+        """Take the handles of what the step sends for the queue; it waits for runtime queries."""
+        if self.step is None or self.handles:
+            return
+        self.step.resolve()
+        self.table, self.queries = self.step.table, self.step.queries
+        self.handles = dict(self.step.taken_results())
+        plan, local = self.stages.producer, dict[ColumnSlice, Any]()
+        all_rows = self.table.rows.get(self.stages.rows_of, 0)
+        for read in self.reads(((0, all_rows),)):
+            if plan.layouts[read.node].group == DRIVER:
+                part = ColumnSlice(read.node, read.chunk, read.columns[0], read.rows)
+                local[part] = self.step.driver_rows(part)
+        if local:
+            self.handles[DRIVER_PAYLOAD] = (tuple(local), backend.put(plan, local))
+
+    def keys(self, ranges: RowRanges, columns: Iterable[str] | None = None) -> tuple[PayloadKey, ...]:
+        """The payloads that hold these rows."""
+        wanted: dict[tuple[int, int, str], list[RowRanges]] = {}
+        for read in self.reads(ranges, columns):
+            for column in read.columns:
+                wanted.setdefault((read.node, read.chunk, column), []).append(read.rows or ())
+
+        def has_some(part: ColumnSlice) -> bool:
+            return any(_overlap(part.rows, rows) for rows in wanted.get((part.node, part.chunk, part.column), ()))
+
+        return tuple(key for key, (slices, _) in self.handles.items() if any(map(has_some, slices)))
+
+    def contents(self, backend: Backend, groups: Iterable[int]) -> list[PayloadContent]:
+        """The payloads that hold rows of these groups, in this process."""
+        self.keep_handles(backend)
+        keys = dict.fromkeys(key for group in groups for key in self.keys((self.rows(group),)))
+        return backend.get([self.handles[key][1] for key in keys])
+
+    def restore(self, backend: Backend, content: PayloadContent) -> None:
+        """Send what an earlier run saved."""
+        by_chunk: dict[Place, dict[ColumnSlice, Any]] = {}
+        for part, value in content.items():
+            by_chunk.setdefault((part.node, part.chunk), {})[part] = value
+        for index, parts in enumerate(by_chunk.values()):
+            self.handles[SAVED_SEGMENT, DRIVER_RANK, index] = tuple(parts), backend.put(self.stages.producer, parts)
+
+    def forget(self, gone: Iterable[int]) -> None:
+        """Drop the handles of payloads that only groups that are gone were read from."""
+        left = [group for group in self.groups if group not in set(gone)]
+        needed = {key for group in left for key in self.keys((self.rows(group),))}
+        self.handles = {key: entry for key, entry in self.handles.items() if key in needed}
+
+
+SAVED_SEGMENT = -3
+"""The segment number that stands for a checkpoint."""
+
+DRIVER_PAYLOAD: PayloadKey = (-2, DRIVER_RANK, 0)
+"""The payload of what the driver holds itself, such as columns of the caller's inputs."""
+
+
+def _overlap(held: RowRanges | None, wanted: Sequence[tuple[int, int]]) -> bool:
+    """Whether a slice has some of these rows."""
+    return held is None or any(max(a, c) < min(b, d) for a, b in held for c, d in wanted)
