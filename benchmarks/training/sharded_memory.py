@@ -53,21 +53,22 @@ class Passes:
 
     def __init__(self) -> None:
         self.forward = self.backward = self.between = 0
-        self._plain = torch.Tensor.backward
-        torch.Tensor.backward = self._measured  # type: ignore[method-assign]  # for this process alone
+        plain = torch.Tensor.backward
+
+        def measured(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+            self.forward = max(self.forward, torch.cuda.max_memory_allocated())
+            self.between = max(self.between, torch.cuda.memory_allocated())
+            torch.cuda.reset_peak_memory_stats()
+            plain(tensor, *args, **kwargs)  # type: ignore[no-untyped-call]  # of torch
+            torch.cuda.synchronize()
+            self.backward = max(self.backward, torch.cuda.max_memory_allocated())
+            torch.cuda.reset_peak_memory_stats()
+
+        torch.Tensor.backward = measured  # type: ignore[method-assign, assignment]  # for this process
 
     def begin(self) -> None:
         self.forward = self.backward = self.between = 0
         torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-
-    def _measured(self, *args: Any, **kwargs: Any) -> None:
-        self.forward = max(self.forward, torch.cuda.max_memory_allocated())
-        self.between = max(self.between, torch.cuda.memory_allocated())
-        torch.cuda.reset_peak_memory_stats()
-        self._plain(*args, **kwargs)  # type: ignore[no-untyped-call]  # of torch
-        torch.cuda.synchronize()
-        self.backward = max(self.backward, torch.cuda.max_memory_allocated())
         torch.cuda.reset_peak_memory_stats()
 
 
