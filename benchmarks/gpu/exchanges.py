@@ -174,7 +174,8 @@ def by_hand(rank: int, port: int, names: list[str], times: int) -> None:
         large = torch.zeros(min(size.bytes, 2**30), dtype=torch.uint8, device=DEVICE)
 
         def broadcast(weights: list[torch.Tensor] = weights) -> None:
-            for work in [dist.broadcast(weight, 0, async_op=True) for weight in weights]:
+            works: list[Any] = [dist.broadcast(weight, 0, async_op=True) for weight in weights]
+            for work in works:
                 work.wait()
 
         def gather(weights: list[torch.Tensor] = weights, halves: list[torch.Tensor] = halves) -> None:
