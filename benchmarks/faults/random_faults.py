@@ -79,7 +79,7 @@ def run(faults: int, seconds: float, seed: int, deadline: float, patience: float
                     yield unended(doing, f"status {process.returncode}, seed {seed}: {''.join(notes[-30:])}")
                     done += 1
                     break
-                event = json.loads(line) if line.startswith("{") else {"doing": doing}
+                event: dict[str, Any] = json.loads(line) if line.startswith("{") else {"doing": doing}
                 if "doing" in event:
                     doing = event["doing"]
                 else:
