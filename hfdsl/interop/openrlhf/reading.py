@@ -145,7 +145,7 @@ def _refusal(setting: Setting, option: Mapping[str, Any]) -> str:
     for each in values:
         if kind == "int" and not _is_int(each):
             return f"{name} = {each} is no integer"
-        if kind == "float" and not isinstance(each, int | float):
+        if kind == "float" and (not isinstance(each, int | float) or isinstance(each, bool)):
             return f"{name} = {each} is no number"
         if "choices" in option and str(each) not in option["choices"]:
             near = get_close_matches(str(each), option["choices"], n=1, cutoff=0.6)

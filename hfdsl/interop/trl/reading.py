@@ -17,6 +17,7 @@ from hfdsl.interop.settings import Configuration, Setting, is_integer
 from hfdsl.interop.shell_text import Items, WordText, text_of
 from hfdsl.interop.shell_values import Launch, read_script, read_words
 from hfdsl.interop.text import ReadError, SourceText, Unread, read_source
+from hfdsl.interop.trl.arguments import RefusedError, parsed
 from hfdsl.interop.trl.units import PROCESSES
 from hfdsl.interop.yaml_text import read_yaml
 
@@ -117,9 +118,21 @@ class _Settings:
             if len(longer) == 1 and not setting.span.file.endswith((".yaml", ".yml")):
                 key = longer[0]  # argparse takes a beginning that only one option has
         if key in self.keys or key == PROCESSES:
-            self.given[key] = replace(setting, key=key, value=False if switched_off else setting.value)
+            self.given[key] = self._parsed(replace(setting, key=key, value=False if switched_off else setting.value))
         elif key not in self.known.fields["accelerate launch"] and key not in ("accelerate_config", "env", "config"):
             self._unknown(setting, certain=certain)
+
+    def _parsed(self, setting: Setting) -> Setting:
+        """A setting with the value that TRL's parser makes of it; a script of the user's own may have another one."""
+        option = self.known.options.get(setting.key)
+        if not self.own or option is None or setting.unknown:
+            return setting
+        try:
+            in_file = setting.span.file.endswith((".yaml", ".yml"))
+            return replace(setting, value=parsed(setting.key, setting.value, option, in_file=in_file))
+        except RefusedError as error:
+            self.findings.append(Finding("HF972", str(error), Label(setting.span, "TRL's parser refuses it")))
+            return replace(setting, unknown="its value is none that TRL takes")
 
     def _unknown(self, setting: Setting, *, certain: bool) -> None:
         near = get_close_matches(setting.key, self.keys, n=1, cutoff=0.8)

@@ -26,7 +26,7 @@ from hfdsl.interop.trl.units import (
 )
 
 SIZES = (ROWS, ACCUMULATION, STEPS, GENERATION, GROUP, ITERATIONS, PROCESSES, "max_completion_length",
-         "per_device_eval_batch_size", "num_generations_eval", "vllm_tensor_parallel_size")  # fmt: skip
+         "per_device_eval_batch_size", "num_generations_eval")  # fmt: skip
 CHOICES: dict[str, tuple[str, ...]] = {
     "loss_type": ("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
@@ -42,7 +42,7 @@ REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward"
 
 def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
     """Sizes are positive integers."""
-    for key in SIZES:
+    for key in (*SIZES, *(("vllm_tensor_parallel_size",) if c.known("use_vllm") is True else ())):
         value = c.known(key)
         if key not in c.given or c.given[key].unknown or value is None:
             continue
@@ -50,6 +50,57 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
             yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
         elif value < 1:
             yield finding(c, "HF972", f"{key} = {value} is not positive", key, advice=("the smallest size is 1",))
+
+
+def samples_are_drawn(c: Configuration) -> Iterator[Problem]:
+    """Tokens are drawn with a temperature, a penalty and shares that engines take."""
+    # generate() of transformers, and SamplingParams of vLLM
+    engine = c.known("use_vllm")
+    for key, least in (("temperature", 0), ("repetition_penalty", 0), ("top_p", 0), ("top_k", -1)):
+        value, may_be_least = c.known(key), key == "temperature" and engine is not False
+        if key not in c.given or not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        if key in ("top_k", "top_p") and engine is not False:
+            continue
+        if key == "top_p" and value >= 0:
+            continue
+        if value < least or (value == least and not may_be_least):
+            bound = "negative" if least else "not positive"
+            yield finding(c, "HF972", f"{key} = {value} is {bound}, and tokens cannot be drawn with it", key)
+
+
+def runs_have_steps(c: Configuration) -> Iterator[Problem]:
+    """A run trains: it has steps, epochs and a rate."""
+    steps, epochs, rate = c.known("max_steps"), c.known("num_train_epochs"), c.known("learning_rate")
+    if is_integer(steps) and steps <= 0 and isinstance(epochs, int | float) and epochs <= 0:
+        message = f"num_train_epochs = {epochs} has no step, and max_steps = {steps} gives none"
+        yield finding(c, "HF979", message, "num_train_epochs", "max_steps")
+    if rate == 0:
+        yield finding(c, "HF979", "learning_rate = 0: no parameter changes", "learning_rate")
+    for key in ("save_steps", "eval_steps", "logging_steps"):  # below 1, they are shares of a run
+        if isinstance(value := c.known(key), float) and value > 1 and value != int(value):
+            yield finding(c, "HF972", f"{key} = {value} is no integer", key)
+    warm = c.known("warmup_steps")
+    if isinstance(warm, int | float) and warm < 0:
+        yield finding(c, "HF972", f"warmup_steps = {warm} is negative", "warmup_steps")
+
+
+def precisions_exclude_each_other(c: Configuration) -> Iterator[Problem]:
+    """A run has one precision."""
+    if c.known("bf16") is True and c.known("fp16") is True:
+        yield finding(c, "HF974", "fp16 and bf16 exclude each other", "fp16", "bf16", advice=("leave out one of them",))
+
+
+def best_models_are_evaluated(c: Configuration) -> Iterator[Problem]:
+    """The best model is known where checkpoints and evaluations go together."""
+    # TrainingArguments.__post_init__ of transformers
+    key, saved, evaluated = "load_best_model_at_end", c.known("save_strategy"), c.known("eval_strategy")
+    texts = isinstance(saved, str) and isinstance(evaluated, str)
+    if c.known(key) is True and texts and saved not in ("best", evaluated):
+        message = (
+            f"{key} needs evaluations when checkpoints are saved: save_strategy = {saved}, eval_strategy = {evaluated}"
+        )
+        yield finding(c, "HF974", message, key, "save_strategy", "eval_strategy")
 
 
 def choices_are_known(c: Configuration) -> Iterator[Problem]:
@@ -264,6 +315,10 @@ def contexts_hold_a_completion(c: Configuration) -> Iterator[Problem]:
 
 RULES: tuple[Rule, ...] = (
     sizes_are_positive,
+    samples_are_drawn,
+    runs_have_steps,
+    precisions_exclude_each_other,
+    best_models_are_evaluated,
     choices_are_known,
     groups_have_members,
     a_generation_is_given_once,

@@ -13,6 +13,7 @@ from hfdsl.interop.reporting import Rule
 RULES: tuple[Rule, ...] = (
     settings.sizes_are_positive,
     settings.fractions_are_fractions,
+    settings.optimizers_can_step,
     settings.models_and_prompts_are_named,
     settings.groups_have_members,
     settings.filters_can_filter,

@@ -76,6 +76,26 @@ def fractions_are_fractions(c: Configuration) -> Iterator[Problem]:
         yield finding(c, "HF972", f"actor.dual_clip = {clip} is not above 1", "actor.dual_clip")
 
 
+def optimizers_can_step(c: Configuration) -> Iterator[Problem]:
+    """Optimizers have a rate and steps, and DeepSpeed a stage that it has."""
+    stage = c.known("ds.zero_stage")
+    if is_integer(stage) and not 0 <= stage <= 3:
+        yield finding(c, "HF972", f"ds.zero_stage = {stage}: DeepSpeed has the stages 0 to 3", "ds.zero_stage")
+    for role in ("actor", "critic") if uses_critic(c) else ("actor",):
+        key = f"{role}.adam.lr"
+        rate = c.known(key)
+        if isinstance(rate, int | float) and rate < 0:
+            yield finding(c, "HF972", f"{key} = {rate} is negative", key)
+        elif rate == 0:
+            yield finding(c, "HF979", f"{key} = 0: no parameter of the {role} changes", key)
+    for key in ("train.max_epochs", "train.num_episodes"):
+        if is_integer(value := c.known(key)) and value < 1:
+            yield finding(c, "HF979", f"{key} = {value}: no optimizer step is ever made", key)
+    if c.known("rollout.temperature") == 0 and is_integer(count := c.known(SAMPLES)) and count > 1:
+        message = f"rollout.temperature = 0 makes the {count} samples of a prompt all alike"
+        yield finding(c, "HF979", message, "rollout.temperature", SAMPLES)
+
+
 def models_and_prompts_are_named(c: Configuration) -> Iterator[Problem]:
     """The actor, the rewards and the prompts are named."""
     for key in (ACTOR_MODEL, "data.prompt_dataset"):
