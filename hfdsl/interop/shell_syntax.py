@@ -44,20 +44,29 @@ def parse(source: SourceText) -> Body:
         ReadError: HF970 for a script that is cut off, or that no shell would take.
     """
     parser = _Parser(source)
-    body = parser.body(())
+    try:
+        body = parser.body(())
+    except RecursionError:
+        raise parser.error("it is nested too deep") from None
     if not parser.at_end():
         raise parser.error(f"'{parser.peek_text()}' closes nothing")
     return body
 
 
 def words_of(source: SourceText) -> tuple[Word, ...]:
-    """The words of one command line."""
+    """The words of one command line.
+
+    Raises:
+        ValueError: for a sign that ends words, such as ``<``.
+    """
     parser = WordParser(source)
-    words = []
+    words = list[Word]()
     while not parser.at_end():
         parser.blanks()
         if not parser.at_end():
             words.append(parser.word())
+            if words[-1].start == words[-1].end:
+                raise ValueError("a sign where a word belongs")
     return tuple(words)
 
 

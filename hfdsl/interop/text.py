@@ -6,6 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from hfdsl.errors import ConfigError
 from hfdsl.graph.spans import Span
@@ -66,13 +67,25 @@ def read_source(path: str | Path) -> SourceText:
     """
     place, top = Path(path), Span(str(path), 1)
     try:
-        size = place.stat().st_size
-        if size > MAX_BYTES:
-            raise ReadError(f"'{path}' has {size:,} bytes, and a configuration at most {MAX_BYTES:,}", top)
+        status = place.stat()
+        if not (S_ISREG(status.st_mode) or S_ISDIR(status.st_mode)):  # a pipe without a writer never ends
+            raise ReadError(f"'{path}' is no regular file", top)
+        if status.st_size > MAX_BYTES:
+            raise ReadError(f"'{path}' has {status.st_size:,} bytes, and a configuration at most {MAX_BYTES:,}", top)
         return SourceText(str(path), text_of(place).replace("\r\n", "\n"))
+    except ReadError:
+        raise
     except UnicodeDecodeError as error:
         raise ReadError(
             f"'{path}' is no text in UTF-8: byte {error.start} is {error.object[error.start]:#x}", top
         ) from None
     except (OSError, ValueError) as error:
         raise ReadError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}", top) from None
+
+
+def is_file(path: Path, *, folder: bool = False) -> bool:
+    """Whether there is a file, or a folder; a name that no file can have is none."""
+    try:
+        return path.is_dir() if folder else path.is_file()
+    except (OSError, ValueError):
+        return False

@@ -27,7 +27,7 @@ def read_yaml(source: SourceText) -> list[Setting]:
             "PyYAML reads YAML files and is not installed: pip install 'hfdsl[interop]'", Span(source.file, 1)
         ) from None
     try:
-        node = yaml.compose(source.text, Loader=yaml.SafeLoader)
+        node = _composed(source, yaml)
         if node is None:
             return []
         if not isinstance(node, yaml.MappingNode):
@@ -42,6 +42,13 @@ def read_yaml(source: SourceText) -> list[Setting]:
         raise ReadError(f"no YAML: {problem}", span) from None
     except RecursionError:
         raise ReadError("no configuration: it is nested too deep", Span(source.file, 1)) from None
+
+
+def _composed(source: SourceText, yaml: Any) -> Any:
+    try:
+        return yaml.compose(source.text, Loader=yaml.SafeLoader)
+    except (ValueError, OverflowError):
+        raise ReadError("no YAML: an escape that is no character", Span(source.file, 1)) from None
 
 
 class _Leaves:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hfdsl.graph.spans import Span
 from hfdsl.interop.hydra import HydraArguments, Override
 from hfdsl.interop.library_tables import LibraryTable
 from hfdsl.interop.settings import MISSING, Setting
-from hfdsl.interop.text import ReadError, Unread, read_source
+from hfdsl.interop.text import ReadError, Unread, is_file, read_source
 from hfdsl.interop.yaml_text import read_yaml
 
 MAX_ANCESTORS = 20
@@ -47,7 +48,7 @@ class Composition:
         Raises:
             ReadError: HF970 where one of them cannot be read, or where they name each other.
         """
-        place = path.resolve()
+        place = Path(realpath(path))  # resolve() raises for links that go round
         if place in ancestors or len(ancestors) > MAX_ANCESTORS:
             raise ReadError(f"'{path}' is among its own defaults", Span(str(path), 1))
         settings = list(read_yaml(read_source(path)))
@@ -62,7 +63,7 @@ class Composition:
             parent = path.parent / str(name)
             if "${" in str(name) or not isinstance(name, str):
                 self._unknown_parent(setting, f"'{name}' is no file's name")
-            elif parent.is_file():
+            elif is_file(parent):
                 self.add_file(parent, ancestors)
             elif parent.stem in self.known.engines:
                 self.add_library_file(parent.stem)

@@ -16,7 +16,7 @@ from hfdsl.interop.nemo_rl.units import IGNORE_ACCURACY
 from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.settings import Configuration, Setting
 from hfdsl.interop.shell_text import Items, TextPiece, WordText, holes, text_of
-from hfdsl.interop.text import ReadError, SourceText, Unread, read_source
+from hfdsl.interop.text import ReadError, SourceText, Unread, is_file, read_source
 
 if TYPE_CHECKING:
     from hfdsl.interop.shell_values import Launch
@@ -106,7 +106,7 @@ def _from_launch(launch: Launch, words: Items, source: SourceText) -> RunReading
         return _composed(None, tuple(rest), place, f"the file of --config is not known: {holes(config)}")
     name = name.removeprefix("--config=")
     folder = Path(source.file).parent
-    found = next((base / name for base in (Path(), folder, *folder.parents) if (base / name).is_file()), None)
+    found = next((base / name for base in (Path(), folder, *folder.parents) if is_file(base / name)), None)
     if found is None and Path(name).stem in table("nemo-rl").engines:
         reading = _composed(None, tuple(rest), place, name=Path(name).stem)
         taken = Unread(f"'{name}' is not there, and taken as that of NeMo-RL {table('nemo-rl').version}", place)

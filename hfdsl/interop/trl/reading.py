@@ -16,7 +16,7 @@ from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.settings import Configuration, Setting, is_integer
 from hfdsl.interop.shell_text import Items, WordText, text_of
 from hfdsl.interop.shell_values import Launch, read_script, read_words
-from hfdsl.interop.text import ReadError, SourceText, Unread, read_source
+from hfdsl.interop.text import ReadError, SourceText, Unread, is_file, read_source
 from hfdsl.interop.trl.arguments import RefusedError, parsed
 from hfdsl.interop.trl.units import PROCESSES
 from hfdsl.interop.yaml_text import read_yaml
@@ -215,7 +215,7 @@ def _file(setting: Setting, source: SourceText, unread: list[Unread]) -> Iterato
     """The settings of a file that an argument names, below the script's folder or the current one."""
     name = Path(str(setting.value))
     for folder in (Path(source.file).parent, Path()):
-        if (folder / name).is_file():
+        if is_file(folder / name):
             yield from read_yaml(read_source(folder / name))
             return
     unread.append(Unread(f"'{setting.value}' is not there to be read", setting.span))

@@ -16,7 +16,7 @@ from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.settings import Configuration, Setting
 from hfdsl.interop.shell_text import Items, text_of
 from hfdsl.interop.shell_values import Launch, read_script, read_words
-from hfdsl.interop.text import ReadError, SourceText, Unread, read_source
+from hfdsl.interop.text import ReadError, SourceText, Unread, is_file, read_source
 from hfdsl.interop.yaml_text import read_yaml
 
 TRAINER = "verl.trainer.main_ppo"
@@ -51,7 +51,7 @@ def read(inputs: Inputs) -> list[RunReading]:
         ReadError: HF970 where there is none that can be read.
     """
     path = Path(inputs.path)
-    if path.is_dir():
+    if is_file(path, folder=True):
         return [_from_folder(path, inputs)]
     source = read_source(path)
     if path.suffix in (".yaml", ".yml"):
@@ -364,7 +364,7 @@ def _unknown_in_file(
 
 def _from_folder(folder: Path, inputs: Inputs) -> RunReading:
     for name in (".hydra/config.yaml", "config.yaml", "ppo_trainer.yaml"):
-        if (folder / name).is_file():
+        if is_file(folder / name):
             return _from_yaml(read_source(folder / name), inputs)
     files = sorted(folder.glob("*.yaml"))
     if len(files) == 1:
