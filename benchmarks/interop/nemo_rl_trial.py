@@ -48,7 +48,10 @@ class Trial(Oracle):  # type: ignore[misc, unused-ignore]  # a class of a script
         self.stage = "wrong"
         if config.grpo["max_num_steps"] < 1 or config.grpo.get("max_num_epochs", 1) < 1:
             raise WrongError("no training step")
-        if config.grpo["num_generations_per_prompt"] == 1 and config.grpo.get("adv_estimator", {}).get("name") == "grpo":
+        if (
+            config.grpo["num_generations_per_prompt"] == 1
+            and config.grpo.get("adv_estimator", {}).get("name") == "grpo"
+        ):
             raise WrongError("a group of one sample")
 
 

@@ -7,7 +7,8 @@ Mutants are drawn and judged by the library first, and hashed; hfdsl is asked la
     python benchmarks/interop/one_knob.py hash mutants.jsonl verdicts.jsonl
     python benchmarks/interop/one_knob.py judge mutants.jsonl verdicts.jsonl
 
-``LIBRARY_trial.py`` is beside this file for each of ``verl``, ``trl``, ``nemo_rl`` and ``openrlhf``. The draw depends on
+``LIBRARY_trial.py`` is beside this file for each of ``verl``, ``trl``, ``nemo_rl`` and ``openrlhf``. The draw
+depends on
 the checkout and the seed alone. A verdict has the words of the library's own code; its stage is ``reading`` where only
 its source says what would happen.
 """
@@ -56,7 +57,8 @@ ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "a
 VERL = Knobs(
     mutants=9,
     changed=re.compile(
-        r"(data\.\w*(batch_size|length|shuffle|samples|seed|workers)$|actor_rollout_ref\.(actor|rollout|ref)\.|critic\.|"
+
+              r"(data\.\w*(batch_size|length|shuffle|samples|seed|workers)$|actor_rollout_ref\.(actor|rollout|ref)\.|critic\.|"
         r"algorithm\.|trainer\.(nnodes|n_gpus|total|save|test|val_|critic_w|balance|resume|use_v1|logger|v1))"
         r"(?!.*(path|dir|name|kwargs|override|custom|freeze|quant))"
     ),
@@ -96,11 +98,13 @@ VERL = Knobs(
         (f"{ACTOR}.ppo_micro_batch_size", "8"), (f"{ROLLOUT}.log_prob_micro_batch_size", "8"),
         (f"{REF}.log_prob_micro_batch_size", "8"), (f"{ROLLOUT}.mode", "sync"), (f"{ACTOR}.strategy", "megatron"),
         (f"{ACTOR}.strategy", "fsdp3"), ("trainer.v1.trainer_mode", "separate_async"), ("critic.enable", "false"),
-        ("critic.enable", "true"), (f"{ROLLOUT}.moe_tensor_parallel_size", "2"), (f"{ROLLOUT}.expert_parallel_size", "4"),
+        ("critic.enable", "true"), (f"{ROLLOUT}.moe_tensor_parallel_size", "2"), (f"{ROLLOUT}.expert_parallel_size",
+        "4"),
         ("algorithm.filter_groups.enable", "true"), (f"{ROLLOUT}.disaggregation.enabled", "true"),
         ("reward.reward_model.enable_resource_pool", "true"), ("actor_rollout_ref.model.use_remove_padding", "false"),
         (f"{ACTOR}.ulysses_sequence_parallel_size", "2"), (f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size", "3"),
-        (f"{ACTOR}.fsdp_config.fsdp_size", "3"), (f"{ROLLOUT}.max_model_len", "64"), ("trainer.resume_mode", "resume_path"),
+        (f"{ACTOR}.fsdp_config.fsdp_size", "3"), (f"{ROLLOUT}.max_model_len", "64"), ("trainer.resume_mode",
+        "resume_path"),
         (f"{ROLLOUT}.trace.max_samples_per_step_per_worker", "-1"), (f"{ROLLOUT}.val_kwargs.do_sample", "true"),
     ),
 )  # fmt: skip  # a table
@@ -115,7 +119,8 @@ NEMO_RL = Knobs(
     added={
         "grpo.num_prompts_per_step": "32", "grpo.num_generations_per_prompt": "16", "grpo.max_num_steps": "100",
         "grpo.max_rollout_turns": "1", "grpo.val_period": "10", "grpo.val_batch_size": "256", "grpo.seed": "42",
-        "grpo.normalize_rewards": "true", "loss_fn.reference_policy_kl_penalty": "0.01", "loss_fn.ratio_clip_min": "0.2",
+        "grpo.normalize_rewards": "true", "loss_fn.reference_policy_kl_penalty": "0.01",
+        "loss_fn.ratio_clip_min": "0.2",
         "loss_fn.token_level_loss": "true", "policy.train_global_batch_size": "512", "policy.precision": "bfloat16",
         "policy.train_micro_batch_size": "4", "policy.logprob_batch_size": "4", "policy.max_grad_norm": "1.0",
         "policy.max_total_sequence_length": "512", "policy.generation.temperature": "1.0",
@@ -133,7 +138,8 @@ NEMO_RL = Knobs(
         ("policy.dtensor_cfg.enabled", "false"), ("policy.megatron_cfg.enabled", "true"),
         ("policy.dynamic_batching.enabled", "true"), ("policy.sequence_packing.enabled", "true"),
         ("policy.generation.colocated.enabled", "false"), ("grpo.async_grpo.enabled", "true"),
-        (f"{VLLM}.async_engine", "true"), ("policy.generation.backend", "sglang"), ("grpo.use_dynamic_sampling", "true"),
+        (f"{VLLM}.async_engine", "true"), ("policy.generation.backend", "sglang"), ("grpo.use_dynamic_sampling",
+        "true"),
         (f"{VLLM}.pipeline_parallel_size", "2"), ("policy.dtensor_cfg.context_parallel_size", "3"),
         ("policy.dtensor_cfg.sequence_parallel", "true"), ("loss_fn.disable_ppo_ratio", "true"),
         ("loss_fn.force_on_policy_ratio", "true"), ("loss_fn.use_importance_sampling_correction", "false"),
@@ -156,7 +162,8 @@ OPENRLHF = Knobs(
         "actor.adam.lr": "1e-6", "actor.max_norm": "1.0", "critic.adam.lr": "9e-6", "vllm.num_engines": "1",
         "vllm.tensor_parallel_size": "1", "vllm.gpu_memory_utilization": "0.95", "ds.zero_stage": "2",
         "ds.tensor_parallel_size": "1", "ds.ring_attn_size": "1", "ds.ring_attn_head_stride": "1",
-        "algo.kl.init_coef": "0.01", "algo.kl.estimator": "k1", "algo.advantage.gamma": "1", "algo.advantage.lambd": "1",
+        "algo.kl.init_coef": "0.01", "algo.kl.estimator": "k1", "algo.advantage.gamma": "1",
+        "algo.advantage.lambd": "1",
         "algo.advantage.estimator": "gae", "data.max_len": "2048", "ckpt.save_steps": "-1", "eval.steps": "-1",
     },
     swapped=(
@@ -170,7 +177,8 @@ OPENRLHF = Knobs(
         ("vllm.enable_sleep", ""), ("ds.enable_sleep", ""), ("ds.packing_samples", ""), ("ds.zero_stage", "4"),
         ("algo.dynamic_filtering_enable", ""), ("algo.kl.use_loss", ""), ("ds.ring_attn_size", "2"),
         ("ds.tensor_parallel_size", "2"), ("vllm.sync_backend", "gloo"), ("actor.eps_clip_low_high", "0.2 0.28"),
-        ("vllm.enable_prefix_caching", ""), ("critic.save_value_network", ""), ("algo.advantage.is_correction_enable", ""),
+        ("vllm.enable_prefix_caching", ""), ("critic.save_value_network", ""),
+        ("algo.advantage.is_correction_enable", ""),
         ("algo.advantage.is_correction_threshold", "5 0.5"),
     ),
 )  # fmt: skip  # a table
@@ -201,25 +209,29 @@ TRL = Knobs(
         ("top_entropy_quantile", "1.5"), ("loss_type", "gspo"), ("importance_sampling_level", "sentence"),
         ("scale_rewards", "batch"), ("load_in_4bit", "true"), ("push_to_hub", "true"), ("max_prompt_length", "64"),
         ("multi_objective_aggregation", "product"), ("log_completions_hub_repo", "name/repository"),
-        ("ref_model_mixup_alpha", "2"), ("reward_funcs", "accuracy"), ("reward_funcs", "rewards.missing"), ("cast_lm_head_to_fp32", "true"), ("deepspeed", "missing.json"),
+        ("ref_model_mixup_alpha", "2"), ("reward_funcs", "accuracy"), ("reward_funcs", "rewards.missing"),
+        ("cast_lm_head_to_fp32", "true"), ("deepspeed", "missing.json"),
     ),
 )  # fmt: skip  # a table
 LIBRARIES = {"verl": VERL, "nemo-rl": NEMO_RL, "openrlhf": OPENRLHF, "trl": TRL}
 
 COMMON = "--model_name_or_path Qwen/Qwen3-0.6B --dataset_name trl-lib/DeepMath-103K --output_dir out"
 REWARD = "--reward_funcs accuracy_reward"
-TRL_BASES = (
-    "--per_device_train_batch_size 4 --num_generations 4 --max_steps 2 --max_completion_length 8 --learning_rate 1e-5",
-    "--per_device_train_batch_size 2 --gradient_accumulation_steps 4 --num_generations 4 --beta 0.04 --loss_type grpo",
-    "--per_device_train_batch_size 8 --num_generations 8 --loss_type dr_grpo --scale_rewards none --epsilon_high 0.28",
-    "--per_device_train_batch_size 2 --num_generations 2 --steps_per_generation 4 --gradient_accumulation_steps 4 "
-    "--num_iterations 2 --importance_sampling_level sequence --epsilon 3e-4 --temperature 0.9 --top_p 0.95",
-    "--per_device_train_batch_size 4 --generation_batch_size 8 --num_generations 4 --save_strategy steps "
-    "--save_steps 5 --logging_steps 1 --lr_scheduler_type cosine --warmup_steps 2 --weight_decay 0.1",
-    "--per_device_train_batch_size 4 --num_generations 4 --use_peft true --lora_r 8 --lora_alpha 16 --bf16 true",
-    "--per_device_train_batch_size 4 --num_generations 2 --loss_type bnpo --mask_truncated_completions true "
-    "--gradient_checkpointing true --max_grad_norm 0.2 --seed 7",
-    "--per_device_train_batch_size 6 --num_generations 3 --loss_type cispo --epsilon_high 5.0 --num_train_epochs 1",
+TRL_BASES = tuple(
+    """
+    --per_device_train_batch_size 4 --num_generations 4 --max_steps 2 --max_completion_length 8 --learning_rate 1e-5
+    --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --num_generations 4 --beta 0.04 --loss_type grpo
+    --per_device_train_batch_size 8 --num_generations 8 --loss_type dr_grpo --scale_rewards none --epsilon_high 0.28
+    --per_device_train_batch_size 2 --num_generations 2 --steps_per_generation 4 \
+--gradient_accumulation_steps 4 --num_iterations 2 --importance_sampling_level sequence \
+--epsilon 3e-4 --temperature 0.9 --top_p 0.95
+    --per_device_train_batch_size 4 --generation_batch_size 8 --num_generations 4 \
+--save_strategy steps --save_steps 5 --logging_steps 1 --lr_scheduler_type cosine --warmup_steps 2 --weight_decay 0.1
+    --per_device_train_batch_size 4 --num_generations 4 --use_peft true --lora_r 8 --lora_alpha 16 --bf16 true
+    --per_device_train_batch_size 4 --num_generations 2 --loss_type bnpo \
+--mask_truncated_completions true --gradient_checkpointing true --max_grad_norm 0.2 --seed 7
+    --per_device_train_batch_size 6 --num_generations 3 --loss_type cispo --epsilon_high 5.0 --num_train_epochs 1
+    """.strip().splitlines()
 )
 """Commands for TRL, which has no examples of its command line: batches, losses, schedules, adapters."""
 
@@ -297,12 +309,12 @@ def changes(settings: Settings, knobs: Knobs) -> Iterator[tuple[str, str, Settin
 
 def draw(identity: str, settings: Settings, knobs: Knobs) -> Iterator[tuple[str, str, Settings]]:
     """Changes of a base, each kind of change as often as others."""
-    source = random.Random(f"{SEED} {identity}")  # noqa: S311  # a repeatable draw
+    source = random.Random(f"{SEED} {identity}")  # a repeatable draw
     kinds: dict[str, list[tuple[str, str, Settings]]] = {}
     for change in changes(settings, knobs):
         kinds.setdefault(change[0], []).append(change)
-    for kind in kinds.values():
-        source.shuffle(kind)
+    for alike in kinds.values():
+        source.shuffle(alike)
     drawn = 0
     while kinds and drawn < knobs.mutants:
         for kind in source.sample(sorted(kinds), len(kinds)):
@@ -362,9 +374,9 @@ def commands(folder: Path, library: str) -> Iterator[tuple[str, list[str], dict[
 def bases(library: str, folder: Path | None) -> Iterator[tuple[str, Settings, dict[str, Any]]]:
     """Real configurations: a name, settings, and what else a question has."""
     if library == "trl":
-        for number, words in enumerate(TRL_BASES):
+        for number, base in enumerate(TRL_BASES):
             for form in ("command", "yaml"):
-                yield f"{form} {number}", options(shlex.split(f"{COMMON} {REWARD} {words}")), {"form": form}
+                yield f"{form} {number}", options(shlex.split(f"{COMMON} {REWARD} {base}")), {"form": form}
         return
     assert folder is not None  # guards for the type checker
     if library == "nemo-rl":
@@ -417,7 +429,13 @@ def questions(library: str, folder: Path | None) -> Iterator[dict[str, Any]]:
     knobs = LIBRARIES[library]
     for name, settings, more in bases(library, folder):
         for kind, change, mutant in (("base", "", settings), *draw(f"{library} {name}", settings, knobs)):
-            question = {"id": f"{name} | {change}", "library": library, "base": name, "kind": kind, "change": change}
+            question: dict[str, Any] = {
+                "id": f"{name} | {change}",
+                "library": library,
+                "base": name,
+                "kind": kind,
+                "change": change,
+            }
             if library == "verl":
                 question["overrides"] = [f"{key}={text}" for key, text in mutant]
             elif library == "nemo-rl":
@@ -519,7 +537,7 @@ def time_process(path: Path, overrides: list[str], library: str) -> None:
     """Print how long a check takes as a process."""
     command = [sys.executable, "-m", "hfdsl", "check", "--from", library, str(path), "--", *overrides]
     started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    status = subprocess.run(command, capture_output=True, check=False).returncode  # noqa: S603  # our own command
+    status = subprocess.run(command, capture_output=True, check=False).returncode  # our own command
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     sys.stdout.write(f"process | {time.perf_counter() - started:.2f} s | {cpu:.2f} s of CPU | exit status {status}\n")

@@ -4,7 +4,8 @@ Run with a Python that has TRL, transformers, accelerate, peft and torch::
 
     python benchmarks/interop/trl_trial.py < mutants.jsonl > verdicts.jsonl
 
-A command goes through TRL's parser and ``GRPOConfig``; then ``GRPOTrainer`` is built with a model of two small layers, and
+A command goes through TRL's parser and ``GRPOConfig``; then ``GRPOTrainer`` is built with a model of two small
+layers, and
 trains for a step. ``wrong`` is what runs and teaches nothing.
 """
 

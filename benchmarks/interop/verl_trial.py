@@ -5,7 +5,8 @@ Run with a Python that has verl, Hydra, OmegaConf, torch and Ray, but no engine:
     python benchmarks/interop/verl_trial.py < mutants.jsonl > verdicts.jsonl
 
 A run goes through verl's code as a launched one does: Hydra, ``validate_config``, the trainer with its replay buffer,
-data loader and pools, ``init_model`` of the worker, the optimizer and its schedule, the batches of a step, advantages and
+data loader and pools, ``init_model`` of the worker, the optimizer and its schedule, the batches of a step,
+advantages and
 losses of a few rows. Ray, models, data and devices are stand-ins. Stage ``reading`` repeats what engines would refuse.
 ``wrong`` is what runs and teaches nothing.
 """
@@ -146,7 +147,7 @@ class Trial:
     def train_setup(self, config: Any) -> None:
         """The trainer up to its workers."""
         if not config.trainer.use_v1:
-            demand(False, "the trainer of verl 0.8 is not tried")  # noqa: FBT003
+            demand(False, "the trainer of verl 0.8 is not tried")
         cls = self.trainers.get_trainer_cls(config.trainer.v1.trainer_mode)
         data = range(1 << 20)
         with patch.object(self.base, "create_rl_dataset", lambda *_, **__: data):
@@ -169,7 +170,7 @@ class Trial:
 
         def engine(config: Any) -> Any:
             self.trained.append(config)
-            return MagicMock(get_dispatch_collect=lambda: {})
+            return MagicMock(get_dispatch_collect=dict)
 
         worker.actor_worker_cls = worker.ref_worker_cls = engine
         worker.set_dispatch_collect = lambda **_: None
@@ -179,7 +180,7 @@ class Trial:
             return MagicMock()
 
         def rollout(name: str, mode: str) -> Any:
-            assert (name, mode) in self.rollouts._ROLLOUT_REGISTRY, f"Rollout {name} with mode {mode} not found"  # noqa: S101
+            assert (name, mode) in self.rollouts._ROLLOUT_REGISTRY, f"Rollout {name} with mode {mode} not found"
             return MagicMock()
 
         def transfer(backend: str, **_: Any) -> None:
@@ -187,8 +188,10 @@ class Trial:
             demand(backend in known, f"Checkpoint engine {backend} not registered")
 
         with (
-            patch.object(self.workers, "init_device_mesh", mesh), patch.object(self.workers, "get_rollout_class", rollout),
-            patch.object(self.workers, "aggressive_empty_cache"), patch.object(self.torch.distributed, "get_rank", lambda: 0),
+            patch.object(self.workers, "init_device_mesh", mesh), patch.object(self.workers, "get_rollout_class",
+            rollout),
+            patch.object(self.workers, "aggressive_empty_cache"), patch.object(self.torch.distributed, "get_rank",
+            lambda: 0),
             patch.object(self.workers.CheckpointEngineRegistry, "new", transfer),
         ):  # fmt: skip
             self.workers.ActorRolloutRefWorker.init_model(worker)
@@ -249,7 +252,7 @@ class Trial:
     def split(self, config: Any) -> None:
         """The rows of a step, from the replay buffer to micro-batches."""
         roles, trainer, torch = config.actor_rollout_ref, self.trainer, self.torch
-        assert config.data.train_batch_size % trainer.parameter_sync_step == 0, "parameter_sync_step"  # noqa: S101
+        assert config.data.train_batch_size % trainer.parameter_sync_step == 0, "parameter_sync_step"
         prompts, n = config.data.train_batch_size // trainer.parameter_sync_step, roles.rollout.n
         demand(prompts > 0 and n > 0, f"no rows: {prompts} prompts x {n}")
         ranks = self.parallel(self.actor.engine, self.gpus)
@@ -260,7 +263,7 @@ class Trial:
         demand(rows < 1 << 24, "a step of more rows than fit")
 
         def updates(settings: Any, micro: Any, mini: int) -> None:
-            assert mini % ranks == 0, f"Got mini_batch_size={mini} and data parallel size={ranks}"  # noqa: S101
+            assert mini % ranks == 0, f"Got mini_batch_size={mini} and data parallel size={ranks}"
             data = self.protocol.TensorDict({"x": torch.zeros(rows // ranks)}, batch_size=[rows // ranks])
             batches = self.tensordicts.make_iterator(
                 data, mini_batch_size=mini // ranks, epochs=settings.ppo_epochs, seed=settings.data_loader_seed,
@@ -271,12 +274,12 @@ class Trial:
                 raise WrongError("no optimizer step")
             micros(batch, settings.use_dynamic_bsz, micro)
 
-        def micros(data: Any, dynamic: bool, size: Any) -> None:  # noqa: FBT001
+        def micros(data: Any, dynamic: bool, size: Any) -> None:
             if not dynamic:
                 self.tensordicts.assign_non_tensor(data, use_dynamic_bsz=False, micro_batch_size_per_gpu=size)
                 self.engines.prepare_micro_batches(data)
 
-        def log_probs(dynamic: bool, size: Any) -> None:  # noqa: FBT001
+        def log_probs(dynamic: bool, size: Any) -> None:
             micros(
                 self.protocol.TensorDict({"x": torch.zeros(rows // ranks)}, batch_size=[rows // ranks]), dynamic, size
             )
@@ -312,7 +315,8 @@ class Trial:
         noise = [torch.rand(rows, 4, generator=generator) for _ in range(4)]
         scores = torch.zeros(rows, 4)
         scores[:, -1] = noise[0][:, 0]
-        content = {"response_mask": mask, "token_level_scores": scores, "token_level_rewards": scores, "values": noise[1],
+        content = {"response_mask": mask, "token_level_scores": scores, "token_level_rewards": scores,
+        "values": noise[1],
                    "old_log_probs": -noise[2], "ref_log_prob": -noise[3], "reward_baselines": noise[0][:, 1],
                    "prompts": mask.long(), "attention_mask": torch.ones(rows, 8)}  # fmt: skip
         names = numpy.array([str(row // samples) for row in range(rows)], dtype=object)
@@ -322,7 +326,8 @@ class Trial:
         estimator = config.algorithm.adv_estimator
         if estimator != "gdpo":  # it reads rewards by name
             data = self.ray_trainer.compute_advantage(
-                data, adv_estimator=estimator, gamma=config.algorithm.gamma, lam=config.algorithm.lam, num_repeat=samples,
+                data, adv_estimator=estimator, gamma=config.algorithm.gamma, lam=config.algorithm.lam,
+                num_repeat=samples,
                 norm_adv_by_std_in_grpo=config.algorithm.get("norm_adv_by_std_in_grpo", True), config=config.algorithm,
             )  # fmt: skip
             if not torch.isfinite(data.batch["advantages"]).all():
@@ -365,7 +370,7 @@ class Trial:
         each = math.prod(getattr(settings, name) for name in names)
         demand(each > 0, f"an engine on {each} GPUs")
         node = min(config.trainer.n_gpus_per_node, each)
-        assert each % node == 0, f"world_size {each} must be divisible by gpus_per_node {node}"  # noqa: S101
+        assert each % node == 0, f"world_size {each} must be divisible by gpus_per_node {node}"
         demand(self.gpus % each == 0 and self.gpus >= each, f"{self.gpus} % {each}")
         demand(settings.temperature >= 0, "temperature must be non-negative")
         demand(0 < settings.top_p <= 1, "top_p must be in (0, 1]")
@@ -387,14 +392,14 @@ class Trial:
         backends = [table.logger] if isinstance(table.logger, str) else table.logger
         for backend in backends:
             known = backend == "tracking" or backend in self.tracking.Tracking.supported_backend
-            assert known, f"{backend} is not supported"  # noqa: S101
-        assert table.resume_mode in ("disable", "auto", "resume_path"), f"Unknown resume mode {table.resume_mode}"  # noqa: S101
+            assert known, f"{backend} is not supported"
+        assert table.resume_mode in ("disable", "auto", "resume_path"), f"Unknown resume mode {table.resume_mode}"
         if table.resume_mode == "resume_path":
-            assert isinstance(table.resume_from_path, str), "resume ckpt must be str type"  # noqa: S101
+            assert isinstance(table.resume_from_path, str), "resume ckpt must be str type"
         for frequency in (table.save_freq, table.test_freq):
             _ = frequency > 0 and 1 % frequency == 0
         _ = table.critic_warmup <= 1
-        if not (0 < table.total_epochs and trainer.total_training_steps >= 1):
+        if not (table.total_epochs > 0 and trainer.total_training_steps >= 1):
             raise WrongError("no training step")
         if table.critic_warmup >= trainer.total_training_steps:
             raise WrongError("the actor is never updated")

@@ -57,7 +57,7 @@ def values_have_types(c: Configuration) -> Iterator[Problem]:
     options = table("nemo-rl").options
     for key in c.given:
         types = options.get(key, {}).get("types")
-        if types is None or c.given[key].unknown:
+        if types is None or c.given[key].unknown or _is_switched_off(c, key):
             continue
         value = c.known(key, MISSING)
         if value == MISSING and c.given[key].value != MISSING:
@@ -65,6 +65,13 @@ def values_have_types(c: Configuration) -> Iterator[Problem]:
         if not any(_is(value, kind) for kind in types):
             words = " or ".join("nothing" if kind == "null" else _WORDS[kind] for kind in types)
             yield finding(c, "HF972", f"{key} = {shown(value)} is no {words}", key)
+
+
+def _is_switched_off(c: Configuration, key: str) -> bool:
+    """Whether a key belongs to a table that is not enabled, of which NeMo-RL reads the switch alone."""
+    parts = key.split(".")
+    tables = (".".join(parts[:count]) for count in range(1, len(parts)))
+    return any(c.known(f"{name}.enabled") is False for name in tables) and parts[-1] != "enabled"
 
 
 _WORDS = {"integer": "integer", "number": "number", "boolean": "switch", "string": "text", "array": "list",

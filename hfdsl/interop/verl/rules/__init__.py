@@ -13,6 +13,8 @@ RULES: tuple[Rule, ...] = (
     values.sizes_are_positive,
     values.flags_are_booleans,
     values.choices_are_known,
+    values.engines_have_memory,
+    values.runs_have_steps,
     values.estimator_is_known,
     values.engine_has_its_strategy,
     presence.required_keys_are_given,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.interop.reporting import Problem, finding, setting_fix, shown
-from hfdsl.interop.settings import MISSING, Configuration, is_integer
+from hfdsl.interop.settings import Configuration, is_integer
 from hfdsl.interop.verl.units import (
     ACTOR,
     CRITIC_MINI,
@@ -37,6 +37,9 @@ BOOLEAN = (
     f"{ROLLOUT}.log_prob_use_dynamic_bsz", f"{REF}.log_prob_use_dynamic_bsz", f"{MODEL}.use_remove_padding",
     f"{ROLLOUT}.enable_chunked_prefill",
 )  # fmt: skip
+OFF = ("no", "off", "n", "f", "none", "disable", "disabled")
+"""Texts that mean no; other texts count as true, as they are meant."""
+
 ESTIMATES_OF_KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 CHOICES: dict[str, tuple[str, ...]] = {
     f"{ACTOR}.loss_agg_mode": (
@@ -65,7 +68,11 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
         value = c.known(key)
         if key not in c.given or c.given[key].unknown or (value is None and c.defaults.get(key) is None):
             continue
-        if not isinstance(value, int) or isinstance(value, bool):
+        if isinstance(value, bool):
+            continue  # Python computes with True as with 1
+        if isinstance(value, float) and key.endswith("token_len_per_gpu"):
+            continue  # a bound, to which lengths are compared
+        if not isinstance(value, int):
             yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
         elif value < 1:
             yield finding(
@@ -105,13 +112,15 @@ def flags_are_booleans(c: Configuration) -> Iterator[Problem]:
         if c.given.get(key) is None:
             continue
         value = c.known(key)
-        if isinstance(value, str) and value != MISSING:
+        if isinstance(value, str) and value.lower() in OFF:
             yield finding(c, "HF972", f"{key} = {value} is neither True nor False: any text counts as true", key)
 
 
 def choices_are_known(c: Configuration) -> Iterator[Problem]:
     """Choices are among those that verl has."""
     for key, choices in CHOICES.items():
+        if key.startswith("algorithm.kl_ctrl") and c.known("algorithm.use_kl_in_reward") is False:
+            continue
         if key in c.given and (value := c.known(key)) is not None and value not in choices:
             near = _near(str(value), choices)
             sentence, fixes = setting_fix(c, key, near) if near else ("", ())
@@ -206,6 +215,40 @@ def kl_control_has_a_horizon(c: Configuration) -> Iterator[Problem]:
         and value <= 0
     ):
         yield finding(c, "HF972", f"{horizon} = {value} is not positive", horizon, kind)
+
+
+def engines_have_memory(c: Configuration) -> Iterator[Problem]:
+    """The rollout engine has a share of memory, samples and a way to get weights."""
+    memory, penalty = f"{ROLLOUT}.gpu_memory_utilization", f"{ROLLOUT}.temperature"
+    share, heat = c.known(memory), c.known(penalty)
+    if isinstance(share, int | float) and not 0 < share <= 1:
+        yield finding(c, "HF972", f"{memory} = {share} is not above 0 and at most 1", memory)
+    if isinstance(heat, int | float) and heat < 0:
+        yield finding(c, "HF972", f"{penalty} = {heat} is negative", penalty)
+    for key in (f"{ROLLOUT}.pipeline_model_parallel_size", f"{ROLLOUT}.agent.num_workers"):
+        if is_integer(value := c.known(key)) and value < 1:
+            yield finding(c, "HF972", f"{key} = {value} is not positive", key)
+    mode = f"{ROLLOUT}.mode"
+    if mode in c.given and isinstance(value := c.known(mode), str) and value not in ("async", "sync"):
+        yield finding(c, "HF972", f"{mode} = {value}: verl 0.9 has async alone", mode)
+
+
+def runs_have_steps(c: Configuration) -> Iterator[Problem]:
+    """A run has optimizer steps, and its periods are numbers."""
+    for key in ("trainer.save_freq", "trainer.test_freq", "trainer.total_epochs", "trainer.critic_warmup"):
+        if key not in c.given or c.given[key].unknown:
+            continue
+        if (value := c.known(key, otherwise=0)) is None or isinstance(value, str | list):
+            yield finding(c, "HF972", f"{key} = {shown(value)} is no number", key)
+    steps, epochs = c.known("trainer.total_training_steps"), c.known("trainer.total_epochs")
+    if is_integer(epochs) and epochs < 1:
+        yield finding(c, "HF979", f"trainer.total_epochs = {epochs}: no step is ever made", "trainer.total_epochs")
+    elif is_integer(steps) and steps < 1:
+        key = "trainer.total_training_steps"
+        yield finding(c, "HF979", f"{key} = {steps}: no step is ever made", key)
+    key = f"{ACTOR}.ppo_epochs"
+    if is_integer(value := c.known(key)) and value < 1:
+        yield finding(c, "HF979", f"{key} = {value}: no optimizer step is ever made", key)
 
 
 def _near(text: str, choices: tuple[str, ...]) -> str | None:
