@@ -9,9 +9,14 @@ with AdamW, autocast to bfloat16, recomputed activations, and vLLM with a cache 
     update          weights 4.7, moments 9.4, engine's process 1.4, gradients 4.7, activations 6.4, fragmentation 1.3
     weights         weights 4.7, moments 9.4, engine's process 1.4, gradients 4.7, exported copy 4.7
 
+With FSDP2 over two ranks the weights, moments and gradients are halves, and a pass gathers blocks one by one in the 16
+bits of autocast, in which it also keeps its residuals::
+
+    update          weights 2.4, moments 4.7, gradients 2.4, communicators 1.1, activations 4.0, fragmentation 3.0
+
 Weights, moments and the engine's weights and cache are exact where the sizes of the model are known: they are what
 HF959 counts. The rest are estimates: ``ENGINE_PROCESS`` and ``ENGINE_WORKING`` were measured with vLLM 0.26 on an H200,
-and activations are what a layer of a Llama keeps.
+``COMMUNICATORS`` there with NCCL, and activations are what a layer of a Llama keeps.
 """
 
 from __future__ import annotations
@@ -58,10 +63,19 @@ CHUNK_BYTES: Final = 2**30
 FRAGMENTS: Final = 5
 """Torch's allocator keeps a fifth more than activations take: 0.6 GiB beside 3.3, and 1.5 beside 6.4, were measured."""
 
+SHARDED_FRAGMENTS: Final = (6, 5)
+"""With FSDP2, whose streams each keep blocks of their own, it keeps so many times what comes and goes within a pass:
+twice 0.62 was measured with rows of one length, and 1.5 with packs of unlike lengths beside an engine."""
+
+COMMUNICATORS: Final = 17 * 2**26
+"""What NCCL keeps on each GPU for the ranks of FSDP2, or of an engine in parts."""
+
 SCORING: Final = ("log_probs", "base_log_probs", "values", "score", "cost")
 """The methods that pass sequences through a model without a gradient."""
 
-ESTIMATES: Final = frozenset({"engine's process", "engine's working memory", "activations", "fragmentation"})
+ESTIMATES: Final = frozenset(
+    {"engine's process", "engine's working memory", "communicators", "activations", "fragmentation"}
+)
 """The parts that are not exact."""
 
 
@@ -83,7 +97,9 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
         return {}
     if engine:
         held["engine's process"] = ENGINE_PROCESS
-    scoring = {} if only_engine else _activations(config, count, None)
+    if groups := _is_sharded(mesh, config) + (bool(engine) and _engine_ranks(mesh, generation) > 1):
+        held["communicators"] = groups * COMMUNICATORS
+    scoring = {} if only_engine else _activations(mesh, config, count, None)
     sampling = max(
         {**held, **engine}, {**held, **scoring}, key=total
     )  # the engine sleeps before log-probs are computed
@@ -102,7 +118,7 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
     training = config.training if isinstance(config, (ActorConfig, CriticConfig)) else None
     phases |= {name: {**held, **scoring} for name in SCORING if scoring}
     if training is not None:
-        learning = _activations(config, count, training)
+        learning = _activations(mesh, config, count, training)
         phases |= {name: {**held, **learning} for name in ("update", "prefer", "imitate") if learning}
     return phases
 
@@ -110,7 +126,7 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
 def _held(mesh: Mesh, config: Any, count: int, *, weights: bool) -> PartBytes | None:
     """What a rank has of a model all the time, and of its optimizer; None where an adapter's sizes are not known."""
     training: TrainingConfig | None = getattr(config, "training", None)
-    sharded = training is not None and training.sharding == "fsdp" and mesh.dp > 1
+    sharded = _is_sharded(mesh, config)
     shards = mesh.tp * (mesh.dp if sharded else 1)
     masters = training is not None and _has_masters(config)
     item = 4 if masters and sharded else ITEM_BYTES[config.model.dtype]
@@ -125,8 +141,13 @@ def _held(mesh: Mesh, config: Any, count: int, *, weights: bool) -> PartBytes | 
     return held
 
 
+def _is_sharded(mesh: Mesh, config: Any) -> bool:
+    training: TrainingConfig | None = getattr(config, "training", None)
+    return training is not None and training.sharding == "fsdp" and mesh.dp > 1
+
+
 def _shards_masters(mesh: Mesh, config: ActorConfig) -> bool:
-    return config.training.sharding == "fsdp" and mesh.dp > 1 and _has_masters(config)
+    return _is_sharded(mesh, config) and _has_masters(config)
 
 
 def no_gpu_bytes(mesh: Mesh, *args: object, **kwargs: object) -> dict[str, PartBytes]:
@@ -151,7 +172,7 @@ def engine_bytes(mesh: Mesh, config: ActorConfig | SamplerConfig) -> PartBytes:
 
 def _engine(mesh: Mesh, config: Any, generation: GenerationConfig) -> PartBytes:
     """What a rank has of its engine, which is cut over ``engine_tp`` ranks; an adapter counts with the weights."""
-    ranks = generation.engine_tp or mesh.gen_tp_size
+    ranks = _engine_ranks(mesh, generation)
     item = ITEM_BYTES[computes(config)]
     weights, token = weight_count(config.model), _model_token_bytes(config.model, item, ranks)
     if weights is None or token is None:
@@ -163,6 +184,10 @@ def _engine(mesh: Mesh, config: Any, generation: GenerationConfig) -> PartBytes:
         "engine's cache": (generation.cache_tokens + BLOCK_TOKENS) * token,
         "engine's working memory": ENGINE_WORKING,
     }
+
+
+def _engine_ranks(mesh: Mesh, generation: GenerationConfig | None) -> int:
+    return (generation.engine_tp if generation is not None else None) or mesh.gen_tp_size
 
 
 def token_bytes(layers: int, key_heads: int, head_width: int, item: int, parts: int = 1) -> int:
@@ -199,33 +224,42 @@ def _has_masters(config: Any) -> bool:
     return bool(config.training.master_weights) and config.model.dtype != "float32"
 
 
-def _activations(config: Any, count: int, training: TrainingConfig | None) -> PartBytes:
+def _activations(mesh: Mesh, config: Any, count: int, training: TrainingConfig | None) -> PartBytes:
     """What a pass over a micro-batch needs at its peak; none where that is not known.
 
     Without ``training`` it has no gradient.
 
     With autocast, residuals are float32, the inputs and outputs of linear layers 2 bytes, and the weights are there
-    once more in 2 bytes until the pass ends.
+    once more in 2 bytes until the pass ends. With FSDP2 residuals are 2 bytes too. Of its weights a block is there, the
+    next one, and the gradients of one; and the embeddings and the head all the time, with their gradients.
     """
     values, batching = model_config(config.model), config.batching
-    sizes = [values.get(name) for name in ("hidden_size", "intermediate_size", "num_hidden_layers")]
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")
+    sizes = [values.get(name) for name in names]
     if not isinstance(batching, BatchingConfig) or batching.rows or not all(isinstance(size, int) for size in sizes):
         return {}
-    width, inner, layers = (int(size or 0) for size in sizes)
-    dtype = ITEM_BYTES[config.model.dtype]
+    width, inner, layers, vocabulary = (int(size or 0) for size in sizes)
+    dtype, sharded = ITEM_BYTES[config.model.dtype], _is_sharded(mesh, config)
     narrow = ITEM_BYTES[_autocast(config) or config.model.dtype]
-    casts = count * narrow if narrow != dtype else 0
-    layer = width * (16 + 10 * narrow) + inner * 4 * narrow
+    ends = vocabulary * width * (1 if values.get("tie_word_embeddings") else 2)
+    around, blocks = (2 * ends * narrow, 3 * (count - ends) // layers * narrow) if sharded else (0, 0)
+    casts = count * narrow if narrow != dtype and not sharded else 0
+    residual = narrow if sharded else dtype
+    layer = width * (12 * narrow if sharded else 16 + 10 * narrow) + inner * 4 * narrow
     if training is None:
-        return _fragmented(casts + max(batching.tokens * (8 * width + 3 * inner * narrow), CHUNK_BYTES))
-    kept = layers * batching.tokens * (width * dtype if training.checkpointing else layer)
-    working = batching.tokens * (layer * training.checkpointing + 2 * inner * narrow)
-    return _fragmented(kept + max(casts + CHUNK_BYTES, working))  # the end of the forward pass, or the backward pass
+        scoring = batching.tokens * (8 * width + 3 * inner * narrow)
+        return _fragmented(0, around + casts + max(scoring + blocks, CHUNK_BYTES), sharded=sharded)
+    kept = layers * batching.tokens * (width * residual if training.checkpointing else layer)
+    working = batching.tokens * (layer * training.checkpointing + 2 * inner * narrow) + blocks
+    # the end of the forward pass, or the backward pass
+    return _fragmented(kept, around + max(casts + CHUNK_BYTES, working), sharded=sharded)
 
 
-def _fragmented(activations: int) -> PartBytes:
-    """Activations, and what torch keeps beside them in blocks that no tensor fits."""
-    return {"activations": activations, "fragmentation": activations // FRAGMENTS}
+def _fragmented(kept: int, passing: int, *, sharded: bool) -> PartBytes:
+    """Activations, of the whole pass or passing, and what torch keeps beside them in blocks that no tensor fits."""
+    times, parts = SHARDED_FRAGMENTS
+    fragments = passing * times // parts if sharded else (kept + passing) // FRAGMENTS
+    return {"activations": kept + passing, "fragmentation": fragments}
 
 
 def _autocast(config: Any) -> str | None:
