@@ -117,7 +117,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "samples that are left": (
         {"train__dynamic_batch_enable": "", "train__batch_size": 384},
         "HF986",
-        "the other 128 teach nothing",
+        "no update uses the other 128",
     ),
     "fewer prompts": ({"rollout__vllm_generate_batch_size": 32}, "HF986", "a step has 32 prompts"),
     "no room": ({"rollout__max_new_tokens": 2048}, "HF978", "no room for a prompt"),

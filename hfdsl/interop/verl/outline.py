@@ -120,7 +120,7 @@ def _padding(c: Configuration) -> str:
     added = padded_rows(c) - rows(c)
     if not added:
         return "No row is padded: the rows are whole mini-batches on all ranks."
-    return f"verl adds {counted(added, 'row')} that teach nothing to the {rows(c):,}, to have whole mini-batches."
+    return f"verl adds {counted(added, 'padding row')} without loss to the {rows(c):,}, to have whole mini-batches."
 
 
 def _pool(c: Configuration) -> str:
@@ -142,8 +142,10 @@ def _engines(c: Configuration) -> str:
         nodes, each = c.size(f"{ROLLOUT}.nnodes"), c.size(f"{ROLLOUT}.n_gpus_per_node")
         count, where = nodes * each, f" on {nodes} x {each} GPUs of its own"
     product = f"tensor {tensor} x data {data}" if data > 1 else f"tensor {tensor}"
+    name = c.value(f"{ROLLOUT}.name")
+    engine = f"of {name}" if name not in {None, "???"} else f"({ROLLOUT}.name is not set)"
     return (
-        f"The rollout is {count // (tensor * data):,} engines of {c.value(f'{ROLLOUT}.name')}, each on "
+        f"The rollout is {count // (tensor * data):,} engines {engine}, each on "
         f"{counted(tensor * data, 'GPU')} ({product}){where}."
     )
 

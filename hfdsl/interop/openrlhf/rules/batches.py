@@ -157,7 +157,7 @@ def samples_are_used(c: Configuration) -> Iterator[Problem]:
                 c,
                 "HF986",
                 f"a step has {total} samples, {total // batch} optimizer steps of {TRAIN} = {batch} use "
-                f"{total - total % batch}, and the other {total % batch} teach nothing",
+                f"{total - total % batch}, and no update uses the other {total % batch}",
                 TRAIN,
                 PROMPTS,
                 SAMPLES,
@@ -175,7 +175,7 @@ def samples_are_used(c: Configuration) -> Iterator[Problem]:
                 c,
                 "HF986",
                 f"a step has {total} samples, {counts[0]} for each data-parallel rank of the {NAMES[role]}, which are "
-                f"no whole micro-batches of {MICRO} = {c.size(MICRO)}: {left} samples teach nothing",
+                f"no whole micro-batches of {MICRO} = {c.size(MICRO)}: no update uses {left} samples",
                 MICRO,
                 PROMPTS,
                 SAMPLES,

@@ -201,7 +201,7 @@ def batches_are_whole_mini_batches(c: Configuration) -> Iterator[Problem]:
             c,
             "HF975",
             f"{rows(c)} rows a step are no whole mini-batches of {c.size(MINI)} prompts x {c.size(SAMPLES)} samples = "
-            f"{c.size(MINI) * c.size(SAMPLES)} rows: verl adds {padding} rows that teach nothing",
+            f"{c.size(MINI) * c.size(SAMPLES)} rows: verl adds {padding} padding rows without loss",
             TRAIN,
             MINI,
             SAMPLES,
