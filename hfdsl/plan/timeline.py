@@ -208,7 +208,7 @@ class TraceFile:
         def at(time: float) -> str:
             return f"{(time - origin) * 1e6:.3f}"
 
-        head, step = self._head, f'"args":{{"step":{timeline.number}'
+        head, step = self._head, f'"args":{{"plan":{json.dumps(timeline.plan)},"step":{timeline.number}'
         for process in dict.fromkeys((DRIVER_PROCESS, *(interval.process for interval in timeline.intervals))):
             if process not in self._seen:
                 yield from self._named(process)
@@ -267,17 +267,17 @@ def read_trace(text: str) -> tuple[Timeline, ...]:
 
 def _steps(events: list[TraceEvent]) -> Iterator[Timeline]:
     groups = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    calls: dict[int, list[Interval]] = {}
+    calls: dict[tuple[str, int], list[Interval]] = {}  # stages of a queue have plans and numbers of their own
     for event in (event for event in events if event.get("cat") == "call"):
         process, args = (groups[event["pid"]], event["tid"]), event["args"]
         start, stop = _times(event)
         interval = Interval(process, kind="call", name=event["name"], start=start, stop=stop, rows=args.get("rows"))
-        calls.setdefault(args["step"], []).append(interval)
+        calls.setdefault((args["plan"], args["step"]), []).append(interval)
     for event in (event for event in events if event.get("cat") == "step"):
-        number = event["args"]["step"]
+        plan, number = event["args"]["plan"], event["args"]["step"]
         start, stop = _times(event)
-        calls_of_step = tuple(calls.get(number, ()))
-        yield Timeline(plan=event["name"], number=number, start=start, stop=stop, intervals=calls_of_step)
+        intervals = tuple(calls.get((plan, number), ()))
+        yield Timeline(plan=plan, number=number, start=start, stop=stop, intervals=intervals)
 
 
 def _times(event: Mapping[str, Any]) -> tuple[float, float]:
