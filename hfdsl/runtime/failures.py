@@ -19,7 +19,6 @@ stacks are read: a wait for a peer lasts ``PATIENCE_SECONDS`` longer than the dr
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple
 from hfdsl.errors import LostProcessError, RoleError
 from hfdsl.plan.payloads import Process
 from hfdsl.plan.segments import Segment
+from hfdsl.runtime.role_errors import raised_by_body
 from hfdsl.single_controller.ray_internals import actor_id, actors
 from hfdsl.single_controller.stacks import Frame, WatchedProcess, stacks
 from hfdsl.single_controller.waiting import how_it_ended
@@ -44,12 +44,6 @@ PATIENCE_SECONDS = 60.0
 Else a peer gives up while the driver reads the stacks, and is found elsewhere, or its error arrives first. It is more
 than the time in which stacks are read on a busy machine (``stacks.READ_SECONDS``).
 """
-
-BROKEN_CONNECTION = re.compile(
-    r"gloo|nccl|connection (closed|reset|refused|was closed)|broken pipe|socket (closed|timeout)|remote process exited",
-    re.IGNORECASE,
-)
-"""What errors say that a peer's death causes."""
 
 BODY_CALLERS = {
     "executor.py": ("_call_body",),
@@ -79,12 +73,6 @@ class Called(NamedTuple):
     def of(cls, segment: Segment, step: int) -> Called:
         """A call that is submitted now."""
         return cls(" and ".join(f"'{part.label}'" for part in segment.steps), step, time.monotonic())
-
-
-def raised_by_body(error: Exception) -> bool:
-    """Whether an error is one of a body's own: no process is gone, and no connection to a peer is broken."""
-    is_role_error = isinstance(error, RoleError) and not isinstance(error, LostProcessError)
-    return is_role_error and not BROKEN_CONNECTION.search(str(error))
 
 
 def lost_process(

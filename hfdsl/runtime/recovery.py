@@ -43,7 +43,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from hfdsl.deploy.retries import Retries
 from hfdsl.errors import HfWarning, LostProcessError
 from hfdsl.runtime.backend import Backend
-from hfdsl.runtime.failures import raised_by_body
+from hfdsl.runtime.role_errors import raised_by_body
 
 T = TypeVar("T")
 

@@ -1,10 +1,11 @@
-"""The error of a role whose code raised."""
+"""The error of a role whose code raised, and whether it did."""
 
 from __future__ import annotations
 
+import re
 import traceback
 
-from hfdsl.errors import HfError, RoleError, SyncError
+from hfdsl.errors import HfError, LostProcessError, RoleError, SyncError
 from hfdsl.graph.spans import traceback_span
 from hfdsl.protocols.raised import as_raised
 
@@ -13,6 +14,13 @@ READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
 
 TYPED = (*(f"HF95{digit}" for digit in range(1, 8)), "HF710", "HF962", "HF963", "HF964")
 """Codes of engines, adapters and saved models, the same; their errors are of several types."""
+
+
+BROKEN_CONNECTION = re.compile(
+    r"gloo|nccl|connection (closed|reset|refused|was closed)|broken pipe|socket (closed|timeout)|remote process exited",
+    re.IGNORECASE,
+)
+"""What errors say that a peer's death causes."""
 
 
 def role_error(what: str, rank: int, step_number: int | None, error: Exception) -> HfError:
@@ -32,3 +40,9 @@ def role_error(what: str, rank: int, step_number: int | None, error: Exception) 
     trace = "".join(traceback.format_exception(type(error), error, frame)).rstrip()
     text = f"'{what}' raised on rank {rank}{step}: {type(error).__name__}: {error}\n\n{trace}"
     return as_raised(RoleError("HF806", text), error)
+
+
+def raised_by_body(error: Exception) -> bool:
+    """Whether an error is one of a body's own: no process is gone, and no connection to a peer is broken."""
+    is_role_error = isinstance(error, RoleError) and not isinstance(error, LostProcessError)
+    return is_role_error and not BROKEN_CONNECTION.search(str(error))
