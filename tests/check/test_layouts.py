@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -84,11 +84,17 @@ def test_heads_that_a_mesh_does_not_divide_are_reported_once() -> None:
     assert codes((Actor, ACTOR), (Sampler, sampler), hf.Mesh(tp=4), hf.Mesh(tp=2)) == set()
 
 
-def test_an_adapter_that_is_sent_alone_is_no_model() -> None:
+@pytest.mark.parametrize(("layers", "expected"), [(1, {"HF731"}), (2, set()), (3, {"HF730"})])
+@pytest.mark.parametrize("sharding", ["none", "fsdp"])
+def test_an_adapter_that_is_sent_alone_has_matrices_of_its_own(
+    layers: int, expected: set[str], sharding: Literal["none", "fsdp"]
+) -> None:
     lora = Lora(rank=2, exports="adapter")
-    other = ModelConfig(config={**SIZES, "num_hidden_layers": 3})
-    sampler = SamplerConfig(other, GENERATION, lora=lora)
-    assert codes((Actor, replace(ACTOR, lora=lora)), (Sampler, sampler), hf.Mesh(tp=2), hf.Mesh()) == set()
+    actor = replace(ACTOR, lora=lora, training=TrainingConfig(sharding=sharding))
+    model = ModelConfig(config={**SIZES, "num_hidden_layers": layers})
+    for engine in ("auto", "vllm"):
+        sampler = SamplerConfig(model, replace(GENERATION, engine=engine), lora=lora)
+        assert codes((Actor, actor), (Sampler, sampler), hf.Mesh(dp=2), hf.Mesh()) == expected
 
 
 def test_a_derived_class_may_build_another_model() -> None:

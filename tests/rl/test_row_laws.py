@@ -13,7 +13,7 @@ from hfdsl.graph.signatures import Signature, StaticType
 from hfdsl.protocols.call import Call, in_call
 from hfdsl.rl import functions
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import PolicyVersions, Prompts, Rollout
+from hfdsl.rl.batches import Advantages, PolicyVersions, Prompts, Rollout, Scores
 from hfdsl.rl.dataflows.dapo import dapo_round
 from hfdsl.testing import check_rows
 from tests.rl.dataflows.programs import PROGRAMS
@@ -32,9 +32,27 @@ def versioned(prompts: Prompts, sampler: w.Sampler) -> PolicyVersions:
     return functions.versions(hf.queue(sampler.generate(prompts), lag=1, late="wait"))
 
 
+@hf.dataflow
+def against_the_others(prompts: Prompts, sampler: w.Sampler, reward: w.Reward) -> Advantages:
+    """Advantages by each response's peers, as NeMo-RL's GRPO has them."""
+    repeated = hf.repeat(prompts, 4)
+    rollout = sampler.generate(repeated)
+    return functions.normalized_leave_one_out_advantages(rollout, reward.score(repeated, rollout), group=4)
+
+
+@hf.dataflow
+def above_the_mean(prompts: Prompts, sampler: w.Sampler, reward: w.Reward) -> Scores:
+    """Scores less their group's mean, as REINFORCE++ has them."""
+    repeated = hf.repeat(prompts, 4)
+    return functions.centered_scores(reward.score(repeated, sampler.generate(repeated)), group=4)
+
+
+FLOWS = (corrected, versioned, against_the_others, above_the_mean)
+
+
 def calls() -> Iterator[tuple[Signature, dict[str, Any]]]:
     """Every function that a dataflow calls, with the constants that it is given."""
-    for flow in (*(program.flow for program in PROGRAMS.values()), dapo_round.given(group=4), corrected, versioned):
+    for flow in (*(program.flow for program in PROGRAMS.values()), dapo_round.given(group=4), *FLOWS):
         for node in flow.trace().nodes:
             if isinstance(node.op, FunctionCall):
                 constants = {
