@@ -41,7 +41,12 @@ CURVES: dict[str, list[tuple[str, str, str]]] = {
         ("after", "runs/pass_at_k/after", "pass"),
     ],
     "custom_protocol": [("solved, greedy", "runs/custom_protocol", "held_out/solved")],
+    "dapo_rounds": [("solved, greedy", "runs/dapo_rounds", "held_out/solved")],
     "distillation": [("solved, greedy", "runs/distillation", "held_out/solved")],
+    "two_policies": [
+        ("left solves, greedy", "runs/two_policies/mutual", "held_out/left_solved"),
+        ("right solves, greedy", "runs/two_policies/mutual", "held_out/right_solved"),
+    ],
 }
 """By recipe, in the order in which they need each other's models: the label, the run and the metric of every curve."""
 
