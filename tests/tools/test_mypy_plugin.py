@@ -41,7 +41,7 @@ def mypy(folder: Path, *arguments: str, program: str = "mypy") -> str:
     command = [sys.executable, "-m", *program.split()]
     # The cache stays: what torch and transformers say of themselves need not be read at every run.
     options = ["--config-file", str(folder / "mypy.ini"), "--cache-dir", str(ROOT / ".mypy_cache/plugin")]
-    paths = os.pathsep.join(map(str, (folder, ROOT, ROOT / "examples")))
+    paths = os.pathsep.join(map(str, (folder, ROOT)))
     environment = os.environ | {"MYPYPATH": paths, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [*command, *options, *arguments], capture_output=True, text=True, cwd=ROOT, env=environment, check=False
