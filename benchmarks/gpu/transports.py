@@ -101,7 +101,7 @@ def plans(sizes: Sequence[int], args: argparse.Namespace) -> dict[str, list[floa
             for size in sizes:
                 slow = not way["direct"] and size > 4
                 value = timed(lambda: step(max(size, 4 * ROWS)), 1 if slow else args.times, 3)  # noqa: B023
-                cells.setdefault(name, []).append(told(name, size, value))
+                cells.setdefault(name, []).append(print_row(name, size, value))
     return cells
 
 
@@ -202,7 +202,7 @@ def alone(sizes: Sequence[int], args: argparse.Namespace) -> dict[str, list[floa
                 ray.get([getattr(process, method).remote(size, args.times) for process in asked])[0]
                 for size in sizes[1:]
             ]
-            cells[name] = [None, *(told(name, size, value) for size, value in zip(sizes[1:], values, strict=True))]
+            cells[name] = [None, *(print_row(name, size, value) for size, value in zip(sizes[1:], values, strict=True))]
     rows = [
         ("two GPUs: hfdsl", b, direct.TRANSPORT),
         ("one GPU: hfdsl", c, direct.TRANSPORT),
@@ -247,7 +247,7 @@ def moved(name: str, maker: Any, reader: Any, transport: str, size: int, times: 
     if total != ray.get(maker.total.remote(size)):
         say(f"WRONG: {name} {size}")
     once = not transport and size > 4  # seconds each
-    return told(name, size, first if once else timed(act, times), f", the first {first:.0f} ms")
+    return print_row(name, size, first if once else timed(act, times), f", the first {first:.0f} ms")
 
 
 START = time.perf_counter()
@@ -258,7 +258,7 @@ def say(text: str) -> None:
     print(f"[{time.perf_counter() - START:6.1f} s] {text}", flush=True)
 
 
-def told(name: str, size: int, value: float, more: str = "") -> float:
+def print_row(name: str, size: int, value: float, more: str = "") -> float:
     say(f"{name}, {f'{size // MIB} MiB' if size > 4 else 'empty'}: {value:.2f} ms{more}")
     return value
 
