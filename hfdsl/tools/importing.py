@@ -159,7 +159,17 @@ def _import(action: Callable[[], ModuleType], place: str) -> ModuleType:
             "'if __name__ == \"__main__\":'"
         ) from None
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-        raise UsageError(f"importing '{place}' fails\n\n{own_traceback(error)}") from None
+        raise UsageError(f"importing '{place}' fails{_missing(error)}\n\n{own_traceback(error)}") from None
+
+
+EXTRAS = {"torch": "ray", "ray": "ray", "transformers": "rl", "safetensors": "rl", "peft": "lora", "networkx": "graph"}
+"""What a program of hfdsl usually imports, and the extra that installs it."""
+
+
+def _missing(error: Exception) -> str:
+    """Which extra installs the package that an import does not find."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return f": {package} is not installed; pip install 'hfdsl[{EXTRAS[package]}]'" if package in EXTRAS else ""
 
 
 def own_traceback(error: BaseException) -> str:

@@ -146,6 +146,14 @@ def test_a_module_that_fails_shows_its_own_frames(write: Write) -> None:
     assert "SyntaxError" in refused(write("worse.py", "def f(:\n"))
 
 
+def test_a_package_that_is_missing_is_named_with_its_extra(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)  # as where it is not installed
+    text = refused(write("adapted.py", "from peft import LoraConfig\n"))
+    assert text.startswith("importing '")
+    assert text.partition("\n")[0].endswith("adapted.py' fails: peft is not installed; pip install 'hfdsl[lora]'")
+    assert "install" not in refused(write("lost.py", "import no_such_package\n")).partition("\n")[0]
+
+
 def test_a_wrong_declaration_is_no_usage_error(write: Write) -> None:
     with pytest.raises(DefinitionError, match="HF"):
         load(write("declared.py", "import hfdsl as hf\nclass Bad(hf.Batch):\n    x: int\n"))
