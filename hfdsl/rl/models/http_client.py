@@ -231,17 +231,19 @@ class _Exchange:
         if self._aborted:
             raise ConnectionAbortedError
         self._connection.request("POST", *self._request)
-        response = self._connection.getresponse()
-        parts, size = [], 0
-        while part := response.read1(1 << 16):
-            parts.append(part)
-            size += len(part)
-            if size > MAX_ANSWER_BYTES:
-                raise RequestError("HF913", f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
-        if _truncated(response, size):
-            problem = f"the connection was cut after {size} bytes"
-            raise ConnectionError(problem)
-        return _Answer(response.status, b"".join(parts).decode("utf-8", "replace"), response.headers.get("Retry-After"))
+        # A response that ends its connection has taken the socket over, so closing the connection would not close it.
+        with self._connection.getresponse() as response:
+            parts, size = [], 0
+            while part := response.read1(1 << 16):
+                parts.append(part)
+                size += len(part)
+                if size > MAX_ANSWER_BYTES:
+                    raise RequestError("HF913", f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+            if _truncated(response, size):
+                problem = f"the connection was cut after {size} bytes"
+                raise ConnectionError(problem)
+            text = b"".join(parts).decode("utf-8", "replace")
+            return _Answer(response.status, text, response.headers.get("Retry-After"))
 
 
 def _address(text: str) -> SplitResult:
