@@ -83,12 +83,16 @@ class SavedQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedDecisions:
-    """Of a queue that decides: its groups a dispatch and a batch, counts so far, and prompts to dispatch first."""
+    """Of a queue that decides: its groups a dispatch and a batch, counts so far, and prompts to dispatch first.
+
+    ``loaded`` counts batches of the loader, and ``next_prompt`` is the first prompt of the last one to be dispatched.
+    """
 
     put_in: int
     taken: int
     dispatched: int
     loaded: int
+    next_prompt: int
     decisions: int
     again: tuple[int, ...]
 
@@ -169,8 +173,11 @@ class SavedStream:
 
 def _decided(entry: Any) -> SavedDecisions:
     again = _counts(entry["again"])
-    names = ("put_in", "taken", "dispatched", "loaded", "decisions")
-    return SavedDecisions(**{name: _count(entry[name]) for name in names}, again=again)
+    names = ("put_in", "taken", "dispatched", "loaded", "next_prompt", "decisions")
+    decided = SavedDecisions(**{name: _count(entry[name]) for name in names}, again=again)
+    if not (decided.loaded - 1) * decided.put_in <= decided.next_prompt <= decided.loaded * decided.put_in:
+        raise ValueError(f"prompt {decided.next_prompt} is not of batch {decided.loaded - 1}")
+    return decided
 
 
 def _group(number: int, prompt: int, version: int) -> QueuedGroup:

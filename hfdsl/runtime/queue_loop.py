@@ -19,7 +19,8 @@ only when the log has them taken or dropped next, so it decides what the log say
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 from hfdsl.errors import HfError
@@ -78,12 +79,12 @@ class QueueLoop:
         Raises:
             HfError: HF762 where every group is lost, or nothing can happen any more although prompts are left.
         """
-        exhausted = False
+        exhausted, read = False, list[int]()
         while True:
-            while not exhausted and self.state.admits(self.state.spec.dispatch) and world.accepts():
-                if exhausted := not self._find_prompts(prompts):
+            while self.state.admits(self.state.spec.dispatch) and world.accepts():
+                if exhausted := not self._find_prompts(prompts, read):
                     break
-                yield [self._dispatch(world)]
+                yield [self._dispatch(world, read)]
             if world.idle():
                 decisions = self._take(world)
                 if decisions:
@@ -96,18 +97,17 @@ class QueueLoop:
                 raise stalled(self.state)
             yield self._end(numbers, lost)
 
-    def _find_prompts(self, prompts: Iterator[int]) -> bool:
-        """Whether there are enough prompts for a dispatch; those of groups that were dropped come first."""
-        while len(self.state.again) < self.state.spec.dispatch:
-            prompt = next(prompts, None)
-            if prompt is None:
-                return False
-            self.state = replace(self.state, again=(*self.state.again, prompt))
-        return True
+    def _find_prompts(self, prompts: Iterator[int], read: list[int]) -> bool:
+        """Whether there are enough prompts for a dispatch: those of dropped groups, and then those that were read."""
+        missing = self.state.spec.dispatch - len(self.state.again) - len(read)
+        read += islice(prompts, max(missing, 0))
+        return len(self.state.again) + len(read) >= self.state.spec.dispatch
 
-    def _dispatch(self, world: QueueWorld) -> Decision:
+    def _dispatch(self, world: QueueWorld, read: list[int]) -> Decision:
         before = self.state
-        chosen = before.again[: before.spec.dispatch]
+        again = before.again[: before.spec.dispatch]
+        new = before.spec.dispatch - len(again)
+        chosen, read[:new] = (*again, *read[:new]), ()
         after = before.dispatch(chosen)
         world.dispatch(range(before.dispatched, after.dispatched), chosen, before.version)
         self.state = after

@@ -46,6 +46,7 @@ class QueueRun:
             else VirtualTime(stages, seconds, runner.seed)
         )
         self.dispatches = self.loaded = 0
+        self.next_prompt = 0  # of the loader, whose prompts are dispatched in order
         self._dispatched: dict[int, Dispatched] = {}
         self._batches: dict[int, Mapping[int, Batch]] = {}  # of the loader, by its number
         self._update: tuple[int, StageRun] | None = None
@@ -56,17 +57,18 @@ class QueueRun:
     # -- prompts -------------------------------------------------------------------------------------------------------
 
     def prompts(self, source: LoaderThread, first: Any) -> Iterator[int]:
-        """The numbers of prompts: those of a batch that was asked for already come first."""
-        per_batch = self._queue.state.spec.dispatch
+        """The numbers of prompts that were not dispatched; ``first`` is a batch that was asked for already."""
+        per_batch, number = self._queue.state.spec.dispatch, self.next_prompt
         while True:
+            yield from range(number, self.loaded * per_batch)
+            number = self.loaded * per_batch
             batch = source.next() if first is None else first
             first = None
             if batch is END:
                 return
             inputs = self._checked(batch)
-            number, self.loaded = self.loaded, self.loaded + 1
-            self._batches[number] = inputs
-            yield from range(number * per_batch, (number + 1) * per_batch)
+            self._batches[self.loaded] = inputs
+            self.loaded += 1
 
     def _checked(self, batch: Any) -> Mapping[int, Batch]:
         """A batch of the loader, by the nodes of the first stage.
@@ -143,6 +145,7 @@ class QueueRun:
                 dispatch.table = step.table
             self._time.dispatched(dispatch)
         self.dispatches += 1
+        self.next_prompt = max(self.next_prompt, *(prompt + 1 for prompt in prompts))
         self._dispatched[number] = dispatch
 
     def idle(self) -> bool:
@@ -255,11 +258,13 @@ class QueueRun:
         sizes: Mapping[Any, int],
         dispatches: int,
         loaded: int,
+        next_prompt: int,
         batches: Mapping[int, Mapping[int, Batch]],
         contents: Mapping[int, tuple[PayloadContent, Mapping[int, tuple[int, ...]]]],
     ) -> None:
         """Go on with the dispatches of an earlier run; the states of roles were loaded."""
-        self.dispatches, self.loaded, self._batches, self._synced = dispatches, loaded, dict(batches), True
+        self.dispatches, self.loaded, self.next_prompt = dispatches, loaded, next_prompt
+        self._batches, self._synced = dict(batches), True
         per_dispatch = self._queue.state.spec.dispatch
         for number, (content, queries) in contents.items():
             table = row_table(self._stages.producer, sizes, queries)

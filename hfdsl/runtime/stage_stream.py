@@ -17,8 +17,8 @@ Why it is right. *The bound*: ``QueueState`` counts versions in batches taken, a
 submitted with it; processes run their calls in the order of submission, so a dispatch under version v is made with the
 weights of version v. *No deadlock*: what is submitted depends on what was submitted before. *Backpressure*: no group is
 dispatched without a place, and no update begun before the result of the one before has been made. *Nothing is lost*:
-a group leaves the queue only with a batch or because it is late, prompts that were read and not dispatched are kept
-(``QueueState.again``), and a result that was not given out is given out by the next ``stream``. *Replay*: random
+a group leaves the queue only with a batch or because it is late, prompts of late ones are kept (``QueueState.again``),
+the loader's are dispatched in order, from the first that was not (``QueueRun.next_prompt``), and a result that was not given out is given out by the next ``stream``. *Replay*: random
 streams derive from the number of the dispatch and of the update, so the same decisions in the same order give the same
 values.
 """
@@ -150,6 +150,7 @@ class StageStream:
                 taken=spec.batch,
                 dispatched=state.dispatched,
                 loaded=self._run.loaded,
+                next_prompt=self._run.next_prompt,
                 decisions=self.decisions,
                 again=state.again,
             ),
@@ -192,7 +193,7 @@ class StageStream:
         )
         self.decisions = decided.decisions
         contents = {step.number: (_content(stores[step.number]), step.queries) for step in saved.in_progress}
-        run.restore(backend, sizes, saved.steps[0], decided.loaded, inputs, contents)
+        run.restore(backend, sizes, saved.steps[0], decided.loaded, decided.next_prompt, inputs, contents)
 
 
 def _content(store: Store) -> PayloadContent:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -68,9 +69,9 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn, lates: Sequence[Late] = ("wait", "drop", "refill", "mask")) -> Case:
     lag, group = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2]))
-    late: Late = draw(st.sampled_from(["wait", "drop", "refill", "mask"]))
+    late = draw(st.sampled_from(lates))
     dispatch = 2 * draw(st.integers(1, 3))
     batch = draw(st.integers(1, 6)) if late == "wait" else draw(st.sampled_from([dispatch, *range(1, 7)]))
     follows = late == "wait" and batch == dispatch  # such stages follow each other step by step, and decide nothing
@@ -165,6 +166,7 @@ def decisions(file: Path) -> list[Decision]:
 @settings(max_examples=examples(12), deadline=None)
 @given(cases())
 @example(STRAGGLER)
+@example(Case("refill", 2, 1, 2, 2, ((8, 1),), (3,), 8))  # groups are dropped after the loader has ended
 def test_a_run_trains_on_the_rows_of_the_model_and_its_log_repeats_it(case: Case) -> None:
     with TemporaryDirectory() as folder:
         log, again = Path(folder, "log"), Path(folder, "again")
@@ -237,6 +239,35 @@ def test_a_resumed_run_loses_no_prompt_and_trains_none_twice(case: Case, results
     ]
     if not virtual:
         assert bits([*before, *after]) == bits(straight)
+
+
+@settings(max_examples=examples(24), deadline=None)
+@given(cases(["refill"]), st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=4))
+@example(Case("refill", 1, 1, 2, 2, ((7, 4),), (2,), 10), [(4, True), (1, False), (1, True)])
+def test_every_prompt_is_dispatched_in_order_and_trained_once_whenever_a_run_is_saved(
+    case: Case, stops: list[tuple[int, bool]]
+) -> None:
+    loader, results = iter(case.loader()), list[Any]()
+    with TemporaryDirectory() as folder, ExitStack() as runs:
+        log, running = Path(folder, "log"), runs.enter_context(case.launched())
+        for stop, (taken, saves) in enumerate(stops):
+            results += islice(running.stream(loader, seconds=case.seconds, log=log), taken)
+            if saves:
+                state = Path(folder, str(stop))
+                state.mkdir()
+                running.save(state)
+                running = runs.enter_context(case.launched())
+                running.load(state)
+        results += running.stream(loader, seconds=case.seconds, log=log)
+        [queue] = running.queues
+        made = decisions(log)
+    dispatched = [prompt for decision in made if decision.kind == "dispatch" for prompt in decision.prompts]
+    trained = [number for number, *_ in rows_of(results)][:: case.group]
+    left = [group.prompt for group in queue.groups.values()] + list(queue.again)
+    first_not_dispatched = max(dispatched) + 1
+    assert list(dict.fromkeys(dispatched)) == list(range(first_not_dispatched)), "prompts come in order"
+    assert sorted(trained + left) == list(range(first_not_dispatched)), "none is lost or trained twice"
+    assert 0 <= case.steps * case.dispatch - first_not_dispatched < case.dispatch - len(queue.again), "none is skipped"
 
 
 @pytest.mark.parametrize("late", ["drop", "refill", "mask", "wait"])
