@@ -14,13 +14,13 @@ The driver learns which calls have ended, and has handles, numbers and versions.
 ranks of the second stage from the payloads that its producers sent (``queued_rows``).
 
 Why it is right. *The bound*: ``QueueState`` counts versions in batches taken, and the load that belongs to a take is
-submitted with it; processes run their calls in the order of submission, so a dispatch under version v is made with the
-weights of version v. *No deadlock*: what is submitted depends on what was submitted before. *Backpressure*: no group is
-dispatched without a place, and no update begun before the result of the one before has been made. *Nothing is lost*:
-a group leaves the queue only with a batch or because it is late, prompts of late ones are kept (``QueueState.again``),
-the loader's are dispatched in order, from the first that was not (``QueueRun.next_prompt``), and a result that was not given out is given out by the next ``stream``. *Replay*: random
-streams derive from the number of the dispatch and of the update, so the same decisions in the same order give the same
-values.
+submitted with it; processes run their calls in the order of submission, so a dispatch under version v is made with
+the weights of version v. *No deadlock*: what is submitted depends on what was submitted before. *Backpressure*: no
+group is dispatched without a place, and no update begun before the result of the one before has been made. *Nothing
+is lost*: a group leaves the queue only with a batch or because it is late, prompts of late ones are kept
+(``QueueState.again``), the loader's are dispatched in order, from the first that was not (``QueueRun.next_prompt``),
+and a result that was not given out is given out by the next ``stream``. *Replay*: random streams derive from the
+number of the dispatch and of the update, so the same decisions in the same order give the same values.
 """
 
 from __future__ import annotations
