@@ -251,7 +251,7 @@ def programs(ranks: int) -> Iterator[tuple[str, Plan, tuple[Any, ...]]]:
 def bookkeeping(ranks: int) -> Iterator[tuple[str, float, float]]:
     """CPU milliseconds of the first step, which finds the routes, and of those after it."""
     for name, plan, batches in programs(ranks):
-        running = Running(plan, Processes(Accepts(plan), {plan.name: 0}, 0))
+        running = Running(plan, Processes(Accepts(plan), {plan.name: 0}, 0, [plan]))
         first = milliseconds(partial(running.step, *batches))
         gc.collect()
         gc.disable()  # it looks at the whole plan now and then

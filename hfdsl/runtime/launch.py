@@ -15,6 +15,7 @@ from hfdsl.errors import HfError, PackageError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.runtime.backend import Backend, Lowering
+from hfdsl.runtime.loaded_states import check_loaded_states
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.recovery import RecoverableBackend, Recovery
@@ -58,6 +59,7 @@ def launch(
         ResourceError: HF931 for a deadline that is no positive number, HF518 for an unknown backend, HF801 for a module
             of the program that workers cannot import; see ``CompiledPlan.launch`` for the others.
         PackageError: HF990 where Ray or torch is not installed.
+        CheckpointError: HF908 where a role loads a state that ``retries`` would need and cannot copy.
         WiringError: HF802 where the program holds what cannot be sent to another process.
         HfError: HF765 where a run cannot follow the decisions of a queue.
     """
@@ -67,7 +69,9 @@ def launch(
     if decides(plan):
         queue_stages(plan)
     if backend == "local":
-        return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed))
+        return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed, [plan]))
+    if retries is not None and retries.every is not None:
+        check_loaded_states([plan], [plan], "the copy of states of hf.Retries")
     if backend == "ray":
         for package in ("ray", "torch"):
             if not _is_installed(package):
@@ -91,7 +95,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _started(plan: Plan, backend: Backend, seed: int, retries: Retries | None) -> Running:
-    processes = Processes(backend, {plan.name: 0}, seed)
+    processes = Processes(backend, {plan.name: 0}, seed, [plan])
     if retries is not None:
         try:
             if not isinstance(backend, RecoverableBackend):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from hfdsl.errors import HfError
+from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.recovery import Recovery
 from hfdsl.runtime.verification import SyncHistory, VerifiedSync
@@ -17,13 +18,14 @@ from hfdsl.runtime.verification import SyncHistory, VerifiedSync
 class Processes:
     """The processes that runs share: one failure breaks them for all, since ranks may be anywhere within a step.
 
-    ``steps`` counts the committed steps of each plan; ``restored`` those of plans that have not been added yet. With a
-    ``recovery`` the run goes on after a loss.
+    ``plans`` are those that run on them. ``steps`` counts the committed steps of each plan; ``restored`` those of plans
+    that have not been added yet. With a ``recovery`` the run goes on after a loss.
     """
 
     backend: Backend | None
     steps: dict[str, int]
     seed: int
+    plans: list[Plan]
     restored: dict[str, int] = field(default_factory=dict)
     broken: str | None = None
     recovery: Recovery | None = None

@@ -15,6 +15,7 @@ from hfdsl.plan.queues import decides
 from hfdsl.plan.timeline import Timeline, TraceFile
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.inputs import step_inputs
+from hfdsl.runtime.loaded_states import check_loaded_states
 from hfdsl.runtime.loading import END, LoaderThread
 from hfdsl.runtime.plan_simulation import CallSeconds, DrawnSeconds
 from hfdsl.runtime.processes import Processes
@@ -57,6 +58,7 @@ class Running:
 
         Raises:
             ResourceError: HF519 where the plan is for another ``Deployment`` or has the name of one that runs.
+            CheckpointError: HF908 where with it a role loads a state that ``retries`` would need and cannot copy.
             HfError: HF807 where a process does not take the plan within the deadline.
         """
         if plan.deployment is not self.plan.deployment:
@@ -67,11 +69,16 @@ class Running:
             )
         if plan.name in self._processes.steps:
             raise ResourceError("HF519", f"a plan named '{plan.name}' runs here already")
-        self._processes.usable_backend(self.plan.name).add(plan)
+        backend, recovery = self._processes.usable_backend(self.plan.name), self._processes.recovery
+        plans = [*self._processes.plans, plan]
+        if recovery is not None and recovery.retries.every is not None:
+            check_loaded_states(plans, plans, "the copy of states of hf.Retries")
+        backend.add(plan)
+        self._processes.plans.append(plan)
         steps = self._processes.restored.pop(plan.name, 0)
         self._processes.steps[plan.name] = steps
-        if self._processes.recovery is not None:
-            self._processes.recovery.add(plan.name, steps)
+        if recovery is not None:
+            recovery.add(plan.name, steps)
         return Running(plan, self._processes, owner=False)
 
     def __enter__(self) -> Self:
@@ -118,11 +125,13 @@ class Running:
         queues: after a ``load`` the next stream gives their results first, and its loader goes on after them.
 
         Raises:
-            CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved, or a queue holds
-                objects that are no plain values; HF906 where a file cannot be written.
+            CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved, or a role loads
+                a state that is read in later steps and has no ``state()``, or a queue holds objects that are no plain
+                values; HF906 where a file cannot be written.
             RoleError: HF806 where a role's ``state()`` raises.
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
+        self._check_saved_states()
         self._save(Path(folder), background=False)
 
     def save_in_background(self, folder: str | PathLike[str]) -> Saving:
@@ -137,10 +146,14 @@ class Running:
         Raises:
             CheckpointError, RoleError, HfError: as ``save``; HF906 is raised by the returned object.
         """
+        self._check_saved_states()
         return self._save(Path(folder), background=True)
 
     save_behind = save_in_background
     """Its name in earlier versions."""
+
+    def _check_saved_states(self) -> None:
+        check_loaded_states(self._processes.plans, self._processes.plans, "a checkpoint")
 
     def _save(self, folder: Path, background: bool) -> Saving:
         with self._processes.alone("a save"):
@@ -265,7 +278,8 @@ class Running:
                 running.step(batch)
 
         Raises:
-            CheckpointError: HF906 where a recording exists already, HF908 where a role that trains has no state.
+            CheckpointError: HF906 where a recording exists already, HF908 where a role that trains has no state, or one
+                loads a state that is read in later steps and has none.
             WiringError: HF751 where the dataflow has queues.
             HfError: HF807 where a process does not answer within the deadline, HF808 where the run is closed or broken.
         """
@@ -273,7 +287,12 @@ class Running:
         if self.plan.steps_in_flight:
             text = f"'{self.plan.name}' has queues, so several steps are in progress at a time; a recording is of one"
             raise WiringError("HF751", text)
-        begin(place, self.plan, self._runner.next_step, self._processes.seed, self.save)
+        check_loaded_states([self.plan], self._processes.plans, "a recording")
+
+        def save(states: Path) -> None:
+            self._save(states, background=False)
+
+        begin(place, self.plan, self._runner.next_step, self._processes.seed, save)
         backend.record(str(place))
         try:
             yield

@@ -1,0 +1,71 @@
+"""States that a role loads and no copy of a run holds, since the role has no ``state()``.
+
+A worked example, in which ``engine`` has a copy of the actor's policy and no ``state()``::
+
+    1  rollout = engine.generate(prompts)      reads the policy that engine loaded in the step before
+    2  metrics = actor.update(rollout)
+    3  hf.sync(actor, engine)                  engine.load(actor.weights())
+
+An engine that is built again within step 5, or that goes on from a checkpoint of step 5, has the policy that its
+constructor gives it, and call 1 would read that: the run would go on with other values, and say nothing. So it is
+refused. With the sync before call 1, each step loads what it reads, and nothing has to be kept.
+
+A call that declares no effect may read all that its role holds. Before a stream's first dispatch the syncs of
+``first_syncs`` run, so what they load is new by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Set
+
+from hfdsl.errors import CheckpointError
+from hfdsl.graph.program import Graph, Node, RoleCall
+from hfdsl.graph.stages import HeldState, effects
+from hfdsl.plan.plan import Plan
+
+
+def check_loaded_states(plans: Iterable[Plan], launched: Iterable[Plan], what: str) -> None:
+    """Refuse ``plans`` that read a state of the steps before which a role has loaded and does not keep.
+
+    Every plan that was ``launched`` on the same workers may load it. ``what`` would miss the state.
+
+    Raises:
+        CheckpointError: HF908 naming the role, the state and the call.
+    """
+    loaded = {holder for plan in launched for holder in _unkept(plan)}
+    for plan in plans:
+        for holder, node in _reads_before_loads(plan, loaded):
+            role = plan.deployment[holder.role].role.__name__
+            raise CheckpointError(
+                "HF908",
+                f"role '{holder.role}' ({role}) loads '{holder.state}', and '{node.label}' reads it in a later step of "
+                f"'{plan.name}' ({node.span}), but {what} would not have it: give {role} state() and "
+                f"load_state(state), or call hf.sync before '{node.label}' in each step",
+            )
+
+
+def _unkept(plan: Plan) -> set[HeldState]:
+    """The states that a plan loads into roles without ``state()`` and ``load_state()``."""
+    return {holder for holder in _loaded(plan.graph) if not _is_kept(plan.deployment[holder.role].role)}
+
+
+def _is_kept(role: type) -> bool:
+    return all(callable(getattr(role, name, None)) for name in ("state", "load_state"))
+
+
+def _loaded(graph: Graph) -> set[HeldState]:
+    return {holder for node in graph.calls for holder, effect in effects(node) if effect.kind == "loads"}
+
+
+def _reads_before_loads(plan: Plan, holders: Set[HeldState]) -> Iterator[tuple[HeldState, Node]]:
+    """The calls that read one of these states as an earlier step has left it."""
+    missing = set(holders)
+    if plan.first_syncs is not None:
+        missing -= _loaded(plan.first_syncs.graph)
+    for node in plan.graph.calls:
+        declared = list(effects(node))
+        read = {holder for holder, effect in declared if effect.kind != "loads"}
+        if not declared and isinstance(node.op, RoleCall):
+            read = {holder for holder in missing if holder.role == node.op.role}
+        yield from ((holder, node) for holder in sorted(missing & read))
+        missing -= {holder for holder, effect in declared if effect.kind == "loads"}
