@@ -17,7 +17,8 @@ from hfdsl.errors import HfError
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.interop.lowering import Lowered, LoweredField, label_of
 from hfdsl.rl.training.check import ConfigCheck
-from hfdsl.rl.training.config import Find, Loaded, by_name, from_table
+from hfdsl.rl.training.config import Loaded, from_table
+from hfdsl.rl.training.config_names import Find, by_name
 from hfdsl.rl.training.experiments import Experiments
 from hfdsl.rl.training.places import CallPlace
 from hfdsl.rl.training.toml_values import key_text, value_text

@@ -17,7 +17,8 @@ from hfdsl.deploy.cluster import Cluster
 from hfdsl.errors import ConfigError, HfError, HfWarning
 from hfdsl.rl.training.algorithms import READY
 from hfdsl.rl.training.check import ConfigCheck
-from hfdsl.rl.training.config import Loaded, read_names
+from hfdsl.rl.training.config import Loaded
+from hfdsl.rl.training.config_names import read_names
 from hfdsl.rl.training.experiments import Experiments
 from hfdsl.rl.training.placement import DeploymentConfig
 from hfdsl.rl.training.tables import differences, flattened, read_toml, to_toml

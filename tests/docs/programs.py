@@ -308,7 +308,8 @@ def merged(table: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any
 def hold_fields(block: Block, table: Mapping[str, Any]) -> None:
     """A part of a configuration has fields that exist, with values of their types."""
     from hfdsl.errors import HfError
-    from hfdsl.rl.training.config import by_name, from_table
+    from hfdsl.rl.training.config import from_table
+    from hfdsl.rl.training.config_names import by_name
 
     if "tool" in table:
         return

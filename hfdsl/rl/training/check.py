@@ -16,7 +16,8 @@ from hfdsl.deploy.cluster import Cluster
 from hfdsl.errors import HfError
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.rl.training.changes import SetField
-from hfdsl.rl.training.config import Find, Loaded, load
+from hfdsl.rl.training.config import Loaded, load
+from hfdsl.rl.training.config_names import Find
 from hfdsl.rl.training.experiments import Experiments, checked, size_fields
 from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.run import preflight

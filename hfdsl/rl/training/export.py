@@ -13,7 +13,8 @@ from hfdsl.protocols.collectives import SoleRank
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training.checkpoints import STATED, latest
-from hfdsl.rl.training.config import Find, from_table
+from hfdsl.rl.training.config import from_table
+from hfdsl.rl.training.config_names import Find
 from hfdsl.rl.workers.config import CriticConfig, ModelConfig
 from hfdsl.rl.workers.lora import Lora
 from hfdsl.runtime.saving import MANIFEST

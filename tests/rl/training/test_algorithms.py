@@ -16,9 +16,9 @@ from hfdsl.rl.corrections import Correction
 from hfdsl.rl.data.prompts import Prompt
 from hfdsl.rl.data.sources import JsonLines
 from hfdsl.rl.data.tokenizers import Characters
-from hfdsl.rl.training import config
 from hfdsl.rl.training.algorithms import GRPO, READY, READY_OPTIONS, DAPORounds, DAPOUpdate, GRPOOptions
-from hfdsl.rl.training.config import by_name, from_config, from_table, read_names
+from hfdsl.rl.training.config import from_config, from_table
+from hfdsl.rl.training.config_names import READY_ROOM, by_name, read_names
 from hfdsl.rl.training.json_schema import field_docs
 from hfdsl.rl.training.placement import DeploymentConfig, PlacementConfig, PoolConfig
 from hfdsl.rl.training.run_config import DataConfig, RunConfig
@@ -57,7 +57,7 @@ def grpo(**changes: Any) -> GRPO:
 
 
 def test_ready_names_are_those_of_their_room() -> None:
-    assert all(name.startswith(config.READY_ROOM) for name in {*READY, *READY_OPTIONS})
+    assert all(name.startswith(READY_ROOM) for name in {*READY, *READY_OPTIONS})
 
 
 @pytest.mark.parametrize("text", sorted(READY_OPTIONS))

@@ -14,7 +14,8 @@ from jsonschema import Draft7Validator
 
 from hfdsl.errors import ConfigError
 from hfdsl.rl.training.algorithms import READY
-from hfdsl.rl.training.config import from_table, read_names
+from hfdsl.rl.training.config import from_table
+from hfdsl.rl.training.config_names import read_names
 from hfdsl.rl.training.json_schema import field_docs, json_schema
 from hfdsl.rl.training.placement import DeploymentConfig
 from hfdsl.rl.training.tables import read_toml, resolve_references

@@ -1,0 +1,99 @@
+"""The class of a configuration: a ready one, or one derived from the annotations of a dataflow and its roles."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import field, fields, make_dataclass
+from typing import Any, get_args, get_type_hints
+
+from hfdsl.errors import ConfigError
+from hfdsl.protocols.worker import Worker
+from hfdsl.rl import workers
+from hfdsl.rl.training.run_config import RunConfig, UpdateConfig
+from hfdsl.rl.training.typed import hints, is_dataclass_type, required
+
+
+def takes_update(ready: type[RunConfig], update_options: type | None) -> bool:
+    """Whether a ready configuration has a table for an update with these options."""
+    return any(hints(kind)["options"] is update_options for kind in _classes_in(ready, "update"))
+
+
+def narrowed(ready: type[RunConfig], roles: Mapping[str, type]) -> type[RunConfig] | None:
+    """Narrow a ready configuration to just these classes of tables; None where it has other roles, or other tables.
+
+    The field of a role that may be of several classes, such as a reward, takes that of the class that was named, so
+    that its table need not tell its ``kind``.
+    """
+    ready_roles = {field.name: field for field in fields(ready) if field.name not in RunConfig.__dataclass_fields__}
+    needed = {name for name, field in ready_roles.items() if required(field)}
+    if not needed <= roles.keys() <= ready_roles.keys():
+        return None
+    if any(kind not in _classes_in(ready, name) for name, kind in roles.items()):
+        return None
+    narrower = {name: kind for name, kind in roles.items() if hints(ready)[name] is not kind}
+    return _subclass(ready, ready.__name__, narrower) if narrower else ready
+
+
+def configuration_class(
+    options: type | None, update_options: type | None, roles: Mapping[str, type]
+) -> type[RunConfig]:
+    """Derive the configuration of a dataflow that is not a ready one, or that has other roles than its own."""
+    for name in roles:
+        if name in RunConfig.__dataclass_fields__:
+            raise ConfigError("HF901", f"a role cannot be called '{name}': the configuration has a field of that name")
+    tables = roles if options is None else {"options": options, **roles}
+    kind = _subclass(RunConfig, "Configuration", tables)
+    if update_options is None:
+        return kind
+    update_kind = _subclass(UpdateConfig, "UpdateConfig", {"options": update_options})
+    return make_dataclass(
+        "Configuration", [("update", update_kind | None, field(default=None))], bases=(kind,), frozen=True, kw_only=True
+    )
+
+
+def _subclass(base: type[Any], name: str, added: Mapping[str, type]) -> type[Any]:
+    """A subclass with more fields, each of a class; one may be left out where all of its own fields may."""
+    listed = [
+        (name, kind, field() if any(map(required, fields(kind))) else field(default_factory=kind))
+        for name, kind in added.items()
+    ]
+    return make_dataclass(name, listed, bases=(base,), frozen=True, kw_only=True)
+
+
+def _classes_in(kind: type, name: str) -> list[type]:
+    """The dataclasses that a field takes."""
+    annotation = hints(kind)[name]
+    return [option for option in (annotation, *get_args(annotation)) if is_dataclass_type(option)]
+
+
+def table_class(name: str, role: type[Worker]) -> type | None:
+    """The class of a role's table: the dataclass that its constructor takes, or one of its several parameters."""
+    if role is workers.KLPenalty:
+        from hfdsl.rl.training.algorithms import KLPenaltyArguments
+
+        return KLPenaltyArguments
+    parameters = constructor_parameters(role)
+    if not parameters:
+        return None
+    annotation = get_type_hints(role.__init__).get(parameters[0].name)
+    if len(parameters) == 1 and is_dataclass_type(annotation):
+        return annotation
+    return arguments_class(role.__init__, parameters, f"{name.title()}Arguments")
+
+
+def constructor_parameters(role: type[Worker]) -> list[inspect.Parameter]:
+    """The parameters of a role's constructor, without ``self``."""
+    return [] if role.__init__ is object.__init__ else list(inspect.signature(role.__init__).parameters.values())[1:]
+
+
+def arguments_class(function: Any, parameters: Iterable[inspect.Parameter], name: str) -> type:
+    """Make a dataclass whose fields are these parameters of a function."""
+    annotations = get_type_hints(function)
+    listed: list[tuple[str, Any, Any]] = []
+    for parameter in parameters:
+        if parameter.name not in annotations:
+            raise ConfigError("HF901", f"parameter '{parameter.name}' of {function.__qualname__} has no annotation")
+        default = field() if parameter.default is parameter.empty else field(default=parameter.default)
+        listed.append((parameter.name, annotations[parameter.name], default))
+    return make_dataclass(name, listed, frozen=True, kw_only=True)

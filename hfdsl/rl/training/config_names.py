@@ -1,0 +1,253 @@
+"""Which dataflows, options and role classes a configuration names, and so which fields it has.
+
+The names are read first: ``algorithm`` with its options makes the dataflow, whose parameters are the roles.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from hfdsl.errors import ConfigError
+from hfdsl.graph.dataflow import Dataflow
+from hfdsl.protocols.worker import Worker
+from hfdsl.rl import workers
+from hfdsl.rl.training import tables
+from hfdsl.rl.training.changes import RenameField, SetField
+from hfdsl.rl.training.config_classes import arguments_class, configuration_class, narrowed, table_class, takes_update
+from hfdsl.rl.training.preflight.names import near_target
+from hfdsl.rl.training.run_config import RunConfig
+from hfdsl.rl.training.typed import NONE, build
+from hfdsl.types.batches import closest, nearest
+
+READY_ROOM = "hfdsl.rl.dataflows."
+"""How the names of ready dataflows begin: only these need ``hfdsl.rl.training.algorithms``, whose many classes take a
+twentieth of a second."""
+
+
+READY_ROLES = tuple(f"hfdsl.rl.workers:{name}" for name in workers.__all__ if not name.endswith("Config"))
+"""The ready role classes, as a configuration names them."""
+
+
+Find: TypeAlias = Callable[[str], Any]
+"""From ``"module:name"`` to what it names."""
+
+
+def by_name(text: str) -> Any:
+    """Import the object that ``"package.module:name"`` names.
+
+    Raises:
+        ConfigError: HF901 where there is no such module or name.
+
+    >>> by_name("math:pi") > 3
+    True
+    """
+    module, _, name = text.partition(":")
+    try:
+        value: Any = import_module(module)
+        for part in name.split("."):
+            value = getattr(value, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError("HF901", f"there is no '{text}', which is read as 'module:name': {error}") from None
+    return value
+
+
+def find_named(find: Find, text: str, field_name: str) -> Any:
+    """Find the object that a field names.
+
+    Raises:
+        ConfigError: HF901 with a fix where the name is close to that of a ready dataflow or role.
+    """
+    try:
+        return find(text)
+    except ConfigError as error:
+        from hfdsl.rl.training.algorithms import READY
+
+        near = near_target(text, (*READY, *READY_ROLES))
+        changes = () if near is None else (SetField(field_name, near),)
+        raise ConfigError("HF901", f"'{field_name}': {error.message}", field_name, changes=changes) from None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedParts:
+    """The dataflows and role classes that a table names; its other fields are those of ``kind``."""
+
+    table: tables.Table
+    kind: type[RunConfig]
+    algorithm: Dataflow[..., Any]
+    options: Any
+    update: Dataflow[..., Any] | None
+    update_options: Any
+    roles: Mapping[str, type[Worker]]
+
+
+def _ready(algorithm: str) -> type[RunConfig] | None:
+    """The configuration that is written down for an algorithm."""
+    if not algorithm.startswith(READY_ROOM):
+        return None
+    from hfdsl.rl.training.algorithms import READY
+
+    return READY.get(algorithm)
+
+
+def _ready_options(algorithm: str) -> type | None:
+    """The options that are written down for it, or for an update."""
+    if not algorithm.startswith(READY_ROOM):
+        return None
+    from hfdsl.rl.training.algorithms import READY_OPTIONS
+
+    return READY_OPTIONS.get(algorithm)
+
+
+def read_names(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> tuple[NamedParts, list[str]]:
+    """Read the dataflows and roles that a table names; also return the changes that remain to be made.
+
+    Raises:
+        ConfigError: HF901 for names of nothing, and options that a dataflow does not take.
+    """
+    table, changes = with_deployment(table, changes)
+    naming, changes = _divided(changes, "algorithm", "roles", "update.algorithm")
+    to_options, changes = _divided(changes, "options", "update")
+    table = tables.with_changes(table, RunConfig, naming)
+    if not isinstance(table.get("algorithm"), str):
+        raise ConfigError("HF901", "'algorithm' (str) is missing: a dataflow, as 'module:name'", "algorithm")
+    ready = _ready(table["algorithm"])
+    named, update = _Named.find(find, table["algorithm"], "algorithm"), None
+    if isinstance(update_name := _entry(table.get("update"), "algorithm"), str):
+        update = _Named.find(find, update_name, "update.algorithm")
+    ready = ready if ready and (update is None or takes_update(ready, update.options)) else None
+    update_class = None if update is None else update.options
+    config_class = ready or configuration_class(named.options, update_class, {})
+    table = tables.with_changes(table, config_class, to_options)
+    options = named.build_options(table.get("options"))
+    flow = named.dataflow(options)
+    written = {change.partition("=")[0].strip().partition(".")[0] for change in changes}
+    flow = with_roles(flow, [name for name in flow.optional_roles if name in written or _is_written(table, name)])
+    update_flow = update_options = None
+    if update is not None and table.get("update") not in (None, NONE):
+        update_options = update.build_options(_entry(table["update"], "options"))
+        update_flow = with_roles(update.dataflow(update_options), flow.trace().roles)
+    roles = _role_classes(flow, table.get("roles", {}), find)
+    role_configs = {name: kind for name, role in roles.items() if (kind := table_class(name, role)) is not None}
+    config_class = (ready and narrowed(ready, role_configs)) or configuration_class(
+        named.options, update_class, role_configs
+    )
+    parts = NamedParts(
+        table=table,
+        kind=config_class,
+        algorithm=flow,
+        options=options,
+        update=update_flow,
+        update_options=update_options,
+        roles=roles,
+    )
+    return parts, changes
+
+
+def _divided(changes: Iterable[str], *names: str) -> tuple[list[str], list[str]]:
+    """The changes of these fields, or of fields below them, and the others."""
+    groups: tuple[list[str], list[str]] = [], []
+    for change in changes:
+        field_name = change.partition("=")[0].strip()
+        groups[not any(f"{field_name}.".startswith(f"{name}.") for name in names)].append(change)
+    return groups
+
+
+def with_deployment(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[tables.Table, list[str]]:
+    """The table with the file of its deployment read; ``deployment=FILE`` replaces it before all other changes."""
+    fields_and_texts = [change.partition("=") for change in changes]
+    files = [tables.parse_value(text, str, "deployment") for name, _, text in fields_and_texts if _is_deployment(name)]
+    deployment = files[-1] if files else table.get("deployment")
+    if isinstance(deployment, str):
+        try:
+            deployment = {**tables.read_toml(deployment), "file": deployment}
+        except ConfigError as error:
+            error.field = "deployment"
+            raise
+    others = [change for change in changes if not _is_deployment(change.partition("=")[0])]
+    return {**table, **({} if deployment is None else {"deployment": deployment})}, others
+
+
+def _is_deployment(name: str) -> bool:
+    return name.strip() == "deployment"
+
+
+def _entry(table: Any, name: str) -> Any:
+    """A field of a table, or of the dataclass that stands for one."""
+    return table.get(name) if isinstance(table, Mapping) else getattr(table, name, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A dataflow, or a function that makes one, with its options: what ``algorithm`` or ``update.algorithm`` names."""
+
+    field: str
+    target: Any
+    options: type | None
+
+    @classmethod
+    def find(cls, find: Find, text: str, field: str) -> _Named:
+        target = find_named(find, text, field)
+        if not callable(target):
+            raise ConfigError("HF901", f"'{field}': {target!r} is no dataflow, and no function that makes one", field)
+        return cls(field, target, _ready_options(text) or cls._options(target))
+
+    @staticmethod
+    def _options(target: Any) -> type | None:
+        if not isinstance(target, Dataflow):
+            return arguments_class(target, inspect.signature(target).parameters.values(), "Options")
+        parameters = inspect.signature(target.body).parameters
+        listed = [parameters[name] for name in target.options]
+        return arguments_class(target.body, listed, "Options") if listed else None
+
+    def build_options(self, table: Any) -> Any:
+        """The options of a table; None where there are none to be had."""
+        if self.options is None:
+            return None
+        path = f"{self.field.removesuffix('algorithm')}options"
+        try:
+            table = tables.resolve_references({"options": table or {}})["options"]
+        except ConfigError as error:
+            raise ConfigError("HF901", f"{path}: {error.message}: options refer to nothing but options", path) from None
+        return build(self.options, table, path)
+
+    def dataflow(self, options: Any) -> Dataflow[..., Any]:
+        """The dataflow with these options."""
+        values = {} if options is None else {field.name: getattr(options, field.name) for field in fields(options)}
+        flow = self.target.given(**values) if isinstance(self.target, Dataflow) else self.target(**values)
+        if not isinstance(flow, Dataflow):
+            raise ConfigError("HF901", f"'{self.field}': the function gives {flow!r}, which is no dataflow", self.field)
+        return flow
+
+
+def _is_written(table: Mapping[str, Any], role: str) -> bool:
+    """Whether a table has that of an optional role, or names its class."""
+    classes = table.get("roles")
+    return table.get(role) not in (None, NONE) or (isinstance(classes, Mapping) and role in classes)
+
+
+def with_roles(flow: Dataflow[..., Any], names: Collection[str]) -> Dataflow[..., Any]:
+    """The dataflow with those of its optional roles that are named."""
+    return flow.given(**{name: role for name, role in flow.optional_roles.items() if name in names})
+
+
+def _role_classes(flow: Dataflow[..., Any], others: Any, find: Find) -> dict[str, type[Worker]]:
+    """The class of every role: that of the dataflow's parameter, or another that is named."""
+    classes = dict(flow.trace().roles)
+    for name, text in others.items() if isinstance(others, Mapping) else ():
+        if name not in classes:
+            near = nearest(name, list(classes))
+            raise ConfigError(
+                "HF901",
+                f"roles: '{flow.body.__name__}' has no role '{name}'; {closest(name, list(classes))}",
+                f"roles.{name}",
+                changes=() if near is None else (RenameField(f"roles.{name}", near),),
+            )
+        role = find_named(find, text, f"roles.{name}") if isinstance(text, str) else text
+        if not (isinstance(role, type) and issubclass(role, Worker)):
+            raise ConfigError("HF901", f"roles.{name}: {role!r} is no role class", f"roles.{name}")
+        classes[name] = role
+    return classes
