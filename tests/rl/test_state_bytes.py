@@ -10,7 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig
-from hfdsl.rl.workers.config import FloatDType, ModelConfig
+from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.model_config import FloatDType
 from hfdsl.rl.workers.state_bytes import state_bytes
 
 SIZES = {

@@ -42,10 +42,11 @@ from hfdsl.rl.engines.ranks import EngineRanks
 from hfdsl.rl.engines.versions import check_version, installed_version
 from hfdsl.rl.engines.weights import Shapes, Weights, fitting
 from hfdsl.rl.models.row_errors import bad_row
-from hfdsl.rl.workers.config import FloatDType, GenerationConfig, ModelConfig
+from hfdsl.rl.workers.config import GenerationConfig, ModelConfig
 from hfdsl.rl.workers.engine_adapters import MATRIX_A, engine_adapter_elements
 from hfdsl.rl.workers.gpu_memory import BLOCK_TOKENS, token_bytes
 from hfdsl.rl.workers.lora import Lora
+from hfdsl.rl.workers.model_config import FloatDType
 from hfdsl.rl.workers.slicing import parts_problem
 from hfdsl.rl.workers.state_bytes import ITEM_BYTES
 

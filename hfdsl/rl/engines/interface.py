@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from hfdsl.rl.workers.config import FloatDType
+from hfdsl.rl.workers.model_config import FloatDType
 
 if TYPE_CHECKING:
     import torch

@@ -30,8 +30,8 @@ from transformers.pytorch_utils import Conv1D
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.hub import hub_name
-from hfdsl.rl.workers.config import FloatDType
 from hfdsl.rl.workers.lora import Lora, large_rank, matches, missing_target
+from hfdsl.rl.workers.model_config import FloatDType
 
 ADAPTER: Final = "default"
 """peft's name of the one adapter of a model."""

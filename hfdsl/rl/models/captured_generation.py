@@ -42,7 +42,8 @@ from hfdsl.rl.models.forward import Policy, positions
 from hfdsl.rl.models.generation import sample
 from hfdsl.rl.models.sharding import is_sharded
 from hfdsl.rl.models.static_cache import PrefixLayer, SharedState
-from hfdsl.rl.workers.config import FloatDType, GenerationConfig
+from hfdsl.rl.workers.config import GenerationConfig
+from hfdsl.rl.workers.model_config import FloatDType
 
 CHECK_EVERY = 8
 """The tokens between two looks at how many rows are active; each waits for the GPU."""

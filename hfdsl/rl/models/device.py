@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hfdsl.rl.workers.config import FloatDType
+from hfdsl.rl.workers.model_config import FloatDType
 
 
 def device() -> torch.device:

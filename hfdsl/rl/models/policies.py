@@ -33,9 +33,10 @@ from hfdsl.rl.models.sharding import (
     full_weights,
     gathered_parameters,
 )
-from hfdsl.rl.workers.config import BatchingConfig, FloatDType, GenerationConfig, ModelConfig
+from hfdsl.rl.workers.config import BatchingConfig, GenerationConfig, ModelConfig
 from hfdsl.rl.workers.engine_adapters import adapter_problem, is_apart
 from hfdsl.rl.workers.lora import Lora
+from hfdsl.rl.workers.model_config import FloatDType
 
 
 def policy(

@@ -12,7 +12,8 @@ from hfdsl.errors import ResourceError
 from hfdsl.graph.spans import traceback_span
 from hfdsl.rl.data.tokenizers import Pretrained, Tokenizer, load_tokenizer
 from hfdsl.rl.models.row_errors import bad_row
-from hfdsl.rl.workers.config import Decoder, VerifierConfig
+from hfdsl.rl.workers.config import VerifierConfig
+from hfdsl.rl.workers.server_config import Decoder
 
 TASK_REPR = Repr()
 TASK_REPR.maxstring = TASK_REPR.maxother = 120

@@ -15,7 +15,8 @@ from hfdsl.rl.models.device import autocast, device
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.micro_batches import MicroBatch, assembled, micro_batches
 from hfdsl.rl.models.sharding import gathered_parameters
-from hfdsl.rl.workers.config import BatchingConfig, FloatDType
+from hfdsl.rl.workers.config import BatchingConfig
+from hfdsl.rl.workers.model_config import FloatDType
 
 
 def columns(sequences: Sequences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

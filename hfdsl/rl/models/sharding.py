@@ -25,7 +25,7 @@ from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.parallel_layers import gathered_slices, local_slice
 from hfdsl.rl.models.tensor_parallel import slice_dims
-from hfdsl.rl.workers.config import FloatDType
+from hfdsl.rl.workers.model_config import FloatDType
 from hfdsl.runtime.digests import HeldPart
 
 

@@ -1,0 +1,107 @@
+"""The configuration of roles whose model a server holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
+
+from hfdsl.rl.data.tokenizers import Tokenizer
+from hfdsl.rl.fields import Count, NonNegative, Positive, check_fields
+from hfdsl.rl.workers.model_config import GenerationConfig
+
+Decoder: TypeAlias = Callable[[list[int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """A server that speaks the OpenAI API, such as vLLM's or SGLang's."""
+
+    url: str
+    """Its address with the version, ``"http://host:port/v1"``."""
+
+    model: str
+    """The name of the model, as the server knows it."""
+
+    timeout: Positive = 120.0
+    """The most seconds of one request. A response of thousands of tokens on a busy server can take minutes."""
+
+    patience: NonNegative = 300.0
+    """The most seconds of a request with all its tries: busy or unreachable servers are tried again. 0 for one try."""
+
+    concurrency: Count = 32
+    """The most requests that a rank has open; usually 16 to 256, of which the server makes batches."""
+
+    api_key: str | None = None
+    """The name of the environment variable that holds the key; never the key itself."""
+
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Fields that go into every request, such as ``{"repetition_penalty": 1.1}``; they override those of the role."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __repr__(self) -> str:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["url"] = without_credentials(self.url)
+        return f"ServerConfig({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+
+def without_credentials(url: str) -> str:
+    """An address for a message: without user, password and query.
+
+    >>> without_credentials("https://user:password@host:8000/v1?key=1"), without_credentials("user:password@host")
+    ('https://***@host:8000/v1', '***@host')
+    """
+    address = re.split(r"[?#]", url, maxsplit=1)[0]
+    scheme, slashes, rest = address.rpartition("//")
+    _, at, host = rest.rpartition("@")
+    return f"{scheme}{slashes}***@{host}" if at else address
+
+
+@dataclass(frozen=True, slots=True)
+class ServedConfig:
+    """A policy on a server. Prompts and responses travel as tokens, so its tokenizer is that of the other roles."""
+
+    server: ServerConfig
+    """The server and its model."""
+
+    generation: GenerationConfig
+    """How it samples; ``engine`` and the cache are the server's own."""
+
+    pad_token: int
+    """The token that fills a response after its end."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeConfig:
+    """A judge on a server: the question that it is asked about a response, and where its answer has the score."""
+
+    server: ServerConfig
+    """The server and its model."""
+
+    question: str
+    """A template over ``{prompt}``, ``{response}`` and ``{task[...]}``."""
+
+    tokenizer: Decoder | Tokenizer | str
+    """What turns the tokens of prompts and responses into texts, as in ``VerifierConfig``."""
+
+    system: str | None = None
+    """The system message before the question; None sends none."""
+
+    pattern: str = r"-?\d+(?:\.\d+)?"
+    """A regular expression whose last match in the answer is the score; of one with groups, its last group. The default
+    takes the last number."""
+
+    temperature: NonNegative = 0.0
+    """The judge's temperature; 0 gives the same score again."""
+
+    max_tokens: Count = 512
+    """The most tokens of the judge's answer. One that reasons before it scores needs more."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
