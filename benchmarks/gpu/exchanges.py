@@ -9,11 +9,9 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,63 +20,14 @@ import torch
 import torch.distributed as dist
 
 import hfdsl as hf
+from benchmarks.gpu.models import SIZES, Size
+from benchmarks.gpu.timing import GPUS, seconds, wait
 from hfdsl.protocols.boxes import Box
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas
 from hfdsl.runtime.process_groups import all_gather_single
 
-GPUS = torch.cuda.is_available()
 DEVICE = "cuda" if GPUS else "cpu"
 MiB = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The sizes of a Llama without grouped heads."""
-
-    hidden: int
-    inner: int
-    layers: int
-    vocabulary: int = 32000
-
-    def parameters(self) -> list[Parameter]:
-        """Its weights, in bfloat16."""
-        hidden, inner, words = self.hidden, self.inner, self.vocabulary
-        shapes: dict[str, tuple[int, ...]] = {"embed": (words, hidden), "norm": (hidden,), "head": (words, hidden)}
-        for layer in range(self.layers):
-            shapes |= {f"{layer}.{name}": (hidden, hidden) for name in "qkvo"}
-            shapes |= {f"{layer}.gate": (inner, hidden), f"{layer}.up": (inner, hidden)}
-            shapes |= {f"{layer}.down": (hidden, inner), f"{layer}.norm1": (hidden,), f"{layer}.norm2": (hidden,)}
-        return [Parameter(name, shape, "bfloat16") for name, shape in shapes.items()]
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of its weights."""
-        return sum(parameter.bytes for parameter in self.parameters())
-
-
-SIZES = {
-    "empty": Size(128, 256, 1, 64),
-    "small": Size(512, 1376, 4),
-    "1.3B": Size(2048, 5504, 24),
-    "7B": Size(4096, 11008, 32),
-}
-
-
-def wait() -> None:
-    if GPUS:
-        torch.cuda.synchronize()
-
-
-def seconds(function: Callable[[], Any], times: int, finish: Callable[[], None] = wait) -> float:
-    """The median of some calls, after two that warm up; ``finish`` waits for what a call has begun."""
-    taken = []
-    for _ in range(times + 2):
-        finish()
-        start = time.perf_counter()
-        function()
-        finish()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken[2:])
 
 
 # -- roles -------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,9 @@ import torch
 import torch.distributed as dist
 
 import hfdsl as hf
-from benchmarks.gpu.exchanges import GPUS, SIZES, WAYS, MiB, compare, seconds, wait
+from benchmarks.gpu.exchanges import WAYS, MiB, compare
+from benchmarks.gpu.models import SIZES
+from benchmarks.gpu.timing import GPUS, seconds, wait
 from benchmarks.training.models import llama
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.protocols.worker import RankContext

@@ -29,24 +29,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from hfdsl.protocols.boxes import Box
+from hfdsl.runtime.digest_factors import MODULUS, Words, factors, factors_on
 
-MODULUS: Final = 2**64
+if TYPE_CHECKING:
+    from hfdsl.runtime.fused_digests import FusedSums
+
 WORD_BYTES: Final = 8
 
 BLOCK_WORDS: Final = 2**15
 """The words that are summed in both directions at once: they stay in the cache of a core."""
-
-
-Words: TypeAlias = npt.NDArray[np.int64]
-"""Bits by eight bytes, or sums of such words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,9 @@ class HeldPart:
     @property
     def box(self) -> Box:
         """The part of the whole."""
-        starts = self.offset or (0,) * self.tensor.dim()
-        return tuple((start, start + size) for start, size in zip(starts, self.tensor.shape, strict=True))
+        if self.offset is None:
+            return tuple([(0, size) for size in self.tensor.shape])
+        return tuple([(start, start + size) for start, size in zip(self.offset, self.tensor.shape, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,13 @@ def digests(pieces: Iterable[tuple[str, HeldPart]], dtypes: Mapping[str, str] | 
     >>> [digest.value for digest in digests([("x", HeldPart(torch.zeros(2, 2)))])]
     [0]
     """
-    places, sums, on_devices = list[tuple[str, Box, str]](), dict[int, int](), DeviceSums()
+    places, sums, on_devices = list[tuple[str, Box, str]](), dict[int, int](), device_sums()
     with torch.no_grad():
         for index, (name, piece) in enumerate(pieces):
             dtype = getattr(torch, dtypes[name]) if dtypes and name in dtypes else piece.tensor.dtype
-            tensor, offset = piece.tensor.detach().to(dtype), [start for start, _ in piece.box]
-            places.append((name, piece.box, str(dtype).removeprefix("torch.")))
+            box = piece.box
+            tensor, offset = piece.tensor.detach().to(dtype), [start for start, _ in box]
+            places.append((name, box, str(dtype).removeprefix("torch.")))
             if not tensor.numel():
                 sums[index] = 0
                 continue
@@ -105,16 +105,25 @@ def digests(pieces: Iterable[tuple[str, HeldPart]], dtypes: Mapping[str, str] | 
 def host_digest(words: torch.Tensor, starts: Sequence[int]) -> int:
     """The digest of a part, in words of the host, whose indices begin at ``starts``."""
     rows, columns = _both_sums(words.view(-1, words.shape[-1]).numpy())
-    total = int(np.dot(columns, _factors(starts[-1], len(columns), last=True)))
+    total = int(np.dot(columns, factors(starts[-1], len(columns), last=True)))
     sums = rows.reshape(words.shape[:-1])
     for dim in range(sums.ndim):
         along = sums.sum(axis=tuple(other for other in range(sums.ndim) if other != dim))
-        total += int(np.dot(along, _factors(starts[dim], len(along), dim)))
+        total += int(np.dot(along, factors(starts[dim], len(along), dim)))
     return total
 
 
+def device_sums() -> DeviceSums | FusedSums:
+    """Digests of parts on devices: by one kernel where Triton compiles it, by kernels of torch elsewhere."""
+    if not (torch.cuda.is_available() and find_spec("triton")):
+        return DeviceSums()
+    from hfdsl.runtime.fused_digests import FusedSums
+
+    return FusedSums()
+
+
 class DeviceSums:
-    """The same for parts on a GPU, where a call of a kernel takes as long as it takes to read megabytes.
+    """Digests of parts on a device without Triton, where a call of a kernel takes as long as reading megabytes.
 
     So a part is read by two kernels, for the sums of its rows and of its columns. Factors come in for all parts of a
     shape at once, and the numbers leave the device together.
@@ -141,8 +150,8 @@ class DeviceSums:
             for number, sums in enumerate(zip(*parts.values(), strict=True)):
                 dim, last = (len(starts) - 1, True) if number == 0 else (number - 1, False)
                 along = torch.stack(sums)
-                factors = _on(device, starts[dim], along.shape[1], 0 if last else dim, last=last)
-                total += (along * factors).sum(1)
+                multipliers = factors_on(device, starts[dim], along.shape[1], 0 if last else dim, last=last)
+                total += (along * multipliers).sum(1)
             indices, totals = numbers.setdefault(device, ([], []))
             indices += parts
             totals.append(total)
@@ -166,7 +175,9 @@ def as_words(tensor: torch.Tensor, offset: Sequence[int]) -> torch.Tensor:
     flat = flat.contiguous()
     if flat.storage_offset() * flat.element_size() % WORD_BYTES:
         flat = flat.clone()  # torch views no words that begin elsewhere
-    return flat.view(-1).view(torch.int64).view(*flat.shape[:-1], -1)
+    if 1 in flat.shape:  # torch counts a dim of one element as contiguous, whatever its stride, but views none as words
+        return flat.view(-1).view(torch.int64).view(*flat.shape[:-1], -1)
+    return flat.view(torch.int64)
 
 
 def _both_sums(words: Words) -> tuple[Words, Words]:
@@ -178,27 +189,6 @@ def _both_sums(words: Words) -> tuple[Words, Words]:
         block.sum(axis=1, out=rows[start : start + step])
         columns += block.sum(axis=0)
     return rows, columns
-
-
-@lru_cache(maxsize=256)
-def _factors(start: int, count: int, dim: int = 0, *, last: bool = False) -> Words:
-    """The factors of indices of a dim: the finalizer of splitmix64 (Steele et al., 2014), which has no short period.
-
-    They are odd in the ``last`` dim and even in the others.
-    """
-    mixed = np.arange(start + 1, start + count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    mixed += np.uint64(((63 if last else dim) << 58) % MODULUS)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    mixed ^= mixed >> np.uint64(31)
-    parity = mixed | np.uint64(1) if last else mixed & ~np.uint64(1)
-    return parity.view(np.int64)
-
-
-@lru_cache(maxsize=256)
-def _on(device: torch.device, start: int, count: int, dim: int = 0, *, last: bool = False) -> torch.Tensor:
-    """The same on a device, i64[count]."""
-    return torch.from_numpy(_factors(start, count, dim, last=last)).to(device)
 
 
 def pieces_of(value: Any) -> dict[str, HeldPart] | None:
