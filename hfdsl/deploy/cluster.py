@@ -1,4 +1,4 @@
-"""Clusters: the nodes that a deployment is to run on, by kind of node."""
+"""Clusters: the nodes that a deployment runs on, by kind of node."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Cluster:
-    """The nodes of a cluster, which ``check`` takes: nothing is asked of the cluster itself.
+    """The nodes of a cluster, as ``check`` reads them; the cluster itself is never queried.
 
     Raises:
         ResourceError: HF523 where there are no nodes, or something else among them.

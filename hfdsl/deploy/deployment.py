@@ -22,7 +22,7 @@ W = TypeVar("W", bound=Worker, covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
 
 Way: TypeAlias = Literal["object store", "cuda ipc"]
-"""How values leave the process that produced them."""
+"""The transport by which values leave the process that produced them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Placement(Generic[W]):
 
 
 def _named_parts(place: F) -> F:
-    """Refuse a call without a role or ``pool=`` with its code; to type checkers both stay required."""
+    """Refuse a call without a role or ``pool=`` with HF507; for type checkers both remain required."""
 
     @wraps(place)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -53,9 +53,10 @@ def _named_parts(place: F) -> F:
                 "HF507", f"place is called without a role{passed}: its first argument is the role class"
             )
         if "pool" not in kwargs:
-            named = getattr(args[0], "__name__", repr(args[0]))
+            role_name = getattr(args[0], "__name__", repr(args[0]))
             raise ResourceError(
-                "HF507", f"place({named}) has no pool=: it takes the hf.ResourcePool whose slots {named} runs on"
+                "HF507",
+                f"place({role_name}) has no pool=: it takes the hf.ResourcePool whose slots {role_name} runs on",
             )
         return place(*args, **kwargs)
 

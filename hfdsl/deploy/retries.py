@@ -1,4 +1,4 @@
-"""How a run goes on after it has lost processes."""
+"""Recovery of a run that has lost processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hfdsl.types.numbers import brief, is_count
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Repeat a step whose processes died, with the values that it would have had.
+    """Repeat a step whose processes died; its values are those that it would have had without the loss.
 
-    The run goes back to its last copy of all states, and repeats the steps since. It takes a copy in host memory every
-    ``every`` steps; with ``every=None`` it takes none, and goes back to what was loaded or saved last (see
-    ``Running.go_back_to``), or to its start. ``attempts`` is how often a step is repeated before the run ends with the
-    first loss, and ``wait`` the seconds in which the cluster must have room for new processes.
+    The run returns to its last copy of all states and repeats the steps since then. It copies all states to host memory
+    every ``every`` steps; with ``every=None`` it copies none, and returns to the state last loaded or saved (see
+    ``Running.go_back_to``), or to its start. A step is repeated at most ``attempts`` times before the run ends with
+    the first loss; within ``wait`` seconds the cluster must have room for new processes.
 
     Raises:
         ResourceError: HF841 where ``attempts`` or ``every`` is no whole number of at least 1, or ``wait`` no positive

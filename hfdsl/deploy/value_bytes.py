@@ -16,9 +16,9 @@ def is_plain_number(result_type: PortType) -> bool:
 
 
 def value_bytes(node: Node, deployment: Deployment | None) -> int | None:
-    """Bytes of a value that is no record or column, or of each entry of a list of such values.
+    """Compute the bytes of a value that is no record or column, or of each entry of a list of such values.
 
-    They are known of numbers, which count as none, and of states whose role declares their bytes.
+    They are known for numbers, which count as 0, and for states whose role declares their bytes; None otherwise.
     """
     if is_plain_number(node.result):
         return 0

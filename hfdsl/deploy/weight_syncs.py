@@ -1,7 +1,7 @@
-"""The syncs of a program, with what both sides declare of the weights: parameters and layouts.
+"""The syncs of a program, with the parameters and layouts that both sides declare.
 
-A class may inherit what another one declares, and build another model than that one does. So a declaration counts only
-while no derived class overrides the constructor, or the method that exports or loads, of the class that declares it.
+A class may inherit a declaration and build another model than its base class does. So a declaration counts only while
+no derived class overrides the constructor, or the method that exports or loads, of the class that declares it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class SyncSide:
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters of the state that the role states; none where it states none, or a base class of it does."""
+        """The parameters that the role declares for the state; none where only a base class declares any, or nobody."""
         place = self.placement
         if any(overrides(place.role, name, stated_by="state_parameters") for name in ("__init__", self.method)):
             return ()
         return declared_parameters(place.role, place.args, place.kwargs).get(self.effect.state, ())
 
     def layout(self) -> Layout | None:
-        """What ranks hold: as declared, else whole parameters; None where the role's function does not know.
+        """The layout of the ranks: as declared, else whole parameters; None where the role's function returns None.
 
         Raises:
             DefinitionError: HF739 where the role's function returns something else.
@@ -92,7 +92,7 @@ class WeightSync:
 
 
 def weight_syncs(graph: Graph, deployment: Deployment | None) -> Iterator[WeightSync]:
-    """The syncs between placed roles, where the call that loads takes what the other returns; of repeated ones, one."""
+    """List the syncs between placed roles, each once: the call that loads takes the result of the call that exports."""
     seen = set[tuple[str, ...]]()
     for node in graph.calls if deployment else ():
         for target in _sides(deployment, node, "loads"):
@@ -114,7 +114,7 @@ def _sides(deployment: Deployment | None, node: Node, kind: EffectKind) -> Itera
 
 def overrides(role: type, name: str, stated_by: str) -> bool:
     """Whether a class below the one that defines ``stated_by`` overrides what that one has or inherits as ``name``."""
-    stating: type = next((each for each in role.__mro__ if stated_by in vars(each)), object)
+    declarer: type = next((each for each in role.__mro__ if stated_by in vars(each)), object)
     defining = [each for each in role.__mro__ if name in vars(each) and each not in (Worker, object)]
-    inherited = [each for each in defining if issubclass(stating, each)]
+    inherited = [each for each in defining if issubclass(declarer, each)]
     return bool(inherited) and defining[0] is not inherited[0]

@@ -22,7 +22,7 @@ from hfdsl.types.rows import GroupedBy
 def bind(
     tracer: Tracing, signature: Signature, label: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Match arguments to ports, noting every one that does not fit instead of raising on the first."""
+    """Match arguments to ports, recording every misfit instead of raising on the first."""
     names = wired_ports(signature, len(args), tuple(kwargs))
     if names is not None:
         bound = dict(zip(names, chain(args, kwargs.values()), strict=True))
@@ -33,11 +33,11 @@ def bind(
     return bound
 
 
-def out_of_bounds(bounds: Within | None, value: Any, what: str = "is") -> tuple[str, str, str] | None:
-    """The bounds, the number that is outside of them, and what to do about it; None where it is none."""
+def out_of_bounds(bounds: Within | None, value: Any, prefix: str = "is") -> tuple[str, str, str] | None:
+    """Describe a number outside of its bounds: the bounds, the number and the advice; None for any other value."""
     if bounds is None or not bounds.refuses(value):
         return None
-    return str(bounds), f"{what} {brief(value)}", bounds.help
+    return str(bounds), f"{prefix} {brief(value)}", bounds.help
 
 
 def _fitting(

@@ -39,14 +39,14 @@ def inputs_unchanged(label: str, arguments: Mapping[str, Any]) -> Iterator[None]
     yield
     for argument, column, tensor, version in before:
         if tensor._version != version:
-            what = f"column '{column}' of its argument '{argument}'" if column else f"its argument '{argument}'"
+            location = f"column '{column}' of its argument '{argument}'" if column else f"its argument '{argument}'"
             raise WiringError(
-                "HF703", f"'{label}' wrote into {what} in place; other readers share it: .clone() it first"
+                "HF703", f"'{label}' wrote into {location} in place; other readers share it: .clone() it first"
             )
 
 
 def versions(columns: Mapping[str, Any]) -> dict[str, int]:
-    """How often each tensor among raw columns has been written; those made in inference mode do not count it."""
+    """The write counter of each tensor among raw columns; tensors from inference mode have none."""
     return {name: tensor._version for name, tensor in columns.items() if counts_writes(tensor)}
 
 

@@ -264,15 +264,15 @@ def eager_arguments(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     return bound
 
 
-def _argument(what: str, name: str, kind: Any, value: Any) -> Any:
+def _argument(parameter: str, name: str, kind: Any, value: Any) -> Any:
     worker = value._worker if isinstance(value, EagerRole) else value
     kind = kind if value is None else optional_role(kind) or kind
     if isinstance(kind, type) and issubclass(kind, Worker) and not isinstance(worker, kind):
         got = f"the class {value.__name__}: call it" if isinstance(value, type) else type(worker).__name__
-        raise WiringError("HF206", f"role {what} takes an instance of {kind.__name__}, got {got}")
+        raise WiringError("HF206", f"role {parameter} takes an instance of {kind.__name__}, got {got}")
     if isinstance(kind, type) and issubclass(kind, Batch):
         if not isinstance(value, kind):
             got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-            raise WiringError("HF206", f"input {what} takes {kind.__name__}, got {got}")
+            raise WiringError("HF206", f"input {parameter} takes {kind.__name__}, got {got}")
         return upcast(value, kind)
     return EagerRole(name, worker) if isinstance(worker, Worker) else value

@@ -1,4 +1,4 @@
-"""What a stream sends before its first dispatch: the weights that its producers would get by the first sync only.
+"""The transfer before the first dispatch of a stream: weights that its producers would get only by the first sync.
 
 A worked example, in which a sampler has a copy of the weights that an actor trains::
 
@@ -50,14 +50,14 @@ def first_syncs(graph: Graph) -> Graph | None:
 
 
 def _ancestors(graph: Graph, nodes: set[int]) -> set[int]:
-    """These nodes, and all that they read from."""
-    found, waiting = set[int](), list(nodes)
+    """These nodes and their transitive inputs."""
+    ancestors, waiting = set[int](), list(nodes)
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in ancestors:
+            ancestors.add(node)
             waiting += [ref.node for ref in graph.nodes[node].refs]
-    return found
+    return ancestors
 
 
 def _is_transfer(node: Node) -> bool:

@@ -1,7 +1,35 @@
-"""Inference: the size of every value, and every place where a value does not fit its port.
+"""Inference: the size of every value, and every argument that does not fit its port.
 
-One forward pass. At each call the row dim (and the type variables) of the ports are bound by what is wired to them,
-left to right; all other dims are the same everywhere in the program.
+A role declares its columns with the row dim B. At a call with 8 rows per prompt, B of the ports means B*8:
+
+>>> import hfdsl as hf
+>>> class B(hf.Dim): ...
+>>> class R(hf.Dim): ...
+>>> class Rollout(hf.Batch):
+...     ids: hf.i64[B, R]
+>>> class Scores(hf.Batch):
+...     score: hf.f32[B]
+>>> class Reward(hf.Worker):
+...     @hf.register(hf.Dispatch.DP_PROTO)
+...     def score(self, rollout: Rollout) -> Scores: ...
+>>> @hf.dataflow
+... def flow(rollout: Rollout, reward: Reward) -> Scores:
+...     return reward.score(hf.repeat(rollout, 8))
+>>> inference = infer(flow.trace())
+>>> [str(inference.rows(node)) for node in range(3)]  # the input, repeat, reward.score
+['B', 'B*8', 'B*8']
+>>> inference.bindings[2], inference.mismatches
+({B: Size(...)}, ())
+
+One forward pass suffices, since a node reads only earlier nodes. Each call matches its ports from left to right. The
+first port with a row dim or a type variable binds it to the size of its argument, and later ports must agree; every
+other dim is the same size in the whole program. The pass is exact for three reasons:
+
+* Binding solves a linear equation in one unbound dim, so its solution is unique; ``solve`` refuses any other equation.
+* Sizes are polynomials in normal form, so ``equals`` proves, refutes, or answers that it does not know. The last is a
+  mismatch of its own kind (``ROWS_UNKNOWN``), which known sizes or the run decide.
+* A mistake leaves dims unbound. Results that depend on them have the size ``LOST``, which every port accepts: one
+  mistake is reported once.
 """
 
 from __future__ import annotations
@@ -48,15 +76,15 @@ from hfdsl.types.dims import Answer, KeptGroups, Size, atom_size, constant, solv
 from hfdsl.types.dtypes import Bool
 
 ROWS: Any = TypeVar("rows")  # type: ignore[misc]  # its name is what messages show
-"""The row dim of the column by which a filter keeps rows: that of the filtered record."""
+"""The row dim of a filter's column, bound to the rows of the filtered record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """The result: the value of each node (``values``), what its call bound (``bindings``), and what does not fit.
+    """The result of inference: the value of each node, the dims that its call bound, and all mismatches.
 
-    ``alike`` has for each node the first one that does the same to equal values, with the same result and bindings:
-    a loop unrolls into many nodes that are alike. They may be mini-batches with other indices, or calls of other roles.
+    ``alike[i]`` is the first node with the operation, the arguments, the result and the bindings of node i; a loop
+    unrolls into many such nodes. They may differ in the index of a mini-batch, or in the role that is called.
     """
 
     values: tuple[Value, ...]
@@ -84,17 +112,17 @@ class _CallBindings:
     mismatches: list[Mismatch]
     bound: dict[Any, Size] = field(default_factory=dict)
     bound_by: dict[Any, str] = field(default_factory=dict)
-    broken: bool = False  # a mistake has left dims unbound: they are unknown, not what the declaration says
+    broken: bool = False  # a mistake has left dims unbound: their sizes are unknown, not the declared ones
     uneven: bool = False  # two ports have different rows: either may be wrong
 
     def row(self, declared: Size) -> Size:
-        """The row dim of the call's result; lost where a mistake hides what the call would have bound it to."""
+        """The row dim of the call's result; ``LOST`` where a mistake left it unbound."""
         if self.uneven or (self.broken and any(atom not in self.bound for atom in declared.atoms)):
             return atom_size(LOST)
         return declared.substitute(self.bound)
 
     def inner(self, declared: Size) -> Size:
-        """Another dim of the call's result; lost where a mistake hides what a type variable in it would be bound to."""
+        """Another dim of the call's result; ``LOST`` where a mistake left a type variable in it unbound."""
         if self.broken and any(isinstance(atom, TypeVar) and atom not in self.bound for atom in declared.atoms):
             return atom_size(LOST)
         return declared.substitute(self.bound)
@@ -119,7 +147,7 @@ class _CallBindings:
         )
 
     def match(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
-        """One port against the value that is wired to it; presence is checked only if the types fit."""
+        """Match a port with the value that is wired to it; check presence only if the types fit."""
         if isinstance(formal, (ColumnSpec, ObjSpec)) and formal.optional and actual == Constant(None):
             return
         before = len(self.mismatches)
@@ -128,7 +156,7 @@ class _CallBindings:
             self.presence(port, formal, actual, source)
 
     def fit(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
-        """The type of a value against that of its port."""
+        """Compare the type of a value with that of its port."""
         match formal:
             case ListType():
                 self.entries(port, formal, actual, source)
@@ -151,7 +179,7 @@ class _CallBindings:
                 self.report(MismatchKind.VALUE, port, formal, actual, source)
 
     def presence(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
-        """A column that may be absent fits only an optional port or column."""
+        """Check that a column that may be absent goes to an optional port or column."""
         if isinstance(formal, (ColumnSpec, ObjSpec)) and isinstance(actual, (ColumnSpec, ObjSpec)):
             if actual.optional and not formal.optional:
                 self.report(MismatchKind.ABSENT, port, formal, actual, source)
@@ -162,7 +190,7 @@ class _CallBindings:
                     self.report(MismatchKind.ABSENT, port, formal, actual, source, column=name)
 
     def entries(self, port: str, formal: ListType, actual: Any, source: Any) -> None:
-        """A list of ranks' values goes where one of its kind is taken, if an entry does."""
+        """Match a list of ranks' values: its kind, and one entry for all."""
         if isinstance(actual, Constant) and isinstance(actual.value, (list, tuple, PerRank)):
             inner = formal.inner
             if not isinstance(inner, StaticType) or any(
@@ -182,10 +210,10 @@ class _CallBindings:
         elif len(actual.dims) != len(formal.dims):
             self.report(MismatchKind.RANK, port, formal, actual, source)
         else:
-            known = len(self.mismatches)
-            for position, (want, have) in enumerate(zip(formal.dims[1:], actual.dims[1:], strict=True), 1):
-                self.dim(port, formal, want, have, position, actual, source)
-            if len(self.mismatches) == known:  # else another column is meant, and its rows say nothing
+            before = len(self.mismatches)
+            for position, (expected, actual_dim) in enumerate(zip(formal.dims[1:], actual.dims[1:], strict=True), 1):
+                self.dim(port, formal, expected, actual_dim, position, actual, source)
+            if len(self.mismatches) == before:  # else it is the wrong column, and its rows are irrelevant
                 self.rows(port, formal, formal.dims[0], actual.dims[0], actual, source)
 
     def dim(
@@ -214,7 +242,7 @@ class _CallBindings:
             )
 
     def rows(self, port: str, formal: PortType, want: Size, have: Size, actual: Any, source: Any) -> None:
-        """The row dim: bound by the first port that has it, equal at all others."""
+        """Bind the row dim at the first port that has it; compare it at all others."""
         if LOST in have.atoms:
             self.broken = True
             return
@@ -222,7 +250,7 @@ class _CallBindings:
         if solution is None and want.substitute(self.bound) == have:
             solution = {
                 atom: atom_size(atom) for atom in want.atoms if atom not in self.bound
-            }  # a product of dims as it is
+            }  # a product of several dims, equal as declared
         if solution is None:
             self.report(MismatchKind.UNSOLVED, port, formal, actual, source, position=0, want=want, have=have)
             return
@@ -240,10 +268,10 @@ class _CallBindings:
 
 
 def infer(graph: Graph) -> Inference:
-    """Sizes and mismatches of a traced dataflow.
+    """Infer the sizes and mismatches of a traced dataflow.
 
-    A loop over mini-batches or epochs unrolls into many nodes that do the same to the very same values. What one of
-    them gives and binds is that of all; only one with a mistake is looked at by itself, since its finding names it.
+    A loop over mini-batches or epochs unrolls into many nodes with equal operations and arguments. The first one that
+    fits determines the result and bindings of all; a node with a mistake is matched by itself, as its finding names it.
     """
     values: list[Value] = []
     bindings: list[Mapping[Any, Size]] = []
@@ -252,7 +280,7 @@ def infer(graph: Graph) -> Inference:
     filters = _Filters(graph)
     correct: dict[object, int] = {}
     for node in graph.nodes:
-        work, known = _work(node, values), len(mismatches)
+        work, before = _work(node, values), len(mismatches)
         first = correct.get(work, node.id)
         if first != node.id:
             values.append(values[first])
@@ -261,7 +289,7 @@ def infer(graph: Graph) -> Inference:
             call = _CallBindings(node, mismatches)
             values.append(_value(node, call, values, filters))
             bindings.append(call.bound)
-            if len(mismatches) == known:
+            if len(mismatches) == before:
                 correct[work] = node.id
         alike.append(first)
     return Inference(
@@ -277,9 +305,9 @@ def infer(graph: Graph) -> Inference:
 
 
 def _work(node: Node, values: list[Value]) -> object:
-    """What a node does, and to which values, by identity: ``values`` and the graph hold them.
+    """A key of a node's operation and arguments, by identity, which ``values`` and the graph keep alive.
 
-    An input or a filter has rows of its own.
+    An input or a filter equals no other node, since its rows are new.
     """
     operation: object = node.op
     match node.op:
@@ -307,13 +335,13 @@ def _value(node: Node, call: _CallBindings, values: list[Value], filters: _Filte
         case MiniBatch(_, count):
             return _scaled(operand_value(values, node.arguments[0][1]), constant(1) / constant(count))
         case Take(rows):
-            taken = operand_value(values, node.arguments[0][1])
-            return RecordValue(taken.type, constant(rows)) if isinstance(taken, RecordValue) else taken
+            source = operand_value(values, node.arguments[0][1])
+            return RecordValue(source.type, constant(rows)) if isinstance(source, RecordValue) else source
         case Queue(rows):
-            queued = operand_value(values, node.arguments[0][1])
-            if rows is None or not isinstance(queued, RecordValue):
-                return queued
-            return RecordValue(queued.type, constant(rows) if isinstance(rows, int) else atom_size(rows))
+            source = operand_value(values, node.arguments[0][1])
+            if rows is None or not isinstance(source, RecordValue):
+                return source
+            return RecordValue(source.type, constant(rows) if isinstance(rows, int) else atom_size(rows))
         case Filter(group):
             return _kept(node, group, call, values, filters)
         case Pack(record):
@@ -337,35 +365,35 @@ def _value(node: Node, call: _CallBindings, values: list[Value], filters: _Filte
 
 
 def _kept(node: Node, group: int, call: _CallBindings, values: list[Value], filters: _Filters) -> Value:
-    """The record with the rows that a filter keeps; what is filtered by the same column keeps the same rows."""
+    """The record with the rows that a filter keeps; filters by the same column keep the same rows."""
     (_, batch), (_, keep) = node.arguments
-    taken, chosen = operand_value(values, batch), keep if isinstance(keep, Constant) else operand_value(values, keep)
-    if not isinstance(taken, RecordValue) or taken.rows is None:
-        return taken
-    call.bound[ROWS], call.bound_by[ROWS], known = taken.rows, "batch", len(call.mismatches)
-    if chosen is not None and LOST not in taken.rows.atoms:
-        call.match("keep", ColumnSpec(Bool, (atom_size(ROWS),)), chosen, keep if isinstance(keep, Ref) else None)
-    wrong = any(mismatch.kind is not MismatchKind.ROWS_UNKNOWN for mismatch in call.mismatches[known:])
-    if wrong or chosen is None or LOST in taken.rows.atoms:
-        return RecordValue(taken.type, atom_size(LOST))
-    return RecordValue(taken.type, atom_size(filters.kept(keep, group, taken.rows)) * constant(group))
+    record, column = operand_value(values, batch), keep if isinstance(keep, Constant) else operand_value(values, keep)
+    if not isinstance(record, RecordValue) or record.rows is None:
+        return record
+    call.bound[ROWS], call.bound_by[ROWS], before = record.rows, "batch", len(call.mismatches)
+    if column is not None and LOST not in record.rows.atoms:
+        call.match("keep", ColumnSpec(Bool, (atom_size(ROWS),)), column, keep if isinstance(keep, Ref) else None)
+    wrong = any(mismatch.kind is not MismatchKind.ROWS_UNKNOWN for mismatch in call.mismatches[before:])
+    if wrong or column is None or LOST in record.rows.atoms:
+        return RecordValue(record.type, atom_size(LOST))
+    return RecordValue(record.type, atom_size(filters.kept(keep, group, record.rows)) * constant(group))
 
 
 @dataclass
 class _Filters:
-    """What the filters of a graph keep: the same where they filter by equal columns."""
+    """The numbers of kept groups by filter: equal where filters read equal columns."""
 
     graph: Graph
     groups: dict[tuple[Operand, int], KeptGroups] = field(default_factory=dict)
 
     @cached_property
     def equal(self) -> tuple[int, ...] | None:
-        """By node the first with an equal value; None where a single filter has nothing to be compared with."""
+        """By node the first one with an equal value; None for at most one filter, which needs no comparison."""
         filters = sum(isinstance(node.op, Filter) for node in self.graph.nodes)
         return equal_values(self.graph) if filters > 1 else None
 
     def kept(self, keep: Operand, group: int, rows: Size) -> KeptGroups:
-        """How many groups of these rows a filter by a column keeps."""
+        """The number of groups of these rows that a filter by a column keeps."""
         column = keep if self.equal is None else equal_column(self.graph, self.equal, keep)
         return self.groups.setdefault((column, group), KeptGroups(len(self.groups) + 1, rows / constant(group)))
 

@@ -35,10 +35,10 @@ def lags(graph: Graph) -> tuple[Mapping[HeldState, Versions], ...]:
     States are those of the roles that train them, and not of those that have a copy. Without queues all lags are 0.
     """
     queues, sources = {node.id: queue for node, queue in queues_of(graph)}, trained_sources(graph)
-    found: list[Mapping[HeldState, Versions]] = []
+    by_node: list[Mapping[HeldState, Versions]] = []
     for node in graph.nodes:
         versions: dict[HeldState, Versions] = {}
-        behind = [found[ref.node].items() for ref in node.refs]
+        behind = [by_node[ref.node].items() for ref in node.refs]
         for state, known in [item for items in behind for item in items]:
             if state not in versions or versions[state].lag < known.lag:
                 versions[state] = known
@@ -48,8 +48,8 @@ def lags(graph: Graph) -> tuple[Mapping[HeldState, Versions], ...]:
         if node.id in queues:
             lag = queues[node.id].lag or 0
             versions = {state: Versions(known.reader, known.lag + lag) for state, known in versions.items()}
-        found.append(versions)
-    return tuple(found)
+        by_node.append(versions)
+    return tuple(by_node)
 
 
 def trained_sources(graph: Graph) -> Mapping[HeldState, frozenset[HeldState]]:

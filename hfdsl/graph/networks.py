@@ -49,7 +49,7 @@ def library() -> Any:
 
 
 def to_networkx(graph: Graph) -> nx.MultiDiGraph:
-    """What ``Graph.to_networkx`` returns."""
+    """The view of a graph that ``Graph.to_networkx`` returns."""
     nodes, values = node_names(graph), infer(graph).values
     network = library().MultiDiGraph(name=graph.name, **place_of(graph.span.file, graph.span.line))
     for node in graph.nodes:
@@ -89,15 +89,15 @@ def node_names(graph: Graph) -> dict[int, str]:
     return names
 
 
-def named_results(graph: Graph, taken: frozenset[str] = frozenset()) -> dict[str, Ref]:
+def named_results(graph: Graph, reserved: frozenset[str] = frozenset()) -> dict[str, Ref]:
     """The values that a dataflow returns, by names that no node has: ``result`` or, of several, ``result 1``."""
     results = dict[str, Ref]()
     for name, value in leaves(graph.output, ""):
         if isinstance(value, Ref):
-            own = name or "result"
-            while own in taken or own in results:
-                own += "'"
-            results[own] = value
+            unique = name or "result"
+            while unique in reserved or unique in results:
+                unique += "'"
+            results[unique] = value
     return results
 
 
@@ -117,30 +117,30 @@ def leaves(output: Output, name: str) -> Iterator[tuple[str, Ref | ErrorValue]]:
 
 
 def place_of(file: str, line: int) -> Attributes:
-    """Where something is written; nothing where that is not known."""
+    """The attributes of a source position; empty where it is unknown."""
     return {} if file == NOWHERE.file else {"file": file, "line": line}
 
 
 def described_node(node: Node) -> Attributes:
-    """What a node does, and the plain values among its arguments as ``constant_NAME``."""
-    found: Attributes = {"label": node.label, "number": node.id}  # not "id": in JSON of networkx that is the name
+    """The attributes of a node: its operation, and the plain values among its arguments as ``constant_NAME``."""
+    attributes: Attributes = {"label": node.label, "number": node.id}  # not "id": in JSON of networkx that is the name
     match node.op:
         case Input():
-            found["kind"] = "input"
+            attributes["kind"] = "input"
         case RoleCall(role=role, signature=signature):
-            found |= {"kind": "call", "role": role, "method": signature.name}
+            attributes |= {"kind": "call", "role": role, "method": signature.name}
             if signature.registration is not None:
-                found["protocol"] = signature.registration.name
+                attributes["protocol"] = signature.registration.name
         case FunctionCall():
-            found["kind"] = "function"
+            attributes["kind"] = "function"
         case Derived():
             operation = type(node.op).__name__.lower()
             values = {field.name: getattr(node.op, field.name) for field in fields(node.op)}
-            found |= {"kind": "operation", "operation": operation}
-            found |= {f"{operation}_{name}": plain(value) for name, value in values.items() if value is not None}
+            attributes |= {"kind": "operation", "operation": operation}
+            attributes |= {f"{operation}_{name}": plain(value) for name, value in values.items() if value is not None}
     constants = {name: operand.value for name, operand in node.arguments if isinstance(operand, Constant)}
-    found |= {f"constant_{name}": plain(value) for name, value in constants.items()}
-    return found | place_of(node.span.file, node.span.line)
+    attributes |= {f"constant_{name}": plain(value) for name, value in constants.items()}
+    return attributes | place_of(node.span.file, node.span.line)
 
 
 def plain(value: object) -> Plain:
@@ -163,11 +163,11 @@ def described(kind: PortType, value: Value, sizes: Mapping[Any, Size] = NO_SIZES
     """
     inner = kind.inner if isinstance(kind, ListType) else kind
     specs = schema(inner.record).fields if isinstance(inner, RecordType) else {VALUE: inner}
-    found: Attributes = {"type": str(kind)}
+    attributes: Attributes = {"type": str(kind)}
     rows = rows_of(value)
     if rows is not None:
-        found["rows"] = str(rows.substitute(sizes))
-    return found | described_columns(_fields(specs), rows, sizes)
+        attributes["rows"] = str(rows.substitute(sizes))
+    return attributes | described_columns(_fields(specs), rows, sizes)
 
 
 def described_columns(
@@ -176,17 +176,17 @@ def described_columns(
     """Columns, their dtypes and shapes as texts with as many entries as there are columns; optional ones by name."""
     if not specs:
         return {}
-    found: Attributes = {
+    attributes: Attributes = {
         "columns": SEPARATOR.join(specs),
         "dtypes": SEPARATOR.join(map(dtype_of, specs.values())),
         "shapes": SEPARATOR.join(shape_of(spec, rows, sizes) for spec in specs.values()),
     }
     optional = [name for name, spec in specs.items() if spec.optional]
-    return {**found, "optional": SEPARATOR.join(optional)} if optional else found
+    return {**attributes, "optional": SEPARATOR.join(optional)} if optional else attributes
 
 
 def dtype_of(spec: FieldSpec) -> str:
-    """What an entry of a column is: ``f32``, ``Obj[str]``, ``Metric[float, "mean"]``."""
+    """The type of a column's entries: ``f32``, ``Obj[str]``, ``Metric[float, "mean"]``."""
     if isinstance(spec, ColumnSpec):
         return spec.dtype.name
     return f"Obj[{getattr(spec.type, '__name__', spec.type)}]" if isinstance(spec, ObjSpec) else str(spec)
@@ -212,7 +212,7 @@ def shape_of(spec: FieldSpec, rows: Size | None, sizes: Mapping[Any, Size] = NO_
 
 
 def _port_type(graph: Graph, node: Node, port: str, operand: Ref) -> PortType:
-    """What a node reads of an operand: of a call what its port declares, of an operation all of it."""
+    """The type that a node reads of an operand: for a call that of its port, for an operation the whole value."""
     if isinstance(node.op, (RoleCall, FunctionCall)):
         declared = node.op.signature.port(port)
         if declared is not None:
@@ -227,12 +227,12 @@ def _specs(kind: PortType, operand: Ref) -> dict[str, FieldSpec]:
 
 
 def _fields(specs: Mapping[str, PortType]) -> dict[str, FieldSpec]:
-    """Those that are columns or metrics, and no other values."""
+    """Select the columns and metrics."""
     return {name: spec for name, spec in specs.items() if isinstance(spec, (ColumnSpec, ObjSpec, MetricSpec))}
 
 
 def rows_of(value: Value) -> Size | None:
-    """How many rows a value has; of a list, each of its entries."""
+    """The rows of a value; for a list, those of each entry."""
     inner = value.inner if isinstance(value, ListValue) else value
     if isinstance(inner, RecordValue):
         return inner.rows

@@ -180,7 +180,7 @@ def take(batch: BatchT, rows: int) -> BatchT:
     tracer = active_tracer((batch, rows))
     if tracer is not None:
         return tracer.take(batch, rows, fill=False)  # type: ignore[no-any-return]  # as above
-    return _rows_of(batch, taken_rows(len(batch), rows, fill=False, what="take"))
+    return _rows_of(batch, taken_rows(len(batch), rows, fill=False, subject="take"))
 
 
 def fill(batch: BatchT, rows: int) -> BatchT:
@@ -199,7 +199,7 @@ def fill(batch: BatchT, rows: int) -> BatchT:
     tracer = active_tracer((batch, rows))
     if tracer is not None:
         return tracer.take(batch, rows, fill=True)  # type: ignore[no-any-return]  # as above
-    return _rows_of(batch, taken_rows(len(batch), rows, fill=True, what="fill"))
+    return _rows_of(batch, taken_rows(len(batch), rows, fill=True, subject="fill"))
 
 
 def queue(

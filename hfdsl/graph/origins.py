@@ -80,7 +80,7 @@ TOKEN_DTYPES = (Int8, Int16, Int32, Int64, UInt8)
 
 
 class Tokens(NamedTuple):
-    """Which call generated the tokens that a dim of a value counts; only what is known.
+    """The call that generated the tokens that a dim of a value counts, for each dim where it is known.
 
     ``calls`` has it by dim, for all columns alike; ``columns`` by column and dim, for a record of other samples.
     """
@@ -102,7 +102,7 @@ class Tokens(NamedTuple):
         return [(dim, calls.get(dim)) for column, calls in samples for dim in column.inner]
 
     def in_column(self, name: str | None) -> Tokens:
-        """Those of a column, as a value of its own; of the value itself for None."""
+        """The samples of a column as a value of its own; for None those of the value itself."""
         return self if name is None or self.columns is None else Tokens(columns={VALUE: self.of(name, ())})
 
 
@@ -192,7 +192,7 @@ def stored_column(graph: Graph, operand: Operand) -> Operand:
 
 @dataclass(frozen=True, slots=True)
 class _Effect:
-    """What a call does to rows and tokens: the same for all calls that are alike.
+    """The effect of a call on rows and tokens, shared by all calls that are alike.
 
     The result has the ``rows`` of the first of these columns with a known origin: each is an argument's position, the
     column's name and the step to the result. It has the samples of what it ``inherits``, and ``new`` dims of tokens.
@@ -365,8 +365,8 @@ class _Pass:
             source = node.arguments[0][1] if node.arguments else None
             return self.tokens[source.node].in_column(source.column) if isinstance(source, Ref) else NO_TOKENS
         sources = [self.tokens[ref.node] for ref in node.refs]
-        whole = 0 < len(sources) == len(node.arguments) and not self.inference.mismatches
-        if whole and sources[0].columns is None and sources == sources[:1] * len(sources):
+        all_known = 0 < len(sources) == len(node.arguments) and not self.inference.mismatches
+        if all_known and sources[0].columns is None and sources == sources[:1] * len(sources):
             return sources[0]
         columns: dict[str, Mapping[Any, int]] = {}
         for position, [column], _ in self.reads[node.id]:

@@ -30,8 +30,8 @@ def refused(body: Callable[..., Any], misuse: Callable[[str, type], Any]) -> Ite
             del attributes[method]
 
 
-def _trap(what: str, role: type, misuse: Callable[[str, type], Any]) -> Callable[..., Any]:
-    return lambda *_, **__: misuse(what, role)
+def _trap(access: str, role: type, misuse: Callable[[str, type], Any]) -> Callable[..., Any]:
+    return lambda *_, **__: misuse(access, role)
 
 
 def _names(body: Callable[..., Any]) -> Iterator[tuple[str, Any]]:

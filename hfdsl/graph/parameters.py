@@ -73,7 +73,7 @@ def with_placed_roles(body: Callable[P, R], placed: Collection[str]) -> Callable
 
 
 def with_defaults(body: Callable[P, R], defaults: Mapping[str, Any]) -> Callable[P, R]:
-    """The same function with other defaults of some parameters.
+    """Copy a function with other defaults of some parameters.
 
     >>> def power(base: int, exponent: int = 2, *, sign: int = 1) -> int:
     ...     return sign * base**exponent

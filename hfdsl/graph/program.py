@@ -108,10 +108,10 @@ class Derived:
         _, batch = arguments[0]
         return Ref(batch.node, column or None) if isinstance(batch, Ref) else batch
 
-    def select(self, rows: int | None, kept: tuple[int, ...] | None, what: str) -> tuple[int, ...] | None:
+    def select(self, rows: int | None, kept_rows: tuple[int, ...] | None, subject: str) -> tuple[int, ...] | None:
         """The rows that are picked one by one out of ``rows``; None if none are, or it is not known yet which.
 
-        ``kept`` are those that a filter keeps, once the run knows; ``what`` names the operation in an error.
+        ``kept_rows`` are those that a filter keeps, once the run knows; ``subject`` names the operation in an error.
         """
         return None
 
@@ -169,11 +169,11 @@ class MiniBatch(Derived):
 
     @property
     def label(self) -> str:
-        """Which one of how many."""
+        """The index and the number of mini-batches."""
         return f"minibatch {self.index + 1}/{self.count}"
 
     def source_rows(self, ranges: RowRanges, rows: int, selected: Sequence[int]) -> RowRanges:
-        """The same rows, after those of the mini-batches before."""
+        """The rows of this mini-batch: those after the mini-batches before it."""
         return tuple((start + self.index * rows, stop + self.index * rows) for start, stop in ranges)
 
 
@@ -187,9 +187,9 @@ class Filter(Derived):
 
     group: int
 
-    def select(self, rows: int | None, kept: tuple[int, ...] | None, what: str) -> tuple[int, ...] | None:
+    def select(self, rows: int | None, kept_rows: tuple[int, ...] | None, subject: str) -> tuple[int, ...] | None:
         """The rows that are kept."""
-        return kept
+        return kept_rows
 
     def source_rows(self, ranges: RowRanges, rows: int, selected: Sequence[int]) -> RowRanges:
         """The selected rows."""
@@ -208,9 +208,9 @@ class Take(Derived):
         """The function that was called."""
         return "fill" if self.fill else "take"
 
-    def select(self, rows: int | None, kept: tuple[int, ...] | None, what: str) -> tuple[int, ...] | None:
+    def select(self, rows: int | None, kept_rows: tuple[int, ...] | None, subject: str) -> tuple[int, ...] | None:
         """The rows that are taken; errors as for ``taken_rows``."""
-        return None if rows is None else taken_rows(rows, self.rows, fill=self.fill, what=what)
+        return None if rows is None else taken_rows(rows, self.rows, fill=self.fill, subject=subject)
 
     def source_rows(self, ranges: RowRanges, rows: int, selected: Sequence[int]) -> RowRanges:
         """The selected rows."""
@@ -249,7 +249,7 @@ class Present(Derived):
 
 @dataclass(frozen=True, slots=True)
 class Queue(Derived):
-    """What a queue gives: with a ``lag``, rows that an earlier step may have put in; without one, those of this step.
+    """The output of a queue: with a ``lag``, possibly rows of an earlier step; without one, those of this step.
 
     ``rows`` is how many are taken out at once, as a number or a dim; None for as many as a step puts in. Runs of
     ``group`` rows stay whole. ``late`` is what happens to groups that would be staler than ``lag``.

@@ -84,10 +84,10 @@ class Pythonic(Traced):
     __index__ = __int__
     __hash__ = object.__hash__
 
-    def _decides(self, what: str) -> Any:
+    def _decides(self, conversion: str) -> Any:
         if isinstance(self._operand, ErrorValue):
             return self
-        return self._tracer.misuse(MisuseKind.CONTROL, self._shown, what, producer=self)
+        return self._tracer.misuse(MisuseKind.CONTROL, self._shown, conversion, producer=self)
 
     @classmethod
     def __torch_function__(cls, function: Any, _: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -127,12 +127,12 @@ class PythonicRole:
     def __iter__(self) -> Iterator[Any]:
         return iter((self._is_value("iteration"),))
 
-    def _is_value(self, what: str) -> Any:
-        return self._tracer.misuse(MisuseKind.ROLE, self._name, what, (self._role.__name__,))
+    def _is_value(self, access: str) -> Any:
+        return self._tracer.misuse(MisuseKind.ROLE, self._name, access, (self._role.__name__,))
 
 
 def uncalled(value: object) -> str:
-    """How messages name a function or method that was not called; empty for another value."""
+    """Name a function or method that was not called, for a message; empty for another value."""
     name = getattr(value, "__name__", None)
     return f"the uncalled function '{name}'" if callable(value) and name and not isinstance(value, type) else ""
 

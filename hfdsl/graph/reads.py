@@ -1,4 +1,4 @@
-"""What calls, filters and records of columns read: the columns of their arguments that have rows."""
+"""Reads of calls, filters and records of columns: the columns of their arguments that have rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RowColumn(NamedTuple):  # a program has thousands of them, and a tuple is 
         return Ref(self.node, self.name)
 
     def of_node(self, node: int) -> RowColumn:
-        """The same column of another value."""
+        """This column of another value."""
         return RowColumn(
             port=self.port,
             node=node,

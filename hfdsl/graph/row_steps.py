@@ -15,7 +15,7 @@ RowInterval: TypeAlias = "tuple[int, int]"
 
 @dataclass(frozen=True, slots=True)
 class FilterKey:
-    """Which rows a filter keeps, by ``column`` in groups of ``group``; filters with one ``number`` keep the same."""
+    """The rows that a filter by ``column`` keeps, in groups of ``group``; filters with one ``number`` keep the same."""
 
     number: int
     column: Ref = field(compare=False)
@@ -48,9 +48,9 @@ class SizeCase:
         most = self.number(atom.most) or 0
         return most - (self.filters.get(atom) == self.dropping and self.dropping is not None)
 
-    def with_dropped(self, kept: FilterKey) -> SizeCase:
-        """The same sizes, and this filter drops its first group."""
-        return SizeCase(self.sizes, self.filters, kept, self.size_of)
+    def with_dropped(self, filter_key: FilterKey) -> SizeCase:
+        """These sizes, where this filter drops its first group."""
+        return SizeCase(self.sizes, self.filters, filter_key, self.size_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class TakeStep:
     before: Size
 
     def back(self, rows: RowInterval, case: SizeCase) -> RowInterval | None:
-        """The same rows; None where a run would stop, since there are fewer."""
+        """The first rows; None where there are fewer, and a run would stop."""
         number = case.number(self.before)
         return None if number is None or number < self.rows else rows
 
@@ -151,7 +151,7 @@ class FilterStep:
     node: int = field(compare=False)
 
     def back(self, rows: RowInterval, case: SizeCase) -> RowInterval | None:
-        """The same rows, or those after the first group where it is dropped."""
+        """All rows, or those after the first group where it is dropped."""
         dropped = self.by.group if case.dropping == self.by else 0
         return rows[0] + dropped, rows[1] + dropped
 
@@ -185,7 +185,7 @@ class SampleStep:
     node: int
 
     def back(self, rows: RowInterval, case: SizeCase) -> RowInterval | None:
-        """The same rows."""
+        """The rows, unchanged."""
         return rows
 
     def words(self, rows: str) -> str:
@@ -198,7 +198,7 @@ RowStep: TypeAlias = "RepeatStep | PartStep | TakeStep | FillStep | QueueStep | 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where rows come from: the steps from a row back to its source, the nearest first, and the source's node.
+    """The origin of rows: the steps from a row back to its source, the nearest first, and the source's node.
 
     ``repeated`` once is no step: the rows are the same ones, in groups of one.
     """

@@ -153,7 +153,7 @@ class Signature:
 
     @property
     def group_size(self) -> int:
-        """How many consecutive rows must stay in one chunk."""
+        """The number of consecutive rows that must stay in one chunk."""
         return group_size(self.rows)
 
     def takes(self, port: Port) -> PortType:

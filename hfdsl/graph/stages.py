@@ -89,7 +89,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Split:
-    """Which stage every node belongs to. ``around`` are the values that go around a queue: with any, it has no meaning.
+    """The stage of every node. ``around`` lists values that bypass a queue; with any of them, stages have no meaning.
 
     ``of`` has by node the stage that it is a value of; a queue is a value of the stage that reads it.
     """
@@ -226,8 +226,8 @@ def syncs(graph: Graph) -> tuple[Sync, ...]:
     """Every load of weights with the exports that it reads."""
     exports: list[frozenset[int]] = []
     for node in graph.nodes:
-        own = {node.id} if any(effect.kind == "exports" for _, effect in effects(node)) else set[int]()
-        exports.append(frozenset(own.union(*(exports[ref.node] for ref in node.refs))))
+        exporters = {node.id} if any(effect.kind == "exports" for _, effect in effects(node)) else set[int]()
+        exports.append(frozenset(exporters.union(*(exports[ref.node] for ref in node.refs))))
     return tuple(
         Sync(source, target, export, node.id)
         for node in graph.calls
@@ -276,11 +276,11 @@ def stages(graph: Graph, inference: Inference | None = None) -> tuple[Stage, ...
 
 def _names(graph: Graph, parts: Split) -> dict[int, str]:
     """A name for each queue that no parameter of the dataflow has."""
-    taken = {*graph.roles, *(node.label for node in graph.inputs), "results"}
+    reserved = {*graph.roles, *(node.label for node in graph.inputs), "results"}
     names: dict[int, str] = {}
     for position, (node, _) in enumerate(parts.queues):
         name = f"queue{position + 1}" if len(parts.queues) > 1 else "queue"
-        while name in taken:
+        while name in reserved:
             name += "_"
         names[node.id] = name
     return names
@@ -297,11 +297,11 @@ def _stage(parts: Split, number: int, inference: Inference | None, names: Mappin
     nodes = [_renumbered(graph.nodes[node], new, names, inference) for node in numbers]
     calls = [graph.nodes[node] for node in numbers]
     called = {node.op.role for node in calls if isinstance(node.op, RoleCall)}
-    whole = parts.count == 1
+    only_stage = parts.count == 1
     return Stage(
         number=number,
         graph=graph
-        if whole
+        if only_stage
         else replace(
             graph,
             name=f"{graph.name}.{number}",

@@ -119,12 +119,12 @@ class Tracer:
             self.misuses.append(misuse)
         return Symbolic(self, ErrorValue(), None, "<broken>")
 
-    def outsider(self, what: str, role: type) -> Any:
-        """A worker that is no parameter of the dataflow is called or made."""
-        return self.misuse(MisuseKind.OUTSIDER, what, role.__name__)
+    def outsider(self, access: str, role: type) -> Any:
+        """Record that the dataflow calls or constructs a worker that is not one of its parameters."""
+        return self.misuse(MisuseKind.OUTSIDER, access, role.__name__)
 
     def emit(self, op: Op, arguments: Mapping[str, Any], result: PortType) -> Any:
-        """Append a node and give its symbolic value."""
+        """Append a node and return its symbolic value."""
         if len(self.nodes) >= MAX_STEPS:
             del self.nodes[MAX_STEPS // 100 :]  # the loop is reported; further iterations would add nothing
             raise DefinitionError("HF610", f"more than {MAX_STEPS} steps were traced: a loop here does not end")

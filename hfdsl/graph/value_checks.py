@@ -68,7 +68,7 @@ def check_finite_result(
 
 
 def _refuse_infinite(
-    label: str, names: Sequence[str], columns: Mapping[str, Any], what: str, row_name: Callable[[int], str]
+    label: str, names: Sequence[str], columns: Mapping[str, Any], verb: str, row_name: Callable[[int], str]
 ) -> None:
     for name in names:
         raw = columns.get(name)
@@ -83,7 +83,7 @@ def _refuse_infinite(
         column = f" in column '{name}'" if name else ""
         index = f", index {place[1:]}" if place[1:] else ""
         raise WiringError(
-            "HF820", f"'{label}' {what} {number}{column} at {row_name(place[0])}{index}; it is declared finite"
+            "HF820", f"'{label}' {verb} {number}{column} at {row_name(place[0])}{index}; it is declared finite"
         )
 
 

@@ -43,7 +43,7 @@ Value: TypeAlias = "RecordValue | FieldSpec | ListValue | StaticType | None"  # 
 
 
 class MismatchKind(Enum):
-    """How a value fails to fit."""
+    """The ways in which a value can fail to fit its port."""
 
     RECORD = "another record"
     DTYPE = "another dtype"

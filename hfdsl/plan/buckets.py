@@ -27,7 +27,7 @@ from hfdsl.protocols.resharding import Route
 
 @dataclass(frozen=True, slots=True)
 class BucketShare:
-    """Of each piece of a parameter one of ``count`` parts, which are equal up to a row.
+    """Cut each piece of a parameter into ``count`` parts, equal up to a row, and return one of them.
 
     >>> [BucketShare(Parameter("w", (5, 2)), index, 2).of(((0, 5), (0, 2))) for index in (0, 1)]
     [((0, 3), (0, 2)), ((3, 5), (0, 2))]

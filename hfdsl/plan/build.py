@@ -277,7 +277,7 @@ def _home(
     node: Node,
     queues: frozenset[int],
 ) -> ValueLayout:
-    """Where most of the input is; of rows from a queue, where the first role of the stage that reads them is.
+    """The group that holds most of the input; for rows from a queue, that of the first role of the reading stage.
 
     In the processes of another stage a call would wait for what they do for later steps.
     """

@@ -25,7 +25,7 @@ from hfdsl.plan.transports import broadcasts, exchanges, goes_direct
 
 
 class Channel(NamedTuple):
-    """How rows leave their process for a reader: ``direct``ly or through the object store, and to which destination."""
+    """The channel of rows to a reader: ``direct`` or through the object store, and its destination."""
 
     direct: bool
     destination: Destination
@@ -110,7 +110,7 @@ class RoutingContext:
         return self.plan.optimize.residency and self.producer(read.node, read.chunk) == process
 
     def channel(self, process: Process, read: Read) -> Channel:
-        """How a process receives what it reads.
+        """The way in which a process receives a value.
 
         Through the object store rows go to a host once, for all who read them there. Directly they go to each process
         separately, so that none receives rows that only another one reads; so do parts of weights. Row weights go to

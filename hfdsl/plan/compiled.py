@@ -44,7 +44,7 @@ class CompiledPlan(Plan):
 
     @cached_property
     def syncs(self) -> tuple[SyncTraffic, ...]:
-        """What each sync between declared layouts needs to move, with the proof that every rank gets what it needs."""
+        """The transfers of each sync between declared layouts, with the proof that every rank gets what it needs."""
         return tuple(syncs(self))
 
     def to_networkx(self, timeline: Timeline | None = None) -> nx.DiGraph:

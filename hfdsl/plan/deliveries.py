@@ -215,7 +215,7 @@ def _columns(plan: Plan, node: int) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class RemoteReads:
-    """What processes elsewhere read of one chunk: rows by column, for each destination.
+    """The rows of one chunk that other processes read: by column, for each destination.
 
     >>> remote = RemoteReads()
     >>> remote.add("judge's host", "ids", ((0, 2),))

@@ -29,7 +29,7 @@ def sizes_known(plan: Plan) -> bool:
 
 
 def edges(plan: Plan) -> tuple[Edge, ...]:
-    """What every step reads of every value; bytes where all sizes are known.
+    """The edges of a plan: the columns that each step reads of each value; bytes where all sizes are known.
 
     After a filter, and for rows that are balanced by their weights, the bytes are an upper bound.
     """
@@ -175,7 +175,7 @@ def _column_bytes(plan: Plan, node: int, column: str) -> int | None:
 
 
 def _together(plan: Plan, step: Step, source: int) -> Transport:
-    """How processes send each other weights in a broadcast or an exchange."""
+    """The links by which processes send each other weights in a broadcast or an exchange."""
     groups = {plan.layouts[source].group, step.group}
     return "nccl" if all(group.pool.use_gpu for group in plan.groups if group.name in groups) else "gloo"
 

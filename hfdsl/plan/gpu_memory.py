@@ -114,9 +114,9 @@ def _held(
     held: dict[str, Mapping[str, int]] = {}
     for role, by_method in phases.items():
         parts = by_method.get(method, by_method.get("", {})) if role == running else by_method.get("", {})
-        gone = {"weights"} if (role, "weights") in away else set()
-        gone |= {"moments"} if (role, "optimizer") in away else set()
-        held[role] = {name: size for name, size in parts.items() if name not in gone or role == running}
+        offloaded = {"weights"} if (role, "weights") in away else set()
+        offloaded |= {"moments"} if (role, "optimizer") in away else set()
+        held[role] = {name: size for name, size in parts.items() if name not in offloaded or role == running}
     return held
 
 

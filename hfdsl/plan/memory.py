@@ -22,7 +22,7 @@ MAX_PRINTED_PROCESSES = 1024
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """What a process holds and sends in a step.
+    """The bytes that a process holds and sends in a step.
 
     ``bytes`` is the most that it holds at once: results that it reads again, and what it received; ``step`` is where.
     ``payloads`` and ``sent_bytes`` are the number and the size of what leaves it. A column that may be absent is

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def to_networkx(plan: Plan, timeline: Timeline | None = None) -> nx.DiGraph:
-    """What ``CompiledPlan.to_networkx`` returns."""
+    """The view of a plan that ``CompiledPlan.to_networkx`` returns."""
     names = node_names(plan.graph)
     seconds = _seconds(plan, timeline) if timeline else {}
     sizes = SEPARATOR.join(f"{dim.__name__}={size}" for dim, size in plan.dims.items())
@@ -57,8 +57,8 @@ def _node(plan: Plan, number: int) -> Attributes:
 
 
 def _step(plan: Plan, step: Step) -> Attributes:
-    """Where a step runs: ``ranks`` of its group of processes, in a pool, in which stage."""
-    found: Attributes = {
+    """The attributes of a step's place: the ranks of its process group, the pool and the stage."""
+    attributes: Attributes = {
         "stage": step.stage,
         "chunks": step.chunks,
         "ranks": SEPARATOR.join(map(str, step.ranks)),
@@ -66,19 +66,19 @@ def _step(plan: Plan, step: Step) -> Attributes:
         "place": "driver",
     }
     if step.group == DRIVER:
-        return found
+        return attributes
     pool = next(group.pool for group in plan.groups if group.name == step.group)
     nodes = SEPARATOR.join(map(str, pool.processes))
-    found |= {"place": "pool", "group": step.group, "pool": pool.name, "pool_nodes": nodes, "gpu": pool.use_gpu}
+    attributes |= {"place": "pool", "group": step.group, "pool": pool.name, "pool_nodes": nodes, "gpu": pool.use_gpu}
     if step.role is not None:
-        found |= {"role_class": plan.deployment[step.role].role.__name__, "mesh": str(plan.mesh(step.role))}
+        attributes |= {"role_class": plan.deployment[step.role].role.__name__, "mesh": str(plan.mesh(step.role))}
     if step.balance is not None and step.signature.registration is not None:
-        found["balance"] = str(step.signature.registration.balance)
-    return found
+        attributes["balance"] = str(step.signature.registration.balance)
+    return attributes
 
 
 def _edge(plan: Plan, edge: Edge) -> Attributes:
-    """What is read, how many bytes that is (nothing where no size is known) and how many come from other processes."""
+    """The attributes of an edge: its columns, their bytes where sizes are known, and the bytes from other processes."""
     amounts = {"bytes": edge.bytes, "moved": edge.moved}
     late = plan.read_lags.get((edge.source, edge.target), {})
     lags: Attributes = {f"lag_{state.role}.{state.state}": lag for state, lag in late.items()}
@@ -99,7 +99,7 @@ def _known(plan: Plan) -> Mapping[Any, Size]:
 
 
 def _seconds(plan: Plan, timeline: Timeline) -> dict[str, Attributes]:
-    """When each step began and how long it took, from its first rank's start to its last rank's end.
+    """The start and duration of each step, from its first rank's start to its last rank's end.
 
     Raises:
         WiringError: HF991 for a timeline with a step that the plan does not have.

@@ -30,7 +30,7 @@ class OffloadSchedule:
 
 
 def offload_schedule(plan: Plan) -> OffloadSchedule:
-    """Which parts go to host memory, and when."""
+    """The moves of a role's parts to host memory and back."""
     after: dict[int, tuple[RolePart, ...]] = {}
     for period in plan.offloads:
         if period.after is not None:
@@ -43,7 +43,7 @@ def offload_schedule(plan: Plan) -> OffloadSchedule:
 
 
 def offload_lines(plan: Plan) -> Iterator[str]:
-    """What every role moves to host memory, and what its GPUs keep at most."""
+    """The offloading of every role, with the peak memory of its GPUs."""
     labels = {step.node: step.label for step in plan.steps}
     idle_times: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for role, period, parts in _together(plan.offloads):

@@ -32,7 +32,7 @@ DRIVER = "<driver>"  # no role can have this name
 
 @dataclass(frozen=True, slots=True)
 class ValueLayout:
-    """Where a value is: chunk i on rank ``holders[i]`` of ``group``. With ``lists`` every chunk is a separate value."""
+    """The location of a value: chunk i on rank ``holders[i]`` of ``group``. With ``lists`` every chunk is a value."""
 
     group: str
     holders: tuple[int, ...]
@@ -91,7 +91,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What a step reads of a value: columns, their bytes, and how many of these come from another process."""
+    """A value that a step reads: columns, their bytes, and how many of these come from another process."""
 
     source: int
     target: int
@@ -158,12 +158,12 @@ class Plan:
 
     @cached_property
     def counts(self) -> VersionCounts:
-        """How versions of the states that it trains are counted while it runs."""
+        """The counting of versions of the states that the plan trains."""
         return version_counts(self.graph, self.split)
 
     @cached_property
     def steps_in_flight(self) -> int:
-        """How many steps may have begun and not ended where stages step on their own; 0 for a plan without queues."""
+        """The most steps in flight where stages step on their own; 0 for a plan without queues."""
         if self.stage_of is not None:
             return self.stage_of.steps_in_flight
         return sum((queue.lag or 0) + 1 for _, queue in self.split.queues)

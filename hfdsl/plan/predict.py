@@ -24,7 +24,7 @@ LATENCY_SECONDS = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """How long a node takes on a rank; with ``rows`` it was measured on that many, and scales with them."""
+    """The duration of a node on a rank; measured on ``rows`` rows, where given, and then proportional to them."""
 
     seconds: float
     rows: int | None = None
@@ -51,7 +51,7 @@ class Prediction:
 
 
 def durations(steps: Iterable[Timeline]) -> dict[str, Duration]:
-    """How long each node takes: the median over measured steps.
+    """Measure each node: the median over measured steps.
 
     Ranks that work together wait for the last of them to start, so a node takes from its last rank's start to its last
     rank's end, but no less than its fastest rank.
@@ -203,7 +203,7 @@ class _Simulation:
             self.submitted = _last((self.submitted, *ends))
 
     def _send(self, payloads: Iterable[Payload], process: Process, now: _Moment, measure: Measure) -> _Moment:
-        """When a process has sent these payloads: it copies those that do not go directly one after another."""
+        """The time at which a process has sent these payloads; it copies those that do not go directly one by one."""
         for payload in payloads:
             sizes = {measure.name(part): measure.size(part) for part in payload.slices}
             self.unsized |= dict.fromkeys(name for name, size in sizes.items() if size is None)
@@ -214,7 +214,7 @@ class _Simulation:
         return now
 
     def _arrival(self, keys: Iterable[PayloadKey], target: Process, earliest: _Moment) -> _Moment:
-        """When the last of these payloads arrives."""
+        """The arrival time of the last of these payloads."""
         host_of, last, labels = planned_topology(self.plan).host_of, earliest, node_labels(self.plan)
         for key in keys:
             source, payload, size, sent = self.sent[key]

@@ -1,4 +1,4 @@
-"""Which queues decide while a program runs, and which stages follow each other step by step."""
+"""Queues that decide at run time, and stages that advance in lockstep."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def decides(plan: Plan) -> bool:
     )
 
 
-def _equal(taken: int | None, put_in: int | None) -> bool:
-    return taken is not None and taken == put_in
+def _equal(consumed: int | None, dispatched: int | None) -> bool:
+    return consumed is not None and consumed == dispatched

@@ -239,7 +239,7 @@ class Reader:
         return wrap(wanted, self.fetch(node, VALUE, chunk, None))
 
 
-def _alike(what: str, spec: FieldSpec, parts: Sequence[Any], ranks: Sequence[str]) -> None:
+def _alike(subject: str, spec: FieldSpec, parts: Sequence[Any], ranks: Sequence[str]) -> None:
     """Refuse rows that are longer on one rank than on another, as if each had padded to its longest row."""
     if not isinstance(spec, ColumnSpec) or spec.ragged or len(spec.dims) == 1 or parts[0] is None:
         return
@@ -248,7 +248,7 @@ def _alike(what: str, spec: FieldSpec, parts: Sequence[Any], ranks: Sequence[str
         if shape != first:
             raise WiringError(
                 "HF805",
-                f"{what} has rows of shape {first} on {ranks[0]} and {shape} on {rank}, which are not one column; "
+                f"{subject} has rows of shape {first} on {ranks[0]} and {shape} on {rank}, which are not one column; "
                 "give rows one length on all ranks, or make the column ragged",
             )
 
@@ -283,7 +283,7 @@ class Read:
 
 
 def locate_reads(plan: Plan, step: Step, table: RowTable) -> tuple[tuple[Read, ...], ...]:
-    """What each rank of a step reads; ranks that get the same chunk share a tuple."""
+    """The reads of each rank of a step; ranks that get the same chunk share a tuple."""
     if step.sync is not None:
         sync = step.sync
         return tuple(
@@ -297,7 +297,7 @@ def locate_reads(plan: Plan, step: Step, table: RowTable) -> tuple[tuple[Read, .
 
 
 def locate_arguments(plan: Plan, step: Step, table: RowTable) -> Iterator[Read]:
-    """What the driver reads for a step with a custom protocol, whose functions get whole values."""
+    """The driver's reads for a step with a custom protocol, whose functions get whole values."""
     for name, operand in step.arguments:
         port = step.signature.port(name)
         if isinstance(operand, Ref) and port is not None:
@@ -305,12 +305,12 @@ def locate_arguments(plan: Plan, step: Step, table: RowTable) -> Iterator[Read]:
 
 
 def locate_result(plan: Plan, ref: Ref, table: RowTable) -> Iterator[Read]:
-    """What the driver reads of a value that the dataflow returns."""
+    """The driver's reads of a value that the dataflow returns."""
     yield from locate_whole(plan, ref, columns_of(result_type(plan.graph, ref), ref), table)
 
 
 def locate_row_weights(plan: Plan, ref: Ref, table: RowTable) -> Iterator[Read]:
-    """What the driver reads to learn row weights: a number per row, computed where the column is."""
+    """The driver's reads of row weights: a number per row, computed where the column is."""
     for read in locate_whole(plan, ref, (ref.column or VALUE,), table):
         yield replace(read, columns=tuple(map(row_weight_of, read.columns)))
 

@@ -60,7 +60,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class WeightMessage:
-    """What goes from a rank to another one in a bucket."""
+    """The boxes that one rank sends to another in a bucket."""
 
     source: int
     target: int
@@ -69,7 +69,7 @@ class WeightMessage:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What moves in a sync. Tuples of bytes have an entry for each target rank.
+    """The bytes that move in a sync. Tuples have an entry for each target rank.
 
     ``shared`` are the target ranks in the process of a source rank. With ``in_place`` what a rank holds becomes a part
     of what it loads; else it keeps both. ``hosts`` of each side are by rank; None where they are not known.
@@ -173,11 +173,11 @@ class Schedule:
                             yield Transfer(parameter, piece.box, self._owner(piece, rank, turn), rank)
 
     def sent_by(self, source: int) -> tuple[Transfer, ...]:
-        """What a rank of the source sends, in the order of ``transfers``."""
+        """The transfers that a source rank sends, in the order of ``transfers``."""
         return tuple(transfer for transfer in self.transfers if transfer.source == source)
 
     def received_by(self, target: int) -> tuple[Transfer, ...]:
-        """What a rank of the target receives, in the order of ``transfers``."""
+        """The transfers that a target rank receives, in the order of ``transfers``."""
         return tuple(self.of(self.parameters, target))
 
     def pieces_of(self, target: int) -> Iterator[Transfer]:
@@ -188,8 +188,8 @@ class Schedule:
                 if target in need.ranks:
                     turn = number * len(need.ranks) + need.ranks.index(target)
                     for piece in need.pieces:
-                        kept = piece.holding is need.owned
-                        source = self.shared[target] if kept else self._owner(piece, target, turn)
+                        resident = piece.holding is need.owned
+                        source = self.shared[target] if resident else self._owner(piece, target, turn)
                         yield Transfer(parameter, piece.box, source, target)
 
     @cached_property
@@ -222,11 +222,11 @@ class Schedule:
         return tuple(tuple(sorted(by_source)) for by_source in self.traffic)
 
     def messages_from(self, source: int) -> tuple[tuple[WeightMessage, ...], ...]:
-        """What a rank of the source sends, bucket by bucket."""
+        """The messages that a source rank sends, bucket by bucket."""
         return self._messages(None, source)
 
     def messages_to(self, target: int) -> tuple[tuple[WeightMessage, ...], ...]:
-        """What a rank of the target receives, bucket by bucket: a message from each rank that has some of it."""
+        """The messages that a target rank receives, bucket by bucket: one from each rank that has a part."""
         return self._messages(target, None)
 
     def _messages(self, target: int | None, source: int | None) -> tuple[tuple[WeightMessage, ...], ...]:

@@ -92,7 +92,7 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What only a run knows: which steps it has measured as short, and which of its inputs are small.
+    """Facts known only at run time: the steps measured as short, and the inputs that are small.
 
     ``short_steps`` take less time than a call. ``inline_inputs`` are values of the driver's that are cut for every
     process separately, since what each process reads travels with its call.

@@ -100,8 +100,8 @@ def row_table(plan: Plan, sizes: Mapping[Any, int], results: Mapping[int, tuple[
         if node.id in results and isinstance(node.op, Filter):
             sizes |= {atom: len(results[node.id]) // node.op.group for atom in (rows_in(value) or constant(1)).atoms}
         if isinstance(node.op, Derived) and node.batch is not None:
-            what = f"'{node.label}' in line {node.span.line}"
-            picks = node.op.select(rows.get(node.batch.node), results.get(node.id), what)
+            subject = f"'{node.label}' in line {node.span.line}"
+            picks = node.op.select(rows.get(node.batch.node), results.get(node.id), subject)
             if picks is not None:
                 selected[node.id] = picks
         count = row_count(node, rows_in(value), sizes)
@@ -116,8 +116,8 @@ def row_table(plan: Plan, sizes: Mapping[Any, int], results: Mapping[int, tuple[
         if total is None:
             bounds[step.node] = (0, rows.get(step.node, 0)) if step.layout.chunks == 1 else ()
             continue
-        what = f"the call of '{step.label}'"
-        even = RowSplit.even(total, step.chunks, pad=step.pad, group=step.signature.group_size, what=what)
+        subject = f"the call of '{step.label}'"
+        even = RowSplit.even(total, step.chunks, pad=step.pad, group=step.signature.group_size, subject=subject)
         _check_alike(step, total, rows)
         row_split = splits[step.node] = _balanced(step, even, rows, splits, results)
         output_rows = rows.get(step.node)
@@ -180,7 +180,7 @@ def _first(step: Step) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeQuery:
-    """What the driver must learn within a step before the plan knows who reads which rows.
+    """The values that the driver must learn within a step before it can route rows to their readers.
 
     Which rows a filter keeps or, if it ``weighs``, what the rows weigh by which a step is balanced. ``node`` is the
     filter's, or that of the first step that is balanced by these weights; ``ref`` is the column to read.

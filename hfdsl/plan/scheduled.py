@@ -51,7 +51,7 @@ class ScheduledSync:
 
     @cached_property
     def places(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Where ranks keep each parameter locally, by side and rank: filled in runs, the same in each."""
+        """The local storage of each parameter by side and rank; runs fill it in, always with the same values."""
         return {}
 
     @property

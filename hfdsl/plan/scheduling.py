@@ -1,4 +1,4 @@
-"""Which syncs of a plan go by schedule: those of weights in parts whose parameters and layouts are known."""
+"""Selection of the syncs that go by schedule: those of weights in parts whose parameters and layouts are known."""
 
 from __future__ import annotations
 

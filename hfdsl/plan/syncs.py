@@ -1,4 +1,4 @@
-"""What the syncs of a plan need to move, by the layouts that both sides declare.
+"""The transfers of a plan's syncs, derived from the layouts that both sides declare.
 
 A worked example: a model of 784 bytes on ``Mesh(dp=2, tp=2)`` goes to an engine on two other GPUs, ``Mesh(tp=2)``. Each
 rank of the engine holds half of the sliced weights and all of the norms, and receives that much. The four trainers have
@@ -36,7 +36,7 @@ class SyncTraffic:
     needed: int
     received: int
     redundant: int
-    """What a rank keeps for the role that exports beside what it loads, where both share its process."""
+    """The bytes that a rank keeps for the exporting role beside those that it loads, where both share its process."""
     peak: int
     moved: int
     buckets: int
@@ -61,7 +61,7 @@ class SyncTraffic:
 
     @property
     def added(self) -> Mapping[str, int]:
-        """What a rank of the target has on its GPU beside its own weights, while it loads or reshards."""
+        """The extra GPU memory of a target rank while it loads or reshards."""
         arriving = {"arriving weights": self.peak - self.needed}
         if not self.within:
             return arriving
@@ -114,7 +114,7 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
 
 
 def _reshardings(plan: Plan, bandwidths: Mapping[str, float]) -> Iterator[SyncTraffic]:
-    """What methods need to change the layout of their role's own weights."""
+    """The transfers by which methods change the layout of their role's own weights."""
     labels = set[str]()
     for step in plan.steps:
         place = None if step.role is None else plan.deployment[step.role]
@@ -174,7 +174,7 @@ def _schedule(plan: Plan, sync: WeightSync) -> Schedule | None:
 
 
 def _bandwidth(plan: Plan, sync: WeightSync, bandwidths: Mapping[str, float]) -> float:
-    """That of GPUs where both sides have some, else that of the slowest link between their hosts."""
+    """The bandwidth between GPUs where both sides have some, else that of the slowest link between their hosts."""
     source, target = sync.source.placement, sync.target.placement
     if source.pool.use_gpu and target.pool.use_gpu and plan.optimize.direct:
         return bandwidths["gpu"]

@@ -58,7 +58,7 @@ class Throughput:
 
 
 def throughput(plan: Plan, seconds: Mapping[str, float], lag: int | None = None) -> Throughput:
-    """How fast a plan with queues is, from the seconds that each call takes; calls without any take none.
+    """Predict the speed of a plan with queues from the seconds that each call takes; a call without any counts as 0.
 
     ``lag`` stands in the place of that of every queue.
 
@@ -121,7 +121,7 @@ def _orders(plan: Plan) -> Iterator[list[str]]:
 
 
 def _reads(plan: Plan) -> Iterator[tuple[tuple[str, str], int, int]]:
-    """What calls read of one another, each with the stages of both."""
+    """The reads between calls, each with the stages of both."""
     steps = {step.node: step for step in plan.steps}
     for step in plan.steps:
         for source in {node for node, _ in columns_read(plan.graph, step.node)} & steps.keys():

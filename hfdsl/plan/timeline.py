@@ -22,7 +22,7 @@ IntervalKind: TypeAlias = Literal["call", "fused", "wait", "driver"]
 
 
 class Interval(NamedTuple):
-    """What a process does from ``start`` to ``stop``; ``rows`` is how many a call gets, where it gets any."""
+    """An activity of a process from ``start`` to ``stop``; ``rows`` are those of a call, where it has any."""
 
     process: Process
     kind: IntervalKind
@@ -157,7 +157,7 @@ def payload_name(payload: Payload, labels: Mapping[int, str]) -> str:
 
 
 def call_rows(step: Step, table: RowTable) -> int | None:
-    """How many rows each rank of a step gets, pad rows included; None where they get whole values."""
+    """The rows of each rank of a step, pad rows included; None where ranks get whole values."""
     row_split = table.splits.get(step.node)
     return None if row_split is None else row_split.chunk_size
 

@@ -28,16 +28,16 @@ def read_lags(graph: Graph, split: Split) -> Mapping[tuple[int, int], Mapping[He
     """
     if not split.queues:
         return {}
-    made, found = lags(graph), dict[tuple[int, int], Mapping[HeldState, int]]()
+    by_value, by_edge = lags(graph), dict[tuple[int, int], Mapping[HeldState, int]]()
     for reader in graph.nodes:
         if not isinstance(reader.op, Derived):
             for source, through in _sources(graph, reader, 0):
-                known = found.get((source.id, reader.id), {})
-                late = {state: versions.lag + through for state, versions in made[source.id].items()}
-                most = {state: max(lag, known.get(state, 0)) for state, lag in late.items() if lag}
+                earlier = by_edge.get((source.id, reader.id), {})
+                late = {state: versions.lag + through for state, versions in by_value[source.id].items()}
+                most = {state: max(lag, earlier.get(state, 0)) for state, lag in late.items() if lag}
                 if most:
-                    found[source.id, reader.id] = most
-    return found
+                    by_edge[source.id, reader.id] = most
+    return by_edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class VersionCounts:
 
 
 def version_counts(graph: Graph, split: Split) -> VersionCounts:
-    """How the versions of nodes are counted.
+    """The counting of the versions of nodes.
 
     A node that has no part in a trained state counts with the last stage that trains any, else with the last of all. Of
     several states that its rows were made under, the one that is trained last counts.

@@ -1,4 +1,4 @@
-"""How a value crosses into a worker group and back: coordinates, the protocols, and what a role method declares."""
+"""Transfer of values into a worker group and back: coordinates, the protocols, and the declarations of role methods."""
 
 from hfdsl.protocols.conditions import requirements_of, requires
 from hfdsl.protocols.dispatch import (

@@ -44,6 +44,6 @@ def _numbers(column: Any, balance: str, site: Site) -> list[int] | None:
         case _:
             weights = row_weights(column).tolist() if isinstance(column, Jagged) else [None]
     if not all(isinstance(weight, int) for weight in weights):
-        what = f"{site.method} is balanced by {balance!r}"
-        raise ProtocolError("HF425", f"{what}, which has no whole number for each row")
+        subject = f"{site.method} is balanced by {balance!r}"
+        raise ProtocolError("HF425", f"{subject}, which has no whole number for each row")
     return [int(weight) for weight in weights]

@@ -60,7 +60,7 @@ def too_many(parts: Mapping[Amounts, int], nodes: Mapping[Amounts, int]) -> tupl
 
 
 def times(node: Amounts, part: Amounts) -> int:
-    """How often a part goes into a node; a part that needs nothing goes nowhere.
+    """Count how often a part fits into a node; 0 for a part without needs.
 
     >>> times((8, 100), (2, 30))
     3

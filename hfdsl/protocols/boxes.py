@@ -41,7 +41,7 @@ def total(boxes: Iterable[Box]) -> int:
 
 
 def intersection(left: Box, right: Box) -> Box | None:
-    """What two boxes have in common; None where that is nothing."""
+    """The intersection of two boxes; None where it is empty."""
     common = []
     for (start, stop), (other_start, other_stop) in zip(left, right, strict=True):
         first, last = max(start, other_start), min(stop, other_stop)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Draws:
-    """How many times a body has drawn random numbers so far.
+    """The number of draws of random numbers in a body so far.
 
     >>> draws = Draws()
     >>> draws.next(), draws.next()

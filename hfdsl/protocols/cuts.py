@@ -15,7 +15,7 @@ from hfdsl.protocols.mesh import AXIS_SIZE, Mesh, axis_rank, axis_size
 from hfdsl.types.numbers import is_count
 
 Extent: TypeAlias = tuple[tuple[Range, ...], ...]
-"""What a rank holds of a tensor: for each dim its ranges in the order of the local tensor; all combinations of them."""
+"""The part of a tensor that a rank holds: for each dim its ranges in the order of the local tensor; their product."""
 
 ITEM_BYTES: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -70,7 +70,7 @@ class Parameter:
 
 
 class Layout(ABC):
-    """Which boxes of a parameter a rank holds; subclass it for a layout that the standard ones cannot say.
+    """The boxes of a parameter that each rank holds; subclass it for a layout beyond the standard ones.
 
     >>> class Reversed(Layout):
     ...     def boxes(self, parameter: Parameter, mesh: Mesh, rank: int) -> tuple[Box, ...]:
@@ -115,7 +115,7 @@ class StandardLayout(Layout):
 
 
 def part_at(parameter: Parameter, mesh: Mesh, cuts: Sequence[Cut], coordinates: Sequence[int]) -> Extent | None:
-    """What cuts leave at these coordinates, one for each cut; None for nothing.
+    """Compute the extent that cuts leave at these coordinates, one for each cut; None where it is empty.
 
     Raises:
         ProtocolError: HF734 where the parameter cannot be cut so.
@@ -252,8 +252,8 @@ class Slices(Cut):
         if self.shared and groups % units == 0:
             first = start + group * units // groups * width
             return first, first + width
-        what = f"{units} heads" if self.units is not None else f"{units} elements"
-        raise refused(parameter, f"{self._over(groups)} does not divide the {what} along dim {self.dim}")
+        elements = f"{units} heads" if self.units is not None else f"{units} elements"
+        raise refused(parameter, f"{self._over(groups)} does not divide the {elements} along dim {self.dim}")
 
     def _over(self, count: int) -> str:
         return f"{self.axis if isinstance(self.axis, str) else '*'.join(self.axis)} = {count}"
@@ -315,7 +315,7 @@ def refused(parameter: Parameter, problem: str) -> ProtocolError:
 
 
 def starts(sizes: Sequence[int]) -> Iterator[int]:
-    """Where parts of these sizes start that follow one another."""
+    """The start offsets of consecutive parts of these sizes."""
     start = 0
     for size in sizes:
         yield start

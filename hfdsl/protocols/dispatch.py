@@ -25,7 +25,7 @@ class Group(Structural):
 
     @property
     def mesh(self) -> Mesh | None:
-        """How the ranks are laid out, or None for one data-parallel row."""
+        """The layout of the ranks, or None for one data-parallel axis."""
         ...
 
     @property
@@ -50,7 +50,7 @@ class Functions:
 
 
 class Execute(Enum):
-    """Which ranks run a method: all of them, or rank 0 alone (arguments then pass through as they are)."""
+    """The ranks that run a method: all of them, or rank 0 alone (arguments then pass through unchanged)."""
 
     ALL = "ALL"
     RANK_ZERO = "RANK_ZERO"

@@ -210,7 +210,7 @@ GENERATION_AXES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Generation(StandardLayout):
-    """The same layout over the generation groups of a mesh: ``gen_tp`` and ``gen_pp`` in place of ``tp`` and ``pp``.
+    """Derive the layout over the generation groups of a mesh: ``gen_tp`` and ``gen_pp`` replace ``tp`` and ``pp``.
 
     >>> mesh, weight = Mesh(tp=4, gen_tp=2), Parameter("weight", (8,))
     >>> [Generation(Slices(0)).boxes(weight, mesh, rank)[0] for rank in range(4)]

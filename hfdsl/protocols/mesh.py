@@ -19,7 +19,7 @@ GENERATION_AXES = ("dp", "micro_dp", "gen_pp", "gen_tp")
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """Where one rank sits on the training axes."""
+    """The coordinates of one rank along the training axes."""
 
     pp: int
     dp: int
@@ -121,15 +121,15 @@ class Mesh:
     # so dividing gives the shard and the remainder is the replica.
 
     def gen_tp_rank(self, at: Coordinates) -> int:
-        """Which tensor shard of its generation replica the rank at ``at`` holds."""
+        """The tensor-parallel rank, within its generation replica, of the rank at ``at``."""
         return at.tp // (self.tp // self.gen_tp_size)
 
     def gen_pp_rank(self, at: Coordinates) -> int:
-        """Which stage of its generation replica the rank at ``at`` holds."""
+        """The pipeline stage, within its generation replica, of the rank at ``at``."""
         return at.pp // (self.pp // self.gen_pp_size)
 
     def micro_dp_rank(self, at: Coordinates) -> int:
-        """Which generation replica of its training replica the rank at ``at`` belongs to."""
+        """The index of the rank's generation replica within its training replica."""
         tp_fold = self.tp // self.gen_tp_size
         return at.pp % (self.pp // self.gen_pp_size) * tp_fold + at.tp % tp_fold
 

@@ -1,7 +1,7 @@
-"""Which rows of a call each chunk gets: even bounds, padding, and chunks of about equal weight.
+"""Assignment of a call's rows to chunks: even bounds, padding, and chunks of about equal weight.
 
-Only numbers of rows are seen here, never a value. ``protocols.transfer`` cuts values by these functions where a call is
-made by hand; ``plan.rows`` routes row ranges by the same ones where a plan runs. Five rows over two chunks, padded by
+This module computes with row counts alone, never with values. ``protocols.transfer`` cuts values by these functions in
+the imperative layer; ``plan.rows`` routes row ranges by the same ones in a plan. Five rows over two chunks, padded by
 repeating the last; then four rows that weigh 9, 9, 1 and 1:
 
 >>> uneven = RowSplit.even(5, 2, pad="repeat_last")
@@ -11,7 +11,7 @@ repeating the last; then four rows that weigh 9, 9, 1 and 1:
 >>> [balanced.chunk_rows(chunk) for chunk in range(2)]
 [((0, 1), (3, 4)), ((1, 3),)]
 
-The chunks return rows 0, 3, 1, 2 in this order. ``stored`` and ``restored`` say where the caller's rows are in it:
+The chunks return rows 0, 3, 1, 2 in this order. ``stored`` and ``restored`` locate the caller's rows in it:
 
 >>> balanced.stored(((0, 4),), 4)
 ((0, 1), (2, 4), (1, 2))
@@ -31,7 +31,7 @@ from hfdsl.errors import SizeError
 from hfdsl.protocols.ranges import NO_ROWS, RowRanges, as_ranges
 
 Pad: TypeAlias = Literal["repeat_last", "cycle"]
-"""How rows are filled up to an even split: the last row again, or all rows again from the first."""
+"""The rows that pad an uneven split: the last row repeated, or all rows again from the first."""
 
 
 def even_bounds(rows: int, chunks: int) -> tuple[int, ...]:
@@ -43,8 +43,8 @@ def even_bounds(rows: int, chunks: int) -> tuple[int, ...]:
     return tuple(chunk * rows // chunks for chunk in range(chunks + 1))
 
 
-def pad_size(rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, what: str = "value") -> int:
-    """How many rows must be added before ``rows`` split into ``chunks`` even chunks of whole groups of ``group`` rows.
+def pad_size(rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, subject: str = "value") -> int:
+    """Compute the pad rows with which ``rows`` split into ``chunks`` even chunks of whole groups of ``group`` rows.
 
     Raises ``SizeError``: HF310 when the rows do not divide and no padding is asked for, HF313 where it cuts a group.
 
@@ -52,7 +52,7 @@ def pad_size(rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, 
     2
     """
     if rows % group:
-        raise SizeError("HF313", f"{what} has {rows} rows, which do not make whole groups of {group}")
+        raise SizeError("HF313", f"{subject} has {rows} rows, which do not make whole groups of {group}")
     missing = -rows % (chunks * group)
     if missing and pad is None:
         down, up = rows - rows % (chunks * group), rows + missing
@@ -60,19 +60,20 @@ def pad_size(rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, 
         if group > 1:
             raise SizeError(
                 "HF313",
-                f"{what} has {rows} rows in groups of {group}; over {chunks} chunks a group would be cut; "
+                f"{subject} has {rows} rows in groups of {group}; over {chunks} chunks a group would be cut; "
                 f'give {nearest} rows, or register the method with pad="repeat_last" or pad="cycle"',
             )
         raise SizeError(
             "HF310",
-            f"{what} has {rows} rows, which do not split over {chunks} chunks ({rows} % {chunks} = {rows % chunks}); "
+            f"{subject} has {rows} rows, which do not split over {chunks} chunks "
+            f"({rows} % {chunks} = {rows % chunks}); "
             f'give {nearest} rows, or register the method with pad="repeat_last" or pad="cycle"',
         )
     return missing
 
 
 def padded_ranges(start: int, stop: int, rows: int, pad: Pad | None) -> RowRanges:
-    """The rows that ``start`` to ``stop`` are, where those from ``rows`` on are padding; half-open, in order.
+    """Map the padded range ``start`` to ``stop`` to real rows; from ``rows`` on they are padding. Half-open.
 
     >>> padded_ranges(2, 6, 3, "repeat_last"), padded_ranges(2, 6, 3, "cycle")
     (((2, 3), (2, 3), (2, 3), (2, 3)), ((2, 3), (0, 3)))
@@ -116,7 +117,7 @@ class RowPartition:
 
 @dataclass(frozen=True, slots=True)
 class RowSplit:
-    """How a call's rows are split over chunks of one size.
+    """The split of a call's rows over chunks of one size.
 
     ``added`` pad rows follow the ``rows`` real ones and repeat them as ``pad`` says. Without a ``partition`` rows stay
     in their order.
@@ -129,19 +130,21 @@ class RowSplit:
     partition: RowPartition | None = None
 
     @classmethod
-    def even(cls, rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, what: str = "value") -> RowSplit:
+    def even(
+        cls, rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, subject: str = "value"
+    ) -> RowSplit:
         """Rows in their order; errors as for ``pad_size``."""
-        return cls(rows, chunks, pad_size(rows, chunks, pad=pad, group=group, what=what), pad)
+        return cls(rows, chunks, pad_size(rows, chunks, pad=pad, group=group, subject=subject), pad)
 
     def balanced(self, weights: Sequence[int], units: int) -> RowSplit:
-        """The same with rows of these weights balanced in ``units``, as far as that is better than their order."""
+        """Balance rows of these weights in ``units``; rows keep their order where that is no worse."""
         if not self.rows:
             return self
         return replace(self, partition=_partition(tuple(weights), units, self.chunks, self.rows, self.added, self.pad))
 
     @property
     def chunk_size(self) -> int:
-        """How many rows each chunk gets, pad rows included."""
+        """The number of rows of each chunk, pad rows included."""
         return (self.rows + self.added) // self.chunks
 
     def positions(self, chunk: int) -> tuple[int, ...] | None:
@@ -177,7 +180,7 @@ class RowSplit:
         return 0, *accumulate(per_unit * sum(unit < real for unit in units) for units in by_chunk)
 
     def stored(self, ranges: RowRanges, rows: int) -> RowRanges:
-        """Where rows lie in the chunks' output without pad rows, chunk after chunk, which has ``rows`` rows in all."""
+        """Locate rows in the concatenated outputs of the chunks, without pad rows; these have ``rows`` rows in all."""
         if self.partition is None or not rows:
             return ranges
         places = self.partition.places
@@ -187,7 +190,7 @@ class RowSplit:
             return as_ranges([places[row] for row in every]) or NO_ROWS
         return as_ranges([places[row // per_unit] * per_unit + row % per_unit for row in every]) or NO_ROWS
 
-    def restored(self, output_rows: int, what: str = "output") -> RowRanges:
+    def restored(self, output_rows: int, subject: str = "output") -> RowRanges:
         """The caller's rows, in their order, within the chunks' output with pad rows, which has ``output_rows``.
 
         Raises ``SizeError`` (HF310) if the rows of the output cannot be attributed to rows of the input.
@@ -200,12 +203,12 @@ class RowSplit:
             if self.partition is not None:
                 raise SizeError(
                     "HF310",
-                    f"{what} has {output_rows} rows for {total} rows that were balanced by their weights: which "
+                    f"{subject} has {output_rows} rows for {total} rows that were balanced by their weights: which "
                     "belongs to which is unknown; return a fixed number of rows per input row",
                 )
             raise SizeError(
                 "HF310",
-                f"{what} has {output_rows} rows for {self.rows} rows and {self.added} pad rows: which of them are "
+                f"{subject} has {output_rows} rows for {self.rows} rows and {self.added} pad rows: which of them are "
                 "padding is unknown; return a fixed number of rows per input row, or give rows that divide",
             )
         per_row = output_rows // total

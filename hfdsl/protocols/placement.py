@@ -1,4 +1,4 @@
-"""How a value lies along one mesh axis, and which collects keep its meaning.
+"""Placements of a value along one mesh axis, and the collects that preserve its meaning.
 
 ==========  ===========================================  ===============================
 placement   the coordinates of the axis hold              a collect that keeps the value
@@ -128,7 +128,7 @@ PIPELINE = ("pp", "gen_pp")
 
 
 def default_leaves(protocol: Protocol) -> dict[str, AxisPlacement]:
-    """How a body leaves its output by default: split axes split, pipelines at the last stage, the others alike.
+    """The default placement of a body's output: sharded on split axes, at the last stage of ``pp``, else replicated.
 
     Where the caller gets a list, the listed axes vary: that is what a list is for.
 
@@ -164,8 +164,8 @@ def faults(protocol: Protocol, mesh: Mesh, leaves: Mapping[str, AxisPlacement] |
     placed.update(leaves or {})
     codes: dict[str, str] = {}
     for axis, pick in protocol.picks:
-        taken: Collect = "list" if pick == "join" and not protocol.joins else pick
-        code = fault(placed[axis], taken, axis_size(mesh, axis))
+        collect: Collect = "list" if pick == "join" and not protocol.joins else pick
+        code = fault(placed[axis], collect, axis_size(mesh, axis))
         if code is not None:
             codes[axis] = code
     return codes

@@ -12,7 +12,7 @@ from hfdsl.protocols.mesh import Mesh, axis_rank, axis_size
 from hfdsl.types.numbers import is_count
 
 Pick: TypeAlias = int | Literal["join", "first", "last"]
-"""What a collect does along one axis: take every coordinate in order, or only one."""
+"""The choice of a collect along one axis: every coordinate in order, or only one."""
 
 Gives: TypeAlias = Literal["whole", "per_rank", "per_stage"]
 Takes: TypeAlias = Literal["whole", "per_rank"]
@@ -114,7 +114,7 @@ class Protocol:
         return _collected(self, mesh)
 
     def collected_count(self, mesh: Mesh) -> int:
-        """How many ranks' outputs are taken: ``len(self.collected(mesh))``, without a look at each rank.
+        """The number of collected ranks: ``len(self.collected(mesh))``, without enumerating ranks.
 
         Raises ``ProtocolError`` (HF404) when a picked coordinate is not on ``mesh``.
         """
@@ -158,14 +158,14 @@ def _picked(protocol: Protocol, mesh: Mesh) -> dict[str, int]:
 
 
 def _picked_count(size: int, fold: int, coordinate: int | None, generation: int | None, replica: int | None) -> int:
-    """How many coordinates of a training axis are picked: a coordinate, those of a generation shard, of a replica.
+    """Count the picked coordinates of a training axis: a coordinate, those of a generation shard, of a replica.
 
     ``fold`` neighbors share a generation shard, one for each replica.
     """
-    kept = range(size) if generation is None else range(generation * fold, (generation + 1) * fold)
+    coordinates = range(size) if generation is None else range(generation * fold, (generation + 1) * fold)
     if replica is not None:
-        kept = kept[replica::fold]
-    return len(kept) if coordinate is None else int(coordinate in kept)
+        coordinates = coordinates[replica::fold]
+    return len(coordinates) if coordinate is None else int(coordinate in coordinates)
 
 
 def _is_picked(mesh: Mesh, rank: int, picked: Mapping[str, int]) -> bool:

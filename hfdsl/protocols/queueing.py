@@ -1,4 +1,4 @@
-"""Queues between stages: what happens to groups that would be too stale, and which arguments have a meaning."""
+"""Queues between stages: disciplines for groups that would be too stale, capacity, and valid arguments."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ Late: TypeAlias = Literal["wait", "drop", "refill", "mask"]
 DISCIPLINES: tuple[Late, ...] = get_args(Late)
 
 
-def needed_places(put_in: int, taken: int, group: int, lag: int, late: Late | None) -> int:
+def needed_places(dispatched: int, batch: int, group: int, lag: int, late: Late | None) -> int:
     """The rows that a queue needs places for, so that the step that fills it and its reader never both wait.
 
-    A step puts in D rows, a batch has R, and the lag is k. What the reader leaves behind is fewer than R rows, and a
-    multiple of gcd(D, R); the next step needs places beside it. "drop" and "refill" also remove late groups, one by
-    one, so that any number of groups may be left. Nothing is late where no row outlives k more batches: for k = 0,
-    since a batch is all that there are places for, and where D is (k + 1) R, which is dispatched once all are taken.
+    A step dispatches D rows, a batch has R, and the lag is k. The reader leaves fewer than R rows, a multiple of
+    gcd(D, R); the next step needs places beside them. "drop" and "refill" also remove late groups one by
+    one, so any number of groups may remain. No row is late if none outlives k more batches: for k = 0, since there are
+    places for one batch only, and for D = (k + 1) R, which is dispatched only after the reader has taken all rows.
 
     >>> needed_places(96, 64, group=16, lag=1, late="wait")
     128
     >>> needed_places(96, 64, group=16, lag=1, late="drop")
     144
     """
-    left = gcd(put_in, taken)
-    if late in ("drop", "refill") and lag > 0 and left < taken:
-        left = gcd(left, group)
-    return put_in + taken - left
+    remainder = gcd(dispatched, batch)
+    if late in ("drop", "refill") and lag > 0 and remainder < batch:
+        remainder = gcd(remainder, group)
+    return dispatched + batch - remainder
 
 
 def queue_problem(rows: object, group: object, lag: object, late: object) -> str | None:
-    """What is wrong with the arguments of a queue, in words; None if nothing is.
+    """Describe the first invalid argument of a queue; None where all are valid.
 
     >>> queue_problem(rows=None, group=1, lag=-1, late="wait")
     'lag= takes a number of updates, 0 or more, got -1'

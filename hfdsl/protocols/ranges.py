@@ -46,7 +46,7 @@ def merged(ranges: Iterable[RowRange]) -> RowRanges:
 
 
 def positions(ranges: RowRanges, among: RowRanges) -> list[int] | None:
-    """Where rows are among the rows of ``merged(ranges)``; None if they are exactly these.
+    """Locate rows among the rows of ``merged(ranges)``; None if they are exactly these.
 
     >>> positions(((3, 4), (0, 2), (3, 4)), ((0, 2), (3, 4))), positions(((0, 2), (2, 4)), ((0, 4),))
     ([2, 0, 1, 2], None)

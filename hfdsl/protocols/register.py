@@ -68,7 +68,7 @@ class Registration:
 
     @property
     def group_size(self) -> int:
-        """How many consecutive rows must stay on one rank."""
+        """The number of consecutive rows that must stay on one rank."""
         return group_size(self.rows)
 
     @property

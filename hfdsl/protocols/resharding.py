@@ -72,7 +72,7 @@ class Need:
 
     @property
     def owned_elements(self) -> int:
-        """How many of the needed elements are in the process already."""
+        """The number of needed elements that are in the process already."""
         return _common(self.boxes, self.owned.boxes) if self.owned else 0
 
 
@@ -155,7 +155,7 @@ def alike(
 
 
 def _lies(layout: Layout, parameter: Parameter, mesh: Mesh) -> object:
-    """What is equal for parameters that lie alike; of a layout of one's own, no two do."""
+    """A key that is equal for parameters with equal cuts; under a user-defined layout, no two are equal."""
     return layout.cuts(parameter, mesh) if isinstance(layout, StandardLayout) else parameter.name
 
 
@@ -225,7 +225,7 @@ def _assigned(boxes: tuple[Box, ...], held: tuple[tuple[Box, ...], ...]) -> tupl
 
 
 def _common(left: Iterable[Box], right: Sequence[Box]) -> int:
-    """How many elements two sets of disjoint boxes have in common."""
+    """Count the elements that two sets of disjoint boxes have in common."""
     return sum(volume(common) for box in left for other in right if (common := intersection(box, other)) is not None)
 
 
@@ -234,7 +234,7 @@ def _common(left: Iterable[Box], right: Sequence[Box]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """What is wrong with a parameter on some ranks of a side, or on all of them together, where ``ranks`` is empty."""
+    """A defect of a parameter on some ranks of a side, or, where ``ranks`` is empty, on all of them together."""
 
     code: str
     parameter: Parameter
@@ -249,7 +249,7 @@ class Flaw:
 
 
 def flaws(route: Route) -> Iterator[Flaw]:
-    """Why a route does not give every rank what it needs: the proof fails; nothing where it succeeds."""
+    """Prove that a route gives every rank what it needs: yield the defects, none where the proof succeeds."""
     parameter = route.parameters[0]
     invalid = [
         *(flaw for holding in route.sources for flaw in _invalid(parameter, "source", holding.ranks, holding.boxes)),
@@ -257,18 +257,18 @@ def flaws(route: Route) -> Iterator[Flaw]:
     ]
     if invalid:
         yield from invalid
-        return  # what follows is about boxes of the parameter
+        return  # the checks below assume valid boxes
     held = dict.fromkeys(need.boxes for need in route.needs)
     if lost := without([whole(parameter.shape)], (box for boxes in held for box in boxes)):
         yield Flaw("HF736", parameter, "target", (), f"{_elements(lost)} on no rank that loads it")
-    kept: dict[int, dict[int, int]] = {}  # of pieces, the elements by holding
+    pieces_held: dict[int, dict[int, int]] = {}  # of pieces, the elements by holding
     for need in route.needs:
-        if id(need.pieces) not in kept:
-            kept[id(need.pieces)] = by_holding = dict[int, int]()
+        if id(need.pieces) not in pieces_held:
+            pieces_held[id(need.pieces)] = by_holding = dict[int, int]()
             for piece in need.pieces:
                 by_holding[id(piece.holding)] = by_holding.get(id(piece.holding), 0) + volume(piece.box)
             yield from _unequal(parameter, need)
-        owned = kept[id(need.pieces)].get(id(need.owned), 0)
+        owned = pieces_held[id(need.pieces)].get(id(need.owned), 0)
         if owned != need.owned_elements:
             problem = f"{need.owned_elements} of the needed elements are in the process, and {owned} of them are kept"
             yield Flaw("HF736", parameter, "target", need.ranks, problem)

@@ -25,7 +25,7 @@ from hfdsl.protocols.ranges import RowRanges
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a value is used: the names that an error message needs.
+    """The use of a value: the names that an error message needs.
 
     >>> Site("Actor.update", ("rollout", "advantages")).argument(1)
     "argument 'advantages' of Actor.update"
@@ -44,7 +44,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """How one kind of row container counts, cuts and joins its rows."""
+    """The row operations of one kind of container: count, cut and join."""
 
     rows: Callable[[Any], int | None]
     cut: Callable[[Any, int, int], Any]
@@ -110,7 +110,7 @@ def _nested(rows: Sequence[Any], like: Any) -> Any:
 
 
 def kind_of(value: object) -> str:
-    """The type of a value as a message should name it.
+    """Name the type of a value for a message.
 
     >>> kind_of(None), kind_of({"a": 1})
     ('None', 'dict')
@@ -123,33 +123,33 @@ def kind_of(value: object) -> str:
     return f"0-d {type(value).__name__}" if shape is not None and len(shape) == 0 else type(value).__name__
 
 
-def rows_of(value: object, what: str = "value") -> int:
+def rows_of(value: object, subject: str = "value") -> int:
     """The number of rows of a container; ``ProtocolError`` (HF413) for anything that has no rows.
 
     >>> rows_of([5, 6, 7])
     3
     """
-    container = _container(value, what)
+    container = _container(value, subject)
     try:
         rows = container.rows(value)
     except HfError:  # a record of metrics: a Batch by its type, but nothing that can be cut
-        raise _no_rows(value, what) from None
+        raise _no_rows(value, subject) from None
     if rows is None:
-        raise _no_rows(value, what)
+        raise _no_rows(value, subject)
     return int(rows)
 
 
-def _container(value: object, what: str) -> Container:
+def _container(value: object, subject: str) -> Container:
     container = container_of(value)
     if container is None:
-        raise _no_rows(value, what)
+        raise _no_rows(value, subject)
     return container
 
 
-def _no_rows(value: object, what: str) -> ProtocolError:
+def _no_rows(value: object, subject: str) -> ProtocolError:
     return ProtocolError(
         "HF413",
-        f"{what} is {_with_article(kind_of(value))}, which has no rows to split; "
+        f"{subject} is {_with_article(kind_of(value))}, which has no rows to split; "
         "give an hf.Batch, a tensor, an array or a list, or send it to every rank with a ONE_TO_ALL method",
     )
 
@@ -159,18 +159,18 @@ def _with_article(kind: str) -> str:
     return kind if kind == "None" else f"{article} {kind}"
 
 
-def cut(value: Any, ranges: RowRanges, what: str = "value") -> Any:
+def cut(value: Any, ranges: RowRanges, subject: str = "value") -> Any:
     """The rows of a container in these ranges, one range after another; a single range of a tensor or array is a view.
 
     >>> cut(["a", "b", "c"], ((1, 3), (0, 1)))
     ['b', 'c', 'a']
     """
-    container = _container(value, what)
+    container = _container(value, subject)
     pieces = [container.cut(value, start, stop) for start, stop in ranges]
     return pieces[0] if len(pieces) == 1 else container.join(pieces)
 
 
-def split(value: Any, chunks: int, *, pad: Pad | None = None, group: int = 1, what: str = "value") -> list[Any]:
+def split(value: Any, chunks: int, *, pad: Pad | None = None, group: int = 1, subject: str = "value") -> list[Any]:
     """``chunks`` even chunks of a container's rows, in order, each of the container's own type.
 
     Tensor and array chunks are views of the caller's rows. Errors are those of ``rows_of`` and ``pad_size``.
@@ -178,11 +178,11 @@ def split(value: Any, chunks: int, *, pad: Pad | None = None, group: int = 1, wh
     >>> split([1, 2, 3, 4], 2)
     [[1, 2], [3, 4]]
     """
-    row_split = RowSplit.even(rows_of(value, what), chunks, pad=pad, group=group, what=what)
+    row_split = RowSplit.even(rows_of(value, subject), chunks, pad=pad, group=group, subject=subject)
     return [cut(value, row_split.chunk_rows(chunk)) for chunk in range(chunks)]
 
 
-def join(pieces: Sequence[Any], *, what: str = "output") -> Any:
+def join(pieces: Sequence[Any], *, subject: str = "output") -> Any:
     """The rows of all pieces in one container of their type; None when every piece is None (a body without a result).
 
     Raises ``ProtocolError`` (HF413) for pieces that have no rows or are of different kinds.
@@ -198,14 +198,14 @@ def join(pieces: Sequence[Any], *, what: str = "output") -> Any:
         kinds = ", ".join(dict.fromkeys(kind_of(p) for p in pieces))
         raise ProtocolError(
             "HF413",
-            f"{what} cannot be joined: the collected ranks gave {kinds}; return one hf.Batch, tensor, array or list "
+            f"{subject} cannot be joined: the collected ranks gave {kinds}; return one hf.Batch, tensor, array or list "
             "from every rank, of one type; a protocol that joins no rows gives a list: ALL_TO_ALL for chunks that you "
             "cut yourself, ONE_TO_ALL where every rank is to have all rows",
         )
     return container.join(pieces)
 
 
-def restored(value: Any, row_split: RowSplit, what: str = "output") -> Any:
+def restored(value: Any, row_split: RowSplit, subject: str = "output") -> Any:
     """A joined output with the caller's rows in the caller's order, and no rows that came from pad rows.
 
     A body may give several output rows per input row, evenly; ``SizeError`` (HF310) when it is not even, so that rows
@@ -217,7 +217,7 @@ def restored(value: Any, row_split: RowSplit, what: str = "output") -> Any:
     if value is None or not (row_split.added or row_split.partition):
         return value
     try:
-        rows = rows_of(value, what)
+        rows = rows_of(value, subject)
     except ProtocolError:
         return value  # metrics: reduced over all rows that the ranks saw
-    return cut(value, row_split.restored(rows, what))
+    return cut(value, row_split.restored(rows, subject))

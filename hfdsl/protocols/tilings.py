@@ -64,8 +64,8 @@ def cuts_tile(parameter: Parameter, cuts: Sequence[Cut], mesh: Mesh) -> bool:
 
 
 def _parts(parameter: Parameter, cut: Cut, shape: tuple[int, ...], count: int) -> tuple[Extent, ...]:
-    whole: Extent = tuple(((0, size),) for size in shape)
-    parts = (cut.cut(parameter, whole, index, count) for index in range(count))
+    full_extent: Extent = tuple(((0, size),) for size in shape)
+    parts = (cut.cut(parameter, full_extent, index, count) for index in range(count))
     return tuple(part for part in parts if part is not None)
 
 

@@ -69,29 +69,29 @@ def _chunked(
     protocol: Protocol, mesh: Mesh, site: Site, row_split: RowSplit, pad: Pad | None, group: int
 ) -> Callable[[int | str, Any], list[Any]]:
     def spread(key: int | str, value: Any) -> list[Any]:
-        what, count = site.argument(key), protocol.chunk_count(mesh)
+        subject, count = site.argument(key), protocol.chunk_count(mesh)
         if is_later(value):
-            chunks = [value.__hf_cut__(i, count, pad=pad, group=group, what=what) for i in range(count)]
+            chunks = [value.__hf_cut__(i, count, pad=pad, group=group, subject=subject) for i in range(count)]
         else:
-            chunks = [cut(value, row_split.chunk_rows(i), what) for i in range(count)]
+            chunks = [cut(value, row_split.chunk_rows(i), subject) for i in range(count)]
         return [chunks[index] for index in protocol.chunk_of(mesh)]
 
     return spread
 
 
 def is_later(value: Any) -> bool:
-    """Whether a value is still being made, and is cut where it arrives: it has ``__hf_cut__(index, count, ...)``."""
+    """Whether a value is pending and is cut where it arrives: it has ``__hf_cut__(index, count, ...)``."""
     return hasattr(type(value), "__hf_cut__")
 
 
-def per_rank_list(value: Any, world_size: int, what: str) -> list[Any]:
+def per_rank_list(value: Any, world_size: int, subject: str) -> list[Any]:
     """``value`` as a list with one entry per rank; HF411 for all but a list (or per-rank result) of that length."""
     if isinstance(value, (list, PerRank)) and len(value) == world_size:
         return list(value)
     got = f"a {type(value).__name__} of {len(value)}" if isinstance(value, (list, PerRank)) else kind_of(value)
     raise ProtocolError(
         "HF411",
-        f"{what} is {got}; an ALL_TO_ALL method takes a list with one entry for each of the {world_size} ranks; "
+        f"{subject} is {got}; an ALL_TO_ALL method takes a list with one entry for each of the {world_size} ranks; "
         "to send one value to every rank use ONE_TO_ALL",
     )
 
@@ -105,13 +105,13 @@ def split_of(
     pad: Pad | None = None,
     group: int = 1,
 ) -> RowSplit:
-    """How these arguments are split, as far as they are here; errors as for ``dispatch``."""
+    """Compute the split of the arguments that are already present; errors as for ``dispatch``."""
     counts = {site.argument(key): rows_of(value, site.argument(key)) for key, value in items if not is_later(value)}
     if not counts:
         return NO_SPLIT
     same_rows(counts)
-    what, rows = next(iter(counts.items()))
-    return RowSplit.even(rows, protocol.chunk_count(mesh), pad=pad, group=group, what=what)
+    subject, rows = next(iter(counts.items()))
+    return RowSplit.even(rows, protocol.chunk_count(mesh), pad=pad, group=group, subject=subject)
 
 
 def same_rows(counts: Mapping[str, int]) -> None:
@@ -120,7 +120,7 @@ def same_rows(counts: Mapping[str, int]) -> None:
     >>> same_rows({"argument 'a' of f": 4, "argument 'b' of f": 4})
     """
     if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{what} has {rows}" for what, rows in counts.items())
+        listed = ", ".join(f"{subject} has {rows}" for subject, rows in counts.items())
         raise ProtocolError("HF420", f"arguments of one call need the same number of rows to be split alike: {listed}")
 
 
@@ -147,5 +147,5 @@ def collect(
         return pieces
     if all(isinstance(piece, Batch) for piece in pieces):
         same_columns(pieces, [f"rank {rank}" for rank in ranks])
-    what = f"the output of {site.method}"
-    return restored(join(pieces, what=what), row_split, what)
+    subject = f"the output of {site.method}"
+    return restored(join(pieces, subject=subject), row_split, subject)

@@ -24,7 +24,7 @@ PROCESSES_PER_SLOT = 10
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """Which rank of which group a worker is, and where the group meets."""
+    """The rank and group of a worker, and the rendezvous of the group."""
 
     rank: int = 0
     world_size: int = 1
@@ -126,7 +126,7 @@ class Worker:
 
     @property
     def coordinates(self) -> Coordinates:
-        """Where this rank sits on the mesh."""
+        """The coordinates of this rank on the mesh."""
         return self.mesh.coordinates(self.rank)
 
     def axis(self, name: str) -> AxisGroup:

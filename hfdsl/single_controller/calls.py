@@ -55,9 +55,9 @@ class Future:
         refs = tuple(self.refs[rank] for rank in self.output.ranks)
         return PendingArgument(refs, Recipe(len(refs), self.output))
 
-    def __hf_cut__(self, index: int, count: int, *, pad: Pad | None, group: int, what: str) -> PendingArgument:
+    def __hf_cut__(self, index: int, count: int, *, pad: Pad | None, group: int, subject: str) -> PendingArgument:
         argument = self.whole()
-        cut = replace(argument.recipe, chunks=count, index=index, pad=pad, group=group, argument=what)
+        cut = replace(argument.recipe, chunks=count, index=index, pad=pad, group=group, argument=subject)
         return PendingArgument(argument.refs, cut)
 
 

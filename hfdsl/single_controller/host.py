@@ -46,7 +46,7 @@ class Recipe:
     def cut(self, value: Any) -> tuple[Any, RowSplit]:
         """This rank's chunk, and how the rows were split."""
         rows, what = rows_of(value, self.argument), self.argument
-        row_split = RowSplit.even(rows, self.chunks or 1, pad=self.pad, group=self.group, what=what)
+        row_split = RowSplit.even(rows, self.chunks or 1, pad=self.pad, group=self.group, subject=what)
         return cut(value, row_split.chunk_rows(self.index), what), row_split
 
 

@@ -50,7 +50,7 @@ class JoinedOutput:
             return outputs[0]
         row_split = next((output.row_split for output in outputs if isinstance(output, Shard)), self.row_split)
         pieces = [output.value if isinstance(output, Shard) else output for output in outputs]
-        value = join(pieces, what=self.what)
+        value = join(pieces, subject=self.what)
         self._check_rows(pieces, row_split)
         return restored(value, row_split, self.what)
 

@@ -1,4 +1,4 @@
-"""Calls with arguments that a constructor or function does not have: a typed error in the place of Python's own."""
+"""Calls with arguments that a constructor or function does not have: a typed error in place of ``TypeError``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
-def takes(error: type[HfError], code: str, what: str) -> Callable[[F], F]:
-    """Refuse arguments that the decorated function does not have, naming ``what`` is called.
+def takes(error: type[HfError], code: str, callee: str) -> Callable[[F], F]:
+    """Refuse arguments that the decorated function does not have; the message calls it ``callee``.
 
     >>> @takes(HfError, "HF501", "hf.Mesh")
     ... def mesh(dp: int = 1, tp: int = 1) -> int:
@@ -32,7 +32,7 @@ def takes(error: type[HfError], code: str, what: str) -> Callable[[F], F]:
                 return function(*args, **kwargs)
             except TypeError as raised:
                 if problem := _problem(function, args, kwargs):
-                    raise error(code, f"{what} {problem}") from None
+                    raise error(code, f"{callee} {problem}") from None
                 raise raised from None
 
         return checked  # type: ignore[return-value]  # the same signature
@@ -40,12 +40,12 @@ def takes(error: type[HfError], code: str, what: str) -> Callable[[F], F]:
     return decorate
 
 
-def constructor_takes(error: type[HfError], code: str, what: str) -> Callable[[C], C]:
+def constructor_takes(error: type[HfError], code: str, callee: str) -> Callable[[C], C]:
     """``takes`` for the constructor of a class."""
 
     def decorate(cls: C) -> C:
         constructor: Any = cls
-        constructor.__init__ = takes(error, code, what)(constructor.__init__)
+        constructor.__init__ = takes(error, code, callee)(constructor.__init__)
         return cls
 
     return decorate

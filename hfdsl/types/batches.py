@@ -21,7 +21,7 @@ BatchT = TypeVar("BatchT", bound="Batch")
 
 
 SHAPES = 256
-"""The sets of shapes that a record class remembers to fit together."""
+"""The number of validated sets of shapes that a record class caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Batch:
     if not TYPE_CHECKING:  # its result would make a record Any for a type checker
 
         def __new__(cls, *args: Any, **columns: Any) -> Any:
-            """A record, or what stands for one where a column belongs to a dataflow that is being traced."""
+            """A record, or a symbolic one where a column belongs to a dataflow that is being traced."""
             for value in columns.values():
                 if hasattr(type(value), "__hf_pack__"):  # a SymbolicColumn; isinstance of a protocol is slow
                     return value.__hf_pack__(cls, columns)
@@ -152,7 +152,7 @@ class Batch:
         return f"{type(self).__name__}({', '.join(columns)})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: each column with its declaration and what it holds."""
+        """For notebooks: each column with its declaration and value."""
         from hfdsl.types.html import table  # not at the top: `import hfdsl` is kept fast
 
         fields = schema(type(self)).fields
@@ -247,7 +247,8 @@ def schema(record: type[Batch]) -> Schema:
                 raise DefinitionError("HF115", f"{where} has row dim {shown}, other columns of the record have {row}")
     if row is not None and all(spec.optional for spec in fields.values() if spec.dims):
         raise DefinitionError(
-            "HF117", f"every column of '{record.__name__}' is optional: one must be there to say how many rows it has"
+            "HF117",
+            f"every column of '{record.__name__}' is optional: one must be present, for its number of rows",
         )
     record.__hf_schema__ = Schema(fields, row, frozenset(spare))
     return record.__hf_schema__
@@ -259,14 +260,14 @@ def _evaluate(annotation: object, names: Mapping[str, Any]) -> object:
 
 
 def rebuild(record: type[BatchT], columns: dict[str, Any]) -> BatchT:
-    """A record from columns that are known to be right."""
+    """Build a record from valid columns."""
     batch = object.__new__(record)
     object.__setattr__(batch, "__hf_columns__", columns)
     return batch
 
 
 def own_rows(columns: Mapping[NameT, Any]) -> dict[NameT, Any]:
-    """Columns whose tensors own just their rows: pickling a view would take all rows that it looks at along."""
+    """Copy views, so that every tensor owns exactly its rows: pickling a view would pickle its whole storage."""
     return {name: value.clone() if _is_view(value) else value for name, value in columns.items()}
 
 
@@ -275,20 +276,20 @@ def _is_view(value: Any) -> bool:
 
 
 def upcast(batch: Batch, record: type[BatchT]) -> BatchT:
-    """The columns that the base class ``record`` declares, of a record that derives from it."""
+    """Reduce a record to the columns that its base class ``record`` declares."""
     if type(batch) is record:
         return batch
     return rebuild(record, {name: batch.__hf_columns__[name] for name in schema(record).fields})
 
 
 def closest(name: str, names: Sequence[str]) -> str:
-    """`` Did you mean 'x'?``, or the names that there are."""
+    """Suggest a name: ``did you mean 'x'?``, or list the names that exist."""
     near = nearest(name, names)
     return f"did you mean '{near}'?" if near is not None else f"there are: {', '.join(names) or 'none'}"
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
-    """The name that one is most like, if it is much like any; case alone makes no name unlike.
+    """Find the most similar name, ignoring case; None where no name is similar enough.
 
     >>> nearest("colum", ["row", "column"]), nearest("b", ["B", "P"]), nearest("x", ["B", "P"])
     ('column', 'B', None)
@@ -308,13 +309,13 @@ def _check_names(record: type[Batch], declared: Schema, columns: Mapping[str, An
 
 
 def _check_shapes(batch: Batch) -> None:
-    """Every dim has one size within a record; a step makes records of the same shapes over and over."""
-    known, columns = schema(type(batch)).shapes, batch.__hf_columns__.values()
+    """Check that every dim has one size within a record, with a cache, since steps repeat shapes."""
+    cache, columns = schema(type(batch)).shapes, batch.__hf_columns__.values()
     shapes = tuple(None if v is None else tuple(v.shape) if hasattr(v, "shape") else _rows(v) for v in columns)
-    if shapes not in known:
+    if shapes not in cache:
         _fit_together(batch)
-        if len(known) < SHAPES:
-            known.add(shapes)
+        if len(cache) < SHAPES:
+            cache.add(shapes)
 
 
 def _rows(value: Any) -> int | None:
@@ -322,7 +323,7 @@ def _rows(value: Any) -> int | None:
 
 
 def _fit_together(batch: Batch) -> None:
-    """Dims of compound expressions are solved for where that is linear."""
+    """Bind dims to lengths, solving compound expressions where they are linear, and compare all lengths."""
     pending = [
         (name, i, dim, len(batch.__hf_columns__[name]) if i == 0 else int(batch.__hf_columns__[name].shape[i]))
         for name, spec in schema(type(batch)).fields.items()

@@ -1,4 +1,4 @@
-"""Which plain values an annotation takes: a type, one of several texts, or numbers within bounds.
+"""The plain values that an annotation takes: a type, one of several texts, or numbers within bounds.
 
 >>> Temperature = Annotated[float, Within(above=0)]
 >>> misfit(Temperature, 0.7), misfit(Temperature, 0), misfit(Temperature, "hot")
@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from hfdsl.types.numbers import brief, is_number
 
 PLAIN = (bool, int, float, str, list, tuple, dict, NoneType)
-"""The types that a table of TOML or JSON gives. Whether a value of another type fits is not known here."""
+"""The types of values in TOML or JSON. A value of another type is not judged here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Within:
     at_most: float | None = None
     below: float | None = None
     help: str = ""
-    """What to do instead, at the end of the message."""
+    """The advice at the end of the message."""
 
     def hold(self, value: Any) -> bool:
         """Whether a number is within the bounds; NaN never is."""
@@ -66,7 +66,7 @@ class Removed:
 
     text: str
     help: str
-    """What to use instead, at the end of the message."""
+    """The replacement, at the end of the message."""
 
 
 def bounds_of(annotation: Any) -> Within | None:

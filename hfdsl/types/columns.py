@@ -1,4 +1,4 @@
-"""Columns: ``dtype[dims]``, ``Obj[T, B]``, ``Metric[T, Literal["mean"]]``; as types, and what they hold at run time."""
+"""Columns: ``dtype[dims]``, ``Obj[T, B]``, ``Metric[T, Literal["mean"]]``; as types, and as values at run time."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def number(value: Any, where: str) -> Any:
     """The plain number that a metric holds; of a tensor, its one element.
 
     Raises:
-        WiringError: HF206 naming the metric, for what is no number or several.
+        WiringError: HF206 naming the metric, for a value that is not one number.
     """
     if hasattr(value, "item"):
         count = value.numel() if hasattr(value, "numel") else getattr(value, "size", 1)
@@ -257,11 +257,11 @@ REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finite:
-    """What ``hf.finite`` is: a mark that the values of a column are finite."""
+    """The type of ``hf.finite``, the mark of a column whose values are all finite."""
 
 
 finite = Finite()
-"""Declares that a column has no NaN and no infinity, ``Annotated[f32[B], hf.finite]``; a run holds it to that."""
+"""Declares that a column has no NaN and no infinity, ``Annotated[f32[B], hf.finite]``; a run verifies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class ColumnSpec:
     """A declared tensor column: dtype and dims in normal form, row dim first; an optional one may be absent.
 
     In a ragged one, the dim after the rows is the most that a row may have. ``quotients`` are the ``Div``s in the dims.
-    A ``finite`` one has no NaN and no infinity, which no check can know and a run tests.
+    A ``finite`` one has no NaN and no infinity, which only a run can test.
     """
 
     dtype: type[DType]
@@ -327,7 +327,7 @@ FieldSpec: TypeAlias = ColumnSpec | ObjSpec | MetricSpec
 
 
 def optional_of(annotation: object) -> object | None:
-    """``f32[B, R]`` of ``f32[B, R] | None``; None for what is no such union.
+    """Unwrap an optional annotation: ``f32[B, R]`` of ``f32[B, R] | None``; None for any other annotation.
 
     >>> optional_of(int | None), optional_of(int)
     (<class 'int'>, None)
@@ -376,10 +376,10 @@ def field_spec(annotation: object, where: str) -> FieldSpec:
         raise DefinitionError(error.code, f"{where}: {error.message}") from None
     shown = getattr(annotation, "__name__", annotation)
     if isinstance(annotation, type) and issubclass(annotation, Column):
-        raise DefinitionError("HF104", f"{where}: {shown} says no dims; write them as in {shown}[B, R]")
+        raise DefinitionError("HF104", f"{where}: {shown} has no dims; write them as in {shown}[B, R]")
     raise DefinitionError(
         "HF104",
-        f"{where}: {shown} says neither dtype nor dims; write a column such as f32[B, R], Obj[str, B] or "
+        f"{where}: {shown} has neither dtype nor dims; write a column such as f32[B, R], Obj[str, B] or "
         'Metric[float, Literal["mean"]]',
     )
 
@@ -389,7 +389,7 @@ def _column_spec(dtype: type[DType], dims: tuple[Any, ...]) -> ColumnSpec:
     if ragged not in ([], [1]):
         raise DefinitionError("HF101", "the dim after the rows can be ragged, and no other: i64[B, Ragged[R], H]")
     if any(dim is Ragged for dim in dims):
-        raise DefinitionError("HF101", "Ragged says no bound; write it as in i64[B, Ragged[R]]")
+        raise DefinitionError("HF101", "Ragged has no bound; write it as in i64[B, Ragged[R]]")
     sizes = tuple(size(get_args(dim)[0] if i in ragged else dim) for i, dim in enumerate(dims))
     exact = tuple(quotient for dim in dims for quotient in quotients(dim))
     return ColumnSpec(dtype, sizes, ragged=bool(ragged), quotients=exact)

@@ -56,7 +56,7 @@ class Div(Generic[X, Y]):
 
 @dataclass(frozen=True, slots=True)
 class KeptGroups:
-    """How many groups of rows a filter keeps, which only a run knows: at most ``most``; ``number`` names the filter."""
+    """The number of groups that filter ``number`` keeps, known only at run time: at most ``most``."""
 
     number: int
     most: Size
@@ -72,11 +72,11 @@ Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"  # sorted (atom, power); a 
 
 
 Sizes: TypeAlias = "int | Sequence[int]"
-"""What is given for a dim: its size, or several that it has in turn."""
+"""The value that a caller gives for a dim: its size, or several sizes to check in turn."""
 
 
 class Answer(Enum):
-    """What is known about a statement over dims."""
+    """The verdict on a statement over dims."""
 
     PROVED = "proved"
     REFUTED = "refuted"
@@ -104,7 +104,7 @@ class Size:
     atoms: tuple[Atom, ...] = field(init=False, repr=False, compare=False)
     """The dims and type variables that occur, in order of their names."""
     bare: Atom | None = field(init=False, repr=False, compare=False)
-    """The dim or type variable that this is, or None where it is another expression."""
+    """The dim or type variable that this size consists of, or None for any other expression."""
     _hash: int = field(init=False, repr=False, compare=False)  # sizes are keys, and the hash of a fraction is slow
 
     def __post_init__(self) -> None:
@@ -164,7 +164,7 @@ class Size:
 
     @property
     def value(self) -> Fraction | None:
-        """The number that this is, or None where dims are left in it."""
+        """The number that this size is, or None where it depends on dims."""
         if not self.terms:
             return Fraction(0)
         if len(self.terms) == 1 and self.terms[0][0] == ():
@@ -180,9 +180,9 @@ class Size:
         number = self.value
         if number is not None:
             return Answer.PROVED if _divides(divisor, number) else Answer.REFUTED
-        whole = all(_divides(divisor, coefficient) for _, coefficient in self.terms)
+        integral = all(_divides(divisor, coefficient) for _, coefficient in self.terms)
         positive = all(power > 0 for monomial, _ in self.terms for _, power in monomial)
-        return Answer.PROVED if whole and positive else Answer.UNKNOWN
+        return Answer.PROVED if integral and positive else Answer.UNKNOWN
 
     def __str__(self) -> str:
         return _text(self)
@@ -223,7 +223,7 @@ def atom_size(atom: Atom) -> Size:
 
 
 def size(expression: object) -> Size:
-    """The normal form of a dim in a column's brackets.
+    """Normalize a dim in a column's brackets.
 
     Raises:
         DefinitionError: HF101 where it is not a dim, ``Add``, ``Mul``, ``Div``, ``Literal[int]`` or a TypeVar.
@@ -247,7 +247,7 @@ def size(expression: object) -> Size:
 
 
 def quotients(expression: object) -> tuple[Size, ...]:
-    """Every ``Div`` in a dim, which must be exact by itself: a normal form does not tell two of them from one.
+    """List every ``Div`` in a dim: each must be exact by itself, and a normal form does not keep them apart.
 
     >>> class B(Dim): ...
     >>> class R(Dim): ...
@@ -286,15 +286,15 @@ def solve(formal: Size, actual: Size, bound: Mapping[Any, Size]) -> dict[Any, Si
     if len(free) > 1:
         return None
     [atom] = free
-    rest = _collect([t for t in formal.terms if atom not in dict(t[0])]).substitute(bound)
-    mine = [t for t in formal.terms if atom in dict(t[0])]
-    if len(mine) != 1 or dict(mine[0][0])[atom] != 1:
+    constant_part = _collect([t for t in formal.terms if atom not in dict(t[0])]).substitute(bound)
+    linear = [t for t in formal.terms if atom in dict(t[0])]
+    if len(linear) != 1 or dict(linear[0][0])[atom] != 1:
         return None
-    [(monomial, coefficient)] = mine
+    [(monomial, coefficient)] = linear
     factor = Size(((tuple(pair for pair in monomial if pair[0] is not atom), coefficient),)).substitute(bound)
     if len(factor.terms) != 1:
         return None
-    return {atom: (actual - rest) / factor}
+    return {atom: (actual - constant_part) / factor}
 
 
 def _divides(divisor: int, number: Fraction) -> bool:
@@ -307,9 +307,9 @@ def _collect(terms: list[tuple[Monomial, Fraction]]) -> Size:
     sums: dict[Monomial, Fraction] = {}
     for monomial, coefficient in terms:
         sums[monomial] = sums.get(monomial, Fraction(0)) + coefficient
-    kept = [(m, c) for m, c in sums.items() if c]
+    nonzero = [(m, c) for m, c in sums.items() if c]
     # Products before numbers, then by name: "P+R", "B*8", "P+1".
-    return Size(tuple(sorted(kept, key=lambda t: (not t[0], [(*_order(a), -p) for a, p in t[0]]))))
+    return Size(tuple(sorted(nonzero, key=lambda t: (not t[0], [(*_order(a), -p) for a, p in t[0]]))))
 
 
 def _times(left: Monomial, right: Monomial) -> Monomial:
@@ -339,7 +339,7 @@ def _factors(monomial: Monomial, sign: int) -> Iterator[str]:
 
 
 def evaluate(expression: Size, sizes: Mapping[Any, Any]) -> Fraction:
-    """The number that an expression is for the given dims (all of its dims must be given)."""
+    """Evaluate an expression; ``sizes`` has all of its dims."""
     total: int | Fraction = 0
     for monomial, coefficient in expression.terms:
         above, below = coefficient.numerator, coefficient.denominator

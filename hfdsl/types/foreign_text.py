@@ -1,4 +1,4 @@
-"""Text, JSON and TOML that somebody else wrote: whatever is wrong with one is an ``OSError`` or a ``ValueError``."""
+"""Untrusted text, JSON and TOML: every defect of one is an ``OSError`` or a ``ValueError``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAX_BYTES = 16 * 2**20
 """The most bytes of a file that is read whole; a device without an end is larger."""
 
 MAX_DEPTH = 200
-"""The most levels of a value; what walks or pickles one would reach Python's limit of recursion beyond."""
+"""The most levels of a value; beyond them, walking or pickling it could exceed Python's recursion limit."""
 
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 MAX_ROWS = 200
-"""How many rows a table shows."""
+"""The most rows that a table shows."""
 
 CELL = "text-align:left;vertical-align:top;padding:0.15em 0.8em 0.15em 0"
 
@@ -53,7 +53,7 @@ def bars(title: str, spans: Sequence[tuple[str, float, float]], end: float) -> s
 
 
 def folded(summary: str, text: str) -> str:
-    """A text that a click on its summary opens."""
+    """A text that opens when its summary is clicked."""
     return f"<details><summary>{escaped(summary)}</summary>{preformatted(text)}</details>"
 
 

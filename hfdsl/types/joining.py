@@ -36,7 +36,7 @@ def rows_after_rows(parts: Sequence[Any]) -> Any:
     return torch.cat(list(parts))
 
 
-def all_present(what: str, parts: Sequence[Any], producers: Sequence[str]) -> bool:
+def all_present(subject: str, parts: Sequence[Any], producers: Sequence[str]) -> bool:
     """Whether a column is there, of which these are parts.
 
     >>> all_present("column 'x'", [[1], [2]], ["rank 0", "rank 1"])
@@ -50,7 +50,7 @@ def all_present(what: str, parts: Sequence[Any], producers: Sequence[str]) -> bo
     if present and absent:
         raise WiringError(
             "HF810",
-            f"{what} is there on {', '.join(present)} and absent on {', '.join(absent)}; "
+            f"{subject} is there on {', '.join(present)} and absent on {', '.join(absent)}; "
             "an optional column is there for all rows or for none",
         )
     return not absent

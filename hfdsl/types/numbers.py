@@ -1,6 +1,6 @@
-"""What counts as a number where users give one, and numbers of bytes for people.
+"""Validation of numbers that users give, and numbers formatted for messages.
 
-``True`` and ``False`` are ints to Python, and never meant as such.
+``True`` and ``False`` are ints in Python; here they are never numbers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from hfdsl.errors import ResourceError
 UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 MAX_DIVISOR = 2**16
-"""Divisors up to this one are looked for, each with the number that it makes up the whole with."""
+"""``divisors`` searches up to this one; each divisor found also yields its cofactor."""
 
 
 MAX_LISTED = 12
 """How many numbers a message lists."""
 
 MAX_COUNT = 2**63 - 1
-"""The largest count: what an array can have of anything."""
+"""The largest count: the most elements that an array can have."""
 
 
 MAX_SECONDS = 2_000_000
@@ -41,7 +41,7 @@ def is_count(value: object, least: int = 1) -> TypeGuard[int]:
 
 
 def count_range(*values: object, least: int = 1) -> str:
-    """What a count must be, for a message about values of which one is none.
+    """Describe the range of a count, for a message about values of which one is out of it.
 
     >>> count_range(0), count_range(10**400, least=0)
     ('a whole number of at least 1', 'a whole number of at most 2**63 - 1')
@@ -59,8 +59,8 @@ def is_duration(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MAX_SECONDS
 
 
-def checked_deadline(seconds: object, what: str) -> float:
-    """A deadline in seconds, of which a message says ``what`` it is.
+def checked_deadline(seconds: object, subject: str) -> float:
+    """Validate a deadline in seconds; ``subject`` begins the message.
 
     Raises:
         ResourceError: HF931 where it is no positive number.
@@ -68,11 +68,11 @@ def checked_deadline(seconds: object, what: str) -> float:
     if is_duration(seconds):
         return float(seconds)
     most = f" of at most {MAX_SECONDS}" if isinstance(seconds, (int, float)) and seconds > MAX_SECONDS else ""
-    raise ResourceError("HF931", f"{what} is a positive number of seconds{most}, got {brief(seconds)}")
+    raise ResourceError("HF931", f"{subject} is a positive number of seconds{most}, got {brief(seconds)}")
 
 
 def in_digits(number: Fraction | int) -> str:
-    """A number for a message: in digits, or by its size where it has very many.
+    """Format a number for a message: in digits, or by its magnitude where it has very many.
 
     Python itself refuses to write numbers of more than 4,300 digits.
 
@@ -86,7 +86,7 @@ def in_digits(number: Fraction | int) -> str:
 
 
 def listed(numbers: Sequence[int], separator: str) -> str:
-    """Numbers for a message: of many the first ones, the last, and how many are left out.
+    """List numbers for a message; of many, the first ones, the last, and the number of those left out.
 
     >>> listed((1, 2, 3), " or "), listed(range(1, 101), ", ")
     ('1 or 2 or 3', '1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ... (88 more), 100')
@@ -107,12 +107,12 @@ class _BoundedRepr(Repr):
         self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 40
 
     def repr_int(self, x: int, level: int) -> str:
-        """A number of many digits by its size."""
+        """A number of many digits as its magnitude."""
         return in_digits(x)
 
 
 brief = _BoundedRepr().repr
-"""A value for a message: as ``repr`` shows it, without most of what is long."""
+"""Format a value for a message: ``repr`` of bounded length."""
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
@@ -136,7 +136,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def byte_amount(count: int) -> str:
-    """A number of bytes for people.
+    """Format a number of bytes.
 
     >>> byte_amount(512), byte_amount(3 * 2**20)
     ('512 B', '3.0 MiB')

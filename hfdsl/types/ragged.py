@@ -20,7 +20,7 @@ class Ragged(Generic[D]):
 class Jagged:
     """The rows of a ragged column, one after another in ``values``; row i is ``values[offsets[i]:offsets[i + 1]]``.
 
-    It answers what the package asks of any raw column, so whatever cuts, joins and sends rows takes it as a tensor.
+    It has the tensor methods that the package calls on raw columns, so code that cuts, joins and sends rows takes both.
     """
 
     values: torch.Tensor
@@ -28,7 +28,7 @@ class Jagged:
 
     @classmethod
     def of(cls, rows: Sequence[torch.Tensor]) -> Jagged:
-        """One row after another; there is at least one."""
+        """Concatenate rows, of which there is at least one."""
         import torch
 
         lengths = torch.tensor([0, *(len(row) for row in rows)])
@@ -36,7 +36,7 @@ class Jagged:
 
     @classmethod
     def none(cls, like: torch.Tensor) -> Jagged:
-        """No rows."""
+        """A column without rows, with the dtype and inner dims of ``like``."""
         import torch
 
         return cls(like, torch.zeros(1, dtype=torch.int64))
@@ -56,17 +56,17 @@ class Jagged:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows, the length of the longest one, and the rest."""
+        """The number of rows, the length of the longest one, and the remaining dims."""
         longest = int(self.offsets.diff().max()) if len(self) else 0
         return len(self), longest, *self.values.shape[1:]
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the values."""
+        """The dtype of the values."""
         return self.values.dtype
 
     def dim(self) -> int:
-        """Rows count as a dim."""
+        """The number of dims, rows included."""
         return self.values.dim() + 1
 
     # -- rows
@@ -76,8 +76,8 @@ class Jagged:
 
     def __getitem__(self, rows: slice | list[int]) -> Jagged:
         if isinstance(rows, list):
-            mine = self.rows
-            return Jagged.of([mine[row] for row in rows]) if rows else self[:0]
+            own_rows = self.rows
+            return Jagged.of([own_rows[row] for row in rows]) if rows else self[:0]
         start, stop, _ = rows.indices(len(self))
         bounds = self.offsets[start : max(start, stop) + 1]
         return Jagged(self.values[int(bounds[0]) : int(bounds[-1])], bounds - bounds[0])
@@ -88,7 +88,7 @@ class Jagged:
 
     @staticmethod
     def cat(parts: Sequence[Jagged]) -> Jagged:
-        """The rows of all parts."""
+        """Concatenate the rows of all parts."""
         import torch
 
         lengths = torch.cat([torch.zeros(1, dtype=torch.int64), *(part.offsets.diff() for part in parts)])
@@ -113,11 +113,11 @@ class Jagged:
 
     @property
     def nbytes(self) -> int:
-        """Of the values."""
+        """The bytes of the values."""
         return self.values.nbytes
 
     def untyped_storage(self) -> Any:
-        """Of the values."""
+        """The storage of the values."""
         return self.values.untyped_storage()
 
     def is_inference(self) -> bool:
@@ -129,20 +129,20 @@ class Jagged:
         return Jagged(self.values.clone(), self.offsets)
 
     def detach(self) -> Jagged:
-        """Without a history of gradients."""
+        """The same values without gradient history."""
         return Jagged(self.values.detach(), self.offsets)
 
     def cpu(self) -> Jagged:
-        """On the CPU."""
+        """A copy on the CPU."""
         return Jagged(self.values.cpu(), self.offsets)
 
     def cuda(self) -> Jagged:
-        """On the GPU."""
+        """A copy on the GPU."""
         return Jagged(self.values.cuda(), self.offsets)
 
 
 def jagged_of(value: Any, empty: Any) -> Jagged | None:
-    """A list of rows or a nested tensor as what a ragged column holds, None for anything else.
+    """Convert a list of rows or a nested tensor to the value of a ragged column; None for anything else.
 
     ``empty()`` makes the values of no rows.
     """

@@ -59,7 +59,7 @@ class GroupedBy:
 
 
 def group_size(rows: IndependentRows | WholeRows | Grouped | GroupedBy) -> int:
-    """How many consecutive rows must stay together when rows are split.
+    """The number of consecutive rows that must stay together when rows are split.
 
     >>> group_size(Grouped(8)), group_size(Independent)
     (8, 1)

@@ -1,4 +1,4 @@
-"""The raw values of columns: what a record is given, held against what the column declares."""
+"""The raw values of columns, validated against their declarations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hfdsl.types.ragged import Jagged, jagged_of
 
 
 def plain(record: type, name: str, value: Any, spec: FieldSpec) -> Any:
-    """The raw value of a column of a record class: tensor, list or number, of the declared dtype and rank.
+    """Validate the value of a column: the raw tensor, list or number, of the declared dtype and rank.
 
     Raises:
         WiringError: HF206 kind, HF210 rank, HF214 ragged or dense, HF220 dtype, HF231 absent.
@@ -28,7 +28,7 @@ def plain(record: type, name: str, value: Any, spec: FieldSpec) -> Any:
     if value is None:
         if spec.optional:
             return None
-        raise WiringError("HF231", f"{where} is declared {spec}, which is always there, and got None")
+        raise WiringError("HF231", f"{where} is declared {spec}, which is not optional, and got None")
     if isinstance(spec, ObjSpec):
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
             raise WiringError("HF206", f"{where} takes a list, one object a row, got {got}")
@@ -55,7 +55,7 @@ def _tensor(value: Any, spec: ColumnSpec, where: str) -> Any:
 
 
 def _is_dense(value: Any, spec: ColumnSpec) -> bool:
-    """Whether this is what a column nearly always holds: a dense tensor of the declared dtype and rank."""
+    """Whether a value is the common case: a dense tensor of the declared dtype and rank."""
     return (
         not spec.ragged
         and hasattr(value, "untyped_storage")
@@ -67,9 +67,9 @@ def _is_dense(value: Any, spec: ColumnSpec) -> bool:
 
 
 def without_values(tensor: Any) -> str | None:
-    """Why a tensor holds no dense values that another process could receive: it is sparse, or has only a shape.
+    """The reason why a tensor has no dense values to send: it is sparse, or a meta tensor; None where it has them.
 
-    A nested tensor has values of its own kind.
+    A nested tensor counts as having values.
     """
     if tensor.is_meta:
         return "a meta tensor, which has a shape and no values"
@@ -106,7 +106,7 @@ def _ragged(value: Any, spec: ColumnSpec, where: str) -> Jagged:
 
 
 def actual(value: Any, spec: FieldSpec) -> str:
-    """The dtype and shape that a raw value has, for a message."""
+    """Describe the dtype and shape of a raw value, for a message."""
     if value is None:
         return "absent"
     if isinstance(spec, ColumnSpec):

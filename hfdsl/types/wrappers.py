@@ -12,17 +12,17 @@ _OTHER = ("neg", "abs", "invert", "lt", "le", "gt", "ge", "getitem", "float", "i
 class Wrapper:
     """A wrapper of a column's values.
 
-    Computing with it, or reading an attribute of its values, raises an error that names the attribute that holds them.
-    Type checkers report the same before anything runs, since none of this is declared for them.
+    Arithmetic on it, or an attribute of its values, raises an error that names the property that holds them.
+    Type checkers report the same mistakes statically, since they see none of these methods.
     """
 
     __slots__ = ()
     holds: ClassVar[str]
-    """The name of the property that gives what is wrapped."""
+    """The property that returns the wrapped value."""
 
 
-def _lacks(wrapper: Wrapper, what: str) -> str:
-    return f"{type(wrapper).__name__} has no {what}: what it holds is in .{wrapper.holds}"
+def _lacks(wrapper: Wrapper, member: str) -> str:
+    return f"{type(wrapper).__name__} has no {member}: its value is in .{wrapper.holds}"
 
 
 def _trap(operator: str) -> Callable[..., NoReturn]:

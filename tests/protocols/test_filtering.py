@@ -45,26 +45,26 @@ def test_no_rows_are_no_request(none: int) -> None:
         kept_rows([], none, "filter")
     for fill in (True, False):
         with pytest.raises(SizeError, match=rf"HF304: take takes at least 1 row, got {none}$"):
-            taken_rows(4, none, fill=fill, what="take")
+            taken_rows(4, none, fill=fill, subject="take")
 
 
 @given(st.integers(0, 6), st.integers(1, 8), st.booleans())
 def test_the_first_rows_are_given_and_fill_starts_over(count: int, rows: int, fill: bool) -> None:
     if count == 0:
         with pytest.raises(SizeError, match=r"HF321: take: no rows are left$"):
-            taken_rows(count, rows, fill=fill, what="take")
+            taken_rows(count, rows, fill=fill, subject="take")
     elif count < rows and not fill:
         with pytest.raises(SizeError, match=rf"HF321: take of {rows} rows: there are only {count}$"):
-            taken_rows(count, rows, fill=fill, what="take")
+            taken_rows(count, rows, fill=fill, subject="take")
     else:
-        taken = taken_rows(count, rows, fill=fill, what="take")
+        taken = taken_rows(count, rows, fill=fill, subject="take")
         assert list(taken) == (list(range(count)) * rows)[:rows]
 
 
 def test_one_row_is_enough_to_fill_any_number() -> None:
-    assert taken_rows(1, 3, fill=True, what="fill") == (0, 0, 0)
+    assert taken_rows(1, 3, fill=True, subject="fill") == (0, 0, 0)
     with pytest.raises(SizeError, match=r"HF321: fill: no rows are left$"):
-        taken_rows(0, 3, fill=True, what="fill")
+        taken_rows(0, 3, fill=True, subject="fill")
 
 
 @given(st.lists(st.integers(0, 5), max_size=12))

@@ -230,7 +230,7 @@ class Later:
     """A value that is still being made: it is asked for each chunk."""
 
     def __hf_cut__(self, index: int, count: int, **options: Any) -> Any:
-        return ("cut", index, count, options["what"])
+        return ("cut", index, count, options["subject"])
 
 
 def test_records_of_two_kinds_are_not_joined() -> None:

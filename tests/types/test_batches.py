@@ -162,7 +162,7 @@ def declare(annotation: str) -> None:
 @pytest.mark.parametrize(
     ("annotation", "text"),
     [
-        ("torch.Tensor", "HF104: column 'y' of 'Declared': Tensor says neither dtype nor dims"),
+        ("torch.Tensor", "HF104: column 'y' of 'Declared': Tensor has neither dtype nor dims"),
         ("hf.f32[P]", "HF115: column 'y' of 'Declared' has row dim P, other columns of the record have B"),
         ("hf.Obj[str, P]", "HF115: column 'y' of 'Declared' has row dim P, other columns of the record have B"),
         ("hf.f32[B, 8]", "HF101: column 'y' of 'Declared': 8 is not a dim"),

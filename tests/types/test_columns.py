@@ -61,9 +61,9 @@ def test_wrappers_hold_and_show_values() -> None:
 @pytest.mark.parametrize(
     ("annotation", "text"),
     [
-        (torch.Tensor, "HF104: x: Tensor says neither dtype nor dims; write a column such as f32[B, R]"),
-        (hf.f32, "HF104: x: f32 says no dims; write them as in f32[B, R]"),
-        (int, "HF104: x: int says neither dtype nor dims"),
+        (torch.Tensor, "HF104: x: Tensor has neither dtype nor dims; write a column such as f32[B, R]"),
+        (hf.f32, "HF104: x: f32 has no dims; write them as in f32[B, R]"),
+        (int, "HF104: x: int has neither dtype nor dims"),
         (hf.Column[int, B], "HF102: x: a column is one of f64, f32, bf16"),  # type: ignore[type-var]  # a mistake on purpose
         (hf.f32[3, B], "HF101: x: 3 is not a dim"),  # type: ignore[valid-type]  # a mistake on purpose
         (hf.Metric[float, Literal["median"]], "HF116: x: no reduction 'median'; there are mean, sum, max, min, first"),

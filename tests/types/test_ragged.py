@@ -139,7 +139,7 @@ def test_declarations_without_meaning() -> None:
         class Rows(hf.Batch):
             x: hf.f32[hf.Ragged[B], R]
 
-    with pytest.raises(DefinitionError, match="HF101: column 'x' of 'Bare': Ragged says no bound"):
+    with pytest.raises(DefinitionError, match="HF101: column 'x' of 'Bare': Ragged has no bound"):
 
         class Bare(hf.Batch):
             x: hf.f32[B, hf.Ragged]  # type: ignore[type-arg]  # a mistake on purpose

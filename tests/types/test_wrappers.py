@@ -14,13 +14,13 @@ import torch
 import hfdsl as hf
 
 COMPUTED: list[tuple[Callable[[Any], Any], Any, str]] = [
-    (lambda x: x * 2, hf.f32(torch.ones(2)), "f32 has no operator 'mul': what it holds is in .tensor"),
-    (lambda x: torch.ones(2) - x, hf.f32(torch.ones(2)), "f32 has no operator 'rsub': what it holds is in .tensor"),
-    (lambda x: x > 0, hf.i64(torch.ones(2).long()), "i64 has no operator 'gt': what it holds is in .tensor"),
-    (operator.neg, hf.f32(torch.ones(2)), "f32 has no operator 'neg': what it holds is in .tensor"),
-    (lambda x: x[0], hf.Obj(["a"]), "Obj has no operator 'getitem': what it holds is in .objects"),
-    (lambda x: sum([x, x]), hf.Metric(2.0), "Metric has no operator 'radd': what it holds is in .value"),
-    (float, hf.Metric(2.0), "Metric has no operator 'float': what it holds is in .value"),
+    (lambda x: x * 2, hf.f32(torch.ones(2)), "f32 has no operator 'mul': its value is in .tensor"),
+    (lambda x: torch.ones(2) - x, hf.f32(torch.ones(2)), "f32 has no operator 'rsub': its value is in .tensor"),
+    (lambda x: x > 0, hf.i64(torch.ones(2).long()), "i64 has no operator 'gt': its value is in .tensor"),
+    (operator.neg, hf.f32(torch.ones(2)), "f32 has no operator 'neg': its value is in .tensor"),
+    (lambda x: x[0], hf.Obj(["a"]), "Obj has no operator 'getitem': its value is in .objects"),
+    (lambda x: sum([x, x]), hf.Metric(2.0), "Metric has no operator 'radd': its value is in .value"),
+    (float, hf.Metric(2.0), "Metric has no operator 'float': its value is in .value"),
 ]
 
 
@@ -38,7 +38,7 @@ def test_computing_with_a_wrapper_names_the_way_to_what_it_holds(
 )
 def test_an_attribute_of_the_wrapped_tensor_names_the_way_to_it(wrapper: Any, name: str, way: str) -> None:
     kind = type(wrapper).__name__
-    with pytest.raises(AttributeError, match=rf"^{kind} has no '{name}': what it holds is in \.{way}$") as caught:
+    with pytest.raises(AttributeError, match=rf"^{kind} has no '{name}': its value is in \.{way}$") as caught:
         getattr(wrapper, name)
     assert (caught.value.name, caught.value.obj) == (name, wrapper)
     assert not hasattr(wrapper, name)
