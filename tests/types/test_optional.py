@@ -82,7 +82,7 @@ def test_present_values_are_checked_against_their_types() -> None:
 
 
 def test_a_column_that_is_not_optional_is_never_none() -> None:
-    with pytest.raises(WiringError, match=r"HF231: column .ids. of .Rollout. is declared i64\[B\], which is not optional"):
+    with pytest.raises(WiringError, match=r"HF231: column .ids. of .Rollout. .* which is not optional"):
         Rollout(ids=None, given=None)  # type: ignore[arg-type]  # a mistake on purpose
 
 
