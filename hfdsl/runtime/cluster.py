@@ -9,6 +9,7 @@ import socket
 import ray
 
 from hfdsl.errors import HfError
+from hfdsl.single_controller.interrupts import delayed_interrupts
 from hfdsl.single_controller.ray_internals import bootstrap_address
 
 CONNECT_SECONDS = 5.0
@@ -20,6 +21,7 @@ def connect() -> None:
 
     Raises:
         HfError: HF807 where nothing answers at the address: the cluster is gone and left its address behind.
+        KeyboardInterrupt: once the cluster has started, where SIGINT arrived before.
     """
     named = os.environ.get("RAY_ADDRESS", "")
     address = None if "://" in named else bootstrap_address()
@@ -31,4 +33,5 @@ def connect() -> None:
             where = "in RAY_ADDRESS" if named else "which `ray start` has left behind"
             fix = "set it to 'local' to start one here" if named else "`ray stop` removes it"
             raise HfError("HF807", f"no Ray cluster answers at {address}, {where} ({error}); {fix}") from None
-    ray.init(include_dashboard=False, logging_level=logging.WARNING)
+    with delayed_interrupts():
+        ray.init(include_dashboard=False, logging_level=logging.WARNING)

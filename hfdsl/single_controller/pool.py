@@ -17,6 +17,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.worker import CPU_PER_PROCESS, PROCESSES_PER_SLOT
 from hfdsl.single_controller.cluster import cannot_hold, check_cluster
+from hfdsl.single_controller.interrupts import delayed_interrupts
 from hfdsl.single_controller.ray_versions import check_version
 from hfdsl.types.numbers import brief, count_range, is_count
 
@@ -152,7 +153,8 @@ class RayResourcePool:
             return
         check_version()
         if not ray.is_initialized():
-            ray.init()
+            with delayed_interrupts():
+                ray.init()
         what = f"pool {self}"
         check_cluster([node.size for node in missing], self.bundle, what)
         lifetime = "detached" if self.detached else None

@@ -279,10 +279,13 @@ def _cluster(needed: bool) -> Iterator[None]:
         return
     import ray
 
+    from hfdsl.single_controller.interrupts import delayed_interrupts
+
     if ray.is_initialized():
         yield
         return
-    ray.init(include_dashboard=False, log_to_driver=False)
+    with delayed_interrupts():
+        ray.init(include_dashboard=False, log_to_driver=False)
     try:
         yield
     finally:
