@@ -228,6 +228,16 @@ class Outcome(hf.Batch):
     ended: hf.Metric[float, Literal["mean"]]
 
 
+class PairOutcome(hf.Batch):
+    """The order of pairs by their scores, over the pairs of which one response is better.
+
+    ``correct`` is the share whose better response has the higher score, ``margin`` the mean difference of the scores.
+    """
+
+    correct: hf.Metric[float, Literal["mean"]]
+    margin: hf.Metric[float, Literal["mean"]]
+
+
 class Distance(hf.Batch):
     """How far a student is from its teacher on its own responses: KL(student || teacher) per token; their length."""
 

@@ -11,6 +11,8 @@ from hfdsl.rl.batches import (
     Distance,
     Informative,
     Outcome,
+    PairOutcome,
+    Pairs,
     PolicyVersions,
     ReferenceLogProbs,
     Rewards,
@@ -237,6 +239,27 @@ def outcome(sequences: Sequences, scores: Scores) -> Outcome:
         length=float(mask.sum(1).double().mean()),
         ended=float((~mask[:, -1]).double().mean()),
     )
+
+
+@hf.function(rows=hf.Whole)
+def pair_outcome(pairs: Pairs, scores: Scores) -> PairOutcome:
+    """The share of pairs whose better response has the higher score, and the mean margin; 0 where none is better.
+
+    Responses with the same score are not in order.
+
+    >>> import torch
+    >>> no, mask = torch.zeros(4, 3, dtype=torch.int64), torch.ones(4, 3, dtype=torch.bool)
+    >>> sign, score = torch.tensor([1.0, -1, 1, -1]), torch.tensor([2.0, 0, 1, 1])
+    >>> pairs = Pairs(ids=no, mask=mask, response_mask=mask[:, 1:], preference=sign)
+    >>> result = pair_outcome(pairs, Scores(score=score))
+    >>> result.correct.value, result.margin.value
+    (0.5, 1.0)
+    """
+    first, second = scores.score.tensor.double().view(-1, 2).unbind(1)
+    sign = pairs.preference.tensor.to(first.device).view(-1, 2)[:, 0].sign()
+    margin = sign * (first - second)  # 0 where none is better
+    decided = (sign != 0).sum().clamp(min=1)
+    return PairOutcome(correct=float((margin > 0).sum() / decided), margin=float(margin.sum() / decided))
 
 
 @hf.function(rows=hf.Whole)

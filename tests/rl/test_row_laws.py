@@ -13,7 +13,7 @@ from hfdsl.graph.signatures import Signature, StaticType
 from hfdsl.protocols.call import Call, in_call
 from hfdsl.rl import functions
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import Advantages, PolicyVersions, Prompts, Rollout, Scores
+from hfdsl.rl.batches import Advantages, PairOutcome, Pairs, PolicyVersions, Prompts, Rollout, Scores
 from hfdsl.rl.dataflows.dapo import dapo_round
 from hfdsl.testing import check_rows
 from tests.rl.dataflows.programs import PROGRAMS
@@ -47,7 +47,13 @@ def above_the_mean(prompts: Prompts, sampler: w.Sampler, reward: w.Reward) -> Sc
     return functions.centered_scores(reward.score(repeated, sampler.generate(repeated)), group=4)
 
 
-FLOWS = (corrected, versioned, against_the_others, above_the_mean)
+@hf.dataflow
+def in_order(pairs: Pairs, reward: w.RewardLearner) -> PairOutcome:
+    """Pairs by the scores of a reward model."""
+    return functions.pair_outcome(pairs, reward.score_pairs(pairs))
+
+
+FLOWS = (in_order, corrected, versioned, against_the_others, above_the_mean)
 
 
 def calls() -> Iterator[tuple[Signature, dict[str, Any]]]:
@@ -73,7 +79,7 @@ def test_all_functions_are_here() -> None:
 def test_a_function_depends_on_the_rows_that_it_declares_and_needs_them(name: str) -> None:
     signature, constants = CALLS[name]
     given = {port.name: 0.5 for port in signature.ports if port.required and isinstance(port.type, StaticType)}
-    multiple = constants.get("group", 1)
+    multiple = constants.get("group", 2 if name == "pair_outcome" else 1)
     with in_call(Call(seed=0, step=3, node=0, rank=0, version=3, rows_version=1)):
         check_rows(getattr(functions, name), given={**given, **constants}, multiple=multiple, max_examples=40)
 

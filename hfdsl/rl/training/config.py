@@ -3,7 +3,7 @@
 What a table may have depends on what it names. ``algorithm`` names a dataflow, whose parameters are the roles; a role's
 class says what the role's table holds. So a table is read in the order of that dependency, every change once::
 
-    algorithm = "flows.py:flow"         1. the names: algorithm, update.algorithm, roles
+    algorithm = "flows.py:flow"         1. the names: algorithm, update.algorithm, evaluation.algorithm, roles
     roles = { reward = "flows.py:Keen" }
     options = { width = 3 }             2. options: with them the dataflow is made, and its roles are known
     dims = { B = 32 }                   3. all the rest, as a RunConfig with a field for each role
@@ -35,16 +35,14 @@ from hfdsl.rl.training.config_names import (
     Find,
     NamedParts,
     by_name,
-    find_named,
     read_names,
     with_deployment,
-    with_roles,
 )
 from hfdsl.rl.training.feeds import run_feed
 from hfdsl.rl.training.places import CallPlace, Places
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.schedules import with_total_steps
-from hfdsl.rl.training.typed import build
+from hfdsl.rl.training.typed import NONE, build, hints, required
 from hfdsl.types.batches import closest, nearest
 
 
@@ -81,8 +79,10 @@ class Loaded:
             )
 
     def _refuse_places_of_absent_roles(self) -> None:
+        flows = [flow for flow in (self.algorithm, self.evaluation) if flow is not None]
+        optional = {name for flow in flows for name in flow.optional_roles}
         for name in self.config.deployment.roles:
-            if name in self.algorithm.optional_roles and name not in self.roles:
+            if name in optional and name not in self.roles:
                 problem = f"role '{name}' has a place, but no table [{name}], with which the run has the role"
                 raise ConfigError("HF901", problem, f"deployment.roles.{name}")
 
@@ -174,15 +174,27 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
     parts, changes = read_names(table, changes, find)
     table = tables.with_changes(parts.table, parts.kind, [_dotted(change, parts.algorithm) for change in changes])
     # The options have been built already, to make the dataflows.
+    _require_tables(table, parts)
     config: RunConfig = build(parts.kind, _with_options(tables.resolve_references(table), parts))
     tabled = [name for name in parts.roles if hasattr(config, name)]
     update_graph = None if parts.update is None else parts.update.trace()
     config = with_total_steps(config, tabled, parts.algorithm.trace(), update_graph)
-    evaluation = config.evaluation and find_named(find, config.evaluation.algorithm, "evaluation.algorithm")
-    if evaluation is not None and not isinstance(evaluation, Dataflow):
-        raise ConfigError("HF901", f"evaluation.algorithm: {evaluation!r} is no dataflow", "evaluation.algorithm")
-    evaluation = evaluation and with_roles(evaluation, parts.roles)
-    return Loaded(config, parts.algorithm, evaluation, parts.update, parts.roles)
+    return Loaded(config, parts.algorithm, parts.evaluation, parts.update, parts.roles)
+
+
+def _require_tables(table: Mapping[str, Any], parts: NamedParts) -> None:
+    """Refuse an evaluation with a role of its own that nothing configures.
+
+    Raises:
+        ConfigError: HF901 naming the roles of the run, of which one may be meant.
+    """
+    run = parts.algorithm.trace().roles
+    for name in parts.roles:
+        kind = hints(parts.kind).get(name)
+        if name not in run and table.get(name) in (None, NONE) and kind and any(map(required, fields(kind))):
+            problem = f"the evaluation has a role '{name}', and there is no table [{name}] ({kind.__name__})"
+            text = f"{problem}; the roles of the run are {', '.join(run)}"
+            raise ConfigError("HF901", text, "evaluation.algorithm")
 
 
 def _dotted(change: str, flow: Dataflow[..., Any]) -> str:

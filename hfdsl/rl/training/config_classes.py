@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, fields, make_dataclass
 from typing import Any, get_args, get_type_hints
 
@@ -19,19 +19,23 @@ def takes_update(ready: type[RunConfig], update_options: type | None) -> bool:
     return any(hints(kind)["options"] is update_options for kind in _classes_in(ready, "update"))
 
 
-def narrowed(ready: type[RunConfig], roles: Mapping[str, type]) -> type[RunConfig] | None:
+def narrowed(
+    ready: type[RunConfig], roles: Mapping[str, type], evaluation_roles: Collection[str]
+) -> type[RunConfig] | None:
     """Narrow a ready configuration to just these classes of tables; None where it has other roles, or other tables.
+
+    Roles that the evaluation alone has get tables beside those of the ready configuration.
 
     The field of a role that may be of several classes, such as a reward, takes that of the class that was named, so
     that its table need not tell its ``kind``.
     """
     ready_roles = {field.name: field for field in fields(ready) if field.name not in RunConfig.__dataclass_fields__}
     needed = {name for name, field in ready_roles.items() if required(field)}
-    if not needed <= roles.keys() <= ready_roles.keys():
+    if not needed <= roles.keys() <= {*ready_roles, *evaluation_roles}:
         return None
-    if any(kind not in _classes_in(ready, name) for name, kind in roles.items()):
+    if any(kind not in _classes_in(ready, name) for name, kind in roles.items() if name in ready_roles):
         return None
-    narrower = {name: kind for name, kind in roles.items() if hints(ready)[name] is not kind}
+    narrower = {name: kind for name, kind in roles.items() if hints(ready).get(name) is not kind}
     return _subclass(ready, ready.__name__, narrower) if narrower else ready
 
 
@@ -39,9 +43,6 @@ def configuration_class(
     options: type | None, update_options: type | None, roles: Mapping[str, type]
 ) -> type[RunConfig]:
     """Derive the configuration of a dataflow that is not a ready one, or that has other roles than its own."""
-    for name in roles:
-        if name in RunConfig.__dataclass_fields__:
-            raise ConfigError("HF901", f"a role cannot be called '{name}': the configuration has a field of that name")
     tables = roles if options is None else {"options": options, **roles}
     kind = _subclass(RunConfig, "Configuration", tables)
     if update_options is None:

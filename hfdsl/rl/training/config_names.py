@@ -19,7 +19,7 @@ from hfdsl.rl.training import tables
 from hfdsl.rl.training.changes import RenameField, SetField
 from hfdsl.rl.training.config_classes import arguments_class, configuration_class, narrowed, table_class, takes_update
 from hfdsl.rl.training.preflight.names import near_target
-from hfdsl.rl.training.run_config import RunConfig
+from hfdsl.rl.training.run_config import EVALUATE, RunConfig
 from hfdsl.rl.training.typed import NONE, build
 from hfdsl.types.batches import closest, nearest
 
@@ -81,6 +81,7 @@ class NamedParts:
     options: Any
     update: Dataflow[..., Any] | None
     update_options: Any
+    evaluation: Dataflow[..., Any] | None
     roles: Mapping[str, type[Worker]]
 
 
@@ -109,7 +110,7 @@ def read_names(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> 
         ConfigError: HF901 for names of nothing, and options that a dataflow does not take.
     """
     table, changes = with_deployment(table, changes)
-    naming, changes = _divided(changes, "algorithm", "roles", "update.algorithm")
+    naming, changes = _divided(changes, "algorithm", "roles", "update.algorithm", "evaluation")
     to_options, changes = _divided(changes, "options", "update")
     table = tables.with_changes(table, RunConfig, naming)
     if not isinstance(table.get("algorithm"), str):
@@ -130,9 +131,17 @@ def read_names(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> 
     if update is not None and table.get("update") not in (None, NONE):
         update_options = update.build_options(_entry(table["update"], "options"))
         update_flow = with_roles(update.dataflow(update_options), flow.trace().roles)
-    roles = _role_classes(flow, table.get("roles", {}), find)
+    evaluation = _evaluation(table, find)
+    if evaluation is not None:
+        configured = [name for name in evaluation.optional_roles if name in written or _is_written(table, name)]
+        evaluation = with_roles(evaluation, {*flow.trace().roles, *configured})
+    roles = _role_classes(flow, evaluation, table.get("roles", {}), find)
     role_configs = {name: kind for name, role in roles.items() if (kind := table_class(name, role)) is not None}
-    config_class = (ready and narrowed(ready, role_configs)) or configuration_class(
+    for name in role_configs:
+        if name in RunConfig.__dataclass_fields__:
+            raise ConfigError("HF901", f"a role cannot be called '{name}': the configuration has a field of that name")
+    evaluation_roles = role_configs.keys() - flow.trace().roles.keys()
+    config_class = (ready and narrowed(ready, role_configs, evaluation_roles)) or configuration_class(
         named.options, update_class, role_configs
     )
     parts = NamedParts(
@@ -142,9 +151,22 @@ def read_names(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> 
         options=options,
         update=update_flow,
         update_options=update_options,
+        evaluation=evaluation,
         roles=roles,
     )
     return parts, changes
+
+
+def _evaluation(table: Mapping[str, Any], find: Find) -> Dataflow[..., Any] | None:
+    """The dataflow that evaluates, where a table asks for one."""
+    written = table.get("evaluation")
+    if written in (None, NONE):
+        return None
+    name = _entry(written, "algorithm")
+    flow = find_named(find, name if isinstance(name, str) else EVALUATE, "evaluation.algorithm")
+    if not isinstance(flow, Dataflow):
+        raise ConfigError("HF901", f"evaluation.algorithm: {flow!r} is no dataflow", "evaluation.algorithm")
+    return flow
 
 
 def _divided(changes: Iterable[str], *names: str) -> tuple[list[str], list[str]]:
@@ -234,9 +256,14 @@ def with_roles(flow: Dataflow[..., Any], names: Collection[str]) -> Dataflow[...
     return flow.given(**{name: role for name, role in flow.optional_roles.items() if name in names})
 
 
-def _role_classes(flow: Dataflow[..., Any], others: Any, find: Find) -> dict[str, type[Worker]]:
-    """The class of every role: that of the dataflow's parameter, or another that is named."""
-    classes = dict(flow.trace().roles)
+def _role_classes(
+    flow: Dataflow[..., Any], evaluation: Dataflow[..., Any] | None, others: Any, find: Find
+) -> dict[str, type[Worker]]:
+    """The class of every role: that of the dataflow's parameter, or another that is named.
+
+    A role of the evaluation that the run has as well is the run's.
+    """
+    classes = {**(evaluation.trace().roles if evaluation is not None else {}), **flow.trace().roles}
     for name, text in others.items() if isinstance(others, Mapping) else ():
         if name not in classes:
             near = nearest(name, list(classes))

@@ -1,12 +1,12 @@
-"""How good a policy is: its likeliest answers to prompts that it does not train on."""
+"""Ready evaluations: a policy's likeliest answers to unseen prompts, and a reward model's order of unseen pairs."""
 
 from __future__ import annotations
 
 import hfdsl as hf
-from hfdsl.rl.batches import Outcome, Prompts, Rollout, Scores
-from hfdsl.rl.functions import outcome
+from hfdsl.rl.batches import Outcome, PairOutcome, Pairs, Prompts, Rollout, Scores
+from hfdsl.rl.functions import outcome, pair_outcome
 from hfdsl.rl.sampling import synced
-from hfdsl.rl.workers import Actor, Reward, Sampler
+from hfdsl.rl.workers import Actor, Reward, RewardLearner, Sampler, Verifier
 
 
 @hf.dataflow
@@ -17,3 +17,27 @@ def evaluate(
     rollout = synced(actor, sampler).generate(prompts, greedy=True)
     scores = reward.score(prompts, rollout)
     return outcome(rollout, scores), rollout, scores
+
+
+@hf.dataflow
+def evaluate_by_rule(
+    prompts: Prompts, actor: Actor, verifier: Verifier, sampler: Sampler | None = None
+) -> tuple[Outcome, Rollout, Scores]:
+    """Greedy answers and what a rule gives them, whatever rewards the training: a verifier, with a table of its own.
+
+    >>> evaluate_by_rule.trace().roles["verifier"].__name__
+    'Verifier'
+    """
+    rollout = synced(actor, sampler).generate(prompts, greedy=True)
+    scores = verifier.score(prompts, rollout)
+    return outcome(rollout, scores), rollout, scores
+
+
+@hf.dataflow
+def evaluate_pairs(pairs: Pairs, reward: RewardLearner) -> PairOutcome:
+    """The share of pairs that a reward model puts in order, without learning from them.
+
+    >>> evaluate_pairs.trace().roles["reward"].__name__
+    'RewardLearner'
+    """
+    return pair_outcome(pairs, reward.score_pairs(pairs))

@@ -19,6 +19,9 @@ from hfdsl.rl.fields import Count, Positive, check_fields
 from hfdsl.rl.training.placement import DeploymentConfig
 from hfdsl.types.bounds import Within
 
+EVALUATE = "hfdsl.rl.training.evaluation:evaluate"
+"""The default evaluation."""
+
 
 @dataclass(frozen=True, slots=True)
 class DataConfig:
@@ -49,8 +52,8 @@ class EvaluationConfig:
     """Where evaluation rows come from; the first rows are used, as many as ``dims`` says."""
     every: Count = 10
     """Steps between two evaluations."""
-    algorithm: str = "hfdsl.rl.training.evaluation:evaluate"
-    """The dataflow, as ``module:name`` or ``file.py:name``."""
+    algorithm: str = EVALUATE
+    """The dataflow, as ``module:name`` or ``file.py:name``; a role that the run does not have has a table too."""
     dims: dict[str, int] = field(default_factory=dict)
     """Sizes that differ from those of the run, by the names of dims."""
     held_out: bool = True

@@ -87,6 +87,14 @@ class RewardLearner(Reward):
 
         return Scores(score=scores(self.model, sequences, self.config.batching, self.config.training.autocast))
 
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.reads("reward")
+    def score_pairs(self, pairs: Pairs) -> Scores:
+        """The score of every response of pairs, f32[B]."""
+        from hfdsl.rl.models.scoring import scores
+
+        return Scores(score=scores(self.model, pairs, self.config.batching, self.config.training.autocast))
+
     @register(Dispatch.THREE_D_PROTO, rows=hf.Grouped(2))
     @hf.writes("reward")
     def prefer(self, pairs: Pairs, *, loss: BradleyTerry) -> PreferenceMetrics:

@@ -53,9 +53,13 @@ def test_every_file_fits_its_schema(path: Path, monkeypatch: pytest.MonkeyPatch)
     table = read_toml(path)
     assert [error.message for error in validator(kind_of(path)).iter_errors(table)] == []
     if path in RUNS:
+        loaded = from_table(table, find=Finder())
         if table["algorithm"] in READY:
-            assert [error.message for error in validator(READY[table["algorithm"]]).iter_errors(table)] == []
-        written = from_table(table, find=Finder()).table()
+            # The schema of an algorithm does not know the evaluation, which may have roles of its own.
+            own = loaded.roles.keys() - {*loaded.algorithm.trace().roles}
+            without = {name: value for name, value in table.items() if name not in own}
+            assert [error.message for error in validator(READY[table["algorithm"]]).iter_errors(without)] == []
+        written = loaded.table()
         assert [error.message for error in validator(kind_of(path)).iter_errors(written)] == []
 
 

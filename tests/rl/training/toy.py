@@ -205,6 +205,13 @@ def looking(prompts: Prompts, policy: Policy, reward: Follows) -> tuple[Outcome,
     return outcome(rollout, scores), rollout, scores
 
 
+@hf.dataflow
+def judged(prompts: Prompts, policy: Policy, judge: Keen) -> Outcome:
+    """An evaluation by another role than the reward of the training."""
+    rollout = policy.generate(prompts, width=2, greedy=True)
+    return outcome(rollout, judge.score(prompts, rollout))
+
+
 def table(folder: Path, **changes: Any) -> dict[str, Any]:
     """The configuration of a run in a folder."""
     lines = folder / "letters.jsonl"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,12 @@ source = {{ kind = "JsonLines", path = "{folder}/pairs.jsonl" }}
 tokenizer = {{ kind = "Characters", alphabet = "abcdefgh" }}
 prompt = {{ text = "{{prompt}}", answer = "{{chosen}}", rejected = "{{rejected}}" }}
 
+[evaluation]
+every = 3
+algorithm = "hfdsl.rl.training.evaluation:evaluate_pairs"
+source = {{ kind = "JsonLines", path = "{folder}/pairs.jsonl" }}
+held_out = false
+
 [reward]
 training = {{ optimizer = {{ learning_rate = 1e-2 }} }}
 {lora}
@@ -127,6 +134,9 @@ def test_a_run_leaves_a_model_that_a_reward_model_loads(tmp_path: Path, axis: st
     file.write_text(RUN.format(folder=tmp_path, axis=axis, ranks=ranks, lora=lora))
     loaded = load(str(file))
     train(loaded)
+    records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if "held_out/correct" in record] == [0, 3]
+    assert records[0]["held_out/correct"] == 0  # all scores are 0
     export(tmp_path / "run", None, tmp_path / "model")
 
     batch = tiny.pairs(ROWS)
@@ -162,6 +172,7 @@ def test_a_learner_scores_as_the_model_that_it_leaves(tmp_path: Path) -> None:
         role.prefer(tiny.pairs(ROWS, step), loss=BradleyTerry())
     better, worse = role.score(tiny.prompts(ROWS), pairs).score.tensor.view(-1, 2).unbind(1)
     assert (better > worse).all()
+    assert torch.equal(role.score_pairs(pairs).score.tensor.view(-1, 2), torch.stack([better, worse], 1))
     again = w.RewardLearner(role.config)
     again.load_state(role.state())
     assert torch.equal(again.score(tiny.prompts(ROWS), pairs).score.tensor.view(-1, 2)[:, 0], better)
