@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from reprlib import Repr
+from types import ModuleType
 from typing import Any
 
 from hfdsl.errors import ResourceError
@@ -70,7 +74,7 @@ def decoder(tokenizer: Decoder | Tokenizer | str | None) -> Callable[[list[int]]
 
 
 def imported(name: Callable[..., Any] | str) -> Callable[..., Any]:
-    """The function of a name ``"module:name"``; a function stays as it is.
+    """The function of a name ``"module:name"`` or ``"file.py:name"``; a function stays as it is.
 
     Raises:
         ResourceError: HF812 where there is none of the name.
@@ -80,12 +84,53 @@ def imported(name: Callable[..., Any] | str) -> Callable[..., Any]:
     """
     if not isinstance(name, str):
         return name
-    module, _, function = name.partition(":")
+    place, _, function = name.partition(":")
     try:
-        value: Callable[..., Any] = getattr(import_module(module), function)
+        module = module_of(Path(place)) if place.endswith(".py") else import_module(place)
+        value: Callable[..., Any] = getattr(module, function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ResourceError("HF812", f'no function {name!r}, which is read as "module:name": {error}') from None
+        form = "file.py:name" if place.endswith(".py") else "module:name"
+        raise ResourceError("HF812", f'no function {name!r}, which is read as "{form}": {error}') from None
     return value
+
+
+def module_of(place: Path) -> ModuleType:
+    """The module of a Python file, relative to the folder of the command: in a package by its dotted name.
+
+    A worker on Ray has that folder among those from which Python imports.
+
+    Raises:
+        ImportError: where there is no such file.
+    """
+    files = [path for folder in ("", *sys.path) if (path := Path(folder, place)).is_file()]
+    if not files:
+        raise ImportError(f"there is no file '{place}'")
+    file = files[0].resolve()
+    loaded = (module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == str(file))
+    if (module := next(loaded, None)) is not None:
+        return module
+    root, parts = file.parent, [file.stem]
+    while (root / "__init__.py").is_file():
+        parts.insert(0, root.name)
+        root = root.parent
+    if str(root) not in sys.path:
+        sys.path.append(str(root))  # for what it imports from beside it
+    if len(parts) > 1:
+        return import_module(".".join(parts))
+    name = file.stem
+    while name in sys.modules:
+        name += "_"
+    spec = spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"'{place}' cannot be read as a Python module")
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up while it is executed
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def _dataset(name: str | None) -> Callable[[str, dict[str, Any]], float]:

@@ -77,7 +77,7 @@ def beginning(
     if resume and checkpoints.whole(saved):
         begins = _after(checkpoints.latest(saved), loaded, inputs, accept)
     elif checkpoints.whole(saved):
-        raise _taken(folder, "; go on with --resume, or name another folder")
+        raise _taken(folder, "; go on with --resume, or begin another: --set output=FOLDER")
     elif resume or (folder / METRICS_FILE).exists():
         begins = _again(begins.start, folder, inputs, accept)
     text = tables.to_toml(inputs.config)
@@ -110,14 +110,14 @@ def _again(start: RunPosition, folder: Path, inputs: RunInputs, accept: Collecti
     if broken:
         raise CheckpointError("HF906", f"there is no whole checkpoint in '{folder / CHECKPOINTS}', only {broken[0]}")
     if not (folder / CONFIG).exists():
-        raise _taken(folder, " without its configuration; name another folder")
+        raise _taken(folder, " without its configuration; begin another: --set output=FOLDER")
     before, now = tables.read_toml(folder / CONFIG), tomllib.loads(tables.to_toml(inputs.config))
     was = RunInputs(config=before, rows=inputs.rows, data={}, code={}, versions={})
     differing = checkpoints.different_inputs(
         was, RunInputs(config=now, rows=inputs.rows, data={}, code={}, versions={})
     )
     if refused := [difference for difference in differing if not difference.is_accepted(accept)]:
-        raise _taken(folder, f" of {checkpoints.listed(refused)}\nname another folder")
+        raise _taken(folder, f" of {checkpoints.listed(refused)}\nbegin another: --set output=FOLDER")
     _warn("HF906", f"the run in '{folder}' ended before its first checkpoint: it starts again from step 0")
     return Beginning(start, kept=BEFORE_ALL)
 

@@ -182,7 +182,7 @@ class VerifierConfig:
     """The name of a reasoning-gym data set, whose entries are the tasks."""
 
     function: ScoreFunction | str | None = None
-    """A function of a response and its ``task``, or its name as ``"module:name"``."""
+    """A function of a response and its ``task``, or its name as ``"module:name"`` or ``"file.py:name"``."""
 
     tokenizer: Decoder | Tokenizer | str | None = None
     """What turns the tokens of a response into a text: a tokenizer as the data has it, the folder of a saved one, or a

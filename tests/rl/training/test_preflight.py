@@ -444,7 +444,10 @@ def test_a_key_of_an_unknown_type_of_model_is_not_blamed() -> None:
     [
         ("my_rewards:scoer", "my_rewards:score"),
         ("my_reward:score", "my_rewards:score"),
-        ("my_rewards.py:score", "my_rewards:score"),
+        ("my_reward.py:score", "my_rewards.py:score"),
+        ("my_rewards.py:scoer", "my_rewards.py:score"),
+        ("package/rule.py:score", "package/rules.py:score"),
+        ("nowhere/rules.py:score", None),
         ("package.rule:score", "package.rules:score"),
         ("nothing_like_it:score", None),
         ("my_rewards", None),
@@ -478,6 +481,7 @@ def test_a_function_that_is_not_there(text: str, near: str | None) -> None:
 def test_what_a_module_may_make_while_it_runs_is_not_blamed(body: str) -> None:
     Path("open_module.py").write_text(body)
     assert problem_of("open_module:score", 2) is None
+    assert problem_of("open_module.py:score", 2) is None
 
 
 @pytest.mark.parametrize("folder", ["scoring", "scoring/inner", "scoring/inner/deep"])
@@ -494,9 +498,10 @@ def test_a_function_below_folders_that_are_no_packages(folder: str) -> None:
 @pytest.mark.parametrize("signature", ["response", "response, row, extra", "response, row, *, more", ""])
 def test_a_function_of_other_arguments(signature: str) -> None:
     Path("fixed.py").write_text(f"def score({signature}): ...\n")
-    problem = problem_of("fixed:score", 2)
-    assert problem is not None
-    assert "is called with 2 arguments" in problem.message
+    for text in ("fixed:score", "fixed.py:score"):
+        problem = problem_of(text, 2)
+        assert problem is not None
+        assert "is called with 2 arguments" in problem.message
 
 
 def test_no_target_is_near_a_name_of_the_users() -> None:

@@ -114,7 +114,7 @@ def test_a_run_of_another_configuration_is_not_started_over(trained: Path, stopp
         train(loaded(stopped, "data.on_bad=skip", data=trained))
     assert str(caught.value) == (
         f"HF901: 'output': there is a run in '{stopped}/run' of another configuration:\n"
-        '  data.on_bad: "raise" there, "skip" here\nname another folder'
+        '  data.on_bad: "raise" there, "skip" here\nbegin another: --set output=FOLDER'
     )
     assert (stopped / "run/metrics.jsonl").read_bytes() == before
 

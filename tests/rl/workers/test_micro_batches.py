@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hfdsl.errors import ResourceError
 from hfdsl.rl.models.learning import lr_factor
 from hfdsl.rl.models.micro_batches import assembled, micro_batches
 from hfdsl.rl.models.rule_rewards import imported
@@ -79,3 +82,31 @@ def test_rates(schedule: Any, rates: list[float]) -> None:
 
 def test_functions_are_found_by_name() -> None:
     assert imported("operator:add") is imported(imported("operator:add"))
+
+
+def test_a_function_of_a_file_is_found_from_the_folder_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scoring/judges").mkdir(parents=True)
+    (tmp_path / "scoring/beside_it.py").write_text("OFFSET = 2\n")
+    (tmp_path / "scoring/by_length.py").write_text(
+        "from beside_it import OFFSET\ndef score(response, row): return len(response) + OFFSET\n"
+    )
+    (tmp_path / "scoring/judges/__init__.py").touch()
+    (tmp_path / "scoring/judges/scale.py").write_text("FACTOR = 3\n")
+    (tmp_path / "scoring/judges/strict.py").write_text(
+        "from .scale import FACTOR\ndef score(response, row): return FACTOR\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    score = imported("scoring/by_length.py:score")
+    assert score("abc", {}) == 5
+    assert imported(str(tmp_path / "scoring/by_length.py:score")) is score
+    assert imported("scoring/judges/strict.py:score")("", {}) == 3
+    monkeypatch.chdir("/")
+    monkeypatch.syspath_prepend(str(tmp_path))  # as a worker on Ray has it
+    assert imported("scoring/by_length.py:score") is score
+    with pytest.raises(ResourceError, match=r"HF812: no function 'no.py:score', .*: there is no file 'no.py'"):
+        imported("no.py:score")
+    with pytest.raises(ResourceError, match=r"HF812: .* has no attribute 'scores'"):
+        imported("scoring/by_length.py:scores")

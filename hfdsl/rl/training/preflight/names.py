@@ -1,4 +1,4 @@
-"""Functions that a configuration names as ``"module:name"``, looked up in the text of their modules.
+"""Functions that a configuration names, as ``"module:name"`` or ``"file.py:name"``, looked up in the text of modules.
 
 Nothing is imported: a module of rewards may load torch, or a model. So a name that its module makes while it runs, by
 ``from other import *``, ``__getattr__`` or ``globals()``, counts as there.
@@ -27,37 +27,44 @@ class NameProblem:
 
 
 def problem_of(text: str, arguments: int) -> NameProblem | None:
-    """What is wrong with ``"module:name"``, a function of so many positional arguments; None where nothing is certain.
+    """What is wrong with the name of a function of so many positional arguments; None where nothing is certain.
 
     >>> problem_of("math:sqrt", 1)
     >>> problem_of("json:dumpz", 1)
     NameProblem(message="there is no 'dumpz' in the module 'json'; did you mean 'dump'?", near='json:dump')
-    >>> problem_of("rewards.py:score", 2).near
-    'rewards:score'
+    >>> problem_of("nowhere/rewards.py:score", 2).message
+    "there is no file 'nowhere/rewards.py'"
     """
     module, colon, name = text.partition(":")
     if not colon or not module or not name:
-        return NameProblem(f"'{text}' is read as 'module:name'")
+        return NameProblem(f"'{text}' is read as 'module:name' or 'file.py:name'")
     if module.endswith(".py"):
-        dotted = module.removesuffix(".py").replace("/", ".").strip(".")
-        message = f"'{text}' is read as 'module:name', without '.py': write '{dotted}:{name}'"
-        return NameProblem(message, f"{dotted}:{name}")
+        file = Path(module)
+        return _problem_in(file, text, arguments) if file.is_file() else _no_file(file, name)
     if not all(part.isidentifier() for part in module.split(".")):
         return NameProblem(f"'{text}' is read as 'module:name', and '{module}' is no dotted name")
     spec, missing = _spec(module)
     if missing is not None:
         return replace(missing, near=f"{missing.near}:{name}" if missing.near else None)
-    tree = _tree(spec)
-    if tree is None:
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return None
+    if _spec(f"{module}.{name}")[0] is not None:  # a module of the package
+        return None
+    return _problem_in(Path(spec.origin), text, arguments)
+
+
+def _problem_in(file: Path, text: str, arguments: int) -> NameProblem | None:
+    """What is wrong with a name, as the text of its file says."""
+    place, _, name = text.partition(":")
+    tree = _tree(file)
+    if tree is None or _is_open(tree):
         return None
     names = {bound: node for node in tree.body for bound in _bound(node)}
-    if _is_open(tree) or _spec(f"{module}.{name}")[0] is not None:  # a module of the package
-        return None
     if name not in names:
         options = closest(name, sorted(names)) if names else "it is empty"
         near = nearest(name, sorted(names))
-        message = f"there is no '{name}' in the module '{module}'; {options}"
-        return NameProblem(message, near and f"{module}:{near}")
+        kind = "file" if place.endswith(".py") else "module"
+        return NameProblem(f"there is no '{name}' in the {kind} '{place}'; {options}", near and f"{place}:{near}")
     wrong = _wrong_arguments(names[name], text, arguments)
     return None if wrong is None else NameProblem(wrong)
 
@@ -114,12 +121,19 @@ def _no_module(above: str, part: str, below: Sequence[str], path: list[str]) -> 
     return NameProblem(message, near and ".".join([f"{above}{near}", *below]))
 
 
-def _tree(spec: ModuleSpec | None) -> ast.Module | None:
-    """The text of a module, where it has one."""
-    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
-        return None
+def _no_file(file: Path, name: str) -> NameProblem:
+    """A file that does not exist, and one beside it that is spelled alike."""
+    beside = sorted(path.name for path in file.parent.glob("*.py")) if file.parent.is_dir() else []
+    near = nearest(file.name, beside)
+    other = near and file.with_name(near).as_posix()
+    hint = f"; did you mean '{other}'?" if other else ""
+    return NameProblem(f"there is no file '{file.as_posix()}'{hint}", other and f"{other}:{name}")
+
+
+def _tree(file: Path) -> ast.Module | None:
+    """The text of a file, where it can be read."""
     try:
-        return ast.parse(Path(spec.origin).read_bytes())
+        return ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return None
 
