@@ -307,9 +307,9 @@ def changes(settings: Settings, knobs: Knobs) -> Iterator[tuple[str, str, Settin
             yield "a contradiction", f"{key}={text}", changed(key, text)
 
 
-def draw(identity: str, settings: Settings, knobs: Knobs) -> Iterator[tuple[str, str, Settings]]:
+def draw(identity: str, settings: Settings, knobs: Knobs, seed: str) -> Iterator[tuple[str, str, Settings]]:
     """Changes of a base, each kind of change as often as others."""
-    source = random.Random(f"{SEED} {identity}")  # a repeatable draw
+    source = random.Random(f"{seed} {identity}")  # a repeatable draw
     kinds: dict[str, list[tuple[str, str, Settings]]] = {}
     for change in changes(settings, knobs):
         kinds.setdefault(change[0], []).append(change)
@@ -424,11 +424,11 @@ def nemo_rl_bases(folder: Path) -> Iterator[tuple[str, Settings, dict[str, Any]]
         yield str(path.relative_to(folder)), plain, {"config": str(path.relative_to(folder))}
 
 
-def questions(library: str, folder: Path | None) -> Iterator[dict[str, Any]]:
+def questions(library: str, folder: Path | None, seed: str = SEED) -> Iterator[dict[str, Any]]:
     """Bases and their mutants, as the trials take them."""
     knobs = LIBRARIES[library]
     for name, settings, more in bases(library, folder):
-        for kind, change, mutant in (("base", "", settings), *draw(f"{library} {name}", settings, knobs)):
+        for kind, change, mutant in (("base", "", settings), *draw(f"{library} {name}", settings, knobs, seed)):
             question: dict[str, Any] = {
                 "id": f"{name} | {change}",
                 "library": library,
@@ -557,6 +557,7 @@ def main() -> None:
     drawing = tasks.add_parser("draw")
     drawing.add_argument("library", choices=sorted(LIBRARIES))
     drawing.add_argument("checkout", type=Path, nargs="?")
+    drawing.add_argument("--seed", default=SEED, help="other words draw other mutants")
     hashing = tasks.add_parser("hash")
     hashing.add_argument("files", type=Path, nargs="+")
     judging = tasks.add_parser("judge")
@@ -566,7 +567,7 @@ def main() -> None:
     judging.add_argument("--processes", type=int, default=0, help="how many mutants are also timed as processes")
     arguments = parser.parse_args()
     if arguments.task == "draw":
-        for question in questions(arguments.library, arguments.checkout):
+        for question in questions(arguments.library, arguments.checkout, arguments.seed):
             sys.stdout.write(json.dumps(question) + "\n")
     elif arguments.task == "hash":
         for file in arguments.files:

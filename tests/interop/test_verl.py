@@ -100,6 +100,23 @@ MISTAKES: dict[str, tuple[dict[str, str | None], str, str]] = {
         "HF976",
         "64 prompts x 8 samples = 512 rows, 32 on each of 16 GPUs, which are no whole micro-batches of 5: 32 % 5 = 2",
     ),
+    "a text for a rate": ({f"{ACTOR}.optim.lr": "fast"}, "HF972", f"{ACTOR}.optim.lr = fast is no number"),
+    "a list for a coefficient": (
+        {f"{ACTOR}.entropy_coeff": "[0.1]"}, "HF972", f"{ACTOR}.entropy_coeff = [0.1] is no number",
+    ),
+    "nothing for a rate": ({f"{ACTOR}.optim.lr": "null"}, "HF972", f"{ACTOR}.optim.lr = null is no number"),
+    "a fraction for a seed": (
+        {f"{ACTOR}.data_loader_seed": "42.5"}, "HF972", f"set {ACTOR}.data_loader_seed to 42",
+    ),
+    "a rate below 0": ({f"{ACTOR}.optim.lr": "-1e-6"}, "HF972", f"set {ACTOR}.optim.lr to 0"),
+    "a share above 1": ({f"{ROLLOUT}.top_p": "1.5"}, "HF972", "is not above 0 and at most 1"),
+    "an unknown loss": (
+        {f"{ACTOR}.policy_loss.loss_mode": "vanila"}, "HF972", f"set {ACTOR}.policy_loss.loss_mode to vanilla",
+    ),
+    "no estimate of the KL": ({f"{ACTOR}.kl_loss_type": "null"}, "HF972", f"{ACTOR}.kl_loss_type = null is none of"),
+    "shards over GPUs": (
+        {f"{ACTOR}.fsdp_config.fsdp_size": "3"}, "HF977", f"{ACTOR}.fsdp_config.fsdp_size = 3 does not divide 16 GPUs",
+    ),
     "an engine over GPUs": ({f"{ROLLOUT}.tensor_model_parallel_size": "3"}, "HF977", "an engine takes 3 GPUs"),
     "sequence parallel ranks": ({f"{ACTOR}.ulysses_sequence_parallel_size": "3"}, "HF977", "does not divide 16 GPUs"),
     "groups of one": ({f"{ROLLOUT}.n": "1"}, "HF979", "each advantage is the reward itself"),
@@ -116,6 +133,22 @@ def test_a_mistake_is_found_at_its_key_in_the_units_of_the_library(name: str) ->
     written = [key for key, value in changes.items() if value is not None]
     lines = {number for number, line in enumerate(text.splitlines(), 1) if any(f"{key}=" in line for key in written)}
     assert not written or any({f.primary.span.line, *(r.span.line for r in f.related)} & lines for f in findings)
+
+
+UNREAD = {
+    "a coefficient of a loss that is off": ({f"{ACTOR}.use_kl_loss": "False", f"{ACTOR}.kl_loss_coef": "many"}),
+    "a discount that GRPO has not": ({"algorithm.lam": "many"}),
+    "a rate of a critic that is not there": ({"critic.optim.lr": "many"}),
+    "a switch for a number": ({f"{ACTOR}.entropy_coeff": "true"}),
+    "an integer for a number": ({f"{ACTOR}.optim.lr": "1"}),
+    "a fraction that is only compared": ({"trainer.save_freq": "10.5"}),
+    "two thresholds in one text": ({"algorithm.rollout_correction.rollout_is_threshold": "0.5_5.0"}),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_value_that_verl_takes_or_does_not_read_is_no_finding(name: str) -> None:
+    assert "HF972" not in codes(script(**{lists_of(key): value for key, value in UNREAD[name].items()}))
 
 
 def test_a_value_of_a_variable_is_fixed_where_it_is_assigned() -> None:

@@ -7,11 +7,12 @@ needs a value which is not known raises ``NotKnown`` and is listed as not judged
 from __future__ import annotations
 
 from hfdsl.interop.reporting import Rule
-from hfdsl.interop.verl.rules import lengths, placement, presence, rows, values
+from hfdsl.interop.verl.rules import lengths, placement, presence, rows, types, values
 
 RULES: tuple[Rule, ...] = (
     values.sizes_are_positive,
     values.flags_are_booleans,
+    types.values_have_types,
     values.choices_are_known,
     values.engines_have_memory,
     values.runs_have_steps,
@@ -32,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     rows.separate_batches_are_parts,
     rows.batches_are_whole_mini_batches,
     placement.model_parallelism_divides_gpus,
+    placement.shards_divide_gpus,
     placement.engines_divide_gpus,
     placement.expert_parallelism_is_whole,
     values.engines_have_no_pipeline,

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from hfdsl.interop.reporting import Problem, finding, setting_fix
 from hfdsl.interop.settings import Configuration, is_integer
 from hfdsl.interop.verl.units import (
+    ACTOR,
+    FSDP,
     GPUS,
     MINI,
     MODE,
@@ -14,6 +16,7 @@ from hfdsl.interop.verl.units import (
     ROLLOUT,
     gpus,
     training_roles,
+    uses_critic,
 )
 
 
@@ -32,6 +35,20 @@ def model_parallelism_divides_gpus(c: Configuration) -> Iterator[Problem]:
                 NODES,
                 repairs=(*split.keys, NODES),
             )
+
+
+def shards_divide_gpus(c: Configuration) -> Iterator[Problem]:
+    """The GPUs among which FSDP shards a model divide all of its GPUs."""
+    roles = [(ACTOR, f"{ACTOR}.fsdp_config")]
+    if uses_critic(c):
+        roles.append(("critic", "critic.fsdp"))
+    for role, engine in roles:
+        key = f"{engine}.fsdp_size"
+        if c.value(f"{role}.strategy") not in FSDP or not is_integer(size := c.value(key)):
+            continue
+        if size == 0 or (0 < size < gpus(c) and gpus(c) % size):
+            message = f"{key} = {size} does not divide {gpus(c)} GPUs ({c.size(NODES)} nodes x {c.size(GPUS)})"
+            yield finding(c, "HF977", message, key, GPUS, NODES, repairs=(key,))
 
 
 def engines_divide_gpus(c: Configuration) -> Iterator[Problem]:

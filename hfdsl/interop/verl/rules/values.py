@@ -49,10 +49,17 @@ CHOICES: dict[str, tuple[str, ...]] = {
     MODE: ("sync", "colocate_async", "separate_async"),
     "trainer.v1.sampler.max_off_policy_strategy": ("drop", "wait"),
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
+    "algorithm.kl_penalty": (*ESTIMATES_OF_KL, *(f"{name}+" for name in ESTIMATES_OF_KL)),
     f"{ACTOR}.megatron.dtype": ("bfloat16", "float16"),
     "trainer.resume_mode": ("auto", "disable", "resume_path"),
     "data.truncation": ("error", "left", "right", "middle"),
 }  # fmt: skip
+USED_WITH = {
+    f"{ACTOR}.kl_loss_type": f"{ACTOR}.use_kl_loss", "algorithm.kl_ctrl.type": "algorithm.use_kl_in_reward",
+    "algorithm.kl_penalty": "algorithm.use_kl_in_reward",
+}  # fmt: skip
+"""Switches of choices that are not read without them."""
+
 STRATEGIES = {"FSDP": FSDP, "Mcore": ("megatron",), "VeOmni": ("veomni",)}
 """The strategies of an engine, by the beginning of the names of its classes."""
 
@@ -119,9 +126,9 @@ def flags_are_booleans(c: Configuration) -> Iterator[Problem]:
 def choices_are_known(c: Configuration) -> Iterator[Problem]:
     """Choices are among those that verl has."""
     for key, choices in CHOICES.items():
-        if key.startswith("algorithm.kl_ctrl") and c.known("algorithm.use_kl_in_reward") is False:
+        if key not in c.given or (key in USED_WITH and not c.known(USED_WITH[key])):
             continue
-        if key in c.given and (value := c.known(key)) is not None and value not in choices:
+        if (value := c.known(key, otherwise=choices[0])) not in choices:
             near = _near(str(value), choices)
             sentence, fixes = setting_fix(c, key, near) if near else ("", ())
             yield finding(
@@ -136,7 +143,7 @@ def choices_are_known(c: Configuration) -> Iterator[Problem]:
 
 def estimator_is_known(c: Configuration) -> Iterator[Problem]:
     """The advantage estimator is one that verl registers."""
-    key, brings_code = "algorithm.adv_estimator", ("external_lib", "custom_cls.path", "custom_reward_function.path")
+    key, brings_code = "algorithm.adv_estimator", ("external_lib", "custom_cls.path")
     if any(k.endswith(brings_code) and c.known(k) for k in (*c.given, f"{MODEL}.external_lib")):
         return  # a module of the user's own, which may register others
     value = c.value(key)
