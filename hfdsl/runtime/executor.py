@@ -58,8 +58,9 @@ from hfdsl.runtime.queued_rows import QueuedRows, queued_versions, received
 from hfdsl.runtime.recording import Recorder
 from hfdsl.runtime.role_errors import role_error
 from hfdsl.runtime.role_workers import RoleWorkers
+from hfdsl.runtime.state_files import FlatState
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
-from hfdsl.runtime.store_files import read_stores, write_stores
+from hfdsl.runtime.store_files import fill_stores, flat_stores, read_stores, write_stores
 from hfdsl.runtime.syncs import exchanging, exported_columns, loaded_weights, loading
 from hfdsl.runtime.verification import DTypes, ExportDigests, HeldBoxes, VerifiedSync, rank_digests
 from hfdsl.types.batches import Batch, rebuild
@@ -144,6 +145,28 @@ class Executor:
 
         read_stores(folder, file, new_store)
 
+    def copy_queues(self) -> dict[str, FlatState]:
+        """Copies of what this process holds of steps in progress, by plan; HF908 where a queue holds what none can be.
+
+        What it has not received yet is on its way elsewhere.
+        """
+        steps: dict[str, dict[int, tuple[Store, Sequence[PayloadContent]]]] = {}
+        for (plan, number), store in self._stores.items():
+            steps.setdefault(plan, {})[number] = store, ()
+        return {plan: flat_stores(plan, stores) for plan, stores in steps.items()}
+
+    def restore_queues(
+        self, plan: str, copied: FlatState | None, pending: Mapping[int, Sequence[PayloadContent]]
+    ) -> None:
+        """Go on with these steps: with the copy of what this process held, and the payloads it had still to receive."""
+        stores: dict[int, Store] = {}
+        if copied is not None:
+            fill_stores(copied, lambda number: stores.setdefault(number, Store()))
+        for number, payloads in pending.items():
+            self._stores[plan, number] = stores.get(number, Store())
+            for content in payloads:
+                self._stores[plan, number].receive(content)
+
     def inputs_of(self, plan: str, number: int) -> dict[int, Batch]:
         """Of the driver: the caller's inputs of a step in progress, by node."""
         values = {node: value for node, _, value in self._stores[plan, number].own_values()}
@@ -157,6 +180,7 @@ class Executor:
         """
         changed = self._changed_in == (plan, step)
         self.store.clear()
+        self._stores.clear()
         self._specs.clear()
         self._current_step = self._changed_in = None
         return changed

@@ -6,12 +6,20 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from hfdsl.errors import HfError
 
 END: Final = object()
 """What ``next`` returns once the loader has ended."""
+
+
+class BatchSource(Protocol):
+    """What gives a stream its batches."""
+
+    def next(self) -> Any:
+        """The next batch, or ``END``."""
+        ...
 
 
 class LoaderThread:

@@ -137,11 +137,14 @@ class QueueLoop:
 
 @dataclass(slots=True)
 class LoggedWorld:
-    """A world whose groups end when a log has them taken or dropped next; ``expected`` loses what was decided."""
+    """A world whose groups end when a log has them taken or dropped next; ``expected`` loses what was decided.
+
+    Groups that have ``arrived`` have ended; the loop has not seen all of them.
+    """
 
     world: QueueWorld
     expected: MutableSequence[Decision]
-    _arrived: set[int] = field(default_factory=set)
+    arrived: set[int] = field(default_factory=set)
     _seen: set[int] = field(default_factory=set)
 
     def accepts(self) -> bool:
@@ -163,15 +166,20 @@ class LoggedWorld:
     def ended(self) -> Sequence[int] | None:
         """The groups of the next decision of the log, once all of them have ended."""
         wanted = self._taken() - self._seen
-        while not wanted or not wanted <= self._arrived:
+        while not wanted or not wanted <= self.arrived:
             numbers = self.world.ended()
             if numbers is None:
                 return None
-            self._arrived |= set(numbers)
+            self.arrived |= set(numbers)
             if not wanted:
                 return ()
         self._seen |= wanted
         return sorted(wanted)
+
+    @property
+    def unseen(self) -> set[int]:
+        """The groups that have ended, and that the loop has not seen."""
+        return self.arrived - self._seen
 
     def _taken(self) -> set[int]:
         """The groups that the log takes or drops next."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from hfdsl.errors import HfError
@@ -16,7 +17,7 @@ from hfdsl.protocols.ranges import RowRanges, as_ranges
 from hfdsl.runtime.backend import Backend, PollingBackend
 from hfdsl.runtime.dispatched import Dispatched
 from hfdsl.runtime.inputs import loaded_inputs
-from hfdsl.runtime.loading import END, LoaderThread
+from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.plan_simulation import CallSeconds
 from hfdsl.runtime.queue_files import SavedStep
 from hfdsl.runtime.queue_loop import QueueLoop
@@ -35,10 +36,15 @@ class QueueRun:
     """The processes as the loop of a queue sees them: a ``QueueWorld``."""
 
     def __init__(
-        self, runner: StepRunner, stages: QueueStages, queue: QueueLoop, seconds: Mapping[str, CallSeconds]
+        self,
+        runner: StepRunner,
+        of_stages: tuple[StepRunner, StepRunner],
+        stages: QueueStages,
+        queue: QueueLoop,
+        seconds: Mapping[str, CallSeconds],
     ) -> None:
         self._runner, self._stages, self._queue = runner, stages, queue
-        self._producer, self._trainer = runner.stage(stages.producer), runner.stage(stages.consumer)
+        self._producer, self._trainer = of_stages
         backend = runner.backend
         self._time: QueueTime = (
             ProcessTime(backend, stages)
@@ -56,7 +62,7 @@ class QueueRun:
 
     # -- prompts -------------------------------------------------------------------------------------------------------
 
-    def prompts(self, source: LoaderThread, first: Any) -> Iterator[int]:
+    def prompts(self, source: BatchSource, first: Any) -> Iterator[int]:
         """The numbers of prompts that were not dispatched; ``first`` is a batch that was asked for already."""
         per_batch, number = self._queue.state.spec.dispatch, self.next_prompt
         while True:
@@ -274,6 +280,21 @@ class QueueRun:
             )
             dispatch.restore(backend, content)
             self._dispatched[number] = dispatch
+
+    def copy(self) -> Callable[[QueueRun], None]:
+        """Keep the handles of what is on its way; the function that has a ``QueueRun`` go on with them."""
+        self._forget()
+        for dispatch in self._dispatched.values():
+            dispatch.keep_handles(self._runner.backend)
+        ended = [replace(dispatch, step=None) for dispatch in self._dispatched.values()]
+        counts, batches = (self.dispatches, self.loaded, self.next_prompt, self._synced), dict(self._batches)
+
+        def go_back(run: QueueRun) -> None:
+            run.dispatches, run.loaded, run.next_prompt, run._synced = counts
+            run._batches = dict(batches)
+            run._dispatched = {dispatch.number: replace(dispatch) for dispatch in ended}
+
+        return go_back
 
     # -- what an update reads ------------------------------------------------------------------------------------------
 

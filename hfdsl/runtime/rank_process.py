@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from hfdsl.runtime.exchange import Exported, PendingExchange
 
 
+def queued(plan: str) -> str:
+    """The name of what lies in the queues of a plan, among the states of roles; no role can have it."""
+    return f"<queues of {plan}>"
+
+
 class RankProcess(Worker):
     """One process of a plan: an executor behind an actor."""
 
@@ -100,8 +105,20 @@ class RankProcess(Worker):
         self._executor.load_queues(folder, plan, file)
 
     def copy_states(self) -> tuple[None, StateCopy]:
-        """The states that were taken, copied on their way to the object store; None says that they are."""
-        return None, StateCopy(self._executor.workers.copy_states())
+        """The states that were taken, copied on their way to the object store; None says that they are.
+
+        Beside them is what this process holds of steps in progress.
+        """
+        queues = {queued(plan): copy for plan, copy in self._executor.copy_queues().items()}
+        return None, StateCopy({**self._executor.workers.copy_states(), **queues})
+
+    def restore_queues(
+        self, plan: str, states: Mapping[str, FlatState], counts: list[list[int]], *payloads: Any
+    ) -> None:
+        """Go on with steps in progress, of which ``counts`` says how many payloads each has still to receive."""
+        contents = iter([content_of(deserialized(payload)) for payload in payloads])
+        pending = {step: [next(contents) for _ in range(count)] for step, count in counts}
+        self._executor.restore_queues(plan, states.get(queued(plan)), pending)
 
     def restore(self, role: str, states: Mapping[str, FlatState]) -> None:
         """Load the copy of a worker's state."""

@@ -108,9 +108,8 @@ class RayStates(ABC):
         self.begin()
 
         def arguments(group: str, rank: int) -> tuple[Any, ...]:
-            handles = {step: by_rank.get((group, rank), ()) for step, by_rank in pending.items()}
-            counts = [[step, len(payloads)] for step, payloads in handles.items()]
-            return folder, plan, counts, *(handle for payloads in handles.values() for handle in payloads)
+            counts, payloads = _payloads_of(pending, group, rank)
+            return folder, plan, counts, *payloads
 
         refs_by_group = {
             name: self._calls.call_each(name, "saving queues", "save_queues", partial(arguments, name))
@@ -167,6 +166,25 @@ class RayStates(ABC):
 
         self._load_states("restore", arguments)
 
+    def restore_queues(
+        self,
+        plan: str,
+        copies: Mapping[str, Sequence[Copied]],
+        pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]],
+    ) -> None:
+        """All ranks at once; errors as for ``restore``."""
+        self.begin()
+
+        def arguments(group: str, rank: int) -> tuple[Any, ...]:
+            counts, payloads = _payloads_of(pending, group, rank)
+            return plan, copies[group][rank].states, counts, *payloads
+
+        restoring = [
+            self._calls.call_each(name, "loading queues", "restore_queues", partial(arguments, name))
+            for name in self._groups
+        ]
+        self._calls.wait_for([ref for refs in restoring for ref in refs])
+
     def record(self, folder: str | None) -> None:
         """Have every process write the calls of the next steps; HF807 where one is not ready in time."""
         self.driver.record(folder)
@@ -185,3 +203,12 @@ class RayStates(ABC):
         for group in self._groups.values():
             for worker in group.workers:
                 worker.digest_exports.remote(wanted)
+
+
+def _payloads_of(
+    pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]], group: str, rank: int
+) -> tuple[list[list[int]], list[Any]]:
+    """How many payloads a rank has still to receive of each step, and their handles."""
+    handles = {step: by_rank.get((group, rank), ()) for step, by_rank in pending.items()}
+    counts = [[step, len(payloads)] for step, payloads in handles.items()]
+    return counts, [handle for payloads in handles.values() for handle in payloads]

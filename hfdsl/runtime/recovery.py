@@ -38,11 +38,13 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from hfdsl.deploy.retries import Retries
-from hfdsl.errors import HfWarning, LostProcessError
+from hfdsl.errors import HfWarning, LostProcessError, RoleError
 from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.queue_files import Rank
 from hfdsl.runtime.role_errors import raised_by_body
 
 T = TypeVar("T")
@@ -87,6 +89,30 @@ class RecoverableBackend(Backend, Protocol):
     def restore(self, copies: Any) -> None:
         """Load the copied states into all workers."""
 
+    def restore_queues(self, plan: str, copies: Any, pending: Mapping[int, Mapping[Rank, Sequence[Any]]]) -> None:
+        """Have every process go on with the steps in progress of a plan.
+
+        It has what it held of them when the states were copied, and receives the payloads of these handles, by step.
+        """
+
+
+class RecoverableStream(Protocol):
+    """What is in progress of a plan with queues, which goes back with the states."""
+
+    def copy(self) -> Callable[[Any], None]:
+        """Remember what is in progress; the function that goes back to it, with the copies of states of that time.
+
+        Raises:
+            HfError: what a step in progress raises.
+        """
+        ...
+
+    def reset(self) -> None:
+        """Go back to where nothing was in progress."""
+
+    def repeat_rest(self) -> None:
+        """After the journal, repeat the decisions that were made since the last result."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
@@ -102,10 +128,14 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """All states after so many steps of each plan; without ``restore`` those that the constructors give."""
+    """All states after so many steps of each plan; without ``restore`` those that the constructors give.
+
+    ``streams`` go back to what was in progress then, by plan; of others nothing was.
+    """
 
     steps: dict[str, int]
     restore: Callable[[], None] | None
+    streams: Mapping[str, Callable[[], None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +161,18 @@ class Recovery:
     generation: int = 0
     """How often processes were replaced: what was sent to them before counts no more."""
 
+    streams: dict[str, RecoverableStream] = field(default_factory=dict)
+    """By plan, what has steps in progress."""
+
     def __post_init__(self) -> None:
         self._copy = Copy(dict(self.steps), None)
         self._next_copy: tuple[Copy, Any] | None = None  # under way, with its handle
         self._journal: list[Entry] = []  # the steps since the copy
         self._is_current = True  # the states are those after the committed steps, as far as the next one left them
 
-    def begin(self, saved: Callable[[], None] | None = None) -> None:
+    def begin(
+        self, saved: Callable[[], None] | None = None, streams: Mapping[str, Callable[[], None]] | None = None
+    ) -> None:
         """Begin with the states as they are now: at launch, or after a load, which ``saved`` repeats.
 
         With copies in memory it returns when the first one exists.
@@ -146,18 +181,20 @@ class Recovery:
             CheckpointError: HF908 where a role that trains has no state, or one that cannot be copied.
             HfError: HF806, HF807 where a role's ``state()`` raises or does not end.
         """
-        self._adopt(Copy(dict(self.steps), saved))
+        self._adopt(Copy(dict(self.steps), saved, streams or {}))
         if self.retries.every is not None:
             self._begin_copy()
             while not self._adopt_next(wait=1.0):
                 pass
 
-    def go_back_to(self, steps: Mapping[str, int], load: Callable[[], None]) -> None:
+    def go_back_to(
+        self, steps: Mapping[str, int], load: Callable[[], None], streams: Mapping[str, Callable[[], None]]
+    ) -> None:
         """Go back to a saved state from here on, unless there is a newer copy."""
         if all(steps.get(plan, count) >= count for plan, count in self._copy.steps.items()):
             # A plan that was added after the save goes back to its own first step here.
             first = {entry.plan: entry.step for entry in reversed(self._journal)}
-            self._adopt(Copy(self.steps | first | dict(steps), load))
+            self._adopt(Copy(self.steps | first | dict(steps), load, streams))
 
     def add(self, plan: str, steps: int) -> None:
         """Take note of another plan that runs from here on, and has run so many steps."""
@@ -208,10 +245,14 @@ class Recovery:
     def _begin_copy(self) -> None:
         """Begin a copy; where a process is gone there is none, and the next step goes back to the copy before."""
         try:
+            go_back = {plan: stream.copy() for plan, stream in self.streams.items()}
             handle = self.backend.copy_states()
-        except LostProcessError:
+        except RoleError as error:
+            if raised_by_body(error):
+                raise
             return
-        self._next_copy = Copy(dict(self.steps), lambda: self.backend.restore(handle)), handle
+        streams = {plan: partial(restore, handle) for plan, restore in go_back.items()}
+        self._next_copy = Copy(dict(self.steps), lambda: self.backend.restore(handle), streams), handle
 
     def _adopt_next(self, wait: float) -> bool:
         """Replace the copy by the next one, once it is complete; whether there is none to wait for."""
@@ -237,7 +278,8 @@ class Recovery:
         start = time.monotonic()
         self._next_copy = None
         self.generation += 1
-        current, self._is_current = (plan, step) if self._is_current else None, False
+        current = (plan, step) if self._is_current and not self.streams else None
+        self._is_current = False
         unchanged = self.backend.rebuild(
             lost, step=current, everything=self._copy.restore is None, wait=self.retries.wait
         )
@@ -246,8 +288,12 @@ class Recovery:
             if self._copy.restore is not None:
                 self._restore(self._copy.restore)
             self.steps |= self._copy.steps
+            for name, stream in self.streams.items():
+                self._copy.streams.get(name, stream.reset)()
         for entry in repeated:
             entry.run(pickle.loads(entry.inputs))
+        for stream in self.streams.values():
+            stream.repeat_rest()
         self._is_current = True
         recovered = Recovered(
             lost=lost,

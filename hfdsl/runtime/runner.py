@@ -82,7 +82,7 @@ class StepRunner:
 
     def run_again(self, inputs: Mapping[int, Batch]) -> Any:
         """Run the dataflow once, on the processes that there are by now."""
-        self._processes.forget_replaced(self._processes.usable_backend(self.plan.name))
+        self.recovered()
         return self.run(self.new(inputs), inputs)
 
     def begin(self, number: int, batch: Any) -> StepRun:
@@ -120,6 +120,11 @@ class StepRunner:
         """Count a step whose result is there."""
         self._processes.steps[self.plan.name] += 1
         self._processes.syncs.add(self.plan, self._processes.verifying)
+
+    def recovered(self) -> None:
+        """Use the processes that there are by now, after others were lost."""
+        self._processes.broken = None
+        self._processes.forget_replaced(self.backend)
 
     @contextmanager
     def breaking(self, number: int) -> Iterator[None]:

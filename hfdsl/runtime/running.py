@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -23,9 +23,10 @@ from hfdsl.runtime.queue_files import SavedStream
 from hfdsl.runtime.recording import begin
 from hfdsl.runtime.recovery import Recovered
 from hfdsl.runtime.runner import StepRunner
-from hfdsl.runtime.saving import Saving, read_manifest, save_states
+from hfdsl.runtime.saving import Manifest, Saving, read_manifest, save_states
 from hfdsl.runtime.schedule import QueueState
 from hfdsl.runtime.stage_stream import StageStream
+from hfdsl.runtime.stream_recovery import RecoveringStream
 from hfdsl.runtime.streaming import DecisionLog, StageOrder, Stream
 from hfdsl.runtime.timeline import timeline
 from hfdsl.runtime.verification import (
@@ -50,6 +51,7 @@ class Running:
         self._processes, self._owner = processes, owner
         self._runner = StepRunner(plan, processes)
         self._stream: Stream | StageStream | None = None
+        self._recovering: RecoveringStream | None = None
 
     def also(self, plan: Plan) -> Running:
         """Run another plan of the same deployment on the same workers, such as an evaluation between training steps.
@@ -184,25 +186,32 @@ class Running:
             except BaseException as error:
                 self._processes.broken = f"a load of '{folder}' ({type(error).__name__})"
                 raise
-        self._stream = None  # what was in flight belongs to the states before
+        self._stream = self._recovering = None  # what was in flight belongs to the states before
         backend.driver.load(place, {}, ())
         self._processes.syncs.forget()
         known = self._processes.steps
         self._processes.restored = {name: n for name, n in manifest.steps.items() if name not in known}
         known |= {name: manifest.steps.get(name, 0) for name in known}
+        if self._processes.recovery is not None:
+            self._processes.recovery.streams.pop(self.plan.name, None)
         if manifest.stream is not None:
             self._load_stream(backend, place, manifest.stream)
         if self._processes.recovery is not None:
-            self._processes.recovery.begin(lambda: backend.load(place, manifest.roles))
+            self._processes.recovery.begin(lambda: backend.load(place, manifest.roles), self._loads(place, manifest))
 
     def _load_stream(self, backend: Backend, folder: str, saved: SavedStream) -> None:
         if saved.plan != self.plan.name:
             text = f"the state has rows in the queues of '{saved.plan}', and '{self.plan.name}' cannot go on with them"
             raise CheckpointError("HF905", text)
         with self._runner.breaking(self.steps):
-            stream = self._new_stream()
-            stream.load(backend, folder, saved)
-        self._stream = stream
+            self._begin_stream().load(backend, folder, saved)
+
+    def _loads(self, folder: str, manifest: Manifest) -> dict[str, Callable[[], None]]:
+        """How the stream of this plan goes back to a file, where it has steps in progress."""
+        stream, recovering, saved = self._stream, self._recovering, manifest.stream
+        if stream is None or recovering is None or saved is None:
+            return {}
+        return {self.plan.name: lambda: recovering.load(lambda: stream.load(self._runner.backend, folder, saved))}
 
     def go_back_to(self, folder: str | PathLike[str]) -> None:
         """After a loss of processes, go back to what ``save`` wrote into this folder, rather than to an older copy.
@@ -217,7 +226,9 @@ class Running:
             backend = self._processes.usable_backend(self.plan.name)
             place = Path(folder).resolve()
             manifest = read_manifest(place, self.plan.deployment, self._processes.seed)
-            recovery.go_back_to(manifest.steps, lambda: backend.load(str(place), manifest.roles))
+            recovery.go_back_to(
+                manifest.steps, lambda: backend.load(str(place), manifest.roles), self._loads(str(place), manifest)
+            )
 
     @property
     def all_steps(self) -> Mapping[str, int]:
@@ -443,18 +454,20 @@ class Running:
             HfError: HF764 where the loader gives nothing in time; HF765 where a batch puts another number of groups
                 into a queue that decides than those before; HF807 where the deadline of a step passed.
             CheckpointError: HF761 where decisions are not those of ``replay``.
-            ResourceError: HF841 where the plan was launched with ``retries=``.
+            LostProcessError: HF840 where processes were lost more often than ``launch(..., retries=...)`` allows.
             WiringError, SizeError, RoleError: as ``step``; whatever the loader raises.
         """
         self._processes.usable_backend(self.plan.name)
-        if self._processes.recovery is not None:
-            raise ResourceError(
-                "HF841", "retries= repeat steps, and a stream has several in progress; launch without them"
-            )
         if self._stream is None:
-            self._stream = self._new_stream(seconds)
+            self._begin_stream(seconds)
         replay = replay if self.plan.split.queues else None  # without queues there is nothing to decide
-        return self._results(self._stream, loader, timeout, DecisionLog(log, replay))
+        return self._results(loader, timeout, DecisionLog(log, replay))
+
+    def _begin_stream(self, seconds: Mapping[str, float | CallSeconds] | None = None) -> Stream | StageStream:
+        recovery = self._processes.recovery
+        self._stream = stream = self._new_stream(seconds)
+        self._recovering = RecoveringStream(stream, self._runner, recovery) if recovery is not None else None
+        return stream
 
     def _new_stream(self, seconds: Mapping[str, float | CallSeconds] | None = None) -> Stream | StageStream:
         if not decides(self.plan):
@@ -462,12 +475,11 @@ class Running:
         drawn = {node: DrawnSeconds(s) if isinstance(s, (int, float)) else s for node, s in (seconds or {}).items()}
         return StageStream(self._runner, drawn)
 
-    def _results(
-        self, stream: Stream | StageStream, loader: Iterable[Any], timeout: float, decisions: DecisionLog
-    ) -> Iterator[Any]:
+    def _results(self, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
+        stream = self._stream or self._begin_stream()
         source = LoaderThread(loader, timeout, lambda: str(stream.order))
+        results = (self._recovering or stream).results(source, decisions)
         try:
-            results = stream.results(source, decisions)
             while True:
                 with self._processes.alone(f"a stream of '{self.plan.name}'"):
                     result = next(results, END)
@@ -476,5 +488,6 @@ class Running:
                 yield result
                 self._processes.usable_backend(self.plan.name)
         finally:
+            results.close()
             source.close()
             decisions.close()

@@ -176,6 +176,10 @@ class QueueState:
         """The rows of these groups exist."""
         return self._with_status(numbers, "ready")
 
+    def run_again(self, numbers: Iterable[int]) -> QueueState:
+        """These groups count as on their way: a log says when they were seen to have ended."""
+        return self._with_status(numbers, "running")
+
     def lose(self, numbers: Iterable[int]) -> QueueState:
         """These groups have no rows: a filter keeps none of them, or they failed."""
         if self.spec.late == "wait":

@@ -25,7 +25,7 @@ number of the dispatch and of the update, so the same decisions in the same orde
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -37,7 +37,7 @@ from hfdsl.plan.plan import DRIVER, StageOf
 from hfdsl.plan.sizes import bind_sizes
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.inputs import loaded_inputs
-from hfdsl.runtime.loading import END, LoaderThread
+from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.plan_simulation import CallSeconds
 from hfdsl.runtime.queue_files import SavedDecisions, SavedQueue, SavedStream
 from hfdsl.runtime.queue_loop import LoggedWorld, QueueLoop, QueueWorld
@@ -47,7 +47,7 @@ from hfdsl.runtime.schedule import QueueSpec, QueueState
 from hfdsl.runtime.stage_plans import QueueStages, groups_of, queue_stages
 from hfdsl.runtime.store import PayloadContent, Store
 from hfdsl.runtime.store_files import read_stores, write_stores
-from hfdsl.runtime.streaming import DecisionLog, check_copies
+from hfdsl.runtime.streaming import Decisions, check_copies
 from hfdsl.types.batches import Batch, rebuild
 
 
@@ -57,11 +57,16 @@ class StageStream:
     def __init__(self, runner: StepRunner, seconds: Mapping[str, CallSeconds] | None = None) -> None:
         self._runner, self._plan = runner, runner.plan
         self._seconds = seconds or {}
-        self.decisions = 0
         self._stages = queue_stages(runner.plan)
+        self._of_stages: tuple[StepRunner, StepRunner] | None = None
+        self._sizes: Mapping[Any, int] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with an empty queue."""
+        self.decisions = 0
         self._queue: QueueLoop | None = None
         self._run: QueueRun | None = None
-        self._synced = False
 
     @property
     def order(self) -> StageStream:
@@ -82,21 +87,31 @@ class StageStream:
             f"{state.version} batches"
         )
 
-    def results(self, source: LoaderThread, log: DecisionLog) -> Iterator[Any]:
+    def results(self, source: BatchSource, log: Decisions) -> Generator[Any]:
         """Dispatch, take and train as the queue decides, and give out the results of updates in order."""
         first = self._begin(source)
         if self._queue is None or self._run is None:
             return
         prompts = self._run.prompts(source, first)
-        world: QueueWorld = self._run if log.expected is None else LoggedWorld(self._run, log.expected)
-        yield from self._run.given_out()
-        for decisions in self._queue.run(world, prompts, log=log.expected):
-            log.add(decisions)
-            self.decisions += len(decisions)
+        world: QueueWorld = self._run
+        if log.expected is not None:  # which says when groups are seen to have ended
+            ready = {number for number, group in self._queue.state.groups.items() if group.status == "ready"}
+            self._queue.state = self._queue.state.run_again(ready)
+            world = LoggedWorld(self._run, log.expected, ready)
+        try:
             yield from self._run.given_out()
-        self._run.record(0)
+            for decisions in self._queue.run(world, prompts, log=log.expected):
+                log.add(decisions)
+                self.decisions += len(decisions)
+                yield from self._run.given_out()
+                if log.paused and self._run.idle():
+                    return
+            self._run.record(0)
+        finally:
+            if isinstance(world, LoggedWorld):
+                self._queue.state = self._queue.state.finish(world.unseen & self._queue.state.groups.keys())
 
-    def _begin(self, source: LoaderThread) -> Any:
+    def _begin(self, source: BatchSource) -> Any:
         """Begin with the sizes of the plan or, where these leave some open, with those of the first batch."""
         if self._run is not None:
             return None
@@ -120,7 +135,10 @@ class StageStream:
             producer=replace(self._stages.producer, stage_of=in_flight),
             consumer=replace(self._stages.consumer, stage_of=in_flight),
         )
-        self._run = QueueRun(self._runner, stages, self._queue, self._seconds)
+        if self._of_stages is None:
+            self._of_stages = self._runner.stage(stages.producer), self._runner.stage(stages.consumer)
+        self._sizes = sizes
+        self._run = QueueRun(self._runner, self._of_stages, stages, self._queue, self._seconds)
         return self._run, self._queue
 
     def save(self, backend: Backend, folder: str) -> SavedStream | None:
@@ -155,6 +173,22 @@ class StageStream:
                 again=state.again,
             ),
         )
+
+    def copy(self, _: Backend) -> Callable[[Any], None]:
+        """Keep the handles of what the queue holds; the function that goes on with it, whose groups have ended.
+
+        It waits for runtime queries, as ``save`` does.
+        """
+        if self._queue is None or self._run is None:
+            return lambda _: self.reset()
+        state, decisions, sizes, of_run = self._queue.state, self.decisions, self._sizes, self._run.copy()
+
+        def go_back(_: Any) -> None:
+            run, loop = self._start(sizes)
+            loop.state, self.decisions = state.finish(state.groups), decisions
+            of_run(run)
+
+        return go_back
 
     def load(self, backend: Backend, folder: str, saved: SavedStream) -> None:
         """Go on with the groups that a queue held.

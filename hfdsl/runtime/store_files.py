@@ -8,7 +8,7 @@ from typing import Any
 
 from hfdsl.errors import CheckpointError
 from hfdsl.plan.payloads import ColumnSlice
-from hfdsl.runtime.state_files import flatten_state, read_file, unflatten_state, write
+from hfdsl.runtime.state_files import FlatState, flatten_state, read_file, unflatten_state, write
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue
 from hfdsl.types.ragged import Jagged
 
@@ -21,10 +21,15 @@ def write_stores(
     Raises:
         CheckpointError: HF906 where the file cannot be written, HF908 where a queue holds what no file can.
     """
+    return write(folder, f"{group.strip('<>')}.queue", flat_stores(plan, steps))
+
+
+def flat_stores(plan: str, steps: Mapping[int, tuple[Store, Sequence[PayloadContent]]]) -> FlatState:
+    """A copy of what a process holds of steps, and is to receive; HF908 where a queue holds what no file can."""
     contents = [
         [number, _local(store), [*_received(store), *_entries(payloads)]] for number, (store, payloads) in steps.items()
     ]
-    return write(folder, f"{group.strip('<>')}.queue", flatten_state(contents, f"a queue of '{plan}'", copies=True))
+    return flatten_state(contents, f"a queue of '{plan}'", copies=True)
 
 
 def _local(store: Store) -> list[Any]:
@@ -70,15 +75,18 @@ def read_stores(folder: str, file: Mapping[str, str], new_store: Callable[[int],
     if state.digest() != file["sha256"]:
         raise CheckpointError("HF906", f"{path} is damaged: it does not hold what was written")
     try:
-        for number, local, received in unflatten_state(state):
-            store = new_store(number)
-            for node, chunk, producer, columns in local:
-                store.put(node, chunk, StoredValue.of(producer, {name: _value(column) for name, column in columns}))
-            store.receive(
-                {ColumnSlice(n, chunk, name, rows): _value(value) for n, chunk, name, rows, value in received}
-            )
+        fill_stores(state, new_store)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError("HF906", f"{path} cannot be read: {type(error).__name__}: {error}") from None
+
+
+def fill_stores(state: FlatState, new_store: Callable[[int], Store]) -> None:
+    """Put what ``flat_stores`` copied into new stores."""
+    for number, local, received in unflatten_state(state):
+        store = new_store(number)
+        for node, chunk, producer, columns in local:
+            store.put(node, chunk, StoredValue.of(producer, {name: _value(column) for name, column in columns}))
+        store.receive({ColumnSlice(n, chunk, name, rows): _value(value) for n, chunk, name, rows, value in received})
 
 
 def _value(entry: Any) -> Any:

@@ -39,13 +39,13 @@ ever late. ``hfdsl simulate`` shows what they would do with groups that finish o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, Self
 
 from hfdsl.errors import CheckpointError
 from hfdsl.graph.stages import syncs
@@ -53,8 +53,9 @@ from hfdsl.plan.payloads import DRIVER_PROCESS
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.decisions import Decision, dispatch_decision, from_lines, take_decisions, to_lines
-from hfdsl.runtime.loading import END, LoaderThread
+from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.queue_files import QueueKeepingBackend, SavedQueue, SavedStream
+from hfdsl.runtime.recovery import RecoverableBackend
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.schedule import QueueSpec, QueueState
 from hfdsl.runtime.step import StepRun
@@ -151,12 +152,42 @@ class StageOrder:
         )
 
 
+class Decisions(Protocol):
+    """Where the decisions of a stream go, and those that it has to repeat; see ``DecisionLog``."""
+
+    @property
+    def expected(self) -> deque[Decision] | None:
+        """The decisions that are still to be repeated; None without a log to repeat."""
+        ...
+
+    @property
+    def begins_steps(self) -> bool:
+        """Whether another step may be begun."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """Whether all was repeated, and the stream is to wait with what comes after it."""
+        ...
+
+    def add(self, decisions: Sequence[Decision]) -> None:
+        """Write decisions down."""
+
+
 class DecisionLog:
     """Where decisions go: into a file, and past the decisions of an earlier run that this one has to repeat."""
 
     def __init__(self, log: str | PathLike[str] | None, replay: str | PathLike[str] | None) -> None:
         self._file = None if log is None else Path(log).open("a", encoding="utf-8")  # noqa: SIM115  # see close
+        self._pauses = False
         self._expected = deque(from_lines(Path(replay).read_text("utf-8"))) if replay is not None else None
+
+    @classmethod
+    def repeating(cls, decisions: Iterable[Decision]) -> Self:
+        """A log without a file, of decisions that were written down already."""
+        log = cls(None, None)
+        log._expected, log._pauses = deque(decisions), True
+        return log
 
     @property
     def expected(self) -> deque[Decision] | None:
@@ -167,6 +198,11 @@ class DecisionLog:
     def begins_steps(self) -> bool:
         """Whether another step may be begun: without a log to repeat always."""
         return self._expected is None or any(decision.kind == "dispatch" for decision in self._expected)
+
+    @property
+    def paused(self) -> bool:
+        """Whether these were decisions of this run, and all were repeated."""
+        return self._pauses and not self._expected
 
     def add(self, decisions: Sequence[Decision]) -> None:
         """Write decisions down.
@@ -214,15 +250,19 @@ class Stream:
 
     def __init__(self, runner: StepRunner) -> None:
         self._plan, self._runner = runner.plan, runner
-        self.order = StageOrder(runner.plan, runner.next_step)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin after the steps that were committed, with none in progress."""
+        self.order = StageOrder(self._plan, self._runner.next_step)
         self._in_flight: dict[int, StepRun] = {}
         self._synced = False  # whether producers have the weights of the version under which they begin
         self._unrecorded: deque[tuple[int, StepRun]] = deque()  # given out, while what else they do may go on
 
-    def results(self, source: LoaderThread, log: DecisionLog) -> Iterator[Any]:
+    def results(self, source: BatchSource, log: Decisions) -> Generator[Any]:
         """Submit stages as their queues allow, and give out the results of steps in order."""
         prompts = True
-        while (stage := self.order.next(prompts and log.begins_steps)) is not None:
+        while not log.paused and (stage := self.order.next(prompts and log.begins_steps)) is not None:
             step = self.order.steps[stage]
             if step not in self._in_flight:
                 batch = source.next()
@@ -285,6 +325,39 @@ class Stream:
         self._synced = True  # the state of every copy was loaded
         for step in saved.in_progress:
             self._in_flight[step.number] = self._runner.resume(step, inputs[step.number])
+
+    def copy(self, backend: Backend) -> Callable[[Any], None]:
+        """Keep the handles of the steps in progress; the function that goes on with them, from copies of states.
+
+        It waits for runtime queries, as ``save`` does.
+
+        Raises:
+            CheckpointError: HF908 where the driver holds objects that cannot be copied.
+        """
+        pending = {number: run.pending() for number, run in self._in_flight.items()}
+        for_driver = {number: by_process.pop(DRIVER_PROCESS, []) for number, by_process in pending.items()}
+        held, synced = backend.driver.copy_queues().get(self._plan.name), self._synced
+        saved = SavedStream(
+            plan=self._plan.name,
+            steps=tuple(self.order.steps),
+            queues=self.order.saved(),
+            in_progress=tuple(run.saved(number) for number, run in self._in_flight.items()),
+        )
+
+        def go_back(states: Any) -> None:
+            backend = self._runner.backend
+            self.reset()
+            self.order.load(saved)
+            self._synced = synced
+            if isinstance(backend, RecoverableBackend):
+                backend.restore_queues(self._plan.name, states, pending)
+            contents = {number: backend.get(handles) for number, handles in for_driver.items()}
+            backend.driver.restore_queues(self._plan.name, held, contents)
+            for step in saved.in_progress:
+                inputs = backend.driver.inputs_of(self._plan.name, step.number)
+                self._in_flight[step.number] = self._runner.resume(step, inputs)
+
+        return go_back
 
     def _sync_first(self) -> None:
         if not self._synced:

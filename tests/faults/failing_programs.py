@@ -48,6 +48,9 @@ def fail(label: str, worker: Role) -> None:
     if not file.exists():
         return
     how = file.read_text()
+    if how.startswith("once "):
+        file.unlink()
+        how = how.removeprefix("once ")
     if how.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, how))
         time.sleep(1)  # until the signal has arrived

@@ -8,6 +8,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
+from hfdsl.protocols.queueing import Late
 from tests.faults.failing_programs import Metrics, Prompts, Role, Rollout, Scores, fail
 
 QUEUED_NODES = ("engine.generate", "judge.score", "actor.update")
@@ -73,8 +74,8 @@ class Actor(Role):
 
 
 @hf.dataflow
-def queued(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Metrics:
-    scores = hf.queue(judge.score(engine.generate(prompts)), lag=2, late="wait")
+def queued(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, late: Late = "wait") -> Metrics:
+    scores = hf.queue(judge.score(engine.generate(prompts)), lag=2, late=late)
     metrics = actor.update(scores)
     hf.sync(actor, engine)
     return metrics

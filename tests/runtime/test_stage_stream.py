@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import hfdsl as hf
 from hfdsl.errors import HfError
 from hfdsl.protocols.queueing import Late, needed_places
 from hfdsl.runtime.decisions import Decision, from_lines
@@ -59,10 +60,11 @@ class Case:
         generation = GivenSeconds(self.generation)
         return {"engine.generate": generation, "actor.update": GivenSeconds([(s,) for s in self.updates])}
 
-    def launched(self, backend: Any = "local") -> Running:
+    def launched(self, backend: Any = "local", retries: hf.Retries | None = None) -> Running:
         rows = None if self.batch == self.dispatch else self.batch * self.group
         program = deciding.given(lag=self.lag, late=self.late, group=self.group, rows=rows)
-        return program.compile(stage_deployment(), dims={B: self.dispatch}).launch(backend, seed=3, deadline=120)
+        plan = program.compile(stage_deployment(), dims={B: self.dispatch})
+        return plan.launch(backend, seed=3, deadline=120, retries=retries)
 
     def loader(self) -> Any:
         return prompts(self.steps, self.dispatch)

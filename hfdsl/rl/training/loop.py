@@ -161,8 +161,7 @@ def _train(run: Prepared, begins: Beginning, show: Show, worker_env: Mapping[str
         seed=config.seed,
         deadline=config.deadline,
         worker_env=worker_env,
-        # A stream has several steps in progress, and a loss ends it; its last checkpoint has them all.
-        retries=None if run.plan.split.queues else config.faults.on(config.backend),
+        retries=config.faults.on(config.backend),
     )
     with (
         launched as running,
