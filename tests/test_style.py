@@ -62,7 +62,10 @@ OUR_OWN = re.compile(
 )
 """Words of the first design, which a reader from the field does not know."""
 
-ALLOWED = {"cancelled": "concurrent.futures spells its method so"}
+ALLOWED = {
+    "cancelled": "concurrent.futures spells its method so",
+    "cancellederror": "asyncio spells its exception so",
+}
 """Words that are spelled the British way on purpose, each with the reason."""
 
 

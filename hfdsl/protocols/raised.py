@@ -7,13 +7,15 @@ role, method and rank and ends with the worker's traceback.
 Nothing of the user's class runs on the way: constructors may take what they like, so the object is made by the
 ``__new__`` of the built-in base, and what the original held is copied. Each piece is pickled on its own, and one that
 does not pickle is left out. Where a class cannot be sent, or cannot be imported by the caller, its nearest base that
-can stands in for it; in the end that is ``Exception``, and the error is a ``RoleError`` alone.
+can stands in for it; in the end that is ``Exception``, and the error is a ``RoleError`` alone. So it is for
+``SystemExit`` and others that are no ``Exception``, which would end the caller.
 """
 
 from __future__ import annotations
 
 import pickle
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -27,6 +29,9 @@ HEAP_TYPE = 1 << 9
 NOT_COPIED = frozenset({"args", "code", "message", "with_traceback", "add_note", "__notes__"})
 """Attributes that are not copied: the error has its own, or its text says it."""
 
+
+MESSAGE_CHARACTERS, TRACE_CHARACTERS = 2_000, 16_000
+"""The most characters of a body's message, and of its traceback, in an error; what is between the ends is left out."""
 
 MISSING = object()
 """An attribute that the caller cannot unpickle."""
@@ -54,10 +59,41 @@ def as_raised(error: RoleError, original: BaseException) -> RoleError:
     >>> isinstance(error, KeyError), error.args, str(error)
     (True, ('x',), 'HF806: Actor.act raised KeyError on rank 0')
     """
+    if not isinstance(original, Exception):
+        return error
     for cls in _exceptions(type(original)):
         with suppress(Exception):  # a class that is final, or whose metaclass or slots do not combine with others
             return _combined(cls, error.code, error.message, original.args, _state(original))
     return error
+
+
+def described(error: BaseException) -> str:
+    """The type of an error and what it says, which may be as long as it likes, or raise.
+
+    >>> described(ValueError("bad rows")), len(described(ValueError("x" * 10**7))) < 2_100
+    ('ValueError: bad rows', True)
+    """
+    try:
+        text = str(error)
+    except BaseException as failure:  # noqa: BLE001  # the user's own __str__, which may raise anything
+        text = f"(its message raises {type(failure).__name__})"
+    return f"{type(error).__name__}: {shortened(text, MESSAGE_CHARACTERS)}"
+
+
+def trace_of(error: BaseException, frame: types.TracebackType | None) -> str:
+    """The traceback of an error from a frame on."""
+    return shortened("".join(traceback.format_exception(type(error), error, frame)).rstrip(), TRACE_CHARACTERS)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, without what is between its ends where it has more than so many characters.
+
+    >>> shortened("abcdefghijkl", 6)
+    'abc [6 characters left out] jkl'
+    """
+    left_out = len(text) - most
+    end = len(text) - most // 2
+    return text if left_out <= 0 else f"{text[: end - left_out]} [{left_out} characters left out] {text[end:]}"
 
 
 def _exceptions(cls: type) -> Iterator[type[BaseException]]:
@@ -105,7 +141,7 @@ def _pickled(value: object) -> bytes | None:
     try:
         data: bytes = pickler.dumps(value)
         pickle.loads(data)  # what cannot be read is no use to the caller
-    except Exception:  # noqa: BLE001  # the user's own classes may raise anything
+    except BaseException:  # noqa: BLE001  # the user's own classes may raise anything
         return None
     return data
 

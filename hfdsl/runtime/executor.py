@@ -376,7 +376,9 @@ class Executor:
                     self._export_digests.take(step, self.workers[step.role], result)
             except RoleError:
                 raise
-            except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) and step.role is None and not self._own_process:
+                    raise  # Ctrl-C: functions run in the caller's main thread
                 raise role_error(step.label, self._rank, call.step, error) from None
         presence = self._plans[call.plan].presence.get(step.node, {})
         columns = result_columns(step, index, table, presence, arguments, result, self._widths[call.plan, step.node])

@@ -78,5 +78,5 @@ class Offloader:
         worker = self._workers[role]
         try:
             getattr(worker, method)(part)
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+        except BaseException as error:  # noqa: BLE001  # the user's code may raise anything
             raise role_error(f"{role}.{method}({part!r})", self._rank, step_number, error) from None

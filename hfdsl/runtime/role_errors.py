@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import traceback
 
 from hfdsl.errors import HfError, LostProcessError, RoleError, SyncError
 from hfdsl.graph.spans import traceback_span
-from hfdsl.protocols.raised import as_raised
+from hfdsl.protocols.raised import as_raised, described, trace_of
 
 READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
 """Codes that the bodies of ready roles raise: the messages are complete, and a traceback through hfdsl adds nothing."""
@@ -23,7 +22,7 @@ BROKEN_CONNECTION = re.compile(
 """What errors say that a peer's death causes."""
 
 
-def role_error(what: str, rank: int, step_number: int | None, error: Exception) -> HfError:
+def role_error(what: str, rank: int, step_number: int | None, error: BaseException) -> HfError:
     """The error for what a role's code raised on a rank, in a step of a run or outside of one."""
     step = f" in step {step_number}" if step_number is not None else ""
     if isinstance(error, HfError) and error.code == "HF807":  # a wait without end has the same code on every backend
@@ -37,9 +36,10 @@ def role_error(what: str, rank: int, step_number: int | None, error: Exception) 
     frame = first = error.__traceback__
     while first and frame and frame.tb_frame.f_code.co_filename == first.tb_frame.f_code.co_filename:
         frame = frame.tb_next  # the first frames are those of the runtime that called the role
-    trace = "".join(traceback.format_exception(type(error), error, frame)).rstrip()
-    text = f"'{what}' raised on rank {rank}{step}: {type(error).__name__}: {error}\n\n{trace}"
-    return as_raised(RoleError("HF806", text), error)
+    text = f"'{what}' raised on rank {rank}{step}: {described(error)}\n\n{trace_of(error, frame)}"
+    raised = RoleError("HF806", text)
+    # A stream is a generator, out of which Python lets no StopIteration.
+    return raised if isinstance(error, (StopIteration, StopAsyncIteration)) else as_raised(raised, error)
 
 
 def raised_by_body(error: Exception) -> bool:

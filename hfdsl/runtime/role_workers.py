@@ -70,7 +70,7 @@ class RoleWorkers:
         context = replace(self._context, mesh=placement.mesh, collectives=self._collectives)
         try:
             worker = build_worker(self._deployment, role, context, self._seed)
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+        except BaseException as error:  # noqa: BLE001  # the user's code may raise anything
             constructor = f"{role}.__init__ ({placement.role.__name__})"
             raise role_error(constructor, self._context.rank, None, error) from None
         self._workers[role] = worker
@@ -130,7 +130,7 @@ class RoleWorkers:
                 return function(role, worker, *args)
         except HfError:
             raise
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+        except BaseException as error:  # noqa: BLE001  # the user's code may raise anything
             raise role_error(f"{role}.{method} ({type(worker).__name__})", self._context.rank, None, error) from None
 
 

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import os
 import socket
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import ray
 
 from hfdsl.errors import RoleError
 from hfdsl.protocols.partitioning import NO_SPLIT, Pad, RowSplit
-from hfdsl.protocols.raised import as_raised
+from hfdsl.protocols.raised import as_raised, described, trace_of
 from hfdsl.protocols.register import REGISTRATION
 from hfdsl.protocols.split import cut, rows_of
 from hfdsl.protocols.transfer import same_rows
@@ -149,7 +148,7 @@ class Host:
                     self._roles[role] = self.hf_classes[role](
                         *map(_arrived, args), **{key: _arrived(value) for key, value in kwargs.items()}
                     )
-                except Exception as error:  # noqa: BLE001  # as in hf_call
+                except BaseException as error:  # noqa: BLE001  # as in hf_call
                     raise self._role_error(role, "__init__", error) from None
         finally:
             current_rank.reset(token)
@@ -163,7 +162,7 @@ class Host:
         args, kwargs, _ = RankCall(*packed).arguments(values)
         try:
             return complete(function(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+        except BaseException as error:  # noqa: BLE001  # the user's code may raise anything, also SystemExit
             raise self._role_error("", getattr(function, "__name__", repr(function)), error) from None
 
     def hf_call(self, packed: list[Any], *values: Any) -> Any:
@@ -172,19 +171,20 @@ class Host:
         args, kwargs, row_split = call.arguments(values)
         try:
             result = complete(getattr(self._roles[call.role], call.method)(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+        except BaseException as error:  # noqa: BLE001  # the user's code may raise anything, also SystemExit
             raise self._role_error(call.role, call.method, error) from None
         return _returned(call, result, row_split)
 
-    def _role_error(self, role: str, method: str, error: Exception) -> RoleError:
+    def _role_error(self, role: str, method: str, error: BaseException) -> RoleError:
         if isinstance(error, RoleError):
             return error  # complete already: a plan's process names role, method, rank and step itself
         owner = f"{self.hf_classes[role].__name__}." if role in self.hf_classes else ""
         # The first frame is this file's; the user's own lines begin below it.
-        lines = traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
+        trace = trace_of(error, error.__traceback__ and error.__traceback__.tb_next)
+        kind, _, message = described(error).partition(": ")
         text = (
-            f"{owner}{method} raised {type(error).__name__} on rank {self._context.rank} of "
-            f"{self._context.world_size}: {error}\n\nIn the worker: {''.join(lines).rstrip()}"
+            f"{owner}{method} raised {kind} on rank {self._context.rank} of {self._context.world_size}: {message}"
+            f"\n\nIn the worker: {trace}"
         )
         return as_raised(RoleError("HF806", text), error)
 
@@ -198,7 +198,9 @@ class AsyncHost(Host):
         args, kwargs, row_split = call.arguments(values)
         try:
             result = await completed(getattr(self._roles[call.role], call.method)(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+        except asyncio.CancelledError:  # Ray cancels the call
+            raise
+        except BaseException as error:  # noqa: BLE001  # the user's code may raise anything
             raise self._role_error(call.role, call.method, error) from None
         return _returned(call, result, row_split)
 

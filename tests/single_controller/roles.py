@@ -201,6 +201,10 @@ class Failing(Worker):
         raise QuotaError("alice", limit=3)
 
     @register(Dispatch.ONE_TO_ALL)
+    def quit(self) -> None:
+        sys.exit(3)
+
+    @register(Dispatch.ONE_TO_ALL)
     def local_error(self) -> None:
         class LocalError(ZeroDivisionError): ...
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from hfdsl.errors import DeadlineError, HfError, ResourceError, RoleError, WiringError
+from hfdsl.errors import DeadlineError, HfError, LostProcessError, ResourceError, RoleError, WiringError
+from hfdsl.protocols.raised import MESSAGE_CHARACTERS, TRACE_CHARACTERS
 from hfdsl.single_controller import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, Worker, register
 from hfdsl.single_controller.stacks import grouped, parse
+from tests.faults.hostile_programs import HOSTILE, end
 from tests.single_controller import roles
 
 # -- the type of the error ---------------------------------------------------------------------------------------------
@@ -38,6 +40,19 @@ def test_an_error_of_a_class_with_odd_arguments_has_its_attributes(failing: RayW
 
 def _raise_lookup() -> None:
     raise LookupError("here")
+
+
+def test_what_would_end_a_process_is_an_error_of_its_rank(failing: RayWorkerGroup) -> None:
+    for how, (described, _) in enumerate(HOSTILE):
+        kind, _, message = described.partition(": ")
+        with pytest.raises(RoleError) as caught:
+            failing.execute_func_rank_zero(end, how)
+        assert caught.value.message.startswith(f"Failing.end raised {kind} on rank 0 of 2: {message}")
+        assert len(caught.value.message) < MESSAGE_CHARACTERS + TRACE_CHARACTERS + 500
+        assert not isinstance(caught.value, LostProcessError)
+    with pytest.raises(RoleError, match=r"HF806: Failing.quit raised SystemExit on rank [01] of 2: 3"):
+        failing.quit()
+    assert failing.echo([1, 2]) == [1, 2]
 
 
 def test_a_reference_raises_the_type_too(failing: RayWorkerGroup, ray_cluster: Any) -> None:
