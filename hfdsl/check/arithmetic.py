@@ -17,7 +17,7 @@ from hfdsl.types.dims import Answer, Size, constant
 
 @dataclass(frozen=True, slots=True)
 class CallScope:
-    """What names in a requirement mean at a call: ``sizes`` as the call binds its dims, ``numbers`` as far as known.
+    """The names of a requirement at a call: ``sizes`` as the call binds its dims, ``numbers`` as far as known.
 
     ``chunks`` divides the call's ``rows`` because they are split into as many chunks.
     """

@@ -20,7 +20,7 @@ from hfdsl.types.dims import Answer
 
 @dataclass(slots=True)
 class Claim:
-    """What a pool requests: ``sizes`` are numbers of slots that must be on one node each, for ``roles``."""
+    """The request of a pool for ``roles``: ``sizes`` are numbers of slots that must be on one node each."""
 
     pool: ResourcePool
     roles: list[str]
@@ -29,7 +29,7 @@ class Claim:
 
     @property
     def sizes(self) -> Counter[int]:
-        """How often each number of slots on one node is requested."""
+        """The count of each number of slots on one node."""
         return Counter(self.pool.processes[node] for node in self.nodes)
 
 
@@ -62,15 +62,15 @@ def slots_in_use(deployment: Deployment) -> Iterator[tuple[ResourcePool, range, 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a cluster offers to slots that request ``cpu`` units of a CPU each: of GPUs alone, or of both."""
+    """The capacity of a cluster for slots that request ``cpu`` units of a CPU each: of GPUs alone, or of both."""
 
     cluster: Cluster
     cpu: int
     resource: Literal["GPU", "CPU"]
 
-    def answer(self, asked: Claims) -> Answer:
+    def answer(self, claimed: Claims) -> Answer:
         """Whether the nodes can hold all of these pools."""
-        return fits(self.parts(asked), self.nodes)
+        return fits(self.parts(claimed), self.nodes)
 
     @property
     def nodes(self) -> Mapping[Amounts, int]:
@@ -81,10 +81,10 @@ class Capacity:
             nodes[(kind.gpus,) if self.resource == "GPU" else (kind.gpus, cpus)] += kind.count
         return nodes
 
-    def parts(self, asked: Claims) -> Mapping[Amounts, int]:
-        """What must be on one node each."""
+    def parts(self, claimed: Claims) -> Mapping[Amounts, int]:
+        """The parts that must be on one node each."""
         parts: Counter[Amounts] = Counter()
-        for claim in asked:
+        for claim in claimed:
             for size, count in claim.sizes.items():
                 gpus = size if claim.pool.use_gpu else 0
                 if self.resource == "CPU":

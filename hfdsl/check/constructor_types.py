@@ -38,18 +38,18 @@ def misfits(placement: Placement[Any]) -> Iterator[tuple[str, Any, Any]]:
     Of a dataclass that has a wrong field, the path of the field: ``config.optimizer.rate``.
     """
     role: type = placement.role
-    taken, types = parameters(role), _types(role)
+    signature, types = parameters(role), _types(role)
     try:
-        bound = taken.bind(*placement.args, **placement.kwargs).arguments
+        bound = signature.bind(*placement.args, **placement.kwargs).arguments
     except TypeError:
         return  # HF516
     for name, value in bound.items():
-        kind = taken.parameters[name].kind
+        kind = signature.parameters[name].kind
         values = value if kind is inspect.Parameter.VAR_POSITIONAL else [value]
         if kind is inspect.Parameter.VAR_KEYWORD:
             values = list(value.values())
         for entry in values if name in types else ():
-            if entry is taken.parameters[name].default:
+            if entry is signature.parameters[name].default:
                 continue
             if not fits_value(entry, types[name]):
                 yield name, types[name], entry

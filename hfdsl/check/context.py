@@ -20,7 +20,7 @@ from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.types.dims import Answer, Atom, Dim, Size, constant
 
 MAX_COST = 2048
-"""What all combinations of sizes may cost, so that a check of many sizes takes no more time."""
+"""The budget for all combinations of sizes together, so that a check of many sizes takes no more time."""
 
 MIN_COMBINATIONS = 8
 """As many are looked at in a program of any size."""
@@ -31,7 +31,7 @@ EVERYTHING = "<dims>"
 
 @dataclass
 class Budget:
-    """What a check may still spend on suggestions. It counts work, never time: a report is the same on all machines."""
+    """The remaining budget for suggestions. It counts work, never time, so a report is the same on all machines."""
 
     evaluations: int = 80_000  # of a constraint, for one candidate size
     verifications: int = 6_000  # of a demand, with candidate sizes that meet all constraints
@@ -87,11 +87,11 @@ class Context:
         return cls(program, gather(program, sizes), sizes)
 
     def with_program(self, program: Program) -> Context:
-        """The same question about another program."""
+        """This question about another program."""
         return replace(self, program=program, demands=gather(program, self.sizes), first=None)
 
     def with_sizes(self, sizes: Mapping[type[Dim], int]) -> Context:
-        """The same program with other sizes for some of the dims that have one."""
+        """This program with other sizes for some of the dims that have one."""
         return replace(self, sizes={**self.sizes, **sizes}, first=None)
 
     @cached_property
@@ -104,13 +104,13 @@ class Context:
         return size.substitute(self.known_sizes)
 
     def scope_at(self, node: Node, signature: Signature) -> Scope:
-        """What the names in a requirement mean at a call, with these sizes."""
+        """The names of a requirement at a call, with these sizes."""
         scope = scope_of_call(self.program, node, signature, self.sizes)
         return replace(scope, sizes={name: self.known(size) for name, size in scope.sizes.items()})
 
     @cached_property
     def plain(self) -> Context:
-        """The same question without repairs: nothing is searched for, and nothing is tried."""
+        """This question without repairs: no search, and no trials."""
         return replace(self, trials=None, search=False) if self.search else self
 
     @cached_property
@@ -138,11 +138,11 @@ class Context:
 
     @property
     def refuted(self) -> list[Demand]:
-        """What the sizes break that other sizes may repair."""
+        """The violated demands that other sizes may repair."""
         return [demand for demand, answer in self.verdicts if answer is Answer.REFUTED and demand.arithmetic]
 
     def tester(self, finding: Finding) -> Tester | None:
-        """What tries changes that may remove a finding; None where none are to be tried."""
+        """The tester of changes that may remove a finding; None where none are to be tried."""
         return self.trials(finding) if self.trials is not None else None
 
     def named(self, dim: type[Dim]) -> str:
@@ -159,7 +159,7 @@ class Context:
 
     @property
     def cost(self) -> int:
-        """How long all rules take with one combination of sizes, where a division takes 1."""
+        """The cost of all rules for one combination of sizes, in divisions."""
         return sum(demand.cost for demand in self.demands) + len(self.program.graph.nodes)
 
     @cached_property

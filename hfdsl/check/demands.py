@@ -66,7 +66,7 @@ DemandKey: TypeAlias = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Demand(ABC):
-    """What the calls of one kind demand of a size: ``nodes`` are these calls, ``why`` names the reason in a label."""
+    """A demand of the calls of one kind on a size: ``nodes`` are these calls, ``why`` names the reason in a label."""
 
     nodes: tuple[Node, ...]
     why: str
@@ -177,7 +177,7 @@ class Bound(Demand):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a requirement comes to with the sizes of its names, and the numbers that say so."""
+    """Evaluate a requirement with the sizes of its names, and show the numbers."""
 
     answer: Answer
     shown: str = ""
@@ -228,7 +228,7 @@ class Requirement(Demand):
             return Evaluation(Answer.UNKNOWN, error=error)
 
     def _whole_scope(self, known: KnownSizes) -> Scope | None:
-        """What its names mean with these sizes; None where a size is not whole."""
+        """The values of its names with these sizes; None where a size is not whole."""
         scope = _with_sizes(self.scope, self.text, known).numbers
         values = (scope.sizes[name].value for name in names(self.text) if name in scope.sizes)
         return scope if all(value is None or value.denominator == 1 for value in values) else None
@@ -305,7 +305,7 @@ class AlignedRows(Demand):
 
 
 def _with_sizes(scope: CallScope, text: str, known: KnownSizes) -> CallScope:
-    """What names stand for, with the known sizes for those in ``text``."""
+    """The expressions of names, with the known sizes of those in ``text``."""
     used = {name: scope.sizes[name].substitute(known) for name in names(text) if name in scope.sizes}
     sizes = {**scope.sizes, **used}
     return replace(scope, numbers=replace(scope.numbers, sizes=sizes))
@@ -389,7 +389,7 @@ def solvable(demands: Iterable[Demand]) -> Iterator[Divisible | Bound]:
 
 
 def positive(demands: Iterable[Divisible]) -> Iterator[Bound]:
-    """That R - 4 rows are at least 1; of a sum without negative terms that goes without saying."""
+    """Demand that R - 4 rows are at least 1; a sum without negative terms needs no such demand."""
     for demand in demands:
         if demand.code == "HF303" and any(factor < 0 for _, factor in demand.size.terms):
             yield Bound(demand.nodes, demand.why, Constraint(demand.size, strict=True), f"{demand.size} >= 1")

@@ -35,7 +35,7 @@ from hfdsl.types.rows import Grouped
 
 
 class _Wording(NamedTuple):
-    """How a demand on rows reads: the code of its finding, the reason in a label, and the message."""
+    """The texts of a demand on rows: the code of its finding, the reason in a label, and the message."""
 
     code: str
     why: str
@@ -201,7 +201,7 @@ def _aligned(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:
 
 
 def _whole(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:
-    """What a call makes, and what it binds dims to, is a whole number: ``Div`` and ``Add`` solve for fractions too."""
+    """Demand whole numbers of rows and of bound dims, since ``Div`` and ``Add`` may solve to fractions."""
     node, inference = nodes[0], program.inference
     rows = None if isinstance(node.op, MiniBatch) else inference.rows(node.id)
     called = isinstance(node.op, (RoleCall, FunctionCall))
@@ -286,7 +286,7 @@ def _is_another(program: Program, role: str) -> bool:
 
 
 def _imposed(program: Program, node: Node, signature: Signature, text: str, dims: dict[str, Size]) -> tuple[Label, ...]:
-    """Where a requirement is declared, and where the config that it names is given."""
+    """The labels of a requirement: its declaration, and the placement with the numbers that it names."""
     placement = program.placement(node)
     declared = Label(signature.span, f"declared with requires({text!r})")
     numbers = Scope({}, placement, fields={**(program.config(node) or {}), **call_numbers(node)})
@@ -315,7 +315,7 @@ def dims_of_call(
 
 
 def scope_of_call(program: Program, node: Node, signature: Signature, sized: Iterable[type[Dim]] = ()) -> Scope:
-    """What the names in a requirement mean at a call: dims as the call binds them, and the role's config."""
+    """The names of a requirement at a call: dims as the call binds them, and the role's config."""
     sizes = dims_of_call(program, node, signature, sized)
     fields = {**(program.config(node) or {}), **call_numbers(node)}
     return Scope(sizes, program.placement(node), isinstance(node.op, RoleCall), fields)
@@ -328,7 +328,9 @@ def read_together(program: Program, demands: Iterable[Demand], sized: Iterable[t
     for node, *_ in program.kinds:
         yield dims_of_sizes(program.argument_rows[node.id].values())
         signature = signature_of(node)
-        conditions = [said.when for said in provisions_of(signature.body) if said.when] if signature else []
+        conditions = (
+            [provision.when for provision in provisions_of(signature.body) if provision.when] if signature else []
+        )
         if signature and conditions:
             sizes = scope_of_call(program, node, signature, sized).sizes
             for condition in conditions:

@@ -1,4 +1,4 @@
-"""What messages mean by ``kept1``: the rows that a filter keeps, which only a run knows."""
+"""The meaning of ``kept1`` in messages: the rows that a filter keeps, known only at run time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class KeptRows:
         for node in self._program.graph.nodes:
             rows = self._program.inference.rows(node.id)
             if isinstance(node.op, Filter) and rows is not None:
-                what = "rows" if node.op.group == 1 else f"groups of {node.op.group} rows"
+                unit = "rows" if node.op.group == 1 else f"groups of {node.op.group} rows"
                 for atom in rows.atoms:
                     if isinstance(atom, KeptGroups):
-                        yield atom.__name__, Label(node.span, f"{atom.__name__}: the number of {what} that this keeps")
+                        yield atom.__name__, Label(node.span, f"{atom.__name__}: the number of {unit} that this keeps")

@@ -54,7 +54,7 @@ def check_each_size(context: Context, rule: Rule) -> list[Finding]:
 
 
 def _mistake(finding: Finding) -> object:
-    """What makes findings one mistake: the numbers in a message differ from size to size, the mistake does not."""
+    """The key by which findings are one mistake: the numbers in a message vary with the sizes, the mistake does not."""
     return finding.code, finding.primary.span, re.sub(r"\d+", "#", finding.message)
 
 

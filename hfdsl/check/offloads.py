@@ -106,7 +106,7 @@ class IdlePeriod:
 
 @dataclass(frozen=True, slots=True)
 class ResidentMemory:
-    """What roles keep of each GPU of ``slots`` during a call.
+    """The memory that roles keep of each GPU of ``slots`` during a call.
 
     ``place`` is the position of the call in the step, -1 if all calls are alike.
     """
@@ -134,7 +134,7 @@ class ResidentMemory:
         return size is not None and self.part * size + self.gib > size
 
     def of(self, size: Fraction | None) -> Fraction:
-        """How much it is in GiB, for comparisons."""
+        """The amount in GiB, for comparisons."""
         return self.part * (size or UNKNOWN_GPU_GIB) + self.gib
 
 
@@ -172,16 +172,16 @@ class SharedGpus:
     @cached_property
     def _taken(self) -> list[_Gap]:
         """The gaps in which parts are on the host, as in the worked example."""
-        asked = [gap for gap in self.gaps if self.places[gap.period.role].offload and not gap.in_loop]
-        taken = {*asked, *self._without_spare(asked, self._needed(asked))}
-        return [gap for gap in self.gaps if gap in taken]
+        requested = [gap for gap in self.gaps if self.places[gap.period.role].offload and not gap.in_loop]
+        used = {*requested, *self._without_spare(requested, self._needed(requested))}
+        return [gap for gap in self.gaps if gap in used]
 
-    def _needed(self, asked: Sequence[_Gap]) -> Sequence[_Gap]:
-        """What to take beside ``asked``, so that no call is too full, or as little as possible."""
+    def _needed(self, requested: Sequence[_Gap]) -> Sequence[_Gap]:
+        """The gaps to use beside those of roles with ``offload=True``, until each call fits its GPUs or none helps."""
         needed: dict[_Gap, None] = {}
         while self.gaps:
             relieving: list[_Gap] = []
-            for resident in self.too_full([*asked, *needed]):
+            for resident in self.too_full([*requested, *needed]):
                 if not any(resident.place in gap.calls for gap in relieving):
                     relieving += self.relief(resident)
             if not relieving:
@@ -189,19 +189,19 @@ class SharedGpus:
             needed |= dict.fromkeys(relieving)
         return tuple(needed)
 
-    def _without_spare(self, asked: Sequence[_Gap], needed: Sequence[_Gap]) -> Sequence[_Gap]:
+    def _without_spare(self, requested: Sequence[_Gap], needed: Sequence[_Gap]) -> Sequence[_Gap]:
         """``needed`` without the gaps that can be dropped; gaps in loops and short ones are tried first."""
         if len(needed) > MAX_PRUNED_MOVES:
             return needed
         for gap in sorted(needed, key=lambda gap: (not gap.in_loop, len(gap.calls))):
             others = [other for other in needed if other is not gap]
-            if not any(self.too_full([*asked, *others])):
+            if not any(self.too_full([*requested, *others])):
                 needed = others
         return needed
 
     @property
     def idle_periods(self) -> tuple[IdlePeriod, ...]:
-        """What is in host memory when: idle parts of roles with ``offload=True``, and what GPUs have no room for.
+        """The periods of parts in host memory: idle ones of roles with ``offload=True``, or without room on GPUs.
 
         Between two calls of one method, which are turns of a loop, a part stays on the GPU if there is room.
         """
@@ -282,10 +282,10 @@ class SharedGpus:
                 period = IdlePeriod(role, part, after.node, before.node, around)
                 yield _Gap(period, frozenset(between), in_loop=after.method == before.method and not around)
 
-    def resident_memory(self, taken: Iterable[_Gap]) -> Iterator[ResidentMemory]:
+    def resident_memory(self, gaps_used: Iterable[_Gap]) -> Iterator[ResidentMemory]:
         """For each range of slots with the same roles, what they keep during each call there."""
         away: dict[int, dict[str, set[str]]] = {}  # the parts on the host, by call and role
-        for gap in taken:
+        for gap in gaps_used:
             for i in gap.calls:
                 away.setdefault(i, {}).setdefault(gap.period.role, set()).add(gap.period.part)
         for root, slots in self.slots.values():
@@ -304,7 +304,7 @@ class SharedGpus:
                     yield ResidentMemory(root, range(low, high), amounts, None, -1)
 
     def _left(self, amounts: Mapping[str, GpuMemory], away: Mapping[str, set[str]]) -> Mapping[str, GpuMemory]:
-        """What roles keep while some of their parts are ``away``; without those that keep nothing."""
+        """The memory that roles keep while some of their parts are ``away``; roles that keep none are left out."""
         left: dict[str, GpuMemory] = {}
         for role, memory in amounts.items():
             parts = away.get(role, set())
@@ -313,18 +313,20 @@ class SharedGpus:
                 left[role] = rest
         return left
 
-    def too_full(self, taken: Iterable[_Gap]) -> Iterator[ResidentMemory]:
+    def too_full(self, gaps_used: Iterable[_Gap]) -> Iterator[ResidentMemory]:
         """The calls in which roles keep more of a GPU than the smallest GPU that the launch may give them has.
 
         Which nodes a pool gets is known only at launch; what is moved is decided before.
         """
-        return (resident for resident in self.resident_memory(taken) if resident.more_than(self._smallest(resident)))
+        return (
+            resident for resident in self.resident_memory(gaps_used) if resident.more_than(self._smallest(resident))
+        )
 
     def _smallest(self, resident: ResidentMemory) -> Fraction | None:
         return gpu_sizes(self.context.cluster, resident.root, resident.slots)[0]
 
     def relief(self, resident: ResidentMemory) -> list[_Gap]:
-        """What to move so that less is kept during a call: all idle parts of one role, or nothing if none has any.
+        """The gaps of all idle parts of one role, which relieve a call; none if no role can relieve it.
 
         It prefers a role that makes enough room, then one outside of loops, then the longest idle, then the largest.
         """

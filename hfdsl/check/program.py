@@ -1,7 +1,24 @@
-"""The program under check: the traced dataflow, its inferred sizes and where it is deployed.
+"""The program under check: the traced dataflow, its inferred sizes and its deployment.
 
-Nothing here depends on the sizes that a check is given. What rules derive from a program is computed once, since they
-ask again for every size that they try.
+>>> import hfdsl as hf
+>>> from hfdsl.graph.infer import infer
+>>> class B(hf.Dim): ...
+>>> class Prompts(hf.Batch):
+...     ids: hf.i64[B]
+>>> class Actor(hf.Worker):
+...     @hf.register(hf.Dispatch.DP_PROTO)
+...     def generate(self, prompts: Prompts) -> Prompts: ...
+>>> @hf.dataflow
+... def flow(prompts: Prompts, actor: Actor) -> Prompts:
+...     return actor.generate(hf.repeat(prompts, 8))
+>>> graph, deployment = flow.trace(), hf.Deployment(actor=hf.place(Actor, pool=hf.ResourcePool([3])))
+>>> program = Program(graph, infer(graph), deployment)
+>>> [(node.label, method.chunks, str(program.inference.rows(node.id))) for node, method in program.placed_calls]
+[('actor.generate', 3, 'B*8')]
+
+From this call the rules derive the demand that 3 divides B*8, and only then substitute sizes. A program itself has no
+sizes, so every fact derived from it holds for all of them. Therefore it is frozen and caches its facts: a check of many
+sizes derives them once, and a repair that changes the dataflow or the deployment makes a new program.
 """
 
 from __future__ import annotations
@@ -46,7 +63,7 @@ from hfdsl.types.dims import Dim, Size
 
 @dataclass(frozen=True)
 class PlacedMethod:
-    """A method that a protocol dispatches, at the place of its role: what all of its calls have in common."""
+    """A method that a protocol dispatches, on the placement of its role; shared by all of its calls."""
 
     signature: Signature
     registration: Registration
@@ -55,12 +72,12 @@ class PlacedMethod:
 
     @cached_property
     def chunks(self) -> int:
-        """How many chunks the protocol splits arguments into on this mesh."""
+        """The number of chunks into which the protocol splits arguments on this mesh."""
         return self.protocol.chunk_count(self.placement.mesh)
 
     @cached_property
     def misfit(self) -> HfError | None:
-        """Why the protocol does not work on this mesh."""
+        """The error of the protocol on this mesh; None where it works."""
         try:
             self.protocol.chunk_count(self.placement.mesh)
             self.protocol.collected_count(self.placement.mesh)
@@ -70,7 +87,7 @@ class PlacedMethod:
 
     @cached_property
     def collect_faults(self) -> Mapping[str, str]:
-        """By axis the code of what collecting does to the value that the bodies leave."""
+        """By axis the code of the fault that the collect would cause in the bodies' outputs."""
         return faults(self.protocol, self.placement.mesh, dict(self.registration.leaves))
 
 
@@ -84,13 +101,13 @@ class Program:
     body: Callable[..., Any] | None = None  # the dataflow itself
 
     def placement(self, node: Node) -> Placement[Any] | None:
-        """Where a role call runs."""
+        """The placement of a role call."""
         if self.deployment is None or not isinstance(node.op, RoleCall):
             return None
         return self.deployment.placements.get(node.op.role)
 
     def config(self, node: Node) -> Mapping[str, Any] | None:
-        """What the role of a call is built with, by name; None where its constructor does not take it (HF516)."""
+        """The constructor arguments of a call's role, by name; None where the constructor refuses them (HF516)."""
         if self.placement(node) is None or not isinstance(node.op, RoleCall):
             return MappingProxyType({})
         return self._configs[node.op.role]
@@ -121,12 +138,12 @@ class Program:
 
     @cached_property
     def origins(self) -> Origins:
-        """Which rows every value has."""
+        """The origin of every value's rows."""
         return origins(self.graph, self.inference)
 
     @cached_property
     def split(self) -> Split:
-        """Its stages."""
+        """The stages of the dataflow."""
         return split(self.graph)
 
     @cached_property
@@ -220,7 +237,7 @@ class Program:
         return _dims_in(RecordType(node.op.record) for node in self.graph.nodes if isinstance(node.op, (Input, Pack)))
 
     def signatures(self) -> Iterator[Signature]:
-        """Those that the program calls, and all other methods of its roles."""
+        """The signatures that the program calls, and those of all other methods of its roles."""
         yield from (signature for first, *_ in self.kinds if (signature := signature_of(first)) is not None)
         placed = self.deployment.placements.values() if self.deployment else ()
         for role in dict.fromkeys([*self.graph.roles.values(), *(placement.role for placement in placed)]):
@@ -243,7 +260,7 @@ class Program:
         return Label(producer.span, f"'{producer.label}' makes {self.inference.values[node]}")
 
     def chunk_count(self, node: Node) -> int | None:
-        """How many chunks a call splits its arguments into, where it does."""
+        """The number of chunks of a call that splits its arguments."""
         if not isinstance(node.op, RoleCall):
             return None
         return _chunk_count(self.placement(node), node.op.signature.protocol)

@@ -1,4 +1,4 @@
-"""What the check proves of a queue: its worst staleness, its rows in flight, and the memory that they take.
+"""Proved bounds of a queue: its worst staleness, its rows in flight, and their memory.
 
 A worked example: a step puts in 512 rows, a batch has 512 in groups of 8, ``lag=4``, and 4 KiB of each row are read
 behind the queue::
@@ -68,11 +68,11 @@ def queue_bounds(context: Context) -> tuple[QueueBounds, ...]:
 
 def _bounds(context: Context, node: Node, queue: Queue) -> QueueBounds:
     rows = None if node.batch is None else context.program.inference.rows(node.batch.node)
-    put_in = None if rows is None else context.known(rows)
-    taken = put_in
+    dispatched = None if rows is None else context.known(rows)
+    batch_rows = dispatched
     if queue.rows is not None:
-        taken = context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))
-    count, batch, lag = _number(put_in), _number(taken), queue.lag or 0
+        batch_rows = context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))
+    count, batch, lag = _number(dispatched), _number(batch_rows), queue.lag or 0
     places = None if batch is None else (lag + 1) * batch
     size = _row_bytes(context, node)
     return QueueBounds(
@@ -81,8 +81,8 @@ def _bounds(context: Context, node: Node, queue: Queue) -> QueueBounds:
         lag=lag,
         late=queue.late,
         group=queue.group,
-        put_in=str(put_in),
-        taken=str(taken),
+        put_in=str(dispatched),
+        taken=str(batch_rows),
         worst=lag if queue.late is not None or not lag else None,
         states=tuple((f"{state.role}.{state.state}", known.lag) for state, known in _states(context, node)),
         places=places,

@@ -31,5 +31,5 @@ def errors_in(error: HfError) -> Iterator[HfError]:
 
 
 def findings_of(error: HfError) -> tuple[Finding, ...]:
-    """The same in the form of findings."""
+    """Convert a raised error to findings."""
     return tuple(finding for each in errors_in(error) if (finding := finding_of(each)))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What a check looked at: ``checked`` of ``combinations`` of sizes; a search for suggestions may have been cut off.
+    """The coverage of a check: ``checked`` of ``combinations`` of sizes; a search for suggestions may be cut off.
 
     ``not_judged`` says what else was left out, in words.
 
@@ -36,7 +36,7 @@ class Coverage:
 
     @property
     def omissions(self) -> tuple[str, ...]:
-        """What was left out, in words; none where the check looked at everything."""
+        """The omissions, in words; none where the check covered everything."""
         sizes = () if self.all_sizes else (f"{self.checked:,} of {self.combinations:,} combinations of sizes",)
         cut_off = ("the search for suggestions was cut off",) if self.search_cut_off else ()
         return (*sizes, *cut_off, *(f"not judged: {text}" for text in self.not_judged))
@@ -77,7 +77,7 @@ class Report:
         return tuple(finding.code for finding in self.findings)
 
     def without(self, code: str) -> Report:
-        """The same without the findings of a code."""
+        """This report without the findings of a code."""
         return replace(self, findings=tuple(finding for finding in self.findings if finding.code != code))
 
     def __bool__(self) -> bool:

@@ -44,7 +44,7 @@ MESH_SIZES: Mapping[str, Callable[[Mesh], int]] = {
     **{axis: size for axis, size in AXIS_SIZE.items() if axis != "rank"},
     "world_size": AXIS_SIZE["rank"],
 }
-"""What a requirement may name of a role's mesh."""
+"""The mesh sizes that a requirement may name."""
 
 
 MAX_NUMBER = 10**4000
@@ -56,7 +56,7 @@ MAX_NESTING = 8
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What names mean: sizes by dim name, numbers of the call, arguments and configs of the constructor, mesh sizes.
+    """The scope of a requirement: sizes by dim name, numbers of the call, arguments of the constructor, mesh sizes.
 
     ``fields`` has the numbers of the call and of the config; ``config`` is false for a function, which has none.
     """
@@ -106,7 +106,7 @@ def _number(value: object) -> Fraction | None:
 
 
 def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
-    """What the names in a requirement mean: the constructor's arguments, and the fields of the configs among them.
+    """The names that a placement defines: the constructor's arguments, and the fields of the configs among them.
 
     A field is named by the end of its path: ``config.optimizer.warmup`` as ``optimizer.warmup`` or ``warmup``. Of
     several fields of one name the least nested is meant; where those differ, only a longer name says which. None if

@@ -56,7 +56,7 @@ class Meeting:
 
 
 def meetings(context: Context) -> Iterator[Meeting]:
-    """What belongs together: arguments of a call with one row dim, columns of a record, a filter and its column.
+    """Find the columns that meet: arguments of a call with one row dim, columns of a record, a filter and its column.
 
     A ``Whole`` function pairs rows as it likes, and so does one whose result has other rows than its arguments.
     """
@@ -129,8 +129,8 @@ class Comparison:
     def cases(self, *filters: FilterKey) -> Iterator[SizeCase]:
         """All filters keep everything; or one of these drops its first group."""
         yield self.base
-        for kept in dict.fromkeys(filters):
-            yield self.base.with_dropped(kept)
+        for filter_key in dict.fromkeys(filters):
+            yield self.base.with_dropped(filter_key)
 
     def origin(self, column: RowColumn) -> Origin | None:
         """The origin of a column's rows; None also for a record that is blamed itself."""

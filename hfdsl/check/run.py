@@ -196,8 +196,8 @@ def build_context(
 def _sizes_of(dim: object, requested: Any) -> tuple[int, ...]:
     """The sizes given for a dim, each once; none if one of them is not a size."""
     sizes: tuple[Any, ...] = tuple(requested) if isinstance(requested, (tuple, list)) else (requested,)
-    whole = all(is_count(size) for size in sizes)
-    return tuple(dict.fromkeys(sizes)) if whole and isinstance(dim, type) and issubclass(dim, Dim) else ()
+    all_counts = all(is_count(size) for size in sizes)
+    return tuple(dict.fromkeys(sizes)) if all_counts and isinstance(dim, type) and issubclass(dim, Dim) else ()
 
 
 def build_report(context: Context, start: float, *, repairs: bool = True) -> Report:

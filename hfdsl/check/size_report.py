@@ -32,7 +32,7 @@ class DemandReport:
 
 @dataclass(frozen=True, slots=True)
 class DimReport:
-    """What is demanded of one dim: the ``sizes`` that are left, with the sizes ``beside`` it that take part."""
+    """The demands on one dim: the ``sizes`` that satisfy them, with the sizes ``beside`` it that take part."""
 
     dim: type[Dim]
     given: tuple[int, ...]
@@ -42,7 +42,7 @@ class DimReport:
 
     @property
     def broken(self) -> tuple[DemandReport, ...]:
-        """What the given sizes break."""
+        """The demands that the given sizes violate."""
         return tuple(demand for demand in self.demands if demand.holds is False)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class DimReport:
 
 
 def size_report(context: Context) -> tuple[tuple[DimReport, ...], tuple[DemandReport, ...]]:
-    """What is demanded of every dim, and what is demanded of several dims at once or is no matter of arithmetic."""
+    """The demands on every dim, and those on several dims at once or beyond arithmetic."""
     calls = list(_undetermined(context))
     dims = dict.fromkeys(atom for _, d in calls for atom in d.constraint.size.atoms if isinstance(atom, type))
     reports = tuple(_dim_report(context, dim, calls) for dim in dims)
@@ -86,14 +86,14 @@ def _undetermined(context: Context) -> Iterator[Called]:
 
 
 def _dim_report(context: Context, dim: type[Dim], calls: list[Called]) -> DimReport:
-    mine = [(node, demand, constraint) for node, demand in calls if (constraint := _alone(context, dim, demand))]
+    on_dim = [(node, demand, constraint) for node, demand in calls if (constraint := _alone(context, dim, demand))]
     sizes = SizeSet()
-    for _, _, constraint in mine:
+    for _, _, constraint in on_dim:
         sizes = sizes.satisfying(dim, constraint) or sizes
     given = context.alternatives.get(dim, (context.sizes[dim],) if dim in context.sizes else ())
-    used = {atom for _, demand, _ in mine for atom in demand.constraint.size.atoms if atom is not dim}
+    used = {atom for _, demand, _ in on_dim for atom in demand.constraint.size.atoms if atom is not dim}
     beside = tuple((other, size) for other, size in context.sizes.items() if other in used)
-    return DimReport(dim, given, beside, sizes, tuple(_demand_report(context, node, d) for node, d, _ in mine))
+    return DimReport(dim, given, beside, sizes, tuple(_demand_report(context, node, d) for node, d, _ in on_dim))
 
 
 def _alone(context: Context, dim: type[Dim], demand: Divisible | Bound) -> Constraint | None:

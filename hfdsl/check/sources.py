@@ -50,7 +50,7 @@ def _places(file: str) -> _Places:
 
 
 def span_of(file: str, node: ast.expr | ast.arg | ast.keyword) -> Span:
-    """Where an expression, a parameter or an argument stands."""
+    """The span of an expression, a parameter or an argument."""
     return Span(file, node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
@@ -61,7 +61,7 @@ def argument_span(call: Span, signature: Signature | None, port: str) -> Span:
 
 
 def argument_name(call: Span, signature: Signature | None, port: str) -> str | None:
-    """What the argument that is wired to ``port`` is called: a variable's or an attribute's own name."""
+    """The name of the argument that is wired to ``port``: that of a variable or an attribute."""
     match _argument(call, signature, port):
         case ast.Name(name) | ast.Attribute(attr=name):
             return name
@@ -69,7 +69,7 @@ def argument_name(call: Span, signature: Signature | None, port: str) -> str | N
 
 
 def argument_record(call: Span, signature: Signature | None, port: str) -> str | None:
-    """What the record is called whose column is wired to ``port``: ``chosen`` in ``chosen.ids``."""
+    """The name of the record whose column is wired to ``port``: ``chosen`` in ``chosen.ids``."""
     match _argument(call, signature, port):
         case ast.Attribute(value=ast.Name(name) | ast.Attribute(attr=name)):
             return name
@@ -92,7 +92,7 @@ def call_at(span: Span) -> ast.Call | None:
 
 
 def source_text(span: Span) -> str | None:
-    """What is written at a span of one line."""
+    """The source text at a span of one line."""
     line = linecache.getline(span.file, span.line).encode() if span.line == span.end_line else b""
     return line[span.column : span.end_column].decode(errors="replace") or None  # the file may have changed
 
@@ -106,7 +106,7 @@ def tested_for_none(span: Span) -> str | None:
 
 
 def unpacks(span: Span) -> str | None:
-    """What a call or a dict literal unpacks with ``**`` at a span."""
+    """The first expression that a call or a dict literal unpacks with ``**`` at a span."""
     try:
         written = ast.parse((source_text(span) or "").strip(), mode="eval").body
     except SyntaxError:
@@ -128,29 +128,29 @@ def keyword_span(call: Span, name: str) -> Span:
     return replace(named[0], calls=call.calls) if named else call
 
 
-def index_in_loop(made: Span) -> tuple[str, Span] | None:
-    """The name of what is made at ``made``, and where a loop over it reads one fixed entry of it, ``parts[0]``.
+def index_in_loop(span: Span) -> tuple[str, Span] | None:
+    """The name to which the value at ``span`` is assigned, and the span where a loop over it reads ``name[0]``.
 
     None where the name is assigned twice, or where no such loop can be found.
     """
-    tree = _places(made.file).tree
+    tree = _places(span.file).tree
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)] if tree is not None else []
     pairs = [pair for node in assigned for target in node.targets for pair in _assigned(target, node.value)]
-    names = [target.id for target, value in pairs if isinstance(target, ast.Name) and _is_at(value, made)]
+    names = [target.id for target, value in pairs if isinstance(target, ast.Name) and _is_at(value, span)]
     if len(names) != 1 or tree is None:
         return None
     [name] = names
     for function in (node for node in ast.walk(tree) if isinstance(node, Function)):
-        if function.lineno <= made.line <= (function.end_lineno or 0):
+        if function.lineno <= span.line <= (function.end_lineno or 0):
             stores = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name and _is_stored(n)]
             entries = [entry for loop in ast.walk(function) for entry in _fixed_entries(loop, name)]
             if len(stores) == 1 and entries:
-                return name, span_of(made.file, entries[0])
+                return name, span_of(span.file, entries[0])
     return None
 
 
 def _assigned(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """What is assigned to what: ``a, b = x, y`` are two assignments."""
+    """Pairs of target and value: ``a, b = x, y`` are two assignments."""
     match target, value:
         case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
             return list(zip(targets, values, strict=True))
@@ -167,7 +167,7 @@ def _is_stored(name: ast.Name) -> bool:
 
 
 def _fixed_entries(loop: ast.AST, name: str) -> list[ast.Subscript]:
-    """Where a loop over the entries of a name reads one of them by a number."""
+    """The subscripts by which a loop over the entries of a name reads a fixed entry."""
     match loop:
         case ast.For(iter=iterated, body=body):
             parts: list[ast.AST] = [*body]

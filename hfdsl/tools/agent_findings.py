@@ -96,9 +96,11 @@ def unusable(failure: str) -> Finding:
 
 def _is_users(span: Span) -> bool:
     """Whether a place is in a file that is neither Python's, nor installed, nor hfdsl's own."""
-    own = os.path.dirname(os.__file__), str(Path(__file__).parents[1])  # noqa: PTH120
+    excluded = os.path.dirname(os.__file__), str(Path(__file__).parents[1])  # noqa: PTH120
     installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(span.file).parts)
-    return not installed and Path(span.file).is_file() and all(relative(span.file, folder) is None for folder in own)
+    return (
+        not installed and Path(span.file).is_file() and all(relative(span.file, folder) is None for folder in excluded)
+    )
 
 
 def characters(span: Span) -> tuple[int, int]:

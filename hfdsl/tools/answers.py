@@ -1,4 +1,4 @@
-"""What the MCP server answers: ``check``, ``explain``, ``requires``, ``plan`` and ``draw``, each from its question.
+"""The tools of the MCP server: ``check``, ``explain``, ``requires``, ``plan`` and ``draw``, each of one question.
 
 Every call has a process of its own, ``python -m hfdsl.tools.answers``, which reads ``{"tool": ..., "question": ...}``
 and writes an ``AgentReply``. So an edited file is read again, and whatever a program does when it is imported (print,
@@ -36,7 +36,7 @@ SizeValues: TypeAlias = dict[str, str | int | float | bool]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Which program, and with which sizes."""
+    """The program of a question, and its sizes."""
 
     target: str
     """path/to/file.py, path/to/file.py:attribute, package.module:attribute, or the TOML file of a run."""
@@ -74,7 +74,7 @@ class CheckedProgram:
 
 @dataclass(frozen=True, slots=True)
 class CodeQuestion:
-    """Which code."""
+    """The code to explain."""
 
     code: str = ""
     """Such as HF310; empty for the list of all codes."""
@@ -85,7 +85,7 @@ class CodeQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentAnswer:
-    """What every tool answers."""
+    """The fields of every answer."""
 
     ok: bool
     """Whether there is no error among the findings."""
@@ -97,7 +97,7 @@ class CheckAnswer(AgentAnswer):
     """All findings of a check."""
 
     left_out: tuple[str, ...] = ()
-    """What the check did not look at, in words."""
+    """The omissions of the check, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class ExplainAnswer(AgentAnswer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiresAnswer(AgentAnswer):
-    """Which sizes work."""
+    """The demands on every dim, and the sizes that satisfy them."""
 
     demands: dict[str, Any] | None = None
     """As hfdsl requires --format json: of each dim which sizes are possible, and every demand with its line."""
@@ -118,7 +118,7 @@ class RequiresAnswer(AgentAnswer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAnswer(AgentAnswer):
-    """Where everything runs, and what moves."""
+    """The places of all calls, and the transfers between them."""
 
     plan: dict[str, Any] | None = None
     """As hfdsl plan --format json: processes, steps, edges with columns and bytes, peak memory; none with an error."""
@@ -154,7 +154,7 @@ def check(question: CheckedProgram) -> AgentReply:
     A Python target is executed as an import does, from its first line to its last, and a TOML file imports the modules
     that it names; there is no sandbox. Bodies of roles do not run. Configurations of other libraries are only parsed.
     """
-    asked = Question(
+    request = Question(
         targets=[question.target],
         sizes=_texts(question.sizes),
         discover=False,
@@ -162,7 +162,7 @@ def check(question: CheckedProgram) -> AgentReply:
         library=question.library,
         arguments=question.arguments,
     )
-    results = list(outcomes(asked))
+    results = list(outcomes(request))
     for failure in (outcome.failure for outcome in results if outcome.report is None):
         raise UsageError(failure)
     reports = [outcome.report for outcome in results if outcome.report is not None]
@@ -281,16 +281,16 @@ def _listed(reports: Sequence[Report]) -> tuple[AgentFinding, ...]:
 
 
 def _texts(sizes: SizeValues) -> list[str]:
-    """SizeValues as the command line has them."""
+    """Sizes as texts of the command line."""
     return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in sizes.items()]
 
 
 def main() -> None:
-    """AgentAnswer the question on stdin."""
-    asked = json.loads(sys.stdin.read())
-    tool = TOOLS[asked["tool"]]
+    """Answer the question on stdin."""
+    request = json.loads(sys.stdin.read())
+    tool = TOOLS[request["tool"]]
     with output.own_stdout(for_good=True):
-        output.say(reply(tool, tool.asks(**asked["question"])).as_json())
+        output.say(reply(tool, tool.asks(**request["question"])).as_json())
 
 
 if __name__ == "__main__":

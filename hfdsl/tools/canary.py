@@ -20,7 +20,7 @@ TIMEOUT = 300.0  # seconds; the first run of mypy reads all of torch's types
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What one checker saw: how many seeded faults, which it missed, and which good lines it refused."""
+    """The result of one checker: the number of seeded faults, the missed ones, and the good lines that it refused."""
 
     seeded: int
     missed: tuple[str, ...]
@@ -55,21 +55,21 @@ def faults(source: str, *, torch: bool) -> dict[int, str]:
 def sighting(source: str, seen: Mapping[int, str], *, torch: bool) -> Sighting:
     """Compare the errors of a checker, by line, with the seeded faults."""
     seeded, marked = faults(source, torch=torch), faults(source, torch=True)
-    missed = tuple(f"line {line} ({what})" for line, what in seeded.items() if line not in seen)
-    stray = tuple(f"line {line} ({what})" for line, what in seen.items() if line not in marked)
+    missed = tuple(f"line {line} ({fault})" for line, fault in seeded.items() if line not in seen)
+    stray = tuple(f"line {line} ({fault})" for line, fault in seen.items() if line not in marked)
     return Sighting(len(seeded), missed, stray)
 
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """How to run a type checker, and how to read its output."""
+    """A type checker: the command that runs it, and the parser of its output."""
 
     name: str
     options: tuple[str, ...]
     read: Callable[[str], dict[int, str]]
 
     def command(self) -> list[str] | None:
-        """How to start it; None where it is not installed."""
+        """The command line; None where the checker is not installed."""
         if importlib.util.find_spec(self.name) is not None:
             return [sys.executable, "-m", self.name, *self.options, FILE]
         program = shutil.which(self.name)
@@ -95,8 +95,8 @@ class Checker:
         except ValueError:
             seen = {}
         if not seen and done.returncode not in (0, 1):
-            said = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
-            raise RuntimeError(f"exit code {done.returncode}: {said[-1]}")
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
+            raise RuntimeError(f"exit code {done.returncode}: {lines[-1]}")
         return sighting(source, seen, torch=importlib.util.find_spec("torch") is not None)
 
 

@@ -37,7 +37,7 @@ class TargetOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be checked: with ``discover`` every program of every file, and of every file of a folder."""
+    """The request of a check: with ``discover`` every program of every file, and of every file of a folder."""
 
     targets: Sequence[str]
     sizes: Sequence[str]
@@ -51,7 +51,7 @@ class Question:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Question:
-        """What the command line asks."""
+        """Read the question from the command line."""
         return cls(
             targets=arguments.target,
             sizes=arguments.set,

@@ -1,4 +1,4 @@
-"""What a command works on: a dataflow with its deployment and sizes, and what runs beside it."""
+"""The target of a command: a dataflow with its deployment and sizes, and the dataflows beside it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONLY_SHOWN = ("plan", "draw", "simulate", "diff")
 
 @dataclass(frozen=True, slots=True)
 class CommandTarget:
-    """What a command works on. Without an experiment there is a dataflow whose types alone can be checked.
+    """The target of a command. Without an experiment it is a dataflow of which only the types can be checked.
 
     ``beside`` has the other dataflows that run on the same workers; they are checked too. With ``loaded`` a TOML file
     configures them all. A step of a run with ``rounds`` is several steps of this dataflow and then one of another.

@@ -22,7 +22,7 @@ MAX_SHOWN = 160
 
 @dataclass(frozen=True, slots=True)
 class ProgramDifference:
-    """What one program says of an aspect of a subject, and what the other does; None where that does not have it.
+    """A difference of two programs in one aspect of a subject: both texts, None where a program lacks the aspect.
 
     Without an aspect, the subject as a whole is in one of them alone, or has no other aspects.
     """
@@ -34,19 +34,19 @@ class ProgramDifference:
 
     @property
     def swapped(self) -> ProgramDifference:
-        """The same difference seen from the other program."""
+        """The difference in the other direction."""
         return replace(self, before=self.after, after=self.before)
 
     def __str__(self) -> str:
-        what = f"{self.subject}: {self.aspect} " if self.aspect else f"{self.subject}: "
+        subject = f"{self.subject}: {self.aspect} " if self.aspect else f"{self.subject}: "
         if self.before is not None and self.after is not None:
-            return f"{what}{_short(self.before)} -> {_short(self.after)}"
+            return f"{subject}{_short(self.before)} -> {_short(self.after)}"
         side, text = ("A", self.before) if self.after is None else ("B", self.after)
-        return f"{what}only in {side}{f', {_short(text)}' if text else ''}"
+        return f"{subject}only in {side}{f', {_short(text)}' if text else ''}"
 
 
 def differences(first: Facts, second: Facts) -> tuple[ProgramDifference, ...]:
-    r"""What differs, in the order of the programs.
+    r"""List the differences of two programs, in the order of the programs.
 
     Deployments and plans are compared where both programs have one; otherwise that is one difference.
 
@@ -57,14 +57,14 @@ def differences(first: Facts, second: Facts) -> tuple[ProgramDifference, ...]:
     role critic: only in A
     deployment: only in B
     """
-    found: list[ProgramDifference] = []
+    listed: list[ProgramDifference] = []
     for part in PARTS:
         if part in first.parts and part in second.parts:
-            found += _compared((first.parts[part], second.parts[part]), (first.summaries, second.summaries))
+            listed += _compared((first.parts[part], second.parts[part]), (first.summaries, second.summaries))
         elif part in first.parts or part in second.parts:
             before, after = ("" if part in facts.parts else None for facts in (first, second))
-            return (*found, ProgramDifference(part, "", before, after))  # without it there is nothing behind it
-    return tuple(found)
+            return (*listed, ProgramDifference(part, "", before, after))  # without it there is nothing behind it
+    return tuple(listed)
 
 
 def _compared(sides: Sequence[Sequence[Fact]], summaries: Sequence[Mapping[str, str]]) -> Iterator[ProgramDifference]:
@@ -73,7 +73,7 @@ def _compared(sides: Sequence[Sequence[Fact]], summaries: Sequence[Mapping[str, 
     aspects: dict[str, list[str]] = {}
 
     def place(key: tuple[str, str]) -> tuple[int, tuple[str, str]]:
-        """Where a fact stands in either program: the same for both orders of the two."""
+        """A sort key for facts, independent of the order of the two programs."""
         return min(known[key] for known in places if key in known), key
 
     for subject, aspect in sorted({*texts[0], *texts[1]}, key=place):
@@ -94,7 +94,7 @@ def _compared(sides: Sequence[Sequence[Fact]], summaries: Sequence[Mapping[str, 
 # -- for people
 
 
-def in_words(found: Sequence[ProgramDifference]) -> Iterator[str]:
+def in_words(differences: Sequence[ProgramDifference]) -> Iterator[str]:
     """A line for each difference; one for columns, and for calls of one method, that differ alike.
 
     >>> calls = ["call actor.update", "call actor.update #2"]
@@ -103,15 +103,15 @@ def in_words(found: Sequence[ProgramDifference]) -> Iterator[str]:
     >>> list(in_words([ProgramDifference("call actor.update #2", "argument lr", "1.0", "2.0")]))
     ['call actor.update #2: argument lr 1.0 -> 2.0']
     """
-    merged = [_of_columns(alike) for alike in _grouped(found, _but_column)]
+    merged = [_of_columns(alike) for alike in _grouped(differences, _but_column)]
     return (str(_of_calls(alike)) for alike in _grouped(merged, _but_number))
 
 
 def _grouped(
-    found: Iterable[ProgramDifference], key: Callable[[ProgramDifference], object]
+    differences: Iterable[ProgramDifference], key: Callable[[ProgramDifference], object]
 ) -> list[list[ProgramDifference]]:
     groups: dict[object, list[ProgramDifference]] = {}
-    for difference in found:
+    for difference in differences:
         groups.setdefault(key(difference), []).append(difference)
     return list(groups.values())
 

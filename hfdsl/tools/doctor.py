@@ -157,8 +157,8 @@ def _ask(command: list[str], timeout: float) -> tuple[bool, str]:
         return False, f"no answer within {timeout:g} s"
     except OSError as error:
         return False, str(error)
-    said = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).strip()
-    return done.returncode == 0, said.splitlines()[-1] if said and done.returncode else said
+    output = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).strip()
+    return done.returncode == 0, output.splitlines()[-1] if output and done.returncode else output
 
 
 def _gpus() -> Iterator[DoctorRow]:
@@ -166,11 +166,11 @@ def _gpus() -> Iterator[DoctorRow]:
     yield driver
     if importlib.util.find_spec("torch") is None:
         return
-    works, said = _ask([sys.executable, "-c", GPUS], 120)
+    works, output = _ask([sys.executable, "-c", GPUS], 120)
     if not works:
-        yield DoctorRow("torch GPUs", "broken", said)
+        yield DoctorRow("torch GPUs", "broken", output)
         return
-    torch_cuda = json.loads(said.splitlines()[-1])
+    torch_cuda = json.loads(output.splitlines()[-1])
     devices = torch_cuda["devices"]
     if devices:
         names = [f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices)]
@@ -186,10 +186,10 @@ def _driver() -> DoctorRow:
     program = shutil.which("nvidia-smi")
     if program is None:
         return DoctorRow("NVIDIA driver", "absent", "no nvidia-smi")
-    works, said = _ask([program, "--query-gpu=name,driver_version", "--format=csv,noheader"], 30)
+    works, output = _ask([program, "--query-gpu=name,driver_version", "--format=csv,noheader"], 30)
     if not works:
-        return DoctorRow("NVIDIA driver", "broken", said)
-    lines = said.splitlines()
+        return DoctorRow("NVIDIA driver", "broken", output)
+    lines = output.splitlines()
     if not lines:
         return DoctorRow("NVIDIA driver", "absent", "nvidia-smi lists no GPU")
     return DoctorRow("NVIDIA driver", "ok", f"{len(lines)} GPU{'s' if len(lines) > 1 else ''}: {lines[0]}")
@@ -198,6 +198,6 @@ def _driver() -> DoctorRow:
 def _ray(*, start: bool) -> Iterator[DoctorRow]:
     if importlib.util.find_spec("ray") is None:
         return
-    works, said = _ask([sys.executable, "-c", RAY if start else "import ray"], 180)
+    works, output = _ask([sys.executable, "-c", RAY if start else "import ray"], 180)
     done = "a local cluster starts, runs a task and stops" if start else "can be imported; --ray starts a local cluster"
-    yield DoctorRow("ray start" if start else "ray import", "ok" if works else "broken", done if works else said)
+    yield DoctorRow("ray start" if start else "ray import", "ok" if works else "broken", done if works else output)

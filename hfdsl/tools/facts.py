@@ -1,4 +1,4 @@
-"""What a program is, as plain facts: what ``hfdsl diff`` compares.
+"""Plain facts about a program, which ``hfdsl diff`` compares.
 
 A fact is a text under a subject and an aspect: of the subject ``role actor`` the aspect ``mesh`` is ``Mesh(dp=4)``.
 Calls have their names and numbers, ``actor.update``, ``actor.update #2``; what they read is followed back through
@@ -150,18 +150,18 @@ class _Described:
     # -- the deployment
 
     def of_places(self, target: CommandTarget, experiment: Experiment) -> None:
-        """Where its roles are, its pools, and the sizes of its dims."""
+        """Add the placements of roles, the pools, and the sizes of dims."""
         for name, placement in experiment.deployment.placements.items():
             subject = f"role {name}"
             self.summaries[subject] = f"{placement.role.__name__} on {placement.pool} {placement.mesh}"
             for aspect, value in _place(placement):
                 self.add(subject, aspect, value)
         for pool in experiment.deployment.pools:
-            subject, whole = f"pool {pool.name}", pool.part_of
+            subject, parent = f"pool {pool.name}", pool.part_of
             self.summaries[subject] = str(pool)
             self.add(subject, "processes", f"{list(pool.processes)} {'GPUs' if pool.use_gpu else 'CPU processes'}")
-            if whole is not None:
-                self.add(subject, "part of", f"{whole[0].name} from slot {whole[1]}")
+            if parent is not None:
+                self.add(subject, "part of", f"{parent[0].name} from slot {parent[1]}")
             if pool.parts:
                 self.add(subject, "merged from", ", ".join(part.name for part in pool.parts))
         for part in (target, *target.beside):
@@ -172,13 +172,13 @@ class _Described:
             self.add("cluster", "nodes", stable(target.cluster))
 
     def of_findings(self, findings: Iterable[Finding]) -> None:
-        """What its check finds."""
+        """Add the findings of the check."""
         for finding in findings:
             self.add(f"{finding.severity.value} {finding.code}", finding.message, "found")
             self.summaries.setdefault(f"{finding.severity.value} {finding.code}", finding.message)
 
     def of_plan(self, plan: CompiledPlan, part: str) -> None:
-        """What moves: for each edge, and in all between processes; and what the fullest process of a group holds."""
+        """Add the transfers of each edge and in total, and the peak memory of each process group."""
         names, moved = call_names(plan.graph), 0
         for edge in plan.edges:
             subject = f"{part}edge {names[edge.source]} -> {names[edge.target]}"
@@ -239,7 +239,7 @@ def call_names(graph: Graph) -> dict[int, str]:
 
 
 def expression(graph: Graph, names: Mapping[int, str], operand: Operand, column: str) -> str:
-    """Where a column is from: ``actor.generate``, or with the operations on the way, ``repeat(prompts, times=4)``.
+    """The origin of a column: ``actor.generate``, or with the operations on the way, ``repeat(prompts, times=4)``.
 
     A column that has another name there is named.
     """
@@ -248,7 +248,7 @@ def expression(graph: Graph, names: Mapping[int, str], operand: Operand, column:
 
 
 def _origin(graph: Graph, names: Mapping[int, str], operand: Operand, column: str) -> tuple[str, str]:
-    """The same as an expression of values, and the column of the one that is stored."""
+    """The origin as an expression of values, and the column of the stored value."""
     if not isinstance(operand, Ref):
         return (stable(operand.value) if isinstance(operand, Constant) else "?"), NO_COLUMN
     node, column = graph.nodes[operand.node], operand.column or column

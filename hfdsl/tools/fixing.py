@@ -62,7 +62,7 @@ def fix(arguments: argparse.Namespace) -> int:
 
 
 def overrides(outcomes: Sequence[TargetOutcome], library: str) -> list[str]:
-    """What to append to the command for findings about settings that no file has: the first of each that was tried."""
+    """The arguments that fix findings about settings that no file has: for each, the first change that was tried."""
     from hfdsl.interop.reporting import override  # late: hfdsl's own targets need none of it
 
     pairs = [override(finding) for outcome in outcomes for finding in outcome.findings]
@@ -72,7 +72,7 @@ def overrides(outcomes: Sequence[TargetOutcome], library: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What is checked, and the texts, by the real paths of their files, that differ from the files."""
+    """A checked target with overlays: the texts that differ from their files, by the real paths of these."""
 
     question: Question
     texts: Mapping[str, str]
@@ -98,8 +98,8 @@ class Session:
         try:
             return [_outcome(fields) for fields in json.loads(done.stdout)]
         except ValueError:
-            said = done.stderr.strip() or "nothing"
-            raise UsageError(f"the check ended with exit code {done.returncode} and said\n\n{said}") from None
+            message = done.stderr.strip() or "nothing"
+            raise UsageError(f"the check ended with exit code {done.returncode} and said\n\n{message}") from None
 
     def text(self, file: str) -> str:
         """A file as it would be."""
@@ -181,11 +181,13 @@ def _works(batch: Sequence[Repair], before: Sequence[TargetOutcome], after: Sequ
     failures = [[o.failure for o in outcomes if o.failure] for outcomes in (before, after)]
     expected = keys(before) - Counter(key for key, _ in batch)
     edits = list(dict.fromkeys(edit for _, repair in batch for edit in repair.edits))
-    found = keys(after, edits)
-    known = {key[0] for key in found.keys() & keys(before).keys()}
+    remaining = keys(after, edits)
+    known = {key[0] for key in remaining.keys() & keys(before).keys()}
     # A configuration that cannot be read has findings of that alone. If all have gone, the others were hidden by them.
     unread = {outcome.target for outcome in before if outcome.raised and outcome.target.endswith(".toml")} - known
-    return failures[0] == failures[1] and Counter({k: n for k, n in found.items() if k[0] not in unread}) <= expected
+    return (
+        failures[0] == failures[1] and Counter({k: n for k, n in remaining.items() if k[0] not in unread}) <= expected
+    )
 
 
 def write(file: Path, text: str) -> None:

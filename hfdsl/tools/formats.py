@@ -66,7 +66,7 @@ ANNOTATIONS = {"warning": "warning", "note": "notice"}
 
 
 def omissions(reports: Sequence[Report]) -> Iterator[tuple[str, str]]:
-    """What checks left out: unchecked sizes, which may hide a mistake, are a warning."""
+    """The omissions of checks: unchecked sizes, which may hide a mistake, are a warning."""
     for report in reports:
         if report.coverage.omissions:
             level = "note" if report.coverage.all_sizes else "warning"
@@ -193,7 +193,7 @@ def _text(finding: Finding) -> str:
 
 
 def _data(text: str) -> str:
-    r"""What follows the last ``::`` of a workflow command.
+    r"""Escape the message of a workflow command, the part after the last ``::``.
 
     >>> _data("50 % 8 = 2\nsee")
     '50 %25 8 = 2%0Asee'

@@ -163,11 +163,11 @@ def _import(action: Callable[[], ModuleType], place: str) -> ModuleType:
 
 
 EXTRAS = {"torch": "ray", "ray": "ray", "transformers": "rl", "safetensors": "rl", "peft": "lora", "networkx": "graph"}
-"""What a program of hfdsl usually imports, and the extra that installs it."""
+"""Packages that programs usually import, and the extras that install them."""
 
 
 def _missing(error: Exception) -> str:
-    """Which extra installs the package that an import does not find."""
+    """The end of a message about a missing package, with the extra that installs it; else empty."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     return f": {package} is not installed; pip install 'hfdsl[{EXTRAS[package]}]'" if package in EXTRAS else ""
 
@@ -200,16 +200,16 @@ def attribute_of(module: ModuleType, attribute: str, place: str) -> tuple[str, A
 def only_target(module: ModuleType, place: str) -> tuple[str, Any]:
     """The one target of a module."""
     targets = list(candidates(module))
-    kept = [pair for pair in targets if isinstance(pair[1], Experiment)] or [
+    preferred = [pair for pair in targets if isinstance(pair[1], Experiment)] or [
         p for p in targets if inspect.isroutine(p[1])
     ]
-    kept = kept or targets
-    if len(kept) == 1:
-        return kept[0]
+    preferred = preferred or targets
+    if len(preferred) == 1:
+        return preferred[0]
     if not targets:
         raise UsageError(f"'{place}' has neither an hf.Experiment nor a function under @hf.dataflow")
-    listed = "".join(f"\n  {place}:{name}" for name, _ in kept)
-    raise UsageError(f"'{place}' has {len(kept)} targets; choose one:{listed}")
+    listed = "".join(f"\n  {place}:{name}" for name, _ in preferred)
+    raise UsageError(f"'{place}' has {len(preferred)} targets; choose one:{listed}")
 
 
 def candidates(module: ModuleType) -> Iterator[tuple[str, Any]]:

@@ -22,8 +22,8 @@ def reports(path: str, library: str, arguments: str = "", environment: Sequence[
         UsageError: for a library that hfdsl does not read, and for a variable that is no ``NAME=VALUE``.
         ReadError: HF970 where the configuration cannot be read.
     """
-    found, inputs = asked(path, library, arguments, environment)
-    yield from check(found, inputs)
+    settings, inputs = asked(path, library, arguments, environment)
+    yield from check(settings, inputs)
 
 
 def show_pages(path: str, library: str, arguments: str, environment: Sequence[str], *, as_json: bool) -> int:

@@ -167,9 +167,9 @@ class _Layout:
         fixed = [text_width(box.title, TITLE, bold=True) + text_width(_stage(box), BODY) + PAD for box in boxes]
         fixed += [text_width(text, BODY) for box in boxes for text in box.lines]
         fixed += [text_width(text, BODY) for link in links for text in (*link.columns, _note(link))]
-        asked = [text_width(text, BODY) for text in (*lane.lines, *map(_whole_label, links))]
+        wanted_widths = [text_width(text, BODY) for text in (*lane.lines, *map(_whole_label, links))]
         share = (PAGE - 2 * MARGIN) / len(self.lanes) - 8 * TRACK - 2 * PAD
-        return max(*fixed, min(max(asked), WIDE, share), NARROW)
+        return max(*fixed, min(max(wanted_widths), WIDE, share), NARROW)
 
     # -- heights
 

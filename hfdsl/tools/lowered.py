@@ -37,7 +37,7 @@ class LoweredRun:
     lowered: Lowered
 
     def target(self, arguments: argparse.Namespace) -> CommandTarget:
-        """What commands work on; errors as for ``interop.lowered_runs.load``."""
+        """The target of commands; errors as for ``interop.lowered_runs.load``."""
         finder = Finder()
         loaded = load(self.lowered, arguments.set, finder)
         file = getattr(arguments, "cluster", None)  # draw has none
@@ -131,7 +131,7 @@ def _has_place(finding: Finding) -> bool:
 
 
 def _not_lowered(run: LoweredRun) -> str:
-    """What has no counterpart, by the reason, and what the user has to set."""
+    """Describe the settings without a counterpart, by reason, and the fields that the user must set."""
     lines = list[str]()
     for why, settings in run.lowered.reasons().items():
         lines += wrap(f"not lowered: {why}: {', '.join(map(str, settings))}", WIDTH, subsequent_indent="  ",

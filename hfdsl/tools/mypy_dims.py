@@ -41,7 +41,7 @@ def _dim(fullname: str) -> Atom:
 
 @cache
 def variable(name: str, _id: TypeVarId) -> TypeVar:
-    """What stands for a type variable of the user's in a normal form."""
+    """The atom of a user's type variable in normal forms."""
     return TypeVar(name)  # pyright: ignore[reportGeneralTypeIssues]  # named by the user
 
 

@@ -222,11 +222,11 @@ def call(context: SigContext, method: str, named: Named) -> CallableType:
         return signature
     free = {variable(v.name, v.id): v.id for v in signature.variables if isinstance(v, TypeVarType)}
     matched = _RoleCall(_called(context), context.api, free)
-    what = "column" if signature.is_type_obj() and _is(RECORD, signature.ret_type) else "port"
+    kind = "column" if signature.is_type_obj() and _is(RECORD, signature.ret_type) else "port"
     formals = list(signature.arg_types)
     for i, arguments in enumerate(context.args):
         if ours[i] and len(arguments) == 1 and not signature.arg_kinds[i].is_star():
-            port = f"{what} '{signature.arg_names[i]}'"
+            port = f"{kind} '{signature.arg_names[i]}'"
             formals[i] = matched.match(port, formals[i], context.api.get_expression_type(arguments[0]), arguments[0])
     if not free:
         return signature.copy_modified(arg_types=formals)
@@ -317,5 +317,5 @@ class HfdslPlugin(Plugin):
 
 
 def plugin(version: str) -> type[Plugin]:
-    """What mypy asks a plugin for."""
+    """The entry point that mypy calls."""
     return HfdslPlugin

@@ -1,4 +1,4 @@
-"""What commands write, for people and for machines."""
+"""The output of commands, for people and for machines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STDOUT: ContextVar[TextIO | None] = ContextVar("hfdsl_stdout", default=None)
 
 
 def stdout() -> TextIO:
-    """Where the output of a command goes, whatever the program does to ``sys.stdout``."""
+    """The stream of a command's output, whatever the program does to ``sys.stdout``."""
     return _STDOUT.get() or sys.stdout
 
 
@@ -41,17 +41,17 @@ def own_stdout(*, for_good: bool = False) -> Iterator[None]:
     original = sys.stdout
     original.flush()
     try:
-        kept = os.dup(1)
+        saved_stdout = os.dup(1)
         os.dup2(2, 1)
     except OSError:  # one of them is closed
-        kept = None
+        saved_stdout = None
     try:
-        on_descriptor = kept is not None and original.fileno() == 1
+        on_descriptor = saved_stdout is not None and original.fileno() == 1
     except (OSError, ValueError):  # a stream of another kind, such as that of a test
         on_descriptor = False
     stream = original
-    if kept is not None and on_descriptor:
-        stream = os.fdopen(os.dup(kept), "w", encoding=original.encoding, errors=original.errors)
+    if saved_stdout is not None and on_descriptor:
+        stream = os.fdopen(os.dup(saved_stdout), "w", encoding=original.encoding, errors=original.errors)
     token, sys.stdout = _STDOUT.set(stream), sys.stderr
     try:
         yield
@@ -61,9 +61,9 @@ def own_stdout(*, for_good: bool = False) -> Iterator[None]:
         if not for_good:
             _STDOUT.reset(token)
             sys.stdout = original
-            if kept is not None:
-                os.dup2(kept, 1)
-                os.close(kept)
+            if saved_stdout is not None:
+                os.dup2(saved_stdout, 1)
+                os.close(saved_stdout)
 
 
 def say(*parts: object, sep: str = " ", file: TextIO | None = None) -> None:

@@ -23,7 +23,7 @@ from hfdsl.check.repair.trials import thorough
 from hfdsl.tools.checking import Question, TargetOutcome, outcomes
 
 _STANDING_IN = ExitStack()
-"""What lasts as long as this process, which checks and ends."""
+"""Overlays that last as long as this process, which checks once and ends."""
 
 
 def main() -> None:

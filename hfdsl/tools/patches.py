@@ -39,7 +39,7 @@ def editable(file: str) -> bool:
 
 
 def diff(file: str, text: str) -> str:
-    """What is changed in a file."""
+    """The unified diff between a file and its new text."""
     name = Path(os.path.relpath(os.path.realpath(file), os.path.realpath(Path.cwd()))).as_posix()
     old = Path(file).read_bytes().decode()
     lines = difflib.unified_diff(_lines(old), _lines(text), f"a/{name}", f"b/{name}", n=2)

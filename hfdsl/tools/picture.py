@@ -40,7 +40,7 @@ class Line(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """Where a line branches."""
+    """A branching point of a line."""
 
     at: Point
     color: str
@@ -58,7 +58,7 @@ def svg(sheet: Sheet) -> str:
 
 
 def shapes(sheet: Sheet) -> Iterator[Shape]:
-    """What a sheet is drawn of, from below to above."""
+    """The elements of a sheet, from bottom to top."""
     yield Panel(Rectangle(0, 0, sheet.width, sheet.height), 8, PAPER, "none")
     for number, (lane, area) in enumerate(sheet.lanes):
         yield Panel(area, 10, DRIVER_LANE if lane.key == DRIVER else LANES[number % len(LANES)], "#cbd5e1")
@@ -82,7 +82,7 @@ def shapes(sheet: Sheet) -> Iterator[Shape]:
 
 
 def _branches(wires: list[Wire]) -> set[Point]:
-    """Where a line of these leaves another one in its middle."""
+    """The points where one of these lines leaves another one in its middle."""
     corners = {corner for wire in wires for corner in wire.corners[1:-1]}
     pieces = [piece for wire in wires for piece in pairwise(wire.corners)]
     return {corner for corner in corners if any(_within(corner, *piece) for piece in pieces)}

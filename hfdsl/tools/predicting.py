@@ -36,7 +36,7 @@ def show_prediction(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
 
 
 def _read(file: Path) -> tuple[Mapping[str, Duration], Timeline | None]:
-    """What nodes take, and the step of median length where the file is a trace."""
+    """The durations of nodes, and the step of median length where the file is a trace."""
     try:
         text = file.read_text(encoding="utf-8-sig")
         if file.suffix == ".toml":

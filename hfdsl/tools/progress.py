@@ -60,9 +60,9 @@ class ProgressBar:
         """Take a step into account, and draw the line."""
         if not self._ends or record.step > self._ends[-1][0]:
             self._ends.append((record.step, self.clock()))
-        kept = f"{line(record)}\n" if any(name.startswith("held_out/") for name in record.values) else ""
+        permanent = f"{line(record)}\n" if any(name.startswith("held_out/") for name in record.values) else ""
         width = shutil.get_terminal_size().columns - 1  # a full line would wrap
-        print(f"{CLEAR}{kept}{self.text(record)[:width]}", end="", file=self.stream, flush=True)
+        print(f"{CLEAR}{permanent}{self.text(record)[:width]}", end="", file=self.stream, flush=True)
         self._drawn = True
 
     def text(self, record: Record) -> str:
@@ -87,11 +87,11 @@ def in_words(seconds: float) -> str:
     >>> in_words(48.4), in_words(72), in_words(7500), in_words(200_000)
     ('48 s', '1 min 12 s', '2 h 5 min', '2 d 7 h')
     """
-    whole = round(seconds)
+    total = round(seconds)
     units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
     for i, (name, size) in enumerate(units):
-        if whole >= size and i < len(units) - 1:
+        if total >= size and i < len(units) - 1:
             smaller, part = units[i + 1]
-            rest = whole % size // part
-            return f"{whole // size} {name}" + (f" {rest} {smaller}" if rest else "")
-    return f"{whole} s"
+            rest = total % size // part
+            return f"{total // size} {name}" + (f" {rest} {smaller}" if rest else "")
+    return f"{total} s"

@@ -18,7 +18,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a dataflow demands of each dim, and beside these; not ``complete`` where mistakes hide some demands."""
+    """The demands of a dataflow, by dim and beyond dims; not ``complete`` where mistakes hide some."""
 
     dataflow: str
     dims: tuple[DimReport, ...]

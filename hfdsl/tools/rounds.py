@@ -25,15 +25,15 @@ class RoundsAndUpdate:
     loaded: Loaded
     sampling: Experiment
     updating: Experiment
-    asked: UpdateConfig
+    update_config: UpdateConfig
 
     def __str__(self) -> str:
         sampling, updating = (part.dataflow.body.__name__ for part in (self.sampling, self.updating))
-        asked = self.asked
-        short = "start over from the first" if asked.short == "repeat" else "end the run"
+        update = self.update_config
+        short = "start over from the first" if update.short == "repeat" else "end the run"
         return (
-            f"a step is rounds of '{sampling}', at most {asked.rounds}, until they keep {asked.rows} rows "
-            f"(fewer {short}), and then '{updating}' on the first {asked.rows} of these"
+            f"a step is rounds of '{sampling}', at most {update.rounds}, until they keep {update.rows} rows "
+            f"(fewer {short}), and then '{updating}' on the first {update.rows} of these"
         )
 
     def plans(self) -> tuple[CompiledPlan, CompiledPlan]:
@@ -45,18 +45,18 @@ class RoundsAndUpdate:
         """
         sampling, updating = compiled(self.sampling, self.loaded), compiled(self.updating, self.loaded, "update")
         with self.loaded.located():
-            check_rounds(sampling, updating, self.asked)
+            check_rounds(sampling, updating, self.update_config)
         return sampling, updating
 
     def as_dict(self) -> dict[str, object]:
-        """The same for machines."""
-        return {"rows": self.asked.rows, "most": self.asked.rounds, "short": self.asked.short}
+        """The rounds as JSON."""
+        return {"rows": self.update_config.rows, "most": self.update_config.rounds, "short": self.update_config.short}
 
     def scene(self, sampling: CompiledPlan, updating: CompiledPlan) -> Scene:
         """The update after a round, from what the rounds have kept."""
         first, then = scene(sampling), scene(updating)
-        kept = kept_by(sampling, updating)
-        source = next(key for key, ref in returned(sampling).items() if ref == kept)
+        kept_ref = kept_by(sampling, updating)
+        source = next(key for key, ref in returned(sampling).items() if ref == kept_ref)
         boxes = tuple(replace(box, key=f"u{box.key}", stage=first.stages + box.stage) for box in then.boxes)
         links = tuple(replace(link, source=f"u{link.source}", target=f"u{link.target}") for link in then.links)
         filled = Link(source, next(box.key for box in boxes if box.kind == "input"), (), *self._filled())
@@ -71,7 +71,7 @@ class RoundsAndUpdate:
         )
 
     def _filled(self) -> tuple[str, str]:
-        return f"{self.asked.rows} rows", f"of {self.asked.rounds} rounds at most"
+        return f"{self.update_config.rows} rows", f"of {self.update_config.rounds} rounds at most"
 
     def stepping(self, updating: CompiledPlan) -> Callable[[Running], Iterator[tuple[Taken, float]]]:
         """A function that runs steps of launched rounds, as ``hfdsl train`` does, and yields each with its seconds.
@@ -85,11 +85,11 @@ class RoundsAndUpdate:
         feed, start = prepare(self.loaded).feed, self.loaded.cursor()
 
         def steps(running: Running) -> Iterator[tuple[Taken, float]]:
-            filling, cursor = Rounds(feed, running, running.also(updating), self.asked), start
+            filling, cursor = Rounds(feed, running, running.also(updating), self.update_config), start
             for number in count():
                 begin = perf_counter()
-                taken = filling.step(cursor, number, lambda running: nullcontext())
-                cursor = taken.cursor
-                yield taken, perf_counter() - begin
+                step_taken = filling.step(cursor, number, lambda running: nullcontext())
+                cursor = step_taken.cursor
+                yield step_taken, perf_counter() - begin
 
         return steps

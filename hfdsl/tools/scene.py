@@ -1,4 +1,4 @@
-"""What a drawing of a plan shows: pools as lanes, calls as boxes in stages, values as links."""
+"""The scene of a plan's drawing: pools as lanes, calls as boxes in stages, values as links."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _together(links: list[Link]) -> Link:
 
 
 def returned(plan: Plan) -> dict[str, Ref]:
-    """What a plan returns, by the key of its box."""
+    """The results of a plan, by the keys of their boxes."""
     return {key: value for key, (_, value) in _results(plan).items()}
 
 
@@ -242,7 +242,7 @@ def _amount(count: int | None) -> str:
 
 
 def _returned(plan: Plan, value: Ref, key: str) -> Iterator[Link]:
-    """What the caller gets, by the nodes that made it."""
+    """The links from the nodes that produce a result to its box."""
     columns: dict[int, list[str]] = {}
     for column in columns_of(plan.node(value.node).result, value):
         for node, stored in origins(plan.graph, value.node, column):

@@ -73,7 +73,7 @@ def _largest(rows: Sequence[LagRow]) -> int:
 
 
 def _slowest(plan: CompiledPlan, seconds: Mapping[str, CallSeconds], lag: int) -> Throughput:
-    """What bounds the speed, from the median of what each call takes."""
+    """The bottleneck, computed from the median duration of each call."""
     medians = {
         label: median(drawn.seconds) if isinstance(drawn, RecordedSeconds) else drawn.median
         for label, drawn in seconds.items()
@@ -89,7 +89,7 @@ def _light(plan: CompiledPlan) -> set[str]:
 
 
 def _read(file: Path, plan: CompiledPlan) -> Mapping[str, CallSeconds]:
-    """How long calls take: those of a trace, or as a TOML file says."""
+    """The durations of calls: those of a trace, or the distributions of a TOML file."""
     try:
         text = file.read_text(encoding="utf-8-sig")
         if file.suffix != ".toml":
@@ -115,8 +115,8 @@ def _drawn(label: str, entry: Any) -> DrawnSeconds:
 
 
 def _lags(texts: Sequence[str], plan: CompiledPlan, by_groups: bool) -> list[int | None]:
-    own = {queue.lag or 0 for _, queue in plan.split.queues}
-    texts = texts or ([] if by_groups else [NO_LAG]) + [str(lag) for lag in sorted({0, 1, 2, 4, 8} | own)]
+    declared = {queue.lag or 0 for _, queue in plan.split.queues}
+    texts = texts or ([] if by_groups else [NO_LAG]) + [str(lag) for lag in sorted({0, 1, 2, 4, 8} | declared)]
     try:
         lags = [None if text == NO_LAG else int(text) for text in texts]
     except ValueError:
@@ -152,7 +152,7 @@ def _row(
 
 
 def _groups(plan: CompiledPlan) -> int:
-    """How many groups a batch of the first queue has."""
+    """The number of groups in a batch of the first queue."""
     node, queue = plan.split.queues[0]
     rows = row_table(plan, plan.dims).rows.get(node.id)
     if rows is None:

@@ -66,7 +66,7 @@ def run_steps(target: CommandTarget, arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a step returned, and the seconds that it and its nodes took."""
+    """The result of a step, and the seconds of the step and its nodes."""
 
     result: Any
     seconds: float
@@ -86,8 +86,8 @@ def _stepping(
         raise UsageError(f"--trace covers one dataflow, and {target.rounds}; trace one of them from Python")
     filled = target.rounds.stepping(plans[1])
     return lambda running: (
-        _Step(taken.values, seconds, taken.nodes)
-        for taken, seconds in itertools.islice(filled(running), arguments.steps)
+        _Step(step_taken.values, seconds, step_taken.nodes)
+        for step_taken, seconds in itertools.islice(filled(running), arguments.steps)
     )
 
 

@@ -40,7 +40,7 @@ class Finder:
         self.sources: list[TargetSource] = []
 
     def __call__(self, text: str) -> Any:
-        """What ``"file.py:name"`` or ``"package.module:name"`` names.
+        """Load the object that ``"file.py:name"`` or ``"package.module:name"`` names.
 
         Raises:
             ConfigError: HF901 where it is not there.
@@ -143,7 +143,7 @@ def train(arguments: argparse.Namespace) -> int:
 
 
 def _exit_code(ended: Ended, *, any_step: bool) -> int:
-    """How a run ended, in words where it was stopped or had no step left."""
+    """The exit code of an ended run; one that was stopped, or had no step left, is also described on stderr."""
     if ended.stopped:
         say(f"stopped after step {ended.step}; --resume continues it", file=sys.stderr)
         return INTERRUPTED
@@ -182,7 +182,7 @@ def _warnings_on_stderr(bar: ProgressBar | None) -> Iterator[None]:
 
 
 def _resume_hint(saved: Sequence[Path], error: BaseException) -> str:
-    """How to continue a run that ended; empty if its last checkpoint is what it cannot continue from."""
+    """Advise how to continue an ended run; empty if its last checkpoint is the cause of the error."""
     code, message = (error.code, error.message) if isinstance(error, HfError) else ("", "")
     if not saved or code in ("HF905", "HF914"):
         return ""
@@ -201,7 +201,7 @@ def _by_value(source: TargetSource, loaded: Loaded) -> None:
 
 
 def _environment(sources: Sequence[TargetSource]) -> dict[str, str]:
-    """Where workers find what the program imports beside itself."""
+    """The import paths that workers need for the program's own modules."""
     roots = dict.fromkeys([*(str(source.root) for source in sources), str(Path.cwd())])
     return {"PYTHONPATH": os.pathsep.join([*roots, *filter(None, [os.environ.get("PYTHONPATH")])])}
 

@@ -66,7 +66,7 @@ def works(context: Context, placements: Mapping[str, Placement[Any]]) -> bool:
 
 
 def _broken_calls(context: Context) -> int:
-    """How many demands of how many calls the sizes break."""
+    """Count the pairs of a call and a demand that it violates."""
     return len({(node.id, demand.why) for demand in context.refuted for node in demand.nodes})
 
 
@@ -84,5 +84,5 @@ def unmet(placement: Placement[Any]) -> dict[str, str]:
 
 
 def scope_of(placement: Placement[Any]) -> Scope:
-    """What the names in a requirement of a role's class mean where it is placed."""
+    """The scope of a requirement of a role's class, at its placement."""
     return Scope({}, placement, fields=config_fields(placement) or {})

@@ -125,7 +125,7 @@ def swap(first_place: Span, second_place: Span) -> tuple[Edit, Edit] | None:
 
 
 def spelling(file: str, name: str) -> str | None:
-    """How a module spells a name of hfdsl, by its imports at the top."""
+    """Spell a name of hfdsl as a module's imports have it."""
     for statement in _tree(file).body:
         if isinstance(statement, ast.ImportFrom) and statement.module == "hfdsl" and not statement.level:
             for alias in statement.names:
@@ -139,7 +139,7 @@ def spelling(file: str, name: str) -> str | None:
 
 
 def top_level_name(file: str, name: str) -> str | None:
-    """How a module spells a class that it defines or imports by its name."""
+    """Spell a class that a module defines or imports by its name."""
     for statement in _tree(file).body:
         match statement:
             case ast.ClassDef(name=defined) if defined == name:
@@ -205,7 +205,7 @@ def requirement(function: Span, text: str, old: str, new: str) -> Edit | None:
 
 
 def _variable(file: str, name: str) -> ast.expr | None:
-    """What a module assigns to a name, if nothing else in its file has that name."""
+    """The expression that a module assigns to a name, if its file binds that name only once."""
     tree = _tree(file)
     named = [
         node

@@ -173,9 +173,9 @@ def required(signature: Signature, text: str, scopes: Sequence[Scope]) -> Iterat
         if not all(_unknown(old, scope) for scope in scopes):
             continue
         for new in get_close_matches(old, [*scopes[0].sizes, *scopes[0].fields]):
-            meant = re.sub(rf"\b{old}\b", new, text)
+            corrected = re.sub(rf"\b{old}\b", new, text)
             edit = edits.requirement(signature.span, text, old, new)
-            if edit is not None and all(_proved(meant, scope) for scope in scopes):
+            if edit is not None and all(_proved(corrected, scope) for scope in scopes):
                 yield Fix(f"replace '{old}' by '{new}'", (edit,))
                 return
 

@@ -30,25 +30,25 @@ def with_nodes(change: Callable[[Node], Node], context: Context) -> Context:
     return context.with_program(replace(context.program, graph=graph, inference=infer(graph), body=None))
 
 
-def other_groups(context: Context, call: Node, signature: Signature, made: int) -> Iterator[Suggestion]:
+def other_groups(context: Context, call: Node, signature: Signature, repeats: int) -> Iterator[Suggestion]:
     """The groups that ``repeat`` made, where a caller chooses."""
     chosen = getattr(call.op, "signature", None)
     parameter = signature.group_parameter
-    if parameter is not None and isinstance(call.op, FunctionCall) and made > 1:
+    if parameter is not None and isinstance(call.op, FunctionCall) and repeats > 1:
 
         def regrouped(node: Node) -> Node:
             if node.span != call.span or not isinstance(node.op, FunctionCall) or node.op.signature is not chosen:
                 return node
-            arguments = tuple((dict(node.arguments) | {parameter: Constant(made)}).items())
-            return replace(node, op=replace(node.op, signature=in_groups(signature, made)), arguments=arguments)
+            arguments = tuple((dict(node.arguments) | {parameter: Constant(repeats)}).items())
+            return replace(node, op=replace(node.op, signature=in_groups(signature, repeats)), arguments=arguments)
 
-        yield Suggestion((Change(f"set {parameter} to {made}", partial(with_nodes, regrouped)),))
+        yield Suggestion((Change(f"set {parameter} to {repeats}", partial(with_nodes, regrouped)),))
 
 
-def repeated_as_often(made: int, group: int) -> Iterator[Suggestion]:
-    """As many repeats as a group has rows, where ``made`` are too few or too many."""
+def repeated_as_often(times: int, group: int) -> Iterator[Suggestion]:
+    """As many repeats as a group has rows, where ``times`` are too few or too many."""
 
     def repeated(node: Node) -> Node:
-        return replace(node, op=Repeat(group)) if isinstance(node.op, Repeat) and node.op.times == made else node
+        return replace(node, op=Repeat(group)) if isinstance(node.op, Repeat) and node.op.times == times else node
 
     yield Suggestion((Change(f"repeat {group} times", partial(with_nodes, repeated)),))

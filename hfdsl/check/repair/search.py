@@ -112,7 +112,7 @@ def _around(sizes: SizeSet, now: int, length: int) -> Iterator[int]:
 def _narrowed(
     dim: type[Dim], constraints: Iterable[Constraint], sizes: SizeSet | None = None
 ) -> tuple[SizeSet, list[Constraint]]:
-    """What the linear ones of these constraints leave of a dim, and the others."""
+    """Apply the linear constraints to a dim; return the remaining sizes and the other constraints."""
     left, others = sizes or SizeSet(), list[Constraint]()
     for constraint in constraints:
         narrowed = left.satisfying(dim, constraint)

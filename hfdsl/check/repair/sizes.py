@@ -25,12 +25,12 @@ MAX_PAIRS = 4  # pairs of dims that are searched for one finding
 
 
 def solvable_demands(context: Context) -> Iterator[Divisible | Bound]:
-    """What the program demands with its sizes, as far as it is arithmetic."""
+    """The arithmetic demands of the program, with its sizes."""
     return solvable(demand for demand, _ in context.verdicts)
 
 
 def constraints_on(context: Context, *dims: type[Dim]) -> dict[Constraint, Divisible | Bound]:
-    """What is demanded of these dims, as it is with the sizes of the others, and the first demand that says so."""
+    """The constraints on these dims, given the sizes of the others, each with the first demand that implies it."""
     others = {other: size for other, size in context.known_sizes.items() if other not in dims}
     demands: dict[Constraint, Divisible | Bound] = {}
     for demand in solvable_demands(context):
@@ -41,7 +41,7 @@ def constraints_on(context: Context, *dims: type[Dim]) -> dict[Constraint, Divis
 
 
 def refuted(context: Context) -> set[DemandKey]:
-    """What the sizes break that other sizes may repair."""
+    """The violated demands that other sizes may repair."""
     return {demand.key for demand in context.refuted}
 
 
@@ -156,7 +156,7 @@ class _Trial:
 
     @cached_property
     def before(self) -> list[set[DemandKey]]:
-        """What each combination breaks now."""
+        """The violated demands of each combination."""
         return [set(self._refuted(known)) for known in self.combinations]
 
     def works(self, *sizes: int) -> bool:
@@ -170,7 +170,7 @@ class _Trial:
         return True
 
     def _refuted(self, known: KnownSizes) -> Iterator[DemandKey]:
-        """What these sizes break of the demands that read the dims."""
+        """The demands on the dims that these sizes violate."""
         for demand in self.demands:
             if demand.resolved(known).verify(known) is Answer.REFUTED:
                 yield demand.key

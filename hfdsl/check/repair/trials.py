@@ -57,13 +57,13 @@ class Trials:
 
     @cached_property
     def visits(self) -> int:
-        """How many nodes and mistakes a trial visits."""
+        """The number of nodes and mistakes that a trial visits."""
         graph, wrong = self.context.program.graph, self.context.program.inference.mismatches
         return len(graph.nodes) + len(graph.misuses) + len(wrong) + 1
 
     @cached_property
     def cost(self) -> int:
-        """What a trial costs: all rules run on all combinations of sizes."""
+        """The cost of a trial, which runs all rules on all combinations of sizes."""
         return (self.visits + sum(demand.cost for demand in self.context.demands)) * len(self.context.combinations)
 
     @property

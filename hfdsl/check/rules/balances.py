@@ -34,7 +34,7 @@ def balance_columns_weigh_rows(context: Context) -> Iterator[Finding]:
 
 
 def _wrong(signature: Signature, name: str) -> tuple[str, tuple[str, ...]] | None:
-    """What is wrong with what rows are balanced by, and what is to be said of it."""
+    """Describe the defect of a ``balance=`` declaration, with advice; None if it is valid."""
     columns = list(balancing(signature))
     if not columns:
         ports = ", ".join(f"{port.name}: {port.type}" for port in signature.ports) or "none"

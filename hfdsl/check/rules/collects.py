@@ -27,7 +27,7 @@ from hfdsl.types.columns import ColumnSpec, ObjSpec
 
 
 def _fault(code: str, axis: str, left: AxisPlacement) -> str:
-    """What a collect does to a value that lies so."""
+    """Describe the effect of a collect on a value with this placement, the end of a message."""
     match code, left:
         case "HF403", Sharded():
             return "which takes one part of the value and loses the others"
@@ -46,7 +46,7 @@ def _fault(code: str, axis: str, left: AxisPlacement) -> str:
 
 
 def _in_the_body(axis: str, left: AxisPlacement) -> str:
-    """What the body is to do first, of a value that no collect keeps."""
+    """The collective by which the body can first make its value collectable; empty if there is none."""
     peers = {"rank": "world"}.get(axis, axis)
     if peers not in (*AXES, "world"):
         return ""
@@ -137,7 +137,7 @@ def lists_fit_ranks(context: Context) -> Iterator[Finding]:
 
 
 def lists_are_not_joined(context: Context) -> Iterator[Finding]:
-    """What takes a value for each rank gives one for each: no dim says how many rows all of them have together."""
+    """A call on per-rank values does not join its outputs: no dim holds the number of rows of all ranks together."""
     for node, method in context.program.placed_calls:
         placement, protocol = method.placement, method.protocol
         if protocol.takes == "whole" or not protocol.joins or method.signature.returns in NOTHING:
@@ -155,7 +155,7 @@ def lists_are_not_joined(context: Context) -> Iterator[Finding]:
 
 
 def _length(context: Context, operand: Operand) -> tuple[int | None, tuple[Label, ...]]:
-    """How many values a list has, as far as it is known, and where a call makes them."""
+    """The number of values in a list, where it is known, and the call that produces them."""
     if isinstance(operand, Constant):
         return len(operand.value), ()
     if not isinstance(operand, Ref):

@@ -24,26 +24,26 @@ def _constructor(role: Any) -> Label:
     return Label(definition_span(role.__init__), "its constructor")
 
 
-def _unknown(taken: inspect.Signature, arguments: Iterable[str]) -> str | None:
+def _unknown(signature: inspect.Signature, arguments: Iterable[str]) -> str | None:
     """An argument that a constructor does not have: reported before the one that is missing."""
-    kinds = {parameter.kind for parameter in taken.parameters.values()}
-    stray = [name for name in arguments if name not in taken.parameters]
-    if not stray or not taken.parameters or inspect.Parameter.VAR_KEYWORD in kinds:
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    stray = [name for name in arguments if name not in signature.parameters]
+    if not stray or not signature.parameters or inspect.Parameter.VAR_KEYWORD in kinds:
         return None
-    return f"it takes no '{stray[0]}'; {closest(stray[0], list(taken.parameters))}"
+    return f"it takes no '{stray[0]}'; {closest(stray[0], list(signature.parameters))}"
 
 
 def constructors_take_arguments(context: Context) -> Iterator[Finding]:
     """The arguments given to ``hf.place`` fit the role's constructor."""
     for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
         role: type = placement.role
-        taken = parameters(role)
+        signature = parameters(role)
         try:
-            taken.bind(*placement.args, **placement.kwargs)
+            signature.bind(*placement.args, **placement.kwargs)
         except TypeError as error:
-            unknown = _unknown(taken, placement.kwargs)
-            bare = [taken.parameters[p].replace(annotation=inspect.Parameter.empty) for p in taken.parameters]
-            shown = taken.replace(parameters=bare, return_annotation=inspect.Signature.empty)
+            unknown = _unknown(signature, placement.kwargs)
+            bare = [signature.parameters[p].replace(annotation=inspect.Parameter.empty) for p in signature.parameters]
+            shown = signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)
             yield Finding(
                 "HF516",
                 f"role '{name}': {placement.role.__name__}{shown} cannot be built: {unknown or error}",
@@ -96,7 +96,7 @@ def constructors_take_numbers(context: Context) -> Iterator[Finding]:
 
 
 def _written(placement: Placement[Any], path: str) -> ast.expr | None:
-    """What is written for a value in the call of ``hf.place``: of ``config.rate`` the 2.0 in ``Config(rate=2.0)``."""
+    """The expression of a value in the call of ``hf.place``: of ``config.rate`` the 2.0 in ``Config(rate=2.0)``."""
     parameter, *fields = path.split(".")
     node = _argument(placement, parameter)
     for field in fields:

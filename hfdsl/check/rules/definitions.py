@@ -39,7 +39,7 @@ def _left_open(kind: PortType) -> Iterable[Size]:
 
 
 def _entry(kind: PortType) -> PortType:
-    """What a list is of, and any other type itself."""
+    """The element type of a list, and any other type itself."""
     return _entry(kind.inner) if isinstance(kind, ListType) else kind
 
 

@@ -24,7 +24,7 @@ Called = tuple[Node, Divisible]
 
 
 def filtered_rows(context: Context) -> Iterator[Finding]:
-    """What a filter keeps goes into a split, mini-batches or groups only by a policy: take, fill, or padding.
+    """Kept rows need a policy before a split, mini-batches or groups: take, fill, or padding.
 
     There is one finding for everything that is demanded of what one filter keeps.
     """
@@ -33,8 +33,8 @@ def filtered_rows(context: Context) -> Iterator[Finding]:
     for node, demand in at_calls(undecided):
         size = context.known(demand.size)
         if filtered(size):
-            kept = tuple(atom for atom in size.atoms if isinstance(atom, KeptGroups))
-            calls.setdefault(kept, []).append((node, demand))
+            atoms = tuple(atom for atom in size.atoms if isinstance(atom, KeptGroups))
+            calls.setdefault(atoms, []).append((node, demand))
     for (node, first), *others in calls.values():
         more = {n.span: Label(n.span, f"for {d.why}: {d.need}") for n, d in others if n.id != node.id}
         filters = (_filter_label(context, node) for node, _ in _filters(context, first.size).values())
@@ -59,13 +59,13 @@ def _policies(context: Context, demands: list[Divisible]) -> Iterator[Suggestion
 
         filters = [node.id for node, _ in _filters(context, first.size).values()]
         yield from whole_groups(context, filters, lcm(*groups))
-    for kept, (node, group) in _filters(context, first.size).items():
+    for atom, (node, group) in _filters(context, first.size).items():
         if group == 1 and groups:
-            count = _enough(context, demands, kept, lcm(*groups))
+            count = _enough(context, demands, atom, lcm(*groups))
             if count is not None:
                 yield from cut_groups(node.span, lcm(*groups), count)
             continue
-        count = _enough(context, demands, kept)
+        count = _enough(context, demands, atom)
         if count is not None:
             yield from cut(node.span, count * group)
     op = first.node.op
@@ -75,19 +75,19 @@ def _policies(context: Context, demands: list[Divisible]) -> Iterator[Suggestion
         yield Suggestion((Change(words, partial(registered, op.signature.body, padded)),))
 
 
-def _enough(context: Context, demands: list[Divisible], kept: Atom, multiple: int = 1) -> int | None:
+def _enough(context: Context, demands: list[Divisible], atom: Atom, multiple: int = 1) -> int | None:
     """The greatest number of groups that a filter may keep with which all demands hold; a ``multiple`` of some."""
-    most = context.known(at_most(atom_size(kept))).value
+    most = context.known(at_most(atom_size(atom))).value
     if most is None:
         return None
     wanted = {Constraint(context.known(demand.size), demand.divisor) for demand in demands}
     left = SizeSet(step=multiple, most=int(most))
     for constraint in wanted:
-        left = left.satisfying(kept, constraint) or left  # what is not linear is looked at for each count
+        left = left.satisfying(atom, constraint) or left  # what is not linear is looked at for each count
     for count in left.downward(int(most), MAX_SIZES):
         if not context.budget.spend("evaluations", len(wanted)):
             break
-        sizes = ((each.size.substitute({kept: constant(count)}), each.divisor or 1) for each in wanted)
+        sizes = ((each.size.substitute({atom: constant(count)}), each.divisor or 1) for each in wanted)
         if all(size.divisible_by(divisor) is Answer.PROVED for size, divisor in sizes):
             return count
     return None

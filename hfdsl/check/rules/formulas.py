@@ -67,7 +67,7 @@ def _numbers(node: Node, signature: Signature) -> Iterator[tuple[str, Any]]:
 
 @lru_cache(maxsize=256)
 def passed_on(body: Callable[..., Any]) -> Mapping[str, PassedOn]:
-    """What a body passes on in every call, by parameter."""
+    """The parameters that a body forwards unchanged to a formula, each with the bounds there."""
     definition = definition_of(body)
     if definition is None:
         return {}
@@ -127,10 +127,10 @@ def groups_have_a_spread(context: Context) -> Iterator[Finding]:
         definition = definition_of(signature.body) if signature.rows == Grouped(1) else None
         if definition is None or _expects_nan(definition):
             continue
-        for expression, what in _GroupsOfOne(signature, definition).comparisons():
+        for expression, effect in _GroupsOfOne(signature, definition).comparisons():
             yield Finding(
                 "HF314",
-                f"'{node.label}' has groups of 1, {what}",
+                f"'{node.label}' has groups of 1, {effect}",
                 Label(argument_span(node.span, signature, signature.group_parameter or "")),
                 (Label(span_of(definition_span(signature.body).file, expression), "computed here"),),
                 notes=("a response is compared with the others to its prompt: sample 2 or more, usually 4 to 16",),
@@ -145,7 +145,7 @@ def _expects_nan(definition: Function) -> bool:
 
 
 class _GroupsOfOne:
-    """What a body that is called with groups of one computes: rows in groups, and what is 0 in all of them."""
+    """The abstract evaluation of a body on groups of one row: the names of grouped rows, and those that are then 0."""
 
     def __init__(self, signature: Signature, definition: Function) -> None:
         self.signature, self.statements = signature, tuple(certain_statements(definition))

@@ -47,17 +47,17 @@ class Groups:
 
     @property
     def declared(self) -> tuple[Label, ...]:
-        """Where a call says how large they are; a filter says it on its own line."""
+        """The declaration of a call's groups; a filter declares them on its own line."""
         return () if self.signature is None else (Label(self.signature.span, f"declared rows={self.signature.rows}"),)
 
 
 Reading: TypeAlias = "tuple[tuple[RowStep, ...] | None, bool, Groups, Size | None, Size | None]"
-"""What decides whether a node reads whole groups: steps, whether rows were repeated, groups, row dim and rows."""
+"""The facts that decide whether a node reads whole groups: steps, whether rows were repeated, groups, row dim, rows."""
 
 
 def groups_are_of_one_question(context: Context) -> Iterator[Finding]:
     """HF330, HF331, HF332: what reads groups of rows reads the groups that ``repeat`` made."""
-    compare, whole, data = Comparison(context), set[Reading](), _groups_of_data(context)
+    compare, passed, data = Comparison(context), set[Reading](), _groups_of_data(context)
     for node in context.program.graph.nodes:
         groups = _groups_read(node)
         if groups is None:
@@ -67,7 +67,7 @@ def groups_are_of_one_question(context: Context) -> Iterator[Finding]:
             origin = compare.origin(column)
             if origin is not None and origin not in origins:
                 origins.append(origin)
-                finding = _groups(context, compare, whole, data, node, groups, column, origin)
+                finding = _groups(context, compare, passed, data, node, groups, column, origin)
                 if finding is not None:
                     yield finding
                     break
@@ -95,7 +95,7 @@ def _grouped_columns(context: Context, node: Node) -> Sequence[RowColumn]:
 def _groups(
     context: Context,
     compare: Comparison,
-    whole: set[Reading],
+    passed: set[Reading],
     data: Mapping[int, int],
     node: Node,
     groups: Groups,
@@ -106,30 +106,30 @@ def _groups(
     rows = None if size is None else compare.base.number(size)
     if rows is None or rows % group or not isinstance(compare.nodes[origin.source].op, Input):
         return None
-    if (reading := (origin.path(), origin.repeated, groups, column.row, size)) in whole:
+    if (reading := (origin.path(), origin.repeated, groups, column.row, size)) in passed:
         return None
     if groups.signature is None and _repeated_once(origin):
         return None  # the filter says that the data has groups
-    made = _made_groups(origin, rows, group, compare.base)
+    repeats = _made_groups(origin, rows, group, compare.base)
     together = 1 if _repeated_once(origin) else data.get(origin.source, 1)
-    if made and _mixes(origin, rows, group, compare.base, together):
-        return _mixed(context, node, groups, column, made)
+    if repeats and _mixes(origin, rows, group, compare.base, together):
+        return _mixed(context, node, groups, column, repeats)
     for case in compare.cases(*origin.filters()):
         if case.dropping is None or size is None or not (left := case.number(size)) or left % group:
             continue
-        cut = _mixes(origin, left, group, case, together) if made else _cuts(origin, left, group, compare.base, case)
+        cut = _mixes(origin, left, group, case, together) if repeats else _cuts(origin, left, group, compare.base, case)
         if cut:
             return _thinned(context, node, groups, column, origin, case.dropping)
-    if made and 2 < group < made and groups.signature is not None and groups.returned == column.row:
+    if repeats and 2 < group < repeats and groups.signature is not None and groups.returned == column.row:
         sizes = _sizes_of_groups(origin)
         if group not in sizes:
-            return _partial(context, node, groups, column, made)
-    whole.add(reading)
+            return _partial(context, node, groups, column, repeats)
+    passed.add(reading)
     return None
 
 
 def _made_groups(origin: Origin, rows: int, group: int, case: SizeCase) -> int:
-    """How many consecutive rows are of one question, where rows are repeated; 0 where each is another question.
+    """The number of consecutive rows of one question, where rows are repeated; 0 where each row is another question.
 
     Rows that start over in ``fill`` are as many copies, which are not consecutive. ``repeat(x, 1)`` alone makes groups
     of one, unless a filter of groups says that the data has larger ones.
@@ -142,7 +142,7 @@ def _made_groups(origin: Origin, rows: int, group: int, case: SizeCase) -> int:
         if isinstance(step, FillStep) and not origin.filters():
             before = case.number(step.before)
             return 1 if before and rows == group * before else 0
-    return 1 if _repeated_once(origin) and not any(kept.group > 1 for kept in origin.filters()) else 0
+    return 1 if _repeated_once(origin) and not any(filter_key.group > 1 for filter_key in origin.filters()) else 0
 
 
 def _repeated_once(origin: Origin) -> bool:
@@ -205,9 +205,9 @@ def _sizes_of_groups(origin: Origin) -> set[int]:
     return sizes
 
 
-def _mixed(context: Context, node: Node, groups: Groups, column: RowColumn, made: int) -> Finding:
+def _mixed(context: Context, node: Node, groups: Groups, column: RowColumn, repeats: int) -> Finding:
     origin = context.program.origins.of(column) or Origin((), 0)
-    together = f"groups of {made}" if made > 1 or _repeated_once(origin) else "rows that start over"
+    together = f"groups of {repeats}" if repeats > 1 or _repeated_once(origin) else "rows that start over"
     finding = Finding(
         "HF330",
         f"'{node.label}' reads groups of {groups.size} rows, in which different questions are mixed",
@@ -221,17 +221,17 @@ def _mixed(context: Context, node: Node, groups: Groups, column: RowColumn, made
     advice = (
         f"the rows of one question stand together in {together}: repeat as many times as a group has rows; {on_purpose}"
     )
-    return with_suggestions(context, finding, _other_groups(context, node, groups, column, made), advice)
+    return with_suggestions(context, finding, _other_groups(context, node, groups, column, repeats), advice)
 
 
 def _thinned(
-    context: Context, node: Node, groups: Groups, column: RowColumn, origin: Origin, kept: FilterKey
+    context: Context, node: Node, groups: Groups, column: RowColumn, origin: Origin, filter_key: FilterKey
 ) -> Finding:
-    filters = [step.node for step in origin.steps if isinstance(step, FilterStep) and step.by == kept]
-    made = [
+    filters = [step.node for step in origin.steps if isinstance(step, FilterStep) and step.by == filter_key]
+    labels = [
         Label(
             context.program.graph.nodes[i].span,
-            "keeps rows one by one" if kept.group == 1 else f"keeps groups of {kept.group}",
+            "keeps rows one by one" if filter_key.group == 1 else f"keeps groups of {filter_key.group}",
         )
         for i in filters
     ]
@@ -239,7 +239,7 @@ def _thinned(
         "HF331",
         f"'{node.label}' reads groups of {groups.size} rows, which a filter has cut before",
         Label(node.span, f"reads {words(context, column)}"),
-        (*made, *groups.declared),
+        (*labels, *groups.declared),
     )
     from hfdsl.check.repair.groups import whole_groups  # late: most programs need none
 
@@ -247,24 +247,24 @@ def _thinned(
     return with_suggestions(context, finding, whole_groups(context, filters, groups.size), advice)
 
 
-def _partial(context: Context, node: Node, groups: Groups, column: RowColumn, made: int) -> Finding:
+def _partial(context: Context, node: Node, groups: Groups, column: RowColumn, repeats: int) -> Finding:
     finding = Finding(
         "HF332",
-        f"'{node.label}' reads groups of {groups.size} rows, and hf.repeat made groups of {made}",
+        f"'{node.label}' reads groups of {groups.size} rows, and hf.repeat made groups of {repeats}",
         Label(node.span, f"reads {words(context, column)}"),
         (*_makers(context, column, RepeatStep), *groups.declared),
     )
     return with_suggestions(
         context,
         finding,
-        _other_groups(context, node, groups, column, made),
-        f"compare all {made} rows of a question, or repeat {groups.size} times; to compare parts of a group, "
+        _other_groups(context, node, groups, column, repeats),
+        f"compare all {repeats} rows of a question, or repeat {groups.size} times; to compare parts of a group, "
         f"repeat in two steps: hf.repeat(hf.repeat(x, n), {groups.size})",
     )
 
 
 def _makers(context: Context, column: RowColumn, *kinds: type) -> list[Label]:
-    """Where the rows were repeated or filled."""
+    """The labels of the operations of these kinds on the way of a column's rows."""
     names = {RepeatStep: Repeat, FillStep: Take}
     wanted = tuple(names[kind] for kind in kinds)
     labels, ref = list[Label](), column.ref
@@ -282,14 +282,16 @@ def _makers(context: Context, column: RowColumn, *kinds: type) -> list[Label]:
         ref = source
 
 
-def _other_groups(context: Context, node: Node, groups: Groups, column: RowColumn, made: int) -> Iterator[Suggestion]:
+def _other_groups(
+    context: Context, node: Node, groups: Groups, column: RowColumn, repeats: int
+) -> Iterator[Suggestion]:
     from hfdsl.check.repair.groups import other_groups, repeated_as_often, whole_groups  # late: most programs need none
 
     if groups.signature is not None:
-        yield from other_groups(context, node, groups.signature, made)
-    elif made > 1:
-        yield from whole_groups(context, [node.id], made)
+        yield from other_groups(context, node, groups.signature, repeats)
+    elif repeats > 1:
+        yield from whole_groups(context, [node.id], repeats)
     origin = context.program.origins.of(column) or Origin((), 0)
     repeats = [step for step in origin.steps if isinstance(step, RepeatStep)]
     if len(repeats) == 1 or _repeated_once(origin):
-        yield from repeated_as_often(made, groups.size)
+        yield from repeated_as_often(repeats, groups.size)

@@ -103,7 +103,7 @@ def _only_judges(context: Context, versions: Versions) -> bool:
 
 
 def _correction(context: Context, node: Node, state: str) -> tuple[str, int | None]:
-    """What corrects in an update, in words, and for how many updates; None where that is not known."""
+    """Describe the correction of an update, and the lag that it covers; None where the lag is not known."""
     losses = [value for value in _options(context, node) if _is_loss(value)]
     if losses:
         loss = max(losses, key=lambda value: corrected_lag(value, state))

@@ -73,28 +73,28 @@ def batches_are_filled(context: Context) -> Iterator[Finding]:
                 yield from _filled(context, node, node.op, context.known(rows))
 
 
-def _filled(context: Context, node: Node, queue: Queue, put_in: Size) -> Iterator[Finding]:
-    taken = put_in
+def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Iterator[Finding]:
+    batch_rows = dispatched
     if queue.rows is not None:
-        taken = context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))
-    filters = [atom for atom in put_in.atoms if isinstance(atom, KeptGroups)]
+        batch_rows = context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))
+    filters = [atom for atom in dispatched.atoms if isinstance(atom, KeptGroups)]
     if not queue.splits:
-        if (filters and queue.rows is not None) or taken.equals(put_in) is Answer.REFUTED:
-            yield _uneven(node, taken, put_in)
+        if (filters and queue.rows is not None) or batch_rows.equals(dispatched) is Answer.REFUTED:
+            yield _uneven(node, batch_rows, dispatched)
         return
-    for rows, words in ((put_in, "a step puts in"), (taken, "a batch has")):
+    for rows, words in ((dispatched, "a step puts in"), (batch_rows, "a batch has")):
         if not filters and rows.value is not None and rows.value % queue.group:
             yield _unfilled(
                 context, node, f"{words} {rows} rows, which are not whole groups of {queue.group}", "cannot be filled"
             )
             return
     if filters and queue.rows is not None and queue.late != "refill":
-        finding = _starved(context, node, queue, taken)
+        finding = _starved(context, node, queue, batch_rows)
         yield with_suggestions(
             context, finding, [queued(node, [{"late": "refill"}], "dispatch others in their place: ")]
         )
-    elif put_in.value is not None and taken.value is not None and queue.lag is not None:
-        count, batch = int(put_in.value), int(taken.value)
+    elif dispatched.value is not None and batch_rows.value is not None and queue.lag is not None:
+        count, batch = int(dispatched.value), int(batch_rows.value)
         needed = needed_places(count, batch, queue.group, queue.lag, queue.late)
         if needed > (queue.lag + 1) * batch:
             one_by_one = needed > needed_places(count, batch, queue.group, queue.lag, "wait")
@@ -111,11 +111,11 @@ def _filled(context: Context, node: Node, queue: Queue, put_in: Size) -> Iterato
             yield with_suggestions(context, finding, [queued(node, [{"lag": least}], "make room: ")])
 
 
-def _uneven(node: Node, taken: Size, put_in: Size) -> Finding:
+def _uneven(node: Node, batch_rows: Size, dispatched: Size) -> Finding:
     return Finding(
         "HF752",
-        f"a queue without a lag hands on the rows of this step, which are {put_in}, and not {taken}",
-        Label(node.span, f"declares {taken} rows"),
+        f"a queue without a lag hands on the rows of this step, which are {dispatched}, and not {batch_rows}",
+        Label(node.span, f"declares {batch_rows} rows"),
         notes=("leave out rows=, or give it a lag; hf.take and hf.fill change a number of rows within a step",),
     )
 
@@ -124,7 +124,7 @@ def _unfilled(context: Context, node: Node, what: str, why: str) -> Finding:
     return Finding("HF745", f"{what}: {why}", Label(node.span, "this queue"))
 
 
-def _starved(context: Context, node: Node, queue: Queue, taken: Size) -> Finding:
+def _starved(context: Context, node: Node, queue: Queue, batch_rows: Size) -> Finding:
     nodes, waiting, filters = context.program.graph.nodes, [ref.node for ref in node.refs], list[Node]()
     while waiting:
         before = nodes[waiting.pop()]
@@ -133,8 +133,8 @@ def _starved(context: Context, node: Node, queue: Queue, taken: Size) -> Finding
         waiting += [ref.node for ref in before.refs]
     return Finding(
         "HF745",
-        f"the queue waits for {taken} rows, and nothing is dispatched in place of those that the filter drops: under "
-        f"late={queue.late!r} a batch may never be filled",
-        Label(node.span, f"waits for {taken} rows"),
+        f"the queue waits for {batch_rows} rows, and nothing is dispatched in place of those that the filter drops: "
+        f"under late={queue.late!r} a batch may never be filled",
+        Label(node.span, f"waits for {batch_rows} rows"),
         tuple(Label(each.span, "drops rows") for each in filters[:1]),
     )

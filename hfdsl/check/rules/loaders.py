@@ -20,7 +20,7 @@ from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import Batch
 
 CONTAINERS = (dict, list, set, str, bytes, int, float)
-"""What no step takes as a batch, whatever is in it."""
+"""The types that are never a batch of a step."""
 
 
 def batches_fit(context: Context) -> Iterator[Finding]:
@@ -45,7 +45,7 @@ def _gives(returns: Any, records: list[type[Batch]]) -> bool:
 
 
 def loader_findings(graph: Graph, loader: Callable[..., Any], experiment: Span) -> Iterator[Finding]:
-    """What is wrong with the loader of an experiment; nothing where its annotation says nothing."""
+    """Findings for a loader that cannot be called, or whose annotation differs from the inputs of a step."""
     function, inputs = _function(loader), [node.op for node in graph.inputs if isinstance(node.op, Input)]
     name = getattr(function, "__name__", type(loader).__name__)
     takes = ", ".join(f"{node.name}: {node.record.__name__}" for node in inputs) or "no records"
@@ -54,15 +54,15 @@ def loader_findings(graph: Graph, loader: Callable[..., Any], experiment: Span) 
         Label(definition_span(function)),
         Label(graph.span, f"takes {takes}"),
     )
-    what = f"the batches of '{graph.name}': '{name}'"
+    subject = f"the batches of '{graph.name}': '{name}'"
     if needed := _needed(loader):
-        message = f"{what} is called without arguments, and needs {', '.join(map(repr, needed))}"
+        message = f"{subject} is called without arguments, and needs {', '.join(map(repr, needed))}"
         yield Finding("HF542", message, places[0], places[1:], notes=("give it those: lambda: loader(...)",))
     elif inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
-        message = f"{what} is an async function, and steps take their batches with a plain for"
+        message = f"{subject} is an async function, and steps take their batches with a plain for"
         yield Finding("HF542", message, places[1], (places[2], places[0]), notes=("make it a plain def",))
     elif problem := _problem(_returned(function), [node.record for node in inputs]):
-        yield Finding("HF542", f"{what} {problem}", places[1], (places[2], places[0]))
+        yield Finding("HF542", f"{subject} {problem}", places[1], (places[2], places[0]))
 
 
 def require_fit(graph: Graph, loader: Callable[..., Any], experiment: Span) -> None:
@@ -76,7 +76,7 @@ def require_fit(graph: Graph, loader: Callable[..., Any], experiment: Span) -> N
 
 
 def _function(loader: Any) -> Any:
-    """What a loader runs, and is annotated."""
+    """The annotated function behind a loader."""
     while isinstance(loader, functools.partial):
         loader = loader.func
     if isinstance(loader, type):
@@ -106,7 +106,7 @@ def _returned(function: Any) -> Any:
 
 
 def _problem(returns: Any, records: list[type[Batch]]) -> str | None:
-    """How what is returned differs from batches of these records; None if it does not, or if it is not certain."""
+    """Describe how a return type differs from batches of these records; None if it does not, or may not."""
     origin, inner = get_origin(returns), get_args(returns)
     if isinstance(returns, type) and issubclass(returns, Batch):
         return f"returns one {returns.__name__} where batches are expected, one a step: yield it, or return a list"
@@ -121,7 +121,7 @@ def _records(count: int) -> str:
 
 
 def _differs(kind: Any, records: list[type[Batch]]) -> str | None:
-    """How one batch differs from the records of a step."""
+    """Describe how one batch differs from the records of a step."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         problems = [_differs(option, records) for option in inner]

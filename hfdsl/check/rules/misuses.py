@@ -117,7 +117,7 @@ DECIDE = {
     "**": "wire every column by its name: column=record.column",
     "pickling": "return it from the dataflow, and save what a step has returned",
 }
-"""What to do instead, by what asks for a value."""
+"""The advice, by the operation that needs a value."""
 
 
 NAMES = (MisuseKind.NO_COLUMN, MisuseKind.NO_METHOD, MisuseKind.NO_PORT, MisuseKind.KEYWORD_ONLY)
@@ -170,7 +170,7 @@ OPERATORS = {
 
 
 def misuses(context: Context) -> Iterator[Finding]:
-    """What the trace itself recorded."""
+    """The dataflow uses symbolic values only as a trace allows."""
     for misuse in map(_as_meant, context.program.graph.misuses):
         code, message, advice = MISUSES[misuse.kind]
         fields = {
@@ -200,7 +200,7 @@ def _as_meant(misuse: Misuse) -> Misuse:
 
 
 def _suggestions(misuse: Misuse) -> Iterator[Suggestion]:
-    """What may repair a misuse."""
+    """The changes that may repair a misuse."""
     if misuse.kind in (*NAMES, MisuseKind.NO_SYNC):
         from hfdsl.check.repair import fixes  # late: most programs need none
 
@@ -213,7 +213,7 @@ def _both(first: str, second: str) -> str:
 
 
 def _column_producers(context: Context, misuse: Misuse) -> str:
-    """Which node makes a missing column; a similar name is suggested only if none does."""
+    """The node that produces a missing column; a similar name is suggested only if none does."""
     for node, record in context.program.record_producers:
         if isinstance(node.op, Pack):
             continue  # a merge may be the very one that lacks it

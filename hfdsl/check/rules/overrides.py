@@ -99,7 +99,7 @@ def numbers_fit_overrides(context: Context) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """How an override differs (``text``), where, and what the called method declares there."""
+    """A difference of an override: its text, its place, and the declaration of the called method there."""
 
     text: str
     override: Span

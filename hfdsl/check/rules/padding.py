@@ -51,7 +51,7 @@ def pad_rows_count_for_nothing(context: Context) -> Iterator[Finding]:
 
 
 def _after_a_filter(node: Node, signature: Signature, size: Size, share: int, counted: str) -> Finding:
-    """What a filter keeps is padded whenever it does not divide, which only the run knows."""
+    """The finding for pad rows after a filter, of which only the run knows whether they are needed."""
     registration = signature.registration
     return Finding(
         "HF317",
@@ -63,7 +63,7 @@ def _after_a_filter(node: Node, signature: Signature, size: Size, share: int, co
 
 
 def counted_pad_rows(returns: PortType) -> str:
-    """Where pad rows are counted, if anywhere."""
+    """Describe the results of a call in which pad rows count; empty if there are none."""
     if isinstance(returns, RecordType):
         fields = schema(returns.record).fields.items()
         metrics = [name for name, spec in fields if isinstance(spec, MetricSpec) and spec.reduction not in BLIND]

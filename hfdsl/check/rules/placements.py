@@ -195,7 +195,7 @@ def protocols_fit_meshes(context: Context) -> Iterator[Finding]:
 
 
 def results_can_be_joined(context: Context) -> Iterator[Finding]:
-    """What a protocol joins has rows or is a metric, and where it splits rows there are rows to split."""
+    """Joined outputs have rows or are metrics, and split arguments have rows."""
     misfits = {mismatch.node for mismatch in context.program.inference.mismatches}
     for node, method in context.program.placed_calls:
         result, protocol = method.signature.returns, method.protocol

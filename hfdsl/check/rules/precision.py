@@ -17,7 +17,7 @@ COST = (
     "bfloat16 keeps 8 significant bits: log-probs of single tokens are off by some hundredths of a nat, so some tokens "
     "are clipped and a small KL is noise"
 )
-"""What another dtype costs."""
+"""The cost of another dtype."""
 
 
 def copies_compute_alike(context: Context) -> Iterator[Finding]:
@@ -51,7 +51,7 @@ def copies_compute_alike(context: Context) -> Iterator[Finding]:
 
 
 def correction(learner: str) -> str:
-    """What to do about it."""
+    """The advice for a learner whose log-probs another dtype computes."""
     return (
         f"let both compute in one dtype, or take the log-probs from '{learner}': call its log_probs on the rollout and "
         "train on with_log_probs(rollout, log_probs) of hfdsl.rl.functions"

@@ -39,37 +39,37 @@ def presence(context: Context, ref: Ref) -> Presence:
     spec = context.program.inference.operand(ref)
     if not isinstance(spec, (ColumnSpec, ObjSpec)) or not spec.optional:
         return Presence(Answer.PROVED)
-    what = f"column '{ref.column}' of '{node.label}'" if ref.column else f"the result of '{node.label}'"
+    subject = f"column '{ref.column}' of '{node.label}'" if ref.column else f"the result of '{node.label}'"
     signature = signature_of(node)
     if signature is not None:
-        return _provided(context, node, signature, ref.column or VALUE, what)
+        return _provided(context, node, signature, ref.column or VALUE, subject)
     if isinstance(node.op, Input):
         return Presence(Answer.UNKNOWN)
     source = node.source(ref.column or VALUE)
     if isinstance(source, Ref):
         return presence(context, source)
     if source == Constant(None):
-        return Presence(Answer.REFUTED, what, "built without it", (Label(node.span, "without this column"),))
+        return Presence(Answer.REFUTED, subject, "built without it", (Label(node.span, "without this column"),))
     return Presence(Answer.PROVED)
 
 
-def _provided(context: Context, node: Node, signature: Signature, column: str, what: str) -> Presence:
-    said = next((p for p in provisions_of(signature.body) if column in (p.columns or (VALUE,))), None)
-    if said is None:
+def _provided(context: Context, node: Node, signature: Signature, column: str, subject: str) -> Presence:
+    provision = next((p for p in provisions_of(signature.body) if column in (p.columns or (VALUE,))), None)
+    if provision is None:
         return Presence(Answer.UNKNOWN)
-    places = [Label(signature.span, f"declared {said}")]
-    if said.when is None:
+    places = [Label(signature.span, f"declared {provision}")]
+    if provision.when is None:
         return Presence(Answer.PROVED, places=tuple(places))
     try:
-        answer, _ = holds(said.when, context.scope_at(node, signature))
+        answer, _ = holds(provision.when, context.scope_at(node, signature))
     except DefinitionError:
         return Presence(Answer.UNKNOWN)  # reported by the rule on what methods provide
     placement, fields = context.program.placement(node), context.program.config(node) or {}
-    settings = ", ".join(f"{name} = {brief(fields[name])}" for name in names(said.when) if name in fields)
+    settings = ", ".join(f"{name} = {brief(fields[name])}" for name in names(provision.when) if name in fields)
     if placement is not None and settings:
         places.append(Label(placement.span, f"placed with {settings}"))
-    because = f"it is present when {said.when}" + (f", and {settings}" if settings else "")
-    return Presence(answer, what, because, tuple(places), declared=True)
+    because = f"it is present when {provision.when}" + (f", and {settings}" if settings else "")
+    return Presence(answer, subject, because, tuple(places), declared=True)
 
 
 def provided(context: Context) -> dict[int, dict[str, bool]]:
@@ -120,32 +120,36 @@ def absent(context: Context, m: Mismatch, wired: str, primary: Any) -> tuple[str
 def provisions_are_right(context: Context) -> Iterator[Finding]:
     """``hf.provides`` names optional columns of the result, and fields of the role's config."""
     for node, signature in context.program.graph.bodies:
-        for said in provisions_of(signature.body):
-            yield from _wrong_columns(node, signature, said)
-            yield from _wrong_names(context, node, signature, said)
+        for provision in provisions_of(signature.body):
+            yield from _wrong_columns(node, signature, provision)
+            yield from _wrong_names(context, node, signature, provision)
 
 
-def _wrong_columns(node: Node, signature: Signature, said: Provision) -> Iterator[Finding]:
+def _wrong_columns(node: Node, signature: Signature, provision: Provision) -> Iterator[Finding]:
     kind = signature.returns
     fields = schema(kind.record).fields if isinstance(kind, RecordType) else ()
     optional = optional_columns(kind)
-    for name in said.columns or (VALUE,):
-        if name in optional or (name in fields and said.when is None):
+    for name in provision.columns or (VALUE,):
+        if name in optional or (name in fields and provision.when is None):
             continue
         lack = f"'{kind}' has no optional column '{name}'" if name else f"its result {kind} is no optional column"
-        message = f"'{node.label}' is declared {said}, but {lack}; {closest(name, optional)}"
+        message = f"'{node.label}' is declared {provision}, but {lack}; {closest(name, optional)}"
         yield Finding("HF201", message, Label(signature.span))
 
 
-def _wrong_names(context: Context, node: Node, signature: Signature, said: Provision) -> Iterator[Finding]:
+def _wrong_names(context: Context, node: Node, signature: Signature, provision: Provision) -> Iterator[Finding]:
     placement, built = context.program.placement(node), context.program.config(node) is not None
-    if said.when is None or not (built or set(names(said.when)) <= {dim.__name__ for dim in dims_of(signature)}):
+    if provision.when is None or not (
+        built or set(names(provision.when)) <= {dim.__name__ for dim in dims_of(signature)}
+    ):
         return
     try:
-        holds(said.when, context.scope_at(node, signature))
+        holds(provision.when, context.scope_at(node, signature))
     except DefinitionError as error:
         placed = (Label(placement.span, "placed here"),) if placement and error.code == "HF323" else ()
-        yield Finding(error.code, f"'{node.label}' is declared {said}: {error.message}", Label(signature.span), placed)
+        yield Finding(
+            error.code, f"'{node.label}' is declared {provision}: {error.message}", Label(signature.span), placed
+        )
 
 
 def tests_of_columns(context: Context) -> Iterator[Finding]:
@@ -163,7 +167,7 @@ def tests_of_columns(context: Context) -> Iterator[Finding]:
 
 
 def returned_columns(context: Context) -> Iterator[Finding]:
-    """What the dataflow is annotated to return as a column is a column."""
+    """A result that is annotated as a column is a column."""
     graph = context.program.graph
     for spec in _may_lack(context, graph.returns, graph.output):
         yield Finding(

@@ -72,7 +72,7 @@ def _made(context: Context, column: RowColumn, name: str) -> Label:
 
 
 def words(context: Context, column: RowColumn) -> str:
-    """Which rows a column has."""
+    """The origin of a column's rows."""
     origin = context.program.origins.of(column)
     if origin is None:
         return "unknown rows"

@@ -56,7 +56,7 @@ def _on_rank_zero(op: RoleCall) -> bool:
 
 
 def _on_all_ranks(op: RoleCall) -> Iterator[Suggestion]:
-    """The same method on every rank, if it returns nothing: another result would become a list."""
+    """Suggest to run a method on all ranks, if it returns None: any other result would become a list."""
     registration, returns = op.signature.registration, op.signature.returns
     if registration is not None and isinstance(returns, StaticType) and returns.annotation in (None, type(None)):
         everywhere = replace(registration, execute_mode=Execute.ALL)

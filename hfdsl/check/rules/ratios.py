@@ -104,9 +104,11 @@ def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
 def divides_by_others(context: Context, learner: str, state: str, others: str) -> bool:
     """Whether an update of a state may divide by log-probs of another role: not where all are certainly its own."""
     weights, ratios = _Weights(context), list(formed_ratios(context, every=True))
-    own = {r.update.id for r in ratios if (maker := weights.maker(r.column)) is not None and _role(maker) != others}
+    own_updates = {
+        r.update.id for r in ratios if (maker := weights.maker(r.column)) is not None and _role(maker) != others
+    }
     updates = {node.id for node, effect in weights.updates if (_role(node), effect.state) == (learner, state)}
-    return not updates <= own
+    return not updates <= own_updates
 
 
 def formed_ratios(context: Context, *, every: bool = False) -> Iterator[Ratio]:

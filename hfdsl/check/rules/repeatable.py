@@ -32,10 +32,10 @@ def traces_agree(context: Context) -> Iterator[Finding]:
         again = trace(context.program.body)
     difference = _difference(context.program.graph, again)
     if difference is not None:
-        span, what = difference
+        span, difference_text = difference
         yield Finding(
             "HF609",
-            f"'{context.program.graph.name}' is a different program each time it is traced: {what}",
+            f"'{context.program.graph.name}' is a different program each time it is traced: {difference_text}",
             Label(span),
             notes=(
                 "a plan is made from one trace, and every step runs what that trace recorded",
@@ -46,9 +46,9 @@ def traces_agree(context: Context) -> Iterator[Finding]:
 
 def _difference(before: Graph, again: Graph) -> tuple[Span, str] | None:
     for node, later in zip(before.nodes, again.nodes, strict=False):
-        what = _of_nodes(node, later)
-        if what is not None:
-            return node.span, what
+        difference_text = _of_nodes(node, later)
+        if difference_text is not None:
+            return node.span, difference_text
     if again.misuses:
         misuse = again.misuses[0]
         return misuse.span, f"the second time {misuse.kind.value} ({(misuse.name or misuse.subject).strip(': ')})"

@@ -37,22 +37,24 @@ def pools_fit_cluster(context: Context) -> Iterator[Finding]:
     """The nodes of the cluster have GPUs and CPUs for all pools; each node of a pool is on one of them."""
     if context.program.deployment is None or context.cluster is None:
         return
-    asked = claims(context.program.deployment)
+    claimed = claims(context.program.deployment)
     for code, capacity in (
         ("HF502", capacity_for(context.program.deployment, context.cluster, "GPU")),
         ("HF505", capacity_for(context.program.deployment, context.cluster, "CPU")),
     ):
-        if capacity.answer(asked) is Answer.REFUTED:
-            yield _too_large(context, code, capacity, asked)
+        if capacity.answer(claimed) is Answer.REFUTED:
+            yield _too_large(context, code, capacity, claimed)
             return
 
 
-def _too_large(context: Context, code: str, capacity: Capacity, asked: Claims) -> Finding:
+def _too_large(context: Context, code: str, capacity: Capacity, claimed: Claims) -> Finding:
     """The first pool that does not fit beside those before it; alone, if it does not even fit alone."""
-    mine = [claim for claim in asked if claim.pool.use_gpu or capacity.resource == "CPU"]
-    alone = next((claim for claim in mine if capacity.answer([claim]) is Answer.REFUTED), None)
-    last = alone or next(claim for i, claim in enumerate(mine, 1) if capacity.answer(mine[:i]) is Answer.REFUTED)
-    claimants = [alone] if alone else mine
+    relevant = [claim for claim in claimed if claim.pool.use_gpu or capacity.resource == "CPU"]
+    alone = next((claim for claim in relevant if capacity.answer([claim]) is Answer.REFUTED), None)
+    last = alone or next(
+        claim for i, claim in enumerate(relevant, 1) if capacity.answer(relevant[:i]) is Answer.REFUTED
+    )
+    claimants = [alone] if alone else relevant
     finding = Finding(
         code,
         f"{_listed(claimants)} {'needs' if alone else 'need'} {_reason(capacity, claimants)}",
@@ -62,12 +64,12 @@ def _too_large(context: Context, code: str, capacity: Capacity, asked: Claims) -
             Label(capacity.cluster.span, f"the cluster: {capacity.cluster}"),
         ),
     )
-    return with_suggestions(context, finding, islice(_fixes(context, capacity, asked, last), MAX_POOLS_TRIED), most=1)
+    return with_suggestions(context, finding, islice(_fixes(context, capacity, claimed, last), MAX_POOLS_TRIED), most=1)
 
 
-def _reason(capacity: Capacity, asked: Claims) -> str:
-    """What is needed and what the cluster has, in the numbers that refute it."""
-    parts, nodes = capacity.parts(asked), capacity.nodes
+def _reason(capacity: Capacity, claimed: Claims) -> str:
+    """State the demand and the capacity, in the numbers that refute the placement."""
+    parts, nodes = capacity.parts(claimed), capacity.nodes
     i = 0 if capacity.resource == "GPU" else 1
     scale = CPU_UNITS if i else 1
     need, have = (sum(Fraction(a[i], scale) * n for a, n in side.items()) for side in (parts, nodes))
@@ -77,14 +79,14 @@ def _reason(capacity: Capacity, asked: Claims) -> str:
         unplaced = "" if need > have else ", but no layout on its nodes fits these parts"
         return f"{float(need):g} {capacity.resource}s{each}, and the cluster has {float(have):g}{unplaced}"
     size, count, places = lacking
-    what = " and ".join(
+    part = " and ".join(
         f"{float(Fraction(amount, unit)):g} {name}s"
         for amount, unit, name in zip(size, (1, CPU_UNITS), ("GPU", "CPU"), strict=False)
         if amount
     )
     if not places:
-        return f"{what} on one node, and no node of the cluster has that"
-    return f"{what} on one node {count} times, and the nodes have that {places} time{'s' if places > 1 else ''}"
+        return f"{part} on one node, and no node of the cluster has that"
+    return f"{part} on one node {count} times, and the nodes have that {places} time{'s' if places > 1 else ''}"
 
 
 def _of(claim: Claim, capacity: Capacity) -> str:
@@ -103,7 +105,7 @@ def _listed(claimants: Claims) -> str:
 # -- repairs
 
 
-def _fixes(context: Context, capacity: Capacity, asked: Claims, culprit: Claim) -> Iterator[Suggestion]:
+def _fixes(context: Context, capacity: Capacity, claimed: Claims, culprit: Claim) -> Iterator[Suggestion]:
     """Other pools for the roles of the culprit with which rows, memory and groups work at least as well."""
     deployment, pool = context.program.deployment, culprit.pool
     if deployment is None or any(deployment[role].pool != pool for role in culprit.roles):
@@ -117,7 +119,7 @@ def _fixes(context: Context, capacity: Capacity, asked: Claims, culprit: Claim) 
         if fits(places):
             gpus = f"{wide} GPU{'s' if wide > 1 else ''}"
             yield _offer(f"spread '{pool.name}' over nodes of {gpus}: hf.ResourcePool({shape(parts)})", places)
-    for other in asked:
+    for other in claimed:
         if other.pool.use_gpu == pool.use_gpu:
             beside = _filling(deployment, culprit.roles, other.pool)
             if beside and fits(beside):

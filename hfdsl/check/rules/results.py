@@ -33,7 +33,7 @@ def results(context: Context) -> Iterator[Finding]:
 
 
 def _differs(context: Context, annotation: Any, output: Output) -> str | None:
-    """How a result differs from its annotation; None if it does not, or if that cannot be decided."""
+    """Describe how a result differs from its annotation; None if it does not, or if that cannot be decided."""
     value, origin, inner = output.value, get_origin(annotation), get_args(annotation)
     container = dict if isinstance(value, dict) else output.container
     if origin in (Union, UnionType):

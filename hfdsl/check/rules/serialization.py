@@ -126,7 +126,7 @@ def _attributes(value: Any, where: str) -> Iterator[tuple[Any, str]]:
 
 
 def _captured(function: types.FunctionType, where: str) -> Iterator[tuple[Any, str]]:
-    """What is pickled with a function by value: its closure, and the variables of its module that it names."""
+    """The objects that are pickled with a function by value: its closure, and the globals that it names."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         with suppress(ValueError):  # a cell that is not filled yet

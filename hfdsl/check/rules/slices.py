@@ -25,7 +25,7 @@ MAX_CHANGES = 3
 
 
 def tp_divides_models(context: Context) -> Iterator[Finding]:
-    """What a role slices over ``tp``, such as heads, is a multiple of it; roles with the same sizes share a finding.
+    """Sliced sizes, such as heads, are multiples of ``tp``; roles with the same sizes share a finding.
 
     Sizes that a role does not declare are left to its launch.
     """

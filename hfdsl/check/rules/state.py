@@ -34,7 +34,7 @@ class _WeightVersions:
     exported: dict[int, dict[Holder, int]] = field(default_factory=dict)
 
     def has(self, holder: Holder) -> dict[Holder, int]:
-        """How many updates of which trained states a role's state has."""
+        """The number of updates that a role's state has of each trained state."""
         if holder in self.updates:
             return {holder: len(self.updates[holder])}
         return self.copies.get(holder, {})
@@ -73,7 +73,7 @@ def weights_are_fresh(context: Context) -> Iterator[Finding]:
 def _staleness(
     context: Context, calls: list[tuple[Node, Effect]], trained: dict[Holder, Node], steps: int
 ) -> dict[tuple[int, str], Behind]:
-    """How old every state is when it is read, in the last of so many steps; further steps are like it."""
+    """The age of every state when it is read, in the last of so many steps; further steps repeat it."""
     behind = _exports_behind(context, {node.id for node, effect in calls if effect.kind == "exports"})
     loop = _WeightVersions({holder: [] for holder in trained})
     late: dict[tuple[int, str], Behind] = {}
@@ -105,7 +105,7 @@ def _exports_behind(context: Context, exporting: set[int]) -> list[frozenset[int
 
 
 def _oldest(states: list[dict[Holder, int]]) -> dict[Holder, int]:
-    """What a mixture of states has of each trained state: as much as the part that has least."""
+    """The updates of a mixture of states: of each trained state, those of the part with the fewest."""
     holders = {holder for state in states for holder in state}
     return {holder: min(state[holder] for state in states if holder in state) for holder in holders}
 

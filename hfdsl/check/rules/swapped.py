@@ -21,7 +21,7 @@ from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec
 
 Owner: TypeAlias = "Signature | type[Batch]"
-"""What has the names that values are wired to: ports of a call or of an inner dataflow, or columns of a record."""
+"""The owner of the names that values are wired to: a call or an inner dataflow with its ports, or a record."""
 
 
 def partner(mismatch: Mismatch, wrong: Sequence[Mismatch]) -> Mismatch | None:
@@ -75,12 +75,12 @@ class Wiring:
 
     @property
     def signature(self) -> Signature | None:
-        """That of a call or an inner dataflow."""
+        """The signature of a call or an inner dataflow; None for a record."""
         return self.owner if isinstance(self.owner, Signature) else None
 
     @property
     def place(self) -> str:
-        """What its names are."""
+        """The kind of place: a port, or a column of a record."""
         return "port" if isinstance(self.owner, Signature) else "column"
 
     def name(self, port: str) -> str | None:

@@ -70,7 +70,7 @@ def crossings(context: Context) -> Iterator[tuple[str, Placement[Any], Crossing]
 
 
 def _reordered(context: Context, name: str, placement: Placement[Any]) -> Iterator[Suggestion]:
-    """The same mesh with tp innermost, where its groups then stay on a node."""
+    """The mesh with tp innermost, where its groups then stay on a node."""
     mesh = placement.mesh
     if _stride(mesh) > 1:
         others = tuple(axis for axis in mesh.order if axis != "tp")
@@ -150,7 +150,7 @@ class _Nodes:
 
 
 def _stride(mesh: Mesh) -> int:
-    """How many ranks lie between neighbors of a tensor-parallel group: 1 where tp is the innermost axis."""
+    """The rank stride between neighbors of a tensor-parallel group: 1 where tp is the innermost axis."""
     return prod(getattr(mesh, axis) for axis in mesh.order[mesh.order.index("tp") + 1 :])
 
 

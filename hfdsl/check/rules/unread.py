@@ -61,13 +61,13 @@ def _passed_over(context: Context, read: AbstractSet[int]) -> Iterator[Finding]:
         if isinstance(node.op, MiniBatch) and node.op.count > 1:
             batches.setdefault((node.batch.node if node.batch else None, node.span), []).append(node)
     for (_, span), nodes in batches.items():
-        kept = [node for node in nodes if node.id in read]
-        if len(kept) != 1 or len(nodes) == 1:
+        used = [node for node in nodes if node.id in read]
+        if len(used) != 1 or len(nodes) == 1:
             continue
-        readers = [n.span for n in context.program.graph.nodes if any(ref.node == kept[0].id for ref in n.refs)]
-        found = index_in_loop(span) if len(readers) > len(set(readers)) else None
-        if found is not None:
-            name, place = found
+        readers = [n.span for n in context.program.graph.nodes if any(ref.node == used[0].id for ref in n.refs)]
+        indexed = index_in_loop(span) if len(readers) > len(set(readers)) else None
+        if indexed is not None:
+            name, place = indexed
             yield Finding(
                 "HF602",
                 f"nothing reads {len(nodes) - 1} of the {len(nodes)} mini-batches in '{name}': the loop over them "

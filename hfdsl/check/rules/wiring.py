@@ -91,7 +91,7 @@ def _actual(m: Mismatch) -> str:
 
 
 def _explain(context: Context, m: Mismatch, port: str) -> Explanation | None:
-    """What to say about a mismatch of types or sizes; None if the known sizes resolve it."""
+    """Describe a mismatch of types or sizes; None if the known sizes resolve it."""
     facts = dict(m.detail)
     wired = f"{port} takes {m.formal} but is wired to {_actual(m)}"
     match m.kind:
@@ -181,7 +181,7 @@ def _repeats(context: Context, m: Mismatch) -> Iterator[Suggestion]:
 
 
 def _producers(context: Context, m: Mismatch) -> tuple[str, ...]:
-    """Which nodes make the record that is missing."""
+    """The nodes that produce the missing record."""
     if not isinstance(m.formal, RecordType):
         return ()
     wanted = m.formal.record
