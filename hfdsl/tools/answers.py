@@ -41,7 +41,7 @@ class Program:
     target: str
     """path/to/file.py, path/to/file.py:attribute, package.module:attribute, or the TOML file of a run."""
     sizes: SizeValues = field(default_factory=dict)
-    """SizeValues that differ from the program's own, such as {"B": 64}; of a TOML file any field."""
+    """Sizes that differ from the program's own, such as {"B": 64}; of a TOML file any field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PlacedProgram:
     target: str
     """path/to/file.py, path/to/file.py:attribute, package.module:attribute, or the TOML file of a run."""
     sizes: SizeValues = field(default_factory=dict)
-    """SizeValues that differ from the program's own, such as {"B": 64}; of a TOML file any field."""
+    """Sizes that differ from the program's own, such as {"B": 64}; of a TOML file any field."""
     cluster: str = ""
     """A TOML file that describes the nodes; empty for the program's own."""
 
@@ -63,7 +63,7 @@ class CheckedProgram:
     target: str
     """path/to/file.py, file.py:attribute, package.module:attribute, or a TOML file; with library, what it runs from."""
     sizes: SizeValues = field(default_factory=dict)
-    """SizeValues that differ from the program's own, such as {"B": 64}; of a TOML file any field."""
+    """Sizes that differ from the program's own, such as {"B": 64}; of a TOML file any field."""
     cluster: str = ""
     """A TOML file that describes the nodes; empty for the program's own."""
     library: str = ""
