@@ -10,7 +10,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from hfdsl.graph.program import MisuseKind, Operand
+    from hfdsl.graph.misuses import MisuseKind
+    from hfdsl.graph.program import Operand
     from hfdsl.graph.signatures import PortType, Signature
     from hfdsl.graph.spans import Span
     from hfdsl.types.batches import Batch

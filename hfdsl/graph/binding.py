@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from hfdsl.graph.active import Tracing
-from hfdsl.graph.program import MisuseKind
+from hfdsl.graph.misuses import MisuseKind
 from hfdsl.graph.signatures import Port, Signature, wired_ports
 from hfdsl.types.bounds import Within
 from hfdsl.types.numbers import brief, is_count

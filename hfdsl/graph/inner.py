@@ -18,8 +18,9 @@ from hfdsl.errors import DefinitionError
 from hfdsl.graph.active import Tracing
 from hfdsl.graph.binding import bind
 from hfdsl.graph.fits import annotation_text, fits_static, fits_type, is_subclass
+from hfdsl.graph.misuses import Misuse, MisuseKind
 from hfdsl.graph.parameters import present_role
-from hfdsl.graph.program import Constant, ErrorValue, Misuse, MisuseKind
+from hfdsl.graph.program import Constant, ErrorValue
 from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import (
     ListType,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 
+from hfdsl.graph.misuses import Misuse
 from hfdsl.graph.signatures import PortType, Signature
 from hfdsl.graph.spans import Span
 from hfdsl.protocols.filtering import taken_rows
@@ -302,53 +302,6 @@ class Node:
     def source(self, column: str) -> Operand | None:
         """The operand from which a derived column is read; None for one that is stored as this node makes it."""
         return self.op.source(self.arguments, column) if isinstance(self.op, Derived) else None
-
-
-class MisuseKind(Enum):
-    """Mistakes that a trace can report."""
-
-    NO_COLUMN = "no column of that name"
-    NO_METHOD = "no registered method of that name"
-    NO_PORT = "no port of that name"
-    TWICE = "a port is wired twice"
-    MISSING_PORT = "a port is not wired"
-    KEYWORD_ONLY = "a keyword-only port is given by position"
-    TOO_MANY = "more positional arguments than ports"
-    CONTROL = "a symbolic value decides control flow"
-    COMPUTE = "arithmetic on a symbolic value"
-    ASSIGN = "a column of a symbolic value is set"
-    FOREIGN = "a value of another trace"
-    BAD_COUNT = "a repeat or mini-batch count that is not a positive int"
-    MERGE_MISSING = "a merge lacks a column"
-    MERGE_TWICE = "a merge has two producers of one column"
-    DEFINITION = "a declaration that the dataflow uses has no meaning"
-    RAISED = "the dataflow raised"
-    NOT_A_RESULT = "the dataflow returns something that is no value of the graph"
-    CONTAINER = "a list, tuple or dict of symbolic values is passed to a call"
-    NOT_A_RECORD = "an operation on rows was given something else"
-    NO_SYNC = "a sync between roles that share no state"
-    VARIADIC = "a parameter of the dataflow takes any number of values"
-    NOT_A_COLUMN = "what takes an optional column was given something else"
-    PARAMETER = "a parameter of the dataflow is neither a record nor a role"
-    ROLE = "a role is used as a value"
-    ARGUMENT = "an argument that an inner dataflow does not take"
-    RETURNED = "an inner dataflow returns something else than its annotation says"
-    BOUNDS = "a number outside of what its port declares"
-    GROUP = "a group that is smaller than its function declares"
-    OUTSIDER = "a worker that is no parameter of the dataflow is called or made"
-
-
-@dataclass(frozen=True, slots=True)
-class Misuse:
-    """A mistake met while tracing: where, about which thing, in which candidates it should have been found."""
-
-    kind: MisuseKind
-    span: Span
-    subject: str
-    name: str = ""
-    candidates: tuple[str, ...] = ()
-    producer: int | None = None
-    signature: Signature | None = None
 
 
 @dataclass(frozen=True, slots=True)

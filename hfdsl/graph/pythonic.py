@@ -7,7 +7,8 @@ from typing import Any
 
 from hfdsl.graph.active import Traced, Tracing
 from hfdsl.graph.fits import python_class
-from hfdsl.graph.program import ErrorValue, MisuseKind
+from hfdsl.graph.misuses import MisuseKind
+from hfdsl.graph.program import ErrorValue
 
 _BINARY = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hfdsl.graph.active import Tracing
-from hfdsl.graph.program import ErrorValue, MisuseKind, Operand, Ref
+from hfdsl.graph.misuses import MisuseKind
+from hfdsl.graph.program import ErrorValue, Operand, Ref
 from hfdsl.graph.pythonic import Pythonic, PythonicRole
 from hfdsl.graph.signatures import PortType, RecordType
 from hfdsl.graph.spans import caller_span

@@ -12,6 +12,7 @@ from hfdsl.errors import DefinitionError
 from hfdsl.graph.active import Traced, tracing
 from hfdsl.graph.binding import bind, out_of_bounds
 from hfdsl.graph.inner import call_inner
+from hfdsl.graph.misuses import Misuse, MisuseKind
 from hfdsl.graph.outsiders import refused
 from hfdsl.graph.parameters import optional_role, present_role
 from hfdsl.graph.program import (
@@ -22,8 +23,6 @@ from hfdsl.graph.program import (
     InnerCall,
     Input,
     MiniBatch,
-    Misuse,
-    MisuseKind,
     Node,
     Op,
     Operand,

@@ -411,6 +411,30 @@ def test_a_mesh_that_the_class_does_not_take_is_not_offered() -> None:
     assert not any("set dp" in line for line in helped(6))
 
 
+PAIR = hf.Mesh(dp=4, tp=2)
+LARGER = "give pool 'x' 8 slots: processes [4, 4]"
+
+
+def test_a_pool_that_is_smaller_than_its_mesh_can_grow_where_the_cluster_has_room() -> None:
+    def helped(nodes: int | None, pool: ResourcePool, **others: ResourcePool) -> tuple[str, ...]:
+        places = {name: hf.place(Role, pool=other) for name, other in others.items()}
+        cluster = None if nodes is None else hf.Cluster(hf.Nodes(nodes, gpus=4, gpu_memory_gib=80, cpus=64))
+        flow = two if others else one
+        report = flow.check(hf.Deployment(a=hf.place(Role, pool=pool, mesh=PAIR), **places), ROWS, cluster=cluster)
+        [finding] = [finding for finding in report if finding.code == "HF501"]
+        return finding.help
+
+    four = hf.ResourcePool([4], name="x")
+    assert helped(2, four) == ("set dp to 2: 1 * 2 * 2 = 4", LARGER)
+    assert LARGER not in helped(1, four), "no room"
+    assert LARGER not in helped(None, four), "a cluster that is not known"
+    assert LARGER in helped(3, four, b=hf.ResourcePool([4], name="y"))
+    assert LARGER not in helped(2, four, b=hf.ResourcePool([4], name="y")), "the other pool needs the node"
+    assert LARGER not in helped(3, four, b=four), "shared: the other role has 4 ranks"
+    left, right = hf.ResourcePool([4, 4], name="whole").split([4, 4])
+    assert not any("slots: processes" in line for line in helped(4, left, b=right)), "a part of another pool"
+
+
 def test_on_a_mesh_that_does_not_fill_its_pool_only_what_the_mesh_has_is_required() -> None:
     def codes(role: type[Model], heads: int, mesh: hf.Mesh) -> set[str]:
         place = hf.place(role, heads, 4, pool=hf.ResourcePool([8]), mesh=mesh)

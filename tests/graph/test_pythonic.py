@@ -17,7 +17,8 @@ import torch
 import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.program import Graph, MisuseKind
+from hfdsl.graph.misuses import MisuseKind
+from hfdsl.graph.program import Graph
 
 
 class B(hf.Dim): ...

@@ -11,7 +11,8 @@ import torch
 
 import hfdsl as hf
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, MiniBatch, MisuseKind, Pack, Ref, Repeat, RoleCall
+from hfdsl.graph.misuses import MisuseKind
+from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, MiniBatch, Pack, Ref, Repeat, RoleCall
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.graph.symbolic import Symbolic
 from hfdsl.graph.trace import trace

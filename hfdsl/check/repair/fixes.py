@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
+from hfdsl.check.capacity import has_capacity, shape
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Edit, Fix
 from hfdsl.check.program import Program, signature_of
@@ -20,8 +21,10 @@ from hfdsl.check.repair.trials import written
 from hfdsl.check.requirements import Scope, holds, names
 from hfdsl.check.sources import argument_span, call_at, span_of
 from hfdsl.deploy.deployment import Deployment, Placement
+from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.program import Misuse, MisuseKind, Node, Ref
+from hfdsl.graph.misuses import Misuse, MisuseKind
+from hfdsl.graph.program import Node, Ref
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
 from hfdsl.graph.values import Mismatch
@@ -148,6 +151,26 @@ def filled(context: Context, deployment: Mapping[str, Placement[Any]], roles: Se
         if context.numbers is not None:
             words = f'use a part of the pool: {{ part_of = "{place.pool.name}", slots = [0, {ranks}] }}'
         yield Suggestion((Change(words, partial(moved, other)),))
+
+
+def enlarged(context: Context, deployment: Mapping[str, Placement[Any]], roles: Sequence[str]) -> Iterator[Suggestion]:
+    """A larger pool, if the mesh has more ranks than the pool has slots, and the cluster certainly has room for them.
+
+    The roles have one mesh on the pool, and no other role uses its devices. Nodes keep their number of slots.
+    """
+    place, current = deployment[roles[0]], context.program.deployment
+    pool, ranks = place.pool, place.mesh.world_size
+    others = [other.pool for role, other in deployment.items() if role not in roles]
+    shared = pool.parts or pool.part_of or any(pool in roots(other) for other in others)
+    if current is None or context.cluster is None or shared or ranks <= pool.world_size:
+        return
+    per_node = max(pool.processes)
+    processes = [min(per_node, ranks - first) for first in range(0, ranks, per_node)]
+    larger = ResourcePool(processes, pool.use_gpu, pool.name)
+    changes = {role: replace(deployment[role], pool=larger) for role in roles}
+    if has_capacity(context.cluster, placed(current, {**deployment, **changes})):
+        words = f"give pool '{pool.name}' {ranks} slots: processes {shape(processes)}"
+        yield Suggestion((Change(words, partial(moved, changes)),))
 
 
 def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggestion]:

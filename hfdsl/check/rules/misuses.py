@@ -9,7 +9,8 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_span, keyword_span, parameter_span, port_span, return_span, unpacks
-from hfdsl.graph.program import Input, Misuse, MisuseKind, Pack
+from hfdsl.graph.misuses import Misuse, MisuseKind
+from hfdsl.graph.program import Input, Pack
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import closest, schema
 

@@ -13,7 +13,8 @@ from hfdsl.check.program import PlacedMethod
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool, roots
-from hfdsl.graph.program import Constant, MisuseKind, Node, Ref, RoleCall
+from hfdsl.graph.misuses import MisuseKind
+from hfdsl.graph.program import Constant, Node, Ref, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
@@ -84,10 +85,10 @@ def placed_roles_are_called(context: Context) -> Iterator[Finding]:
             continue
         placement = deployment[name]
         pool, ranks = placement.pool, placement.mesh.world_size
-        what = "GPU" if pool.use_gpu else "slot"
+        noun = "GPU" if pool.use_gpu else "slot"
         yield Finding(
             "HF509",
-            f"role '{name}' is placed on {ranks} {what}{'s' * (ranks != 1)} of pool '{pool.name}', and "
+            f"role '{name}' is placed on {_counted(ranks, noun)} of pool '{pool.name}', and "
             f"'{graph.name}' never calls it: unless another dataflow of the deployment does, its processes "
             "start and load their weights for nothing",
             Label(placement.span),
@@ -129,14 +130,15 @@ def _with_one_mesh(places: Mapping[str, Placement[Any]]) -> list[list[str]]:
     return groups
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _filled(context: Context, places: dict[str, Placement[Any]], roles: list[str]) -> Iterator[Suggestion]:
-    from hfdsl.check.repair.fixes import filled  # late: most programs need none
+    from hfdsl.check.repair.fixes import enlarged, filled  # late: most programs need none
 
     yield from filled(context, places, roles)
+    yield from enlarged(context, places, roles)
 
 
 def _renamed(deployment: Deployment, old: list[str], new: str) -> Iterator[Suggestion]:
