@@ -30,7 +30,7 @@ and searches this set from 5 in both directions: 4 is below, and nothing is abov
 ([4], [])
 
 It puts 4 in the place of 5 and runs all rules again. This finding is gone and none is new, so it suggests "set B to 4:
-every split and requirement then works out".
+every split and requirement then holds".
 
 Why this is right. Row counts are polynomials in the dims, because the operations of a dataflow only multiply, cut and
 add rows. In one dim, with numbers for the others, nearly all are linear: ``a * n + c``. That ``d`` divides that is a

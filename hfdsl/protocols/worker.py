@@ -81,7 +81,7 @@ class Worker:
         super().__init_subclass__(**kwargs)
         for name in vars(cls):
             if name in OWN_NAMES:
-                raise DefinitionError("HF111", f"{cls.__name__}.{name} hides what hf.Worker.{name} tells; rename it")
+                raise DefinitionError("HF111", f"{cls.__name__}.{name} hides hf.Worker.{name}; rename it")
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in OWN_NAMES:

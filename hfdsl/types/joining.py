@@ -50,8 +50,8 @@ def all_present(subject: str, parts: Sequence[Any], producers: Sequence[str]) ->
     if present and absent:
         raise WiringError(
             "HF810",
-            f"{subject} is there on {', '.join(present)} and absent on {', '.join(absent)}; "
-            "an optional column is there for all rows or for none",
+            f"{subject} is present on {', '.join(present)} and absent on {', '.join(absent)}; "
+            "an optional column is present for all rows or for none",
         )
     return not absent
 

@@ -26,7 +26,7 @@ def test_row_arithmetic_is_one_finding_with_every_place_and_a_common_fix() -> No
     [finding] = joint_rows.report()
     places = {line.text.partition(":")[0] for line in (finding.primary, *finding.related)}
     assert any("requirement B % micro_batch == 0" in text for text in places)
-    assert finding.help == ("set B to 48 or 72: every split and requirement then works out",)
+    assert finding.help == ("set B to 48 or 72: every split and requirement then holds",)
     for size in (48, 72):
         assert joint_rows.program.check(joint_rows.deployment, dims={joint_rows.B: size}).findings == ()
 
@@ -160,7 +160,7 @@ def test_the_requirements_of_a_function(outside: bool) -> None:
     assert program.check(deployment, dims={B: 12}).codes == ()
     [finding] = program.check(deployment, dims={B: 16}).findings
     assert (finding.code, finding.message) == ("HF322", "'even' requires B % 6 == 0, but 16 % 6 = 4")
-    assert finding.help == ("set B to 12 or 24: every split and requirement then works out",)
+    assert finding.help == ("set B to 12 or 24: every split and requirement then holds",)
     assert "HF319" in program.check(deployment).codes
 
 

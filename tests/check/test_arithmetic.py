@@ -242,8 +242,8 @@ def test_one_repair_satisfies_the_split_and_every_requirement() -> None:
     deployment = hf.Deployment(actor=hf.place(Actor, pool=pool))
     findings = flow.check(deployment, dims={B: 502, P: 512, R: 600}).findings
     assert [finding.code for finding in findings] == ["HF310", "HF322", "HF322"]
-    assert findings[0].help == findings[1].help == ("set B to 480: this then works out",)  # the lengths do not
-    assert findings[2].help == ("set P to 424: this then works out", "set R to 512: this then works out")
+    assert findings[0].help == findings[1].help == ("set B to 480: this then holds",)  # the lengths do not
+    assert findings[2].help == ("set P to 424: this then holds", "set R to 512: this then holds")
     assert flow.check(deployment, dims={B: 480, P: 512, R: 512}).findings == ()
 
 

@@ -85,7 +85,7 @@ def test_a_body_that_splits_its_rows_leaves_equal_parts() -> None:
     assert finding.message == (
         "'role.shard': B = 10 rows do not make 4 equal parts, one for each rank that is collected: 10 % 4 = 2"
     )
-    assert finding.help == ("set B to 8 or 12: every split and requirement then works out",)
+    assert finding.help == ("set B to 8 or 12: every split and requirement then holds",)
 
 
 @hf.dataflow
@@ -145,12 +145,12 @@ def reader(ranks: int) -> hf.Deployment:
 def test_a_size_is_looked_for_that_works_with_all_sizes_of_the_others() -> None:
     [finding] = reading.check(reader(12), {B: 20, N: (3, 2)}).findings
     assert finding.notes == ("for N = 2 of 3, 2", "with B = 20, N = 2")
-    assert finding.help[0] == "set B to 12 or 24: every split and requirement then works out"  # not 18: 18 * 3 % 12 = 6
+    assert finding.help[0] == "set B to 12 or 24: every split and requirement then holds"  # not 18: 18 * 3 % 12 = 6
 
 
 def test_a_size_that_breaks_something_else_is_passed_over() -> None:
     [finding] = choosing.check(reader(4), {B: 10}).findings
-    assert finding.help == ("set B to 8 or 16: every split and requirement then works out",)
+    assert finding.help == ("set B to 8 or 16: every split and requirement then holds",)
 
 
 @hf.dataflow
@@ -162,7 +162,7 @@ def test_a_dim_without_a_size_is_not_resized() -> None:
     [finding] = [each for each in fixing.check(reader(1), {B: 4}) if each.code == "HF322"]
     assert finding.help == ()
     [finding] = [each for each in fixing.check(reader(1), {B: 4, N: 16}) if each.code == "HF322"]
-    assert finding.help == ("set B to 8: every split and requirement then works out",)
+    assert finding.help == ("set B to 8: every split and requirement then holds",)
 
 
 @hf.dataflow

@@ -327,6 +327,6 @@ def like(rows: Rows, other: Other, more: More, role: Role) -> None:
 
 def test_rows_that_the_sizes_make_equal_work_out() -> None:
     [finding] = check(like, 1, B=6, N=6, M=6).findings
-    assert finding.help == ("set M to 4 or 8: every split and requirement then works out",)
+    assert finding.help == ("set M to 4 or 8: every split and requirement then holds",)
     rows, fours = check(like, 1, B=6, N=7, M=6).findings
-    assert (rows.code, fours.help) == ("HF212", ("set M to 4 or 8: this then works out",))
+    assert (rows.code, fours.help) == ("HF212", ("set M to 4 or 8: this then holds",))

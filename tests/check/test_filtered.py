@@ -120,7 +120,7 @@ def test_all_that_is_demanded_of_the_rows_is_met_by_what_is_offered() -> None:
     assert finding.message.startswith(
         "'minibatch 1/2' needs 2 mini-batches, but the number of rows is known only at run time"
     )
-    assert finding.help == ("let a fixed number of rows go on: hf.fill(..., 24)",)
+    assert finding.help == ("pass on a fixed number of rows: hf.fill(..., 24)",)
     assert finding.fixes == (), "what is then computed is for its author to decide"
     assert [label.text for label in finding.related] == [
         "keeps some of B rows: kept1",
@@ -154,9 +154,9 @@ def test_padding_is_not_offered_to_a_method_that_counts_pad_rows() -> None:
 
 
 def test_a_number_that_is_for_one_size_is_not_offered_for_several() -> None:
-    assert finding_of(cut_first, 20).help == ("let a fixed number of rows go on: hf.fill(..., 16)",)
+    assert finding_of(cut_first, 20).help == ("pass on a fixed number of rows: hf.fill(..., 16)",)
     assert finding_of(cut_first, (30, 20)).help == ()
-    assert finding_of(cut_first, (30, 25)).help == ("let a fixed number of rows go on: hf.fill(..., 24)",)
+    assert finding_of(cut_first, (30, 25)).help == ("pass on a fixed number of rows: hf.fill(..., 24)",)
 
 
 def test_how_many_rows_to_take_is_left_to_the_author() -> None:
@@ -188,15 +188,15 @@ def test_as_many_groups_go_on_as_meet_all_demands() -> None:
 
     placed = hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([4], use_gpu=False)))
     [finding] = hf.dataflow(program).check(placed, {B: 30}).findings
-    assert fixed(finding) == ("let a fixed number of rows go on: hf.fill(..., 24)",)
+    assert fixed(finding) == ("pass on a fixed number of rows: hf.fill(..., 24)",)
 
 
 def test_rows_joined_with_filtered_ones_decide_how_many_remain() -> None:
     def three_more(filtered: Rows, others: Others, role: Any) -> None:
         role.rate(joined(filtered.x, hf.take(others, 3).x))
 
-    assert fixed(joint(three_more, {B: 7, N: 3})) == ("let a fixed number of rows go on: hf.fill(..., 5)",)
-    assert fixed(joint(three_more, {B: 4, N: 3})) == ("let a fixed number of rows go on: hf.fill(..., 1)",)
+    assert fixed(joint(three_more, {B: 7, N: 3})) == ("pass on a fixed number of rows: hf.fill(..., 5)",)
+    assert fixed(joint(three_more, {B: 4, N: 3})) == ("pass on a fixed number of rows: hf.fill(..., 1)",)
     assert fixed(joint(three_more, {N: 3})) == (), "of how many rows is not known"
 
 
@@ -206,7 +206,7 @@ def test_rows_of_an_unknown_number_are_joined_in_whole_chunks() -> None:
         role.rate(joined(filtered.x, hf.repeat(others, 4).x))
 
     finding = joint(fours, {B: 10})
-    assert fixed(finding) == ("let a fixed number of rows go on: hf.fill(..., 8)",)
+    assert fixed(finding) == ("pass on a fixed number of rows: hf.fill(..., 8)",)
     assert [label.text.partition(":")[2] for label in finding.related if label.text.startswith("for ")] == [
         " 4 must divide N*4+kept1"
     ], "reported with the first demand"
@@ -222,7 +222,7 @@ def test_of_two_filters_the_one_that_is_in_the_way_is_cut() -> None:
         role.rate(joined(filtered.x, again.x))
 
     finding = joint(both, {B: 10, N: 12})
-    assert fixed(finding) == ("let a fixed number of rows go on: hf.fill(..., 8)",)
+    assert fixed(finding) == ("pass on a fixed number of rows: hf.fill(..., 8)",)
     assert [label.text for label in finding.related if label.text.startswith("keeps")] == [
         "keeps some of B rows: kept1", "keeps some of N rows: kept3",
     ]  # fmt: skip  # a line
@@ -280,7 +280,7 @@ def test_sizes_are_suggested_with_which_there_are_enough_rows_to_take() -> None:
         role.learn(hf.take(rows, 16))
 
     [finding] = [finding for finding in both.check(placed, {B: 6}) if finding.code == "HF310"]
-    assert finding.help == ("set B to 16: every split and requirement then works out",)
+    assert finding.help == ("set B to 16: every split and requirement then holds",)
 
 
 def test_of_rows_that_a_mistake_hides_none_are_missed() -> None:

@@ -229,7 +229,7 @@ def test_a_repeat_is_spelt_as_the_module_spells_it(start: str, name: str, load: 
             [
                 ("repeat what is wired to 'rollout': hf.repeat(..., 2)",),
                 ("take 8 rows", "hf.fill(..., 9), which starts over from the first row"),
-                ("let a fixed number of rows go on: hf.fill(..., 8)",),
+                ("pass on a fixed number of rows: hf.fill(..., 8)",),
             ],
         ),
         ("try:\n    import hfdsl as hf\nfinally:\n    pass\n", [(), ("take 8 rows",), ()]),

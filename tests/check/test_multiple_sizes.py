@@ -60,7 +60,7 @@ def test_a_last_batch_is_reported_with_its_size() -> None:
     [finding] = program.check(deployment, dims={B: (512, 100), R: 8}).findings
     assert finding.message.endswith("on Mesh(pp=1 dp=16 tp=1): 100 % 16 = 4")
     assert finding.notes == ("for B = 100 of 512, 100",)
-    assert finding.help == ("set B = 100 to 96 or 112: every split and requirement then works out",)
+    assert finding.help == ("set B = 100 to 96 or 112: every split and requirement then holds",)
 
 
 def test_every_size_that_does_not_work_has_its_repair() -> None:
@@ -88,14 +88,14 @@ def test_one_size_is_mended_beside_what_else_is_wrong_with_it() -> None:
     place = hf.Deployment(exact=hf.place(Exact, pool=hf.ResourcePool([16], use_gpu=False)))
     rows, limit = sorted(two.check(place, dims={B: (512, 100)}), key=lambda finding: finding.code)
     assert (rows.code, limit.code) == ("HF310", "HF322")
-    assert rows.help == ("set B = 100 to 96 or 112: this then works out",)
+    assert rows.help == ("set B = 100 to 96 or 112: this then holds",)
 
 
 def test_combinations_are_reported_by_the_dims_that_matter() -> None:
     rows, limit = program.check(deployment, dims={B: (512, 100), R: [8, 9]}).findings
     assert (rows.code, rows.notes[0]) == ("HF310", "for B = 100 of 512, 100")
     assert (limit.code, limit.notes) == ("HF322", ("for R = 9 of 8, 9",))
-    assert limit.help == ("set R = 9 to 8: this then works out",)  # with B = 100 the rows do not
+    assert limit.help == ("set R = 9 to 8: this then holds",)  # with B = 100 the rows do not
 
 
 def test_findings_that_do_not_depend_on_sizes_stay_the_same() -> None:

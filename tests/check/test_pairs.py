@@ -100,7 +100,7 @@ def test_a_pair_mends_what_either_size_breaks() -> None:
     report = Case(micro=3, most=20, part=1, widest=12, ranks=8).check(10, 3)
     assert report.codes == ("HF310", "HF318")
     words = "set B to 12 and N to 2"
-    assert [finding.help for finding in report] == [(f"{words}: every split and requirement then works out",)] * 2
+    assert [finding.help for finding in report] == [(f"{words}: every split and requirement then holds",)] * 2
 
 
 ONE, OTHER = atom_size(B), atom_size(N)

@@ -84,7 +84,7 @@ def picking(rows: Rows, role: Role) -> None:
 
 def test_a_dim_without_a_size_is_not_given_one() -> None:
     [finding] = picking.check(dims={B: 6}).findings
-    assert finding.help == ("set B to 4 or 8: every split and requirement then works out",)
+    assert finding.help == ("set B to 4 or 8: every split and requirement then holds",)
 
 
 @hf.dataflow
@@ -97,7 +97,7 @@ def test_a_size_of_several_is_compared_with_itself() -> None:
     split, padded = counting.check(placed(sixteen=16, five=5), {B: (512, 100)}).findings
     assert (split.code, padded.code) == ("HF310", "HF317")
     assert split.help == (), "96 and 112 rows would be padded, which 100 rows are not, though 512 are"
-    assert split.notes == ("for B = 100 of 512, 100", "with B = 100 set to 96 or 112 this works out")
+    assert split.notes == ("for B = 100 of 512, 100", "with B = 100 set to 96 or 112 this holds")
 
 
 @hf.dataflow
@@ -108,7 +108,7 @@ def counting_and_reading(numbers: Numbers, table: Table, sixteen: Role, five: Ro
 
 def test_one_number_for_two_dims_is_tried_for_each() -> None:
     [finding] = counting_and_reading.check(placed(sixteen=16, five=5), {B: 10, N: 9}).findings
-    assert finding.help == ("set N to 8 or 16: every split and requirement then works out",), "16 rows would be padded"
+    assert finding.help == ("set N to 8 or 16: every split and requirement then holds",), "16 rows would be padded"
 
 
 @hf.dataflow
@@ -118,7 +118,7 @@ def reading(table: Table, role: Role) -> None:
 
 def test_the_nearest_size_is_one_that_works_with_all_sizes_of_another_dim() -> None:
     for finding in reading.check(placed(role=16), {B: 20, N: (2, 1)}):
-        assert "set B to 16 or 32: every split and requirement then works out" in finding.help
+        assert "set B to 16 or 32: every split and requirement then holds" in finding.help
 
 
 @hf.dataflow
@@ -129,7 +129,7 @@ def filling(cube: Cube, role: Role) -> None:
 def test_of_several_pairs_the_one_that_changes_least_is_offered() -> None:
     findings = filling.check(dims={B: 2, N: 5, R: 5}).findings
     assert [finding.help for finding in findings] == [
-        ("set N to 4 and R to 6: every split and requirement then works out",)
+        ("set N to 4 and R to 6: every split and requirement then holds",)
     ]
 
 
@@ -142,13 +142,13 @@ def test_pairs_without_a_dim_of_the_finding_are_not_looked_at() -> None:
     sizes = dict.fromkeys((P, Q, S, T), 2)
     findings = looking.check(dims={B: 10, N: 3, **sizes}).findings
     assert [finding.help for finding in findings] == [
-        ("set B to 12 and N to 2: every split and requirement then works out",)
+        ("set B to 12 and N to 2: every split and requirement then holds",)
     ] * len(findings)
 
 
 def test_a_pair_beside_another_mistake() -> None:
     findings = looking.check(dims={B: 10, N: 3, P: 1, Q: 1, S: 1, T: 1}).findings
-    assert "set B to 12 and N to 2: this then works out" in [line for finding in findings for line in finding.help]
+    assert "set B to 12 and N to 2: this then holds" in [line for finding in findings for line in finding.help]
 
 
 def test_no_pair_is_offered_for_a_dim_with_several_sizes() -> None:

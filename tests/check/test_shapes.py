@@ -126,7 +126,7 @@ def test_lengths_are_reported_with_their_difference(body: Any, notes: tuple[str,
 def test_a_conversion_is_advised_where_one_may_be_meant(body: Any, code: str, advice: str | None) -> None:
     finding = finding_of(body)
     assert finding.code == code
-    advised = f"convert it where it is made, .to(torch.{advice}), and declare it so there"
+    advised = f"convert it where it is produced, .to(torch.{advice}), and declare that dtype there"
     assert finding.notes == (() if advice is None else (advised,))
 
 

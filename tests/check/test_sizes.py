@@ -191,7 +191,7 @@ def test_a_misnamed_requirement_hides_no_repair() -> None:
     split, misnamed = sorted(check(program, {B: 10}).findings, key=lambda finding: finding.code)
     assert (misnamed.code, split.code) == ("HF323", "HF310")
     assert [fix.title for fix in misnamed.fixes] == ["replace 'Bs' by 'B'"]
-    assert split.help == ("set B to 8 or 12: every split and requirement then works out",)
+    assert split.help == ("set B to 8 or 12: every split and requirement then holds",)
 
 
 def test_rows_repeated_are_cut_like_those_they_repeat() -> None:
@@ -247,7 +247,7 @@ def test_of_two_dims_that_mend_it_together_one_pair_is_offered() -> None:
     assert finding.related[0].span.line == finding.primary.span.line + 1
     assert finding.notes == ("with N = 1, M = 1",)
     [pair] = finding.help
-    assert pair in {f"set B to 4 and {other} to 3: every split and requirement then works out" for other in "NM"}
+    assert pair in {f"set B to 4 and {other} to 3: every split and requirement then holds" for other in "NM"}
 
 
 def test_a_pair_of_sizes_that_upsets_another_rule_is_passed_over() -> None:
@@ -258,7 +258,7 @@ def test_a_pair_of_sizes_that_upsets_another_rule_is_passed_over() -> None:
 
     # Nearer are B = 4 and M = 6, which 4 ranks would pad.
     [finding] = check(program, {B: 6, N: 2, M: 4}).findings
-    assert finding.help == ("set B to 4 and N to 4: every split and requirement then works out",)
+    assert finding.help == ("set B to 4 and N to 4: every split and requirement then holds",)
 
 
 def test_undetermined_rows_are_reported_once() -> None:
@@ -276,7 +276,7 @@ def test_changes_that_are_not_tried_are_notes(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(trials, "MAX_PLACES", 0)  # as in a report with more findings than are tried
     [finding] = check(program, {B: 10}).findings
-    assert (finding.notes, finding.help) == (("with B set to 8 or 12 this works out",), ())
+    assert (finding.notes, finding.help) == (("with B set to 8 or 12 this holds",), ())
 
     def misnamed(rows: Rows, role: Role) -> None:
         role.misnamed(rows)
@@ -325,7 +325,7 @@ def test_parts_of_parts_are_reported_for_the_whole_batch() -> None:
 
     [finding] = check(program, {B: 8}).findings
     assert finding.primary.text == "16 must divide B"
-    assert finding.help == ("set B to 16: every split and requirement then works out",)
+    assert finding.help == ("set B to 16: every split and requirement then holds",)
 
 
 def test_a_size_of_0_is_reported_alone() -> None:

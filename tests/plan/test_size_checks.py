@@ -86,7 +86,7 @@ def test_a_requirement_that_was_open_is_held_by_the_run() -> None:
         with pytest.raises(
             hf.SizeError,
             match=r"^HF319: not decided before launch, and refused with B = 5, P = 3 \(HF322, line \d+\): "
-            r"'actor.score' requires B % micro == 0, but 5 % 2 = 1; with B set to 4 or 6 this works out",
+            r"'actor.score' requires B % micro == 0, but 5 % 2 = 1; with B set to 4 or 6 this holds",
         ):
             running.step(rows(5))
         with pytest.raises(hf.SizeError, match=r"HF319: .*'actor.score' requires P <= 4, but P = 7; with P set to 4"):

@@ -108,7 +108,7 @@ def test_the_peers_along_an_axis_are_asked_of_the_plan() -> None:
 
 @pytest.mark.parametrize("name", ["rank", "world_size", "mesh", "coordinates", "axis", "get_master_addr_port"])
 def test_a_role_has_no_name_of_the_worker_itself(name: str) -> None:
-    with pytest.raises(DefinitionError, match=rf"HF111: Bad\.{name} hides what hf\.Worker\.{name} tells; rename it"):
+    with pytest.raises(DefinitionError, match=rf"HF111: Bad\.{name} hides hf\.Worker\.{name}; rename it"):
         type("Bad", (Worker,), {name: 3})
     with pytest.raises(DefinitionError, match=rf"HF111: Role sets self\.{name}, which hf\.Worker tells"):
         setattr(Role(3), name, 3)

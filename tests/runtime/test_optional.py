@@ -156,7 +156,9 @@ def test_a_promise_is_tested_eagerly() -> None:
 @pytest.mark.parametrize("critics", [None, 1])
 def test_ranks_that_disagree_are_named(cluster: Any, backend: Any, critics: int | None) -> None:
     plan = p.passes.compile(deployment(p.Config(ranks_with_values=(1,)), critics), SIZES)
-    message = "HF810: column 'values' of 'actor.undeclared' is there on rank 1 and absent on rank 0; an optional column"
+    message = (
+        "HF810: column 'values' of 'actor.undeclared' is present on rank 1 and absent on rank 0; an optional column"
+    )
     with plan.launch(backend) as running:
         with pytest.raises(WiringError, match=message):
             running.step(p.batch(False))

@@ -85,7 +85,7 @@ def cut(place: Span, rows: int) -> Iterator[Suggestion]:
     """A fixed number of rows of the value at ``place``, whatever a filter keeps: more are cut, fewer start over."""
     edit = edits.wrap(place, "fill", rows)
     if edit:
-        yield from _rewritten(f"let a fixed number of rows go on: {edit[0].text}...{edit[1].text}", edit, certain=False)
+        yield from _rewritten(f"pass on a fixed number of rows: {edit[0].text}...{edit[1].text}", edit, certain=False)
 
 
 def cut_groups(place: Span, group: int, rows: int) -> Iterator[Suggestion]:
@@ -95,7 +95,8 @@ def cut_groups(place: Span, group: int, rows: int) -> Iterator[Suggestion]:
         return
     inside = replace(place, line=place.end_line, column=place.end_column - 1, end_column=place.end_column - 1)
     words = (
-        f"keep whole groups, and let a fixed number go on: {edit[0].text}hf.filter(..., group={group}){edit[1].text}"
+        f"keep whole groups, and pass on a fixed number of rows: "
+        f"{edit[0].text}hf.filter(..., group={group}){edit[1].text}"
     )
     changed = (edit[0], Edit(inside, f", group={group}"), edit[1])
     yield from _rewritten(words, changed, certain=False)

@@ -19,8 +19,8 @@ from hfdsl.types.numbers import listed
 Sizes = Mapping[type[Dim], Sequence[int]]
 """Other sizes for each dim, the sizes of the other dims unchanged."""
 
-WORKS = "every split and requirement then works out"
-THIS_WORKS = "this then works out"
+WORKS = "every split and requirement then holds"
+THIS_WORKS = "this then holds"
 MAX_PAIRS = 4  # pairs of dims that are searched for one finding
 
 

@@ -40,7 +40,7 @@ def _fault(code: str, axis: str, left: AxisPlacement) -> str:
         case "HF404", _:
             return f"where the output is not: the body leaves it at {left}"
         case "HF405", _:
-            return "which joins equal copies, so that every row comes several times"
+            return "which joins equal copies, so every row appears several times"
         case _:
             return f"which joins rows, but the body leaves its output split along another dim: {left}"
 

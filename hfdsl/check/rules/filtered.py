@@ -162,8 +162,8 @@ def fills_need_not_repeat(context: Context) -> Iterator[Finding]:
         if most and node.op.rows >= 2 * most:
             yield Finding(
                 "HF360",
-                f"fill of {node.op.rows} rows, but at most {most} are kept ({size}): every row is there "
-                f"{int(node.op.rows // most)} times or more",
+                f"fill of {node.op.rows} rows, but at most {most} are kept ({size}): every row appears at least "
+                f"{int(node.op.rows // most)} times",
                 Label(node.span),
                 (context.program.producer_label(node.batch.node),),
                 notes=(f"fill up to {most} rows, or make more of them before the filter",),

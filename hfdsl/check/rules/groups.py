@@ -217,7 +217,7 @@ def _mixed(context: Context, node: Node, groups: Groups, column: RowColumn, repe
     if groups.signature is None:
         on_purpose = "to keep or drop several questions together, filter by a column of a function with rows=hf.Whole"
     else:
-        on_purpose = "a function that compares different questions on purpose says rows=hf.Whole"
+        on_purpose = "a function that compares different questions on purpose declares rows=hf.Whole"
     advice = (
         f"the rows of one question stand together in {together}: repeat as many times as a group has rows; {on_purpose}"
     )
@@ -237,7 +237,7 @@ def _thinned(
     ]
     finding = Finding(
         "HF331",
-        f"'{node.label}' reads groups of {groups.size} rows, which a filter has cut before",
+        f"'{node.label}' reads groups of {groups.size} rows, which an earlier filter has cut",
         Label(node.span, f"reads {words(context, column)}"),
         (*labels, *groups.declared),
     )
@@ -292,6 +292,6 @@ def _other_groups(
     elif repeats > 1:
         yield from whole_groups(context, [node.id], repeats)
     origin = context.program.origins.of(column) or Origin((), 0)
-    repeats = [step for step in origin.steps if isinstance(step, RepeatStep)]
-    if len(repeats) == 1 or _repeated_once(origin):
+    repeat_steps = [step for step in origin.steps if isinstance(step, RepeatStep)]
+    if len(repeat_steps) == 1 or _repeated_once(origin):
         yield from repeated_as_often(repeats, groups.size)

@@ -82,7 +82,7 @@ def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Ite
         if (filters and queue.rows is not None) or batch_rows.equals(dispatched) is Answer.REFUTED:
             yield _uneven(node, batch_rows, dispatched)
         return
-    for rows, words in ((dispatched, "a step puts in"), (batch_rows, "a batch has")):
+    for rows, words in ((dispatched, "a step dispatches"), (batch_rows, "a batch has")):
         if not filters and rows.value is not None and rows.value % queue.group:
             yield _unfilled(
                 context, node, f"{words} {rows} rows, which are not whole groups of {queue.group}", "cannot be filled"
@@ -104,7 +104,7 @@ def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Ite
             finding = _unfilled(
                 context,
                 node,
-                f"a step puts in {count} rows, a batch has {batch}, and lag={queue.lag} leaves places for "
+                f"a step dispatches {count} rows, a batch has {batch}, and lag={queue.lag} leaves places for "
                 f"{(queue.lag + 1) * batch} rows",
                 f"{needed} are needed{why}: both stages would wait for each other",
             )

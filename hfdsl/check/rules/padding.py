@@ -58,7 +58,7 @@ def _after_a_filter(node: Node, signature: Signature, size: Size, share: int, co
         f"'{node.label}' gets pad rows whenever {share} does not divide what a filter keeps, and {counted}",
         Label(node.span, f"{size} rows, which only the run knows"),
         (Label(signature.span, f"registered with pad={registration.pad!r}"),) if registration else (),
-        notes=("say how many rows go on, hf.take(x, n) or hf.fill(x, n)", "return one value per row and reduce it"),
+        notes=("fix the number of rows: hf.take(x, n) or hf.fill(x, n)", "return one value per row and reduce it"),
     )
 
 

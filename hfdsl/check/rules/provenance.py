@@ -43,7 +43,7 @@ def _different_rows(context: Context, node: Node, left: RowColumn, right: RowCol
     names = _name(node, left), _name(node, right)
     finding = Finding(
         "HF333",
-        f"'{node.label}' puts '{names[0]}' and '{names[1]}' beside each other, which do not have the same rows",
+        f"'{node.label}' combines '{names[0]}' and '{names[1]}', which have different rows",
         _label(context, node, right),
         (_made(context, left, names[0]), _made(context, right, names[1])),
     )
@@ -59,7 +59,7 @@ def _rows_advice(context: Context, left: RowColumn, right: RowColumn) -> str:
         advice = "merge the values before hf.minibatches, or loop over the mini-batches of both together"
     else:
         advice = "repeat, take or fill both in the same way"
-    return f"{advice}; a function that pairs other rows on purpose says rows=hf.Whole"
+    return f"{advice}; a function that pairs other rows on purpose declares rows=hf.Whole"
 
 
 def _label(context: Context, node: Node, column: RowColumn) -> Label:
@@ -175,8 +175,8 @@ def _different_samples(context: Context, node: Node, dim: Any, left: RowColumn, 
     names = _name(node, left), _name(node, right)
     finding = Finding(
         "HF334",
-        f"'{node.label}' puts '{names[1]}' beside '{names[0]}', and they are not of the same samples: their {dim} "
-        "counts other tokens",
+        f"'{node.label}' combines '{names[1]}' with '{names[0]}', which belong to different samples: their {dim} "
+        "counts different tokens",
         Label(argument_span(node.span, signature_of(node), right.port), _generated(context, dim, right)),
         (
             Label(argument_span(node.span, signature_of(node), left.port), _generated(context, dim, left)),
@@ -185,7 +185,7 @@ def _different_samples(context: Context, node: Node, dim: Any, left: RowColumn, 
     )
     advice = (
         f"columns with {dim} belong to one sample: compute '{names[1]}' from the rollout of '{names[0]}'; "
-        "a function that pairs samples on purpose takes both with their tokens, or says rows=hf.Whole"
+        "a function that pairs samples on purpose takes both with their tokens, or declares rows=hf.Whole"
     )
     return with_suggestions(context, finding, (), advice)
 

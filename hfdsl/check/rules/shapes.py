@@ -13,7 +13,7 @@ INTEGERS: frozenset[type[DType]] = frozenset({Int8, Int16, Int32, Int64, UInt8})
 def dtypes(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
     """For two dtypes: as an index, a mask of truth values and one of numbers select different rows or tokens."""
     named = m.formal.dtype.torch_name if isinstance(m.formal, ColumnSpec) else m.formal
-    advice: tuple[str, ...] = (f"convert it where it is made, .to(torch.{named}), and declare it so there",)
+    advice: tuple[str, ...] = (f"convert it where it is produced, .to(torch.{named}), and declare that dtype there",)
     pair = {spec.dtype for spec in (m.formal, m.actual) if isinstance(spec, ColumnSpec)}
     if Bool in pair and pair & INTEGERS:
         return "HF221", f"{wired}: truth values select, whole numbers count or index", advice
@@ -29,14 +29,14 @@ def ranks(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
         if len(long.dims) == len(short.dims) + 1 and long.dims[-1] == constant(1):
             other = f"[{', '.join(map(str, short.dims))}]"
             change = (
-                "drop it where it is made, .squeeze(-1)"
+                "drop it where it is produced, .squeeze(-1)"
                 if long is m.actual
-                else "add it where it is made, .unsqueeze(-1)"
+                else "add it where it is produced, .unsqueeze(-1)"
             )
             return (
                 "HF215",
                 f"{wired}: a trailing dim of 1 broadcasts against {other} instead of failing",
-                (f"{change}, and declare it so there",),
+                (f"{change}, and declare that shape there",),
             )
     return "HF210", f"{wired}: another number of dims", ()
 

@@ -135,7 +135,7 @@ def _resized(
     sizes = suggested_sizes(context, atoms, broken)
     helped = with_suggestions(context, reported, resized(context, sizes))
     if not helped.help:
-        note = f"with {in_words(context, sizes)} this works out" if sizes else ""
+        note = f"with {in_words(context, sizes)} this holds" if sizes else ""
         helped = with_suggestions(context, reported, resized_together(context, atoms, broken), note, most=1)
     conflict = None if sizes or hopeless else _impossible(context, atoms, clash, least=2)
     if conflict is None:

@@ -133,9 +133,10 @@ def _explain(context: Context, m: Mismatch, port: str) -> Explanation | None:
 
 def _ragged(m: Mismatch) -> tuple[str, ...]:
     if isinstance(m.formal, ColumnSpec) and m.formal.ragged:
-        return ("cut its rows where it is made, and declare it so there: Ragged[...], from a list with a tensor a row",)
+        return ("cut its rows where it is produced, and declare Ragged[...] there, made of a list with a tensor a row",)
     return (
-        "pad its rows where it is made, to one length on all ranks, and declare it so there; or take it as Ragged[...]",
+        "pad its rows where it is produced, to one length on all ranks, and declare that dim there; or take it as "
+        "Ragged[...]",
     )
 
 

@@ -55,7 +55,7 @@ def test_a_size_of_python_is_reported_there_too() -> None:
     [report] = ConfigCheck().reports(loaded)
     [finding] = report.findings
     assert (finding.code, finding.primary.span.file, finding.primary.text) == ("HF310", __file__, "dims.B")
-    assert finding.help == ("set B to 4 or 6: every split and requirement then works out",)
+    assert finding.help == ("set B to 4 or 6: every split and requirement then holds",)
 
 
 @pytest.mark.parametrize("command", ["plan", "draw", "run", "train"])
