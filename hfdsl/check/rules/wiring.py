@@ -135,8 +135,7 @@ def _ragged(m: Mismatch) -> tuple[str, ...]:
     if isinstance(m.formal, ColumnSpec) and m.formal.ragged:
         return ("cut its rows where it is produced, and declare Ragged[...] there, made of a list with a tensor a row",)
     return (
-        "pad its rows where it is produced, to one length on all ranks, and declare that dim there; or take it as "
-        "Ragged[...]",
+        "pad its rows to one length on all ranks, and declare that dim where it is produced; or take it as Ragged[...]",
     )
 
 
