@@ -102,6 +102,26 @@ def test_prose_is_in_the_words_of_the_field() -> None:
     assert {f"{file.relative_to(ROOT)}: {m}" for file, text in prose.items() for m in OUR_OWN.findall(text)} == set()
 
 
+ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "tools")
+"""Rooms whose docstrings begin with a verb or a noun phrase."""
+
+
+def summaries(text: str) -> Iterator[str]:
+    """The first lines of the docstrings of a module, its classes and its functions."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            yield (ast.get_docstring(node) or "").partition("\n")[0]
+
+
+def test_docstrings_name_their_subject() -> None:
+    files = texts(*(f"hfdsl/{room}/**/*.py" for room in ROOMS))
+    vague = re.compile(r"(What|The same|That|Those|Which) ")
+    lines = [(file, line) for file in files for line in summaries(file.read_text("utf-8"))]
+    assert [f"{file.relative_to(ROOT)}: {line}" for file, line in lines if vague.match(line)] == []
+    assert len(lines) > 2000
+    assert vague.match("The same of a table.")
+
+
 @pytest.mark.parametrize(
     "word", ["optimiser", "normalised", "behaviour", "Labelled", "neighbours", "modelling", "misspelt"]
 )

@@ -83,7 +83,7 @@ from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.offloading import Part, not_offloadable, parts_of, parts_used
 
 MAX_PRUNED_MOVES = 64
-"""Of more gaps than this, none is tried without: each trial looks at all calls."""
+"""With more gaps than this, none is left out on trial, since each trial looks at all calls."""
 
 UNKNOWN_GPU_GIB = 100
 """The memory of a GPU of unknown size, to compare shares of it with amounts in GiB."""
@@ -236,8 +236,8 @@ class SharedGpus:
         """For each role the calls that run on its GPUs, by their positions in order."""
         sharing: dict[str, set[str]] = {}
         for _, slots in self.slots.values():
-            for own, role in slots:
-                start, stop = own.start, own.stop
+            for used_slots, role in slots:
+                start, stop = used_slots.start, used_slots.stop
                 sharing.setdefault(role, set()).update(
                     other for used, other in slots if used.start < stop and start < used.stop
                 )

@@ -175,15 +175,15 @@ def show_program_differences(arguments: argparse.Namespace) -> int:
         UsageError: where one of them cannot be read.
     """
     first, second = read([arguments.first, arguments.second], arguments.set, arguments.cluster)
-    found = differences(first, second)
+    listed = differences(first, second)
     if machine(arguments):
-        show_json([asdict(difference) for difference in found])
-    elif found:
-        say(f"A  {arguments.first}\nB  {arguments.second}\n", *in_words(found), sep="\n")
+        show_json([asdict(difference) for difference in listed])
+    elif listed:
+        say(f"A  {arguments.first}\nB  {arguments.second}\n", *in_words(listed), sep="\n")
     else:
         count = sum(map(len, first.parts.values()))
         say(f"the {count} facts about the two programs are the same")
-    return FINDINGS if found else OK
+    return FINDINGS if listed else OK
 
 
 def read(targets: Sequence[str], sizes: Sequence[str], cluster: str | None) -> list[Facts]:
@@ -206,7 +206,7 @@ def read(targets: Sequence[str], sizes: Sequence[str], cluster: str | None) -> l
         for target in targets
     ]
     answers = [(process.communicate(), process.returncode) for process in started]
-    return [_read(target, code, *said) for target, (said, code) in zip(targets, answers, strict=True)]
+    return [_read(target, code, *streams) for target, (streams, code) in zip(targets, answers, strict=True)]
 
 
 def _read(target: str, code: int, out: str, err: str) -> Facts:

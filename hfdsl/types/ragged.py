@@ -129,7 +129,7 @@ class Jagged:
         return Jagged(self.values.clone(), self.offsets)
 
     def detach(self) -> Jagged:
-        """The same values without gradient history."""
+        """A view of the values without gradient history."""
         return Jagged(self.values.detach(), self.offsets)
 
     def cpu(self) -> Jagged:

@@ -120,8 +120,8 @@ def _uneven(node: Node, batch_rows: Size, dispatched: Size) -> Finding:
     )
 
 
-def _unfilled(context: Context, node: Node, what: str, why: str) -> Finding:
-    return Finding("HF745", f"{what}: {why}", Label(node.span, "this queue"))
+def _unfilled(context: Context, node: Node, subject: str, why: str) -> Finding:
+    return Finding("HF745", f"{subject}: {why}", Label(node.span, "this queue"))
 
 
 def _starved(context: Context, node: Node, queue: Queue, batch_rows: Size) -> Finding:

@@ -195,8 +195,8 @@ def misuses(context: Context) -> Iterator[Finding]:
 
 def _as_meant(misuse: Misuse) -> Misuse:
     """Unpacking with ``**`` makes Python ask for ``keys``: no user wrote that name."""
-    asked = misuse.kind is MisuseKind.NO_COLUMN and misuse.name == "keys"
-    unpacked = unpacks(misuse.span) if asked else None
+    by_python = misuse.kind is MisuseKind.NO_COLUMN and misuse.name == "keys"
+    unpacked = unpacks(misuse.span) if by_python else None
     return replace(misuse, kind=MisuseKind.CONTROL, name="**", subject=unpacked) if unpacked else misuse
 
 

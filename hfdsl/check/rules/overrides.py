@@ -113,14 +113,14 @@ def _differences(called: Signature, override: Signature, node: Node, folds: bool
     yield from _registered(called, override, folds)
     wired = {name for name, _ in node.arguments}
     for port in called.ports:
-        own, mends = override.port(port.name), ""
+        new_port, mends = override.port(port.name), ""
         where = port_span(called, port.name)
-        if own is None:
+        if new_port is None:
             text, place = f"has no port '{port.name}'", override.span
-        elif not fits_type(own.type, port.type):
-            text, place = f"takes {own.type} as '{port.name}'", port_span(override, port.name)
+        elif not fits_type(new_port.type, port.type):
+            text, place = f"takes {new_port.type} as '{port.name}'", port_span(override, port.name)
             mends = port.name
-        elif own.required and port.name not in wired:
+        elif new_port.required and port.name not in wired:
             text, place = f"needs '{port.name}', which is not wired", port_span(override, port.name)
         else:
             continue
@@ -132,12 +132,12 @@ def _differences(called: Signature, override: Signature, node: Node, folds: bool
             advice=_ports_advice(called),
             mends=mends,
         )
-    for own in override.ports:
-        if own.required and called.port(own.name) is None:
-            text = f"needs '{own.name}', which the called method does not have"
+    for new_port in override.ports:
+        if new_port.required and called.port(new_port.name) is None:
+            text = f"needs '{new_port.name}', which the called method does not have"
             yield _Difference(
                 text=text,
-                override=port_span(override, own.name),
+                override=port_span(override, new_port.name),
                 called=called.span,
                 declared="the called method",
                 advice=_ports_advice(called),

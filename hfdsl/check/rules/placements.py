@@ -209,8 +209,8 @@ def results_can_be_joined(context: Context) -> Iterator[Finding]:
         if not _has_rows(result) or any(isinstance(operand, Ref) for _, operand in node.arguments):
             continue
         arguments = dict(node.arguments)
-        whole = node.id not in misfits and all(p.name in arguments for p in method.signature.ports if p.required)
-        if whole and all(isinstance(value, Constant) for value in arguments.values()):
+        all_wired = node.id not in misfits and all(p.name in arguments for p in method.signature.ports if p.required)
+        if all_wired and all(isinstance(value, Constant) for value in arguments.values()):
             yield Finding(
                 "HF413",
                 f"'{node.label}' makes {result} from no rows: {protocol.name} has nothing to split over "

@@ -27,7 +27,7 @@ class Presence:
     """Whether a column is present: the answer, the column in words, and the places that decide it."""
 
     answer: Answer
-    what: str = ""
+    subject: str = ""
     because: str = ""
     places: tuple[Label, ...] = ()
     declared: bool = False  # whether its producer declares when it is present
@@ -90,10 +90,10 @@ def certain_columns(context: Context) -> Iterator[Finding]:
             continue
         column = presence(context, ref)
         if column.answer is Answer.REFUTED:
-            message = f"hf.present: {column.what} is absent: {column.because}"
+            message = f"hf.present: {column.subject} is absent: {column.because}"
             yield Finding("HF231", message, Label(node.span, "needs it"), column.places)
         elif column.answer is Answer.UNKNOWN and column.declared and context.program.deployment is not None:
-            message = f"cannot decide before launch whether {column.what} is present: {column.because}"
+            message = f"cannot decide before launch whether {column.subject} is present: {column.because}"
             yield Finding("HF319", message, Label(node.span, "needs it"), column.places)
 
 
@@ -106,7 +106,7 @@ def absent(context: Context, m: Mismatch, wired: str, primary: Any) -> tuple[str
     port = "column" if isinstance(context.program.graph.nodes[m.node].op, Pack) else "port"
     source = presence(context, m.source) if m.source else Presence(Answer.UNKNOWN)
     if source.answer is Answer.REFUTED:
-        return "HF231", f"{wired}: {source.what} is absent: {source.because}", ()
+        return "HF231", f"{wired}: {source.subject} is absent: {source.because}", ()
     text = source_text(primary) if primary != context.program.graph.nodes[m.node].span else None
     if text is None and port == "column":
         advice = (

@@ -52,9 +52,9 @@ Explanation: TypeAlias = tuple[str, str, tuple[str, ...]]
 def _mismatch(context: Context, m: Mismatch) -> Finding | None:
     node = context.program.graph.nodes[m.node]
     signature = signature_of(node)
-    what = "column" if isinstance(node.op, Pack) else "port"
+    place_kind = "column" if isinstance(node.op, Pack) else "port"
     primary = argument_span(node.span, signature, m.port)
-    named = f"{what} '{m.port}' of '{node.label}'"
+    named = f"{place_kind} '{m.port}' of '{node.label}'"
     if m.kind is Kind.ABSENT:
         explanation: Explanation | None = presence.absent(
             context, m, f"{named} takes {m.formal} but is wired to {_actual(m)}", primary
