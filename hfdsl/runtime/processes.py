@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hfdsl.errors import HfError
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.loading import LoaderThread
 from hfdsl.runtime.recovery import Recovery
 from hfdsl.runtime.verification import SyncHistory, VerifiedSync
 
@@ -29,6 +30,9 @@ class Processes:
     restored: dict[str, int] = field(default_factory=dict)
     broken: str | None = None
     recovery: Recovery | None = None
+    loaders: list[LoaderThread] = field(default_factory=list)
+    """Those of streams that have not ended."""
+
     syncs: SyncHistory = field(default_factory=SyncHistory)
     verifying: tuple[VerifiedSync, ...] = ()
     """The syncs whose exports are digested."""
@@ -88,7 +92,9 @@ class Processes:
         return self.backend
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes, and the threads of loaders."""
+        for loader in self.loaders:
+            loader.close()
         if self.backend is not None:
             backend, self.backend = self.backend, None
             backend.close()

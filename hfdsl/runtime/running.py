@@ -478,6 +478,7 @@ class Running:
     def _results(self, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
         stream = self._stream or self._begin_stream()
         source = LoaderThread(loader, timeout, lambda: str(stream.order))
+        self._processes.loaders.append(source)
         results = (self._recovering or stream).results(source, decisions)
         try:
             while True:
@@ -490,4 +491,5 @@ class Running:
         finally:
             results.close()
             source.close()
+            self._processes.loaders.remove(source)
             decisions.close()

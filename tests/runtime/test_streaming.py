@@ -300,6 +300,20 @@ def test_a_loader_that_hangs_is_named_with_what_waits() -> None:
         assert len(streamed(running, [])) == 1, "what was begun is still there"
 
 
+def test_the_thread_of_a_loader_ends_with_the_run() -> None:
+    def loaders() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "loader"]
+
+    before = loaders()
+    with launched() as running:
+        results = running.stream(itertools.cycle(rows(1)))
+        next(results)
+        (begun,) = [thread for thread in loaders() if thread not in before]
+    begun.join(10.0)
+    assert not begun.is_alive()
+    results.close()  # type: ignore[attr-defined]  # a generator, which was kept until here
+
+
 def test_a_batch_that_is_none_breaks_nothing() -> None:
     with launched() as running:
         with pytest.raises(WiringError, match="HF203"):

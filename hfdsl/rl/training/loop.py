@@ -279,6 +279,7 @@ class _Loop:
             if stop.asked and step < last:
                 return Ended(step, stopped=True)
             if step == last and not looks:  # after the checkpoint: a longer run would not look here
+                self.keeper.look(math.inf)  # processes that are lost from here on may not write it
                 self._write(Record(step, self._evaluated(step)))
         return Ended(point.step, stopped=False)
 

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from hfdsl.errors import CheckpointError, ConfigError, HfWarning
+from hfdsl.errors import CheckpointError, ConfigError, DeadlineError, HfWarning
 from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.loop import Ended, train
 from hfdsl.rl.training.metrics import Record
 from hfdsl.runtime.decisions import from_lines
+from hfdsl.runtime.running import Running
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.testing import check_decisions
 from tests.nightly import NIGHTLY
@@ -76,6 +77,23 @@ def test_a_run_that_was_killed_repeats_the_steps_since_its_checkpoint(
     assert checkpoints.latest(tmp_path / "run/checkpoints").name == "step-00000004"
     train(configured(data, tmp_path), resume=True)
     same_ending(tmp_path, straight, 5)
+
+
+def test_a_failure_of_the_last_evaluation_leaves_the_last_checkpoint(
+    data: Path, tmp_path: Path, straight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Running.step
+
+    def failing(running: Running, *batches: Any) -> Any:
+        if running.all_steps["ahead"] == 7:
+            raise DeadlineError("HF807", "nothing answers, and nothing is written any more")
+        return step(running, *batches)
+
+    monkeypatch.setattr(Running, "step", failing)
+    with pytest.raises(DeadlineError):
+        train(configured(data, tmp_path))
+    assert checkpoints.latest(tmp_path / "run/checkpoints").name == "step-00000007"
+    assert weights(tmp_path) == weights(straight)
 
 
 def test_an_interrupt_leaves_a_checkpoint_with_full_queues(data: Path, tmp_path: Path, straight: Path) -> None:
