@@ -15,7 +15,7 @@ from hfdsl.errors import HfError, PackageError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.runtime.backend import Backend, Lowering
-from hfdsl.runtime.loaded_states import check_loaded_states
+from hfdsl.runtime.loaded_states import check_copied_states
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.recovery import RecoverableBackend, Recovery
@@ -71,7 +71,7 @@ def launch(
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed, [plan]))
     if retries is not None and retries.every is not None:
-        check_loaded_states([plan], [plan], "the copy of states of hf.Retries")
+        check_copied_states([plan])
     if backend == "ray":
         for package in ("ray", "torch"):
             if not _is_installed(package):

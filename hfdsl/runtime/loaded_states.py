@@ -16,12 +16,13 @@ A call that declares no effect may read all that its role holds. Before a stream
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from hfdsl.errors import CheckpointError
 from hfdsl.graph.program import Graph, Node, RoleCall
 from hfdsl.graph.stages import HeldState, effects
 from hfdsl.plan.plan import Plan
+from hfdsl.runtime.streaming import check_copies
 
 
 def check_loaded_states(plans: Iterable[Plan], launched: Iterable[Plan], what: str) -> None:
@@ -42,6 +43,18 @@ def check_loaded_states(plans: Iterable[Plan], launched: Iterable[Plan], what: s
                 f"'{plan.name}' ({node.span}), but {what} would not have it: give {role} state() and "
                 f"load_state(state), or call hf.sync before '{node.label}' in each step",
             )
+
+
+def check_copied_states(plans: Sequence[Plan]) -> None:
+    """Refuse plans with a loaded state that a copy of ``hf.Retries`` would miss: in a stream any of them.
+
+    Raises:
+        CheckpointError: HF908 naming the role.
+    """
+    for plan in plans:
+        if plan.steps_in_flight:
+            check_copies(plan)
+    check_loaded_states(plans, plans, "the copy of states of hf.Retries")
 
 
 def _unkept(plan: Plan) -> set[HeldState]:

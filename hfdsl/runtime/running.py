@@ -15,7 +15,7 @@ from hfdsl.plan.queues import decides
 from hfdsl.plan.timeline import Timeline, TraceFile
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.inputs import step_inputs
-from hfdsl.runtime.loaded_states import check_loaded_states
+from hfdsl.runtime.loaded_states import check_copied_states, check_loaded_states
 from hfdsl.runtime.loading import END, LoaderThread
 from hfdsl.runtime.plan_simulation import CallSeconds, DrawnSeconds
 from hfdsl.runtime.processes import Processes
@@ -74,7 +74,7 @@ class Running:
         backend, recovery = self._processes.usable_backend(self.plan.name), self._processes.recovery
         plans = [*self._processes.plans, plan]
         if recovery is not None and recovery.retries.every is not None:
-            check_loaded_states(plans, plans, "the copy of states of hf.Retries")
+            check_copied_states(plans)
         backend.add(plan)
         self._processes.plans.append(plan)
         steps = self._processes.restored.pop(plan.name, 0)

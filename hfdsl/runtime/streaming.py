@@ -242,7 +242,9 @@ def check_copies(plan: Plan) -> None:
         kind = plan.deployment[role].role
         if not all(callable(getattr(kind, name, None)) for name in ("state", "load_state")):
             text = f"role '{role}' ({kind.__name__}) loads '{held}' once a step, and samples the next one with it"
-            raise CheckpointError("HF908", f"{text}: for a checkpoint, give it state() and load_state(state)")
+            raise CheckpointError(
+                "HF908", f"{text}: for a checkpoint or retries, give it state() and load_state(state)"
+            )
 
 
 class Stream:

@@ -29,6 +29,7 @@ class Actor(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     @hf.writes("policy")
+    @hf.corrects("policy", lag=2)
     def update(self, rows: Rows) -> Rows:
         self.weight += 0.5 * float(self.axis("dp").all_reduce(rows.x.tensor.sum()))
         return rows
@@ -82,6 +83,13 @@ def sync_last(rows: Rows, actor: Actor, engine: Engine) -> Rows:
 def sync_first(rows: Rows, actor: Actor, engine: Engine) -> Rows:
     hf.sync(actor, engine)
     return actor.update(engine.sample(rows))
+
+
+@hf.dataflow
+def queued(rows: Rows, actor: Actor, engine: Engine) -> Rows:
+    result = actor.update(hf.queue(engine.sample(rows), lag=2, late="wait"))
+    hf.sync(actor, engine)
+    return result
 
 
 @hf.dataflow

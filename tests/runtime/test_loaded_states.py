@@ -18,6 +18,7 @@ from tests.runtime.loaded_programs import (
     deployment,
     look,
     program,
+    queued,
     rows,
     sync_first,
     sync_last,
@@ -83,6 +84,8 @@ def test_retries_that_could_not_give_the_state_back_are_refused_before_a_process
 
     with pytest.raises(CheckpointError, match=LOST.format("sync_last", "the copy of states of hf.Retries")):
         sync_last.compile(deployment()).launch(backend, retries=hf.Retries())
+    with pytest.raises(CheckpointError, match=r"HF908: role 'engine' \(Engine\) loads 'policy' once a step"):
+        queued.compile(deployment()).launch(backend, retries=hf.Retries())  # a copy is made while a stream runs
     with pytest.raises(AssertionError, match="it was started"):  # these repeat all steps from the constructors on
         sync_last.compile(deployment()).launch(backend, retries=hf.Retries(every=None))
 
