@@ -1,6 +1,6 @@
 """Proved bounds of a queue: its worst staleness, its rows in flight, and their memory.
 
-A worked example: a step puts in 512 rows, a batch has 512 in groups of 8, ``lag=4``, and 4 KiB of each row are read
+A worked example: a step dispatches 512 rows, a batch has 512 in groups of 8, ``lag=4``, and 4 KiB of each row are read
 behind the queue::
 
     staleness        at most 4 updates

@@ -97,7 +97,7 @@ def grouped_first(filtered: Rows, role: Any) -> None:
     role.learn(centered(filtered))
 
 
-FIXED = "say how many rows go on: hf.take(x, n) or hf.fill(x, n)"
+FIXED = "fix the number of rows: hf.take(x, n) or hf.fill(x, n)"
 
 
 @pytest.mark.parametrize(

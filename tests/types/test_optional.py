@@ -140,7 +140,7 @@ def test_a_merge_leaves_out_what_no_part_has_and_needs_what_is_not_optional() ->
 
 def test_parts_that_disagree_are_refused_by_name() -> None:
     parts = [rollout(1), rollout(1, values=False), rollout(1)]
-    message = "HF810: column 'values' of 'Rollout' is there on part 0, part 2 and absent on part 1"
+    message = "HF810: column 'values' of 'Rollout' is present on part 0, part 2 and absent on part 1"
     with pytest.raises(WiringError, match=message):
         join(parts)
     with pytest.raises(WiringError, match="there on rank 0, rank 2 and absent on rank 1"):

@@ -11,7 +11,7 @@ from hfdsl.check.findings import Finding, Fix
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """Changes of one kind, any of which works: ``set B to``, ``8`` or ``12``, ``: every split works out``."""
+    """Changes of one kind, each of which suffices: ``set B to``, ``8`` or ``12``, ``: every split holds``."""
 
     changes: tuple[Change, ...]
     before: str = ""

@@ -100,7 +100,7 @@ def _group_size(demand: Divisible) -> int:
 
 
 def _policy(node: Node, code: str) -> str:
-    known = "say how many rows go on: hf.take(x, n) or hf.fill(x, n)"
+    known = "fix the number of rows: hf.take(x, n) or hf.fill(x, n)"
     if code == "HF313":
         return "keep whole groups: hf.filter(x, keep, group=n)"
     return f'{known}, or register the method with pad="repeat_last"' if _may_pad(node, code) else known
