@@ -143,7 +143,7 @@ def test_parts_that_disagree_are_refused_by_name() -> None:
     message = "HF810: column 'values' of 'Rollout' is present on part 0, part 2 and absent on part 1"
     with pytest.raises(WiringError, match=message):
         join(parts)
-    with pytest.raises(WiringError, match="there on rank 0, rank 2 and absent on rank 1"):
+    with pytest.raises(WiringError, match="present on rank 0, rank 2 and absent on rank 1"):
         collect(DP_PROTO, Mesh(dp=3), parts)
 
 
