@@ -28,7 +28,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -424,10 +425,11 @@ def nemo_rl_bases(folder: Path) -> Iterator[tuple[str, Settings, dict[str, Any]]
         yield str(path.relative_to(folder)), plain, {"config": str(path.relative_to(folder))}
 
 
-def questions(library: str, folder: Path | None, seed: str = SEED) -> Iterator[dict[str, Any]]:
+def questions(library: str, folder: Path | None, seed: str, every: int, mutants: int) -> Iterator[dict[str, Any]]:
     """Bases and their mutants, as the trials take them."""
     knobs = LIBRARIES[library]
-    for name, settings, more in bases(library, folder):
+    knobs = replace(knobs, mutants=mutants or knobs.mutants)
+    for name, settings, more in islice(bases(library, folder), every // 2, None, every):
         for kind, change, mutant in (("base", "", settings), *draw(f"{library} {name}", settings, knobs, seed)):
             question: dict[str, Any] = {
                 "id": f"{name} | {change}",
@@ -458,8 +460,8 @@ def file_of(question: dict[str, Any], checkout: Path, folder: Path) -> tuple[Pat
     if "yaml" in question:
         path = folder / "grpo.yaml"
         path.write_text(question["yaml"], "utf-8")
-        return path, []
-    programs = {"verl": "python3 -m verl.trainer.main_ppo", "trl": "trl grpo", "openrlhf":
+        return path, ["--num_processes", "1"]  # those of the trial
+    programs = {"verl": "python3 -m verl.trainer.main_ppo", "trl": "trl grpo --num_processes 1", "openrlhf":
                 "python3 -m openrlhf.cli.train_ppo_ray"}  # fmt: skip
     words = question.get("words") or [f"--config-name={question['name']}", *question["overrides"]]
     path = folder / "run.sh"
@@ -558,6 +560,8 @@ def main() -> None:
     drawing.add_argument("library", choices=sorted(LIBRARIES))
     drawing.add_argument("checkout", type=Path, nargs="?")
     drawing.add_argument("--seed", default=SEED, help="other words draw other mutants")
+    drawing.add_argument("--every", type=int, default=1, help="take every so many bases")
+    drawing.add_argument("--mutants", type=int, default=0, help="mutants of each base")
     hashing = tasks.add_parser("hash")
     hashing.add_argument("files", type=Path, nargs="+")
     judging = tasks.add_parser("judge")
@@ -567,7 +571,9 @@ def main() -> None:
     judging.add_argument("--processes", type=int, default=0, help="how many mutants are also timed as processes")
     arguments = parser.parse_args()
     if arguments.task == "draw":
-        for question in questions(arguments.library, arguments.checkout, arguments.seed):
+        for question in questions(
+            arguments.library, arguments.checkout, arguments.seed, arguments.every, arguments.mutants
+        ):
             sys.stdout.write(json.dumps(question) + "\n")
     elif arguments.task == "hash":
         for file in arguments.files:

@@ -15,7 +15,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.raised import findings_of
 from hfdsl.errors import HfError
 from hfdsl.graph.spans import NOWHERE, Span
-from hfdsl.interop.lowering import Lowered, LoweredField, label_of
+from hfdsl.interop.lowering import Lowered, LoweredField, NotLowered, label_of
 from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import Loaded, from_table
 from hfdsl.rl.training.config_names import Find, by_name
@@ -75,9 +75,17 @@ def load(lowered: Lowered, changes: Sequence[str] = (), find: Find = by_name) ->
 
 
 def own_findings(lowered: Lowered) -> tuple[Finding, ...]:
-    """What hfdsl's own rules find in a lowered run, at the keys that decide it; notes and help are about its fields."""
+    """What hfdsl's own rules find in a lowered run, at the keys that decide it; notes and help are about its fields.
+
+    Raises:
+        NotLowered: HF981 for a value that hfdsl refuses, and the library may not.
+    """
     try:
-        reports = ConfigCheck(elsewhere=True).reports(load(lowered))
+        loaded = load(lowered)
+    except HfError as error:
+        raise _not_taken(lowered, error) from None
+    try:
+        reports = ConfigCheck(elsewhere=True).reports(loaded)
     except HfError as error:
         return tuple(finding for finding in findings_of(error) if finding.primary.span != NOWHERE)
     return tuple(
@@ -86,6 +94,12 @@ def own_findings(lowered: Lowered) -> tuple[Finding, ...]:
         for finding in report
         if finding.code not in NOT_SAID and finding.primary.span not in (NOWHERE, lowered.configuration.place)
     )
+
+
+def _not_taken(lowered: Lowered, error: HfError) -> NotLowered:
+    place = error.span if isinstance(error.span, Span) else lowered.configuration.place
+    message = f"hfdsl does not take it: {error.message}"
+    return NotLowered("HF981", message, Finding("HF981", message, Label(place)))
 
 
 # -- the file

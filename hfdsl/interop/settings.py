@@ -92,13 +92,13 @@ class Configuration:
             return otherwise
 
     def size(self, key: str) -> int:
-        """A positive integer.
+        """A positive integer; Python computes with True as with 1.
 
         Raises:
             NotKnown: where it is none; another rule reports that.
         """
         value = self.value(key)
-        if not is_integer(value) or value < 1:
+        if not isinstance(value, int) or value < 1:
             raise NotKnown(key, f"{value!r} is no size", self.span(key))
         return int(value)
 

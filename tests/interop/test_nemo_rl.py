@@ -90,6 +90,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no switch": ({"checkpointing__enabled": "maybe"}, "HF972", "is no switch"),
     "nothing": ({"grpo__num_prompts_per_step": "null"}, "HF972", "= null is no integer"),
     "a zero": ({"policy__train_micro_batch_size": 0}, "HF972", "is not positive"),
+    "no step": ({"grpo__max_num_steps": 0}, "HF979", "no step is ever made"),
+    "an engine's size": ({f"{GENERATION}vllm_cfg__tensor_parallel_size": "[1]"}, "HF972", "is no integer"),
     "a backend": ({f"{GENERATION}backend": "vlm"}, "HF972", "set policy.generation.backend to vllm"),
     "an estimator": ({"grpo__adv_estimator__name": "gropo"}, "HF972", "none of grpo, gdpo, opd"),
     "a share": ({f"{GENERATION}top_p": 0}, "HF972", "not above 0"),

@@ -153,11 +153,34 @@ def test_a_yaml_file_is_read_with_arguments_behind_it(tmp_path: Path) -> None:
     file.write_text("num_generations: 16\nlerning_rate: 1.0e-6\nmy_own: 1\n")
     [reading] = read(Inputs(str(file), SourceText("<command line>", "--num_processes 3")))
     findings = {(f.code, f.primary.span.line) for f in report_on(LIBRARIES["trl"], reading, "grpo.yaml")}
-    assert findings == {("HF976", 1), ("HF973", 2)}
+    assert findings == {("HF976", 1), ("HF971", 2)}
     [reading] = read(Inputs(str(file)))
     not_judged = report_on(LIBRARIES["trl"], reading, "grpo.yaml").coverage.not_judged
     assert any("'num_processes' is not known" in line for line in not_judged)
     assert any("my_own" in line for line in not_judged)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("max_steps: null", "HF972"),
+        ("seed: 42.5", "HF972"),
+        ("weight_decay: [0.1]", "HF972"),
+        ("loss_type: null", "HF972"),
+        ("optim: default", "HF972"),
+        ("lora_alpha: 32.5", ""),
+        ("lora_r: 8.5", ""),  # no adapter is trained
+        ("top_p: 1", ""),
+        ("save_total_limit: null", ""),
+        ("max_prompt_length: 64", "HF971"),
+    ],
+)
+def test_values_of_a_file_have_the_types_that_trl_needs(tmp_path: Path, line: str, code: str) -> None:
+    file = tmp_path / "grpo.yaml"
+    file.write_text(f"num_generations: 8\n{line}\n")
+    [reading] = read(Inputs(str(file)))
+    findings = [(f.code, f.primary.span.line) for f in report_on(LIBRARIES["trl"], reading, "grpo.yaml")]
+    assert findings == ([(code, 2)] if code else [])
 
 
 @pytest.mark.parametrize("text", ["trl sft --output_dir x", "echo", "python train.py --learning_rate 1", "torchrun"])

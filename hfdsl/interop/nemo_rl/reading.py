@@ -148,6 +148,8 @@ def _demand_grpo(composition: Composition, path: Path) -> None:
         return
     other = next((name for name in OTHER_ALGORITHMS if composition.exists(name)), None)
     if other is not None:
-        raise ReadError(f"'{path}' configures '{other}', and this reader knows NeMo-RL's GRPO", Span(str(path), 1))
+        spans = [setting.span for key, setting in composition.given.items() if key.startswith(f"{other}.")]
+        place = min(spans, key=lambda span: (span.file != str(path), span.line), default=Span(str(path), 1))
+        raise ReadError(f"'{path}' configures '{other}', and this reader knows NeMo-RL's GRPO", place)
     if "" not in composition.unknown_below:
         raise ReadError(f"'{path}' configures no GRPO of NeMo-RL: it has no 'grpo'", Span(str(path), 1))

@@ -67,10 +67,15 @@ def values_have_types(c: Configuration) -> Iterator[Problem]:
             yield finding(c, "HF972", f"{key} = {shown(value)} is no {words}", key)
 
 
+SWITCHED_TABLES = ("dtensor_cfg", "megatron_cfg", "lora_cfg", "peft", "sequence_packing", "dynamic_batching", "draft",
+                   "router_replay")  # fmt: skip
+"""Tables that have another declaration where they are not enabled; of others, all values are looked at."""
+
+
 def _is_switched_off(c: Configuration, key: str) -> bool:
     """Whether a key belongs to a table that is not enabled, of which NeMo-RL reads the switch alone."""
     parts = key.split(".")
-    tables = (".".join(parts[:count]) for count in range(1, len(parts)))
+    tables = (".".join(parts[:count]) for count in range(1, len(parts)) if parts[count - 1] in SWITCHED_TABLES)
     return any(c.known(f"{name}.enabled") is False for name in tables) and parts[-1] != "enabled"
 
 

@@ -16,7 +16,7 @@ from hfdsl.interop.settings import is_integer
 SWITCHED = {"yes": True, "true": True, "t": True, "y": True, "1": True,
             "no": False, "false": False, "f": False, "n": False, "0": False}  # fmt: skip  # a table
 OF_OTHERS = ("optim", "lr_scheduler_type")
-"""Choices of another library, whose versions add to them: only a near one shows a typo."""
+"""Choices of another library, which has too many to list."""
 
 
 class RefusedError(ValueError):
@@ -35,8 +35,8 @@ def parsed(key: str, value: Any, option: Mapping[str, Any], *, in_file: bool) ->
     if isinstance(value, list):
         return [parsed(key, each, option, in_file=in_file) for each in value] if option.get("values") else value
     if in_file and not isinstance(value, str):
-        if option.get("choices") and isinstance(value, int | float) and not isinstance(value, bool):
-            raise RefusedError(f"{key} = {value} is none of {', '.join(option['choices'])}")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            _check_choice(key, value, option.get("choices", []))
         return int(value) if isinstance(value, bool) and option.get("type") in ("int", "float") else value
     if option.get("none") and str(value).lower() == "none":
         return None
@@ -64,8 +64,8 @@ def _number(key: str, value: Any, kind: type[int] | type[float], noun: str) -> i
 def _check_choice(key: str, value: Any, choices: list[str]) -> None:
     if not choices or str(value) in choices:
         return
-    near = get_close_matches(str(value).lower(), choices, n=1, cutoff=0.8)
-    if key not in OF_OTHERS:
-        raise RefusedError(f"{key} = {shown(value)} is none of {', '.join(choices)}")
-    if near:
-        raise RefusedError(f"no {key} is called '{value}'; did you mean {near[0]}?")
+    near = get_close_matches(str(value).lower(), choices, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    if key in OF_OTHERS:
+        raise RefusedError(f"no {key} of transformers is called '{value}'{hint}")
+    raise RefusedError(f"{key} = {shown(value)} is none of {', '.join(choices)}{hint}")

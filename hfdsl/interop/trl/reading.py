@@ -22,6 +22,10 @@ from hfdsl.interop.trl.units import PROCESSES
 from hfdsl.interop.yaml_text import read_yaml
 
 OTHER_TRAINERS = ("sft", "dpo", "kto", "reward", "distillation")
+FORMER = ("max_prompt_length", "evaluation_strategy", "warmup_ratio", "use_liger_loss", "vllm_device", "vllm_dtype",
+          "vllm_max_model_len", "vllm_guided_decoding_regex", "wandb_log_unique_prompts")  # fmt: skip
+"""Arguments of earlier versions."""
+
 LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "torch.distributed.run", "torch.distributed.launch")
 
 
@@ -135,10 +139,11 @@ class _Settings:
             return replace(setting, unknown="its value is none that TRL takes")
 
     def _unknown(self, setting: Setting, *, certain: bool) -> None:
-        near = get_close_matches(setting.key, self.keys, n=1, cutoff=0.8)
-        if not certain and not near:
+        near = get_close_matches(setting.key, self.keys, n=1, cutoff=0.8) if setting.key not in FORMER else []
+        if not certain and not near and setting.key not in FORMER:
             self.foreign.append(setting)
             return
+        certain = certain or self.own
         label = "TRL refuses it" if certain else "a script of your own may read it"
         advice, fixes = (f"did you mean {near[0]}?",) if near else (), tuple[Fix, ...]()
         if near and setting.span.line == setting.span.end_line and not setting.span.file.startswith("<"):

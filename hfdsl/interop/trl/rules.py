@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
+from hfdsl.interop.library_tables import table
 from hfdsl.interop.reporting import Problem, Rule, finding, setting_fix, shown
 from hfdsl.interop.settings import Configuration, is_integer
 from hfdsl.interop.trl.units import (
@@ -24,6 +25,7 @@ from hfdsl.interop.trl.units import (
     generation_text,
     micro_batch,
 )
+from hfdsl.interop.value_types import type_problem
 
 SIZES = (ROWS, ACCUMULATION, STEPS, GENERATION, GROUP, ITERATIONS, PROCESSES, "max_completion_length",
          "per_device_eval_batch_size", "num_generations_eval")  # fmt: skip
@@ -37,6 +39,12 @@ ENGINE_CHOICES: dict[str, tuple[str, ...]] = {
     "vllm_mode": ("colocate", "server"),
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
+USED_WITH = {"vllm_": "use_vllm", "lora_": "use_peft"}
+"""Switches without which arguments are not read, by how those begin."""
+
+WHOLE = ("seed", "data_seed", "lora_r")
+"""Integers that no fraction may stand for; with others, Python only computes."""
+
 REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment")
 
 
@@ -50,6 +58,18 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
             yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
         elif value < 1:
             yield finding(c, "HF972", f"{key} = {value} is not positive", key, advice=("the smallest size is 1",))
+
+
+def numbers_are_numbers(c: Configuration) -> Iterator[Problem]:
+    """Numbers of a file are numbers: argparse reads its texts alone, and takes other values as they are."""
+    for key, facts in table("trl").options.items():
+        if key not in c.given or c.given[key].unknown or (key in SIZES and c.known(key) is not None):
+            continue
+        if any(key.startswith(begin) and c.known(switch) is not True for begin, switch in USED_WITH.items()):
+            continue
+        takes_none = facts.get("none") or c.defaults.get(key) is None
+        if problem := type_problem(c, key, {**facts, "none": takes_none}, fractions=key not in WHOLE):
+            yield problem
 
 
 def samples_are_drawn(c: Configuration) -> Iterator[Problem]:
@@ -107,7 +127,10 @@ def choices_are_known(c: Configuration) -> Iterator[Problem]:
     """Choices are among those that TRL has."""
     choices_of = CHOICES | (ENGINE_CHOICES if c.known("use_vllm") is True else {})
     for key, choices in choices_of.items():
-        if key in c.given and c.has(key) and (value := c.known(key)) is not None and str(value) not in choices:
+        if key not in c.given or not c.has(key):
+            continue
+        value = c.known(key, otherwise=choices[0])
+        if str(value) not in choices and (value is not None or c.defaults.get(key) is not None):
             near = get_close_matches(str(value), choices, n=1, cutoff=0.6)
             sentence, fixes = setting_fix(c, key, near[0]) if near else ("", ())
             message = f"{key} = {shown(value)} is none of {', '.join(choices)}"
@@ -315,6 +338,7 @@ def contexts_hold_a_completion(c: Configuration) -> Iterator[Problem]:
 
 RULES: tuple[Rule, ...] = (
     sizes_are_positive,
+    numbers_are_numbers,
     samples_are_drawn,
     runs_have_steps,
     precisions_exclude_each_other,

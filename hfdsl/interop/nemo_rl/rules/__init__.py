@@ -12,6 +12,7 @@ from hfdsl.interop.reporting import Rule
 
 RULES: tuple[Rule, ...] = (
     settings.sizes_are_positive,
+    settings.runs_have_steps,
     settings.choices_are_known,
     settings.fractions_are_fractions,
     settings.one_backend_trains,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from hfdsl.interop.library_tables import table
 from hfdsl.interop.nemo_rl.units import (
     ASYNC,
     BACKEND,
@@ -49,10 +50,20 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
     keys = [*SIZES, *parallel_keys(c)]
     if c.value(BACKEND) == "vllm":
         keys += [f"{VLLM}.{name}_parallel_size" for name in ("tensor", "pipeline")]
+    declared = table("nemo-rl").options
     for key in keys:
-        value = c.known(key)
-        if is_integer(value) and isinstance(value, int) and value < 1:
+        value = c.known(key, otherwise=1)
+        if is_integer(value) and value < 1:
             yield finding(c, "HF972", f"{key} = {value} is not positive", key, advice=("the smallest size is 1",))
+        elif key in c.given and not isinstance(value, int) and key not in declared:
+            yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
+
+
+def runs_have_steps(c: Configuration) -> Iterator[Problem]:
+    """A run has steps."""
+    for key in ("grpo.max_num_steps", "grpo.max_num_epochs"):
+        if is_integer(value := c.known(key)) and value < 1:
+            yield finding(c, "HF979", f"{key} = {value}: no step is ever made", key)
 
 
 def choices_are_known(c: Configuration) -> Iterator[Problem]:
