@@ -74,7 +74,7 @@ class Capacity:
 
     @property
     def nodes(self) -> Mapping[Amounts, int]:
-        """The nodes by what they have."""
+        """The number of nodes by their resources."""
         nodes: Counter[Amounts] = Counter()
         for kind in self.cluster.kinds:
             cpus = round(kind.cpus * CPU_UNITS)

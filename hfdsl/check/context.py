@@ -1,4 +1,4 @@
-"""The context of a rule: the program under check, and what is asked of it."""
+"""The context of a rule: the program under check, with the sizes, the cluster and the budget of the check."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_COST = 2048
 """The budget for all combinations of sizes together, so that a check of many sizes takes no more time."""
 
 MIN_COMBINATIONS = 8
-"""As many are looked at in a program of any size."""
+"""The combinations that are checked at least, in a program of any size."""
 
 EVERYTHING = "<dims>"
 """The key of the value given for ``dims`` where that is not a mapping."""

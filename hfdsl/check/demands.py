@@ -61,7 +61,7 @@ KnownSizes: TypeAlias = Mapping[Any, Size]
 """Dims that have a size, each with its number as a ``Size``."""
 
 DemandKey: TypeAlias = tuple[int, str]
-"""A demand as it is recognized in the same program with other sizes or another deployment."""
+"""The key of a demand, stable under other sizes and another deployment of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +333,7 @@ def divisible_by_requirement(requirement: Requirement, known: KnownSizes) -> Div
 
 
 def proportional(size: Size, base: Size) -> bool:
-    """Whether there is the same number of the one rows for each of the other, whatever the sizes are.
+    """Whether each row of one value has the same number of rows of the other, for all sizes.
 
     >>> from hfdsl.types.dims import Dim, atom_size
     >>> class B(Dim): ...

@@ -51,7 +51,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One mistake: its code, what is wrong, where, the other places involved, and what repairs it.
+    """One mistake: its code, message and place, the other places involved, and its repairs.
 
     ``help`` is for people; ``fixes`` are alternatives that a tool can apply, best first.
     """

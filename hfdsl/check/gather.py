@@ -220,12 +220,12 @@ def _whole(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:
 
 
 def _is_whole(size: Size) -> bool:
-    """Whether a size is whole whatever its dims are."""
+    """Whether a size is whole for all dims."""
     return size.divisible_by(1) is Answer.PROVED
 
 
 def _quotients(program: Program, node: Node) -> Iterator[Size]:
-    """Every ``Div`` in the columns of an input or a call: in a sum, others may make up for what it lacks."""
+    """Every ``Div`` in the columns of an input or a call; each must be exact, even where a sum of them is whole."""
     signature = signature_of(node)
     inputs = [node.result] if isinstance(node.op, Input) else []
     types = [*(port.type for port in signature.ports), signature.returns] if signature else inputs

@@ -16,7 +16,7 @@ _NAME = re.compile(r"\bkept\d+\b")
 
 
 class KeptRows:
-    """The filters of a program, for messages that name what they keep."""
+    """The filters of a program, for messages that name the kept rows."""
 
     def __init__(self, program: Program) -> None:
         self._program = program

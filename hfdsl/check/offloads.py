@@ -260,7 +260,7 @@ class SharedGpus:
         )
 
     def _may_be_offloaded(self, role: str) -> bool:
-        """Whether a role on GPUs can be offloaded, and is to be or says how much that would free."""
+        """Whether a role on GPUs can be offloaded, and either must be or declares the memory that this frees."""
         place = self.places[role]
         allowed = place.offload or (place.offload is None and place.gpu_memory is not None)
         return bool(allowed) and role in self.calls_on_gpus_of and not_offloadable(place.role) is None
@@ -283,7 +283,7 @@ class SharedGpus:
                 yield _Gap(period, frozenset(between), in_loop=after.method == before.method and not around)
 
     def resident_memory(self, gaps_used: Iterable[_Gap]) -> Iterator[ResidentMemory]:
-        """For each range of slots with the same roles, what they keep during each call there."""
+        """For each range of slots with the same roles, the memory that they keep during each call there."""
         away: dict[int, dict[str, set[str]]] = {}  # the parts on the host, by call and role
         for gap in gaps_used:
             for i in gap.calls:

@@ -25,7 +25,7 @@ def finding_of(error: HfError) -> Finding | None:
 
 
 def errors_in(error: HfError) -> Iterator[HfError]:
-    """An error, and the mistakes of a configuration that were found beside it."""
+    """An error, and the further mistakes of the configuration."""
     yield error
     yield from error.others if isinstance(error, ConfigError) else ()
 

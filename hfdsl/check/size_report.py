@@ -21,7 +21,7 @@ Called = tuple[Node, "Divisible | Bound"]
 
 @dataclass(frozen=True, slots=True)
 class DemandReport:
-    """One demand: what it is, why there is one, which call makes it where, and whether it holds (None: undecided)."""
+    """One demand: its text, its reason, its call and place, and whether it holds (None: undecided)."""
 
     need: str
     why: str

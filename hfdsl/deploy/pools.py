@@ -69,7 +69,7 @@ class ResourcePool:
 
     @takes(ResourceError, "HF514", "merge of a pool")
     def merge(self, other: ResourcePool, name: str | None = None) -> ResourcePool:
-        """The pool of this one's slots and then the other's, on the same devices.
+        """Merge two pools into one with this one's slots and then the other's, on the same devices.
 
         Raises:
             ResourceError: HF514 where one has GPUs and the other has none, or a device is in both.
@@ -90,7 +90,7 @@ class ResourcePool:
 
     @takes(ResourceError, "HF514", "split of a pool")
     def split(self, sizes: Sequence[int]) -> tuple[ResourcePool, ...]:
-        """Consecutive runs of this pool's slots as pools of their own, on the same devices.
+        """Split this pool into pools of consecutive slots, on the same devices.
 
         Raises:
             ResourceError: HF514 where the sizes do not add up to the pool.

@@ -80,7 +80,7 @@ class Tracing(Protocol):
         ...
 
     def pack(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
-        """A record put together from columns."""
+        """Build a record from columns."""
         ...
 
     def present(self, column: Any) -> Any:

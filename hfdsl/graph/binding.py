@@ -43,7 +43,7 @@ def out_of_bounds(bounds: Within | None, value: Any, prefix: str = "is") -> tupl
 def _fitting(
     tracer: Tracing, signature: Signature, label: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """The arguments that fit a port; each of the others is noted."""
+    """The arguments that fit a port; each of the others is recorded."""
     ports = signature.port_names
     names, positional = ports.every, ports.positional
     bound = dict(zip(positional, args, strict=False))
@@ -85,5 +85,5 @@ def _hold_bounds(tracer: Tracing, signature: Signature, label: str, bound: Mappi
 
 
 def _is_group(signature: Signature, port: Port) -> bool:
-    """Whether a port says how large the groups of a function are."""
+    """Whether a port is the group size of a function."""
     return isinstance(signature.rows, GroupedBy) and signature.rows.parameter == port.name

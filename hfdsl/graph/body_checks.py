@@ -1,4 +1,4 @@
-"""Checks around a running body: what it was given stays as it is, and what it gives is what it declares."""
+"""Checks around a running body: its arguments stay unchanged, and its result is of the declared type."""
 
 from __future__ import annotations
 

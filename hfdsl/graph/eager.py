@@ -134,7 +134,7 @@ def call_arguments(label: str, signature: Signature, args: tuple[Any, ...], kwar
 
 
 def narrowed(kind: PortType, value: Any) -> Any:
-    """A record with no more columns than its declared class has, as a plan reads it; any other value as it is."""
+    """A record with the columns of its declared class alone, as a plan reads it; any other value unchanged."""
     if isinstance(value, (PerRank, PerStage)):
         inner = kind.inner if isinstance(kind, ListType) else kind
         return type(value)([narrowed(inner, entry) for entry in value])

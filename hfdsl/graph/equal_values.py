@@ -42,7 +42,7 @@ def equal_values(graph: Graph) -> tuple[int, ...]:
 
 
 def equal_column(graph: Graph, equal: Sequence[int], operand: Operand) -> Operand:
-    """The first column with equal rows, seen through records and what is present."""
+    """The first column with equal rows, through records and ``hf.present``."""
     while isinstance(operand, Ref):
         node = graph.nodes[operand.node]
         source = node.source(operand.column or VALUE) if isinstance(node.op, Derived) and node.op.same_rows else None

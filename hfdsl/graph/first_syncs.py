@@ -61,7 +61,7 @@ def _ancestors(graph: Graph, nodes: set[int]) -> set[int]:
 
 
 def _is_transfer(node: Node) -> bool:
-    """Whether a node exports weights, hands them on, or loads them."""
+    """Whether a node exports weights, passes them on, or loads them."""
     if isinstance(node.op, RoleCall):
         kinds = {effect.kind for _, effect in effects(node)}
         return bool(kinds) and kinds <= {"exports", "loads"}

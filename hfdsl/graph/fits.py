@@ -20,7 +20,7 @@ from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, Ob
 from hfdsl.types.dims import Answer
 
 TESTED_ENTRIES = 4096
-"""How many entries of containers are looked at, for each column that a body returns."""
+"""The most container entries that are checked, for each column that a body returns."""
 
 
 def fits_static(actual: object, annotation: Any) -> bool:

@@ -144,7 +144,7 @@ def described_node(node: Node) -> Attributes:
 
 
 def plain(value: object) -> Plain:
-    r"""A value that every format can hold: a number or truth value as it is, a class by its name, others in print.
+    r"""Convert a value for all formats: numbers and truth values unchanged, a class by name, others printed.
 
     >>> plain(2), plain(None), plain("a\0b"), plain(int)
     (2, 'None', "'a\\x00b'", 'int')

@@ -285,7 +285,7 @@ def _rows_of(batch: BatchT, rows: Sequence[int]) -> BatchT:
 
 
 def _with_rows(batch: BatchT, change: Callable[[Any], Any]) -> BatchT:
-    """The record with other rows of its columns; metrics, and columns that are not there, stay as they are."""
+    """The record with other rows of its columns; metrics and absent columns are unchanged."""
     fields = schema(type(batch)).fields
     columns = {
         name: value if isinstance(fields[name], MetricSpec) or value is None else change(value)

@@ -376,7 +376,7 @@ class _Pass:
 
 
 def _input_tokens(node: int, record: type[Batch]) -> Tokens:
-    """The samples of an input: a rollout of a data set or a buffer has tokens of its own.
+    """The samples of an input: a rollout from a data set or a buffer has its own tokens.
 
     They are counted by the dims that a column of tokens and one of floats have.
     """

@@ -219,7 +219,7 @@ class Take(Derived):
 
 @dataclass(frozen=True, slots=True)
 class Pack(Derived):
-    """A record put together from columns: every argument is one column of ``record``."""
+    """A record built from columns: every argument is one column of ``record``."""
 
     record: type[Batch]
 

@@ -73,7 +73,7 @@ def signature_rows(kind: PortType) -> Size | None:
 
 
 def reads_of(inference: Inference, node: Node) -> tuple[Reads, ...]:
-    """The arguments with rows that a call reads, or that a record is put together from."""
+    """The arguments with rows that a call reads, or of which a record is built."""
     reads: list[Reads] = []
     ports = _ports(node.op.signature) if isinstance(node.op, (RoleCall, FunctionCall)) else _fields(node.op)
     for position, (port, operand) in enumerate(node.arguments):
@@ -99,12 +99,12 @@ def reads_of(inference: Inference, node: Node) -> tuple[Reads, ...]:
 
 
 def row_columns(inference: Inference, node: Node) -> list[RowColumn]:
-    """The columns with rows that a call reads, or that a record is put together from."""
+    """The columns with rows that a call reads, or of which a record is built."""
     return [column for reads in reads_of(inference, node) for column in reads.columns]
 
 
 DeclaredColumn: TypeAlias = "tuple[str | None, ColumnSpec | ObjSpec, tuple[Any, ...]]"
-"""The name of a column with rows (None for a value that is a column), its declaration, and its dims beside rows."""
+"""The name of a column with rows (None for a value that is a column), its declaration, and its dims after the rows."""
 
 
 @lru_cache(maxsize=1024)  # few kinds of records, read many times
@@ -122,12 +122,12 @@ def _column(kind: RecordType, name: str) -> tuple[DeclaredColumn, ...]:
 
 
 def inner_dims(spec: ColumnSpec | ObjSpec) -> tuple[Any, ...]:
-    """The dims of a column beside its rows."""
+    """The dims of a column after its rows."""
     return tuple(atom for size in spec.dims[1:] for atom in size.atoms if isinstance(atom, type))
 
 
 _Formals: TypeAlias = "Mapping[str, tuple[PortType, Size | None]]"
-"""By port what it takes, and the row dim of that."""
+"""By port the declared type and its row dim."""
 
 
 @lru_cache(maxsize=1024)

@@ -208,7 +208,7 @@ class Origin:
     repeated: bool = field(default=False, compare=False)
 
     def after(self, step: RowStep) -> Origin:
-        """The origin of what a further operation makes of these rows."""
+        """The origin of these rows after one further operation."""
         if not isinstance(step, RepeatStep):
             return Origin((step, *self.steps), self.source, self.repeated)
         return Origin(self.steps if step.times == 1 else (step, *self.steps), self.source, repeated=True)

@@ -96,7 +96,7 @@ def traced_span(runner: CodeType) -> Span:
 
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-"""Functions that Python makes of an expression: nobody calls them."""
+"""Functions that Python creates for an expression, without a call of the user's."""
 
 
 def _through_calls(steps: list[tuple[str, Span]]) -> Span:

@@ -54,7 +54,7 @@ class Sync(NamedTuple):
 
 
 class Around(NamedTuple):
-    """A value that reaches what is behind a queue by another way than the queue."""
+    """A value that reaches the stage behind a queue without passing through the queue."""
 
     queue: Node
     value: Node
@@ -171,7 +171,7 @@ def _reached(feeds: Mapping[int, set[int]], part: int) -> set[int]:
 
 
 def _around(graph: Graph, parts: Sequence[int], queue: Node) -> Around | None:
-    """The first value that is not behind the queue and is read together with what is."""
+    """The first value in front of the queue that is read together with one behind it."""
     behind = {queue.id}
     for node in graph.nodes[queue.id + 1 :]:
         if any(ref.node in behind for ref in node.refs):
@@ -195,7 +195,7 @@ def _depths(feeds: Mapping[int, set[int]]) -> dict[int, int]:
 
 
 def _attach(graph: Graph, parts: Sequence[int], stage_of: dict[int, int]) -> None:
-    """Give the components that no queue is connected to a stage: of the writer of what they export, or of a role."""
+    """Assign components without a queue to a stage: that of the writer of the states they export, or of a role."""
     writers: dict[HeldState, int] = {}
     roles: dict[str, int] = {}
     for node in graph.calls:

@@ -1,4 +1,4 @@
-"""Tracing: run a dataflow once on symbolic values and write down what it does."""
+"""Tracing: run a dataflow once on symbolic values, and record its calls, operations and mistakes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ MAX_STEPS = 100_000
 
 @dataclass
 class Tracer:
-    """Writes down nodes and misuses; knows nothing of sizes, pools or whether types fit."""
+    """Records nodes and misuses; sizes, pools and type errors are the business of later passes."""
 
     nodes: list[Node]
     misuses: list[Misuse]
@@ -92,7 +92,7 @@ class Tracer:
             return None
 
     def definition(self, error: DefinitionError, span: Span | None = None) -> Any:
-        """Note a declaration that has no meaning, where it stands (else at ``span``)."""
+        """Record an invalid declaration, at its own place or at ``span``."""
         place = error.span if isinstance(error.span, Span) else span or traced_span(_run.__code__)
         if not any(m.kind is MisuseKind.DEFINITION and m.subject == error.message for m in self.misuses):
             self.misuses.append(Misuse(MisuseKind.DEFINITION, place, error.message, error.code))
@@ -102,7 +102,7 @@ class Tracer:
         self, kind: MisuseKind, subject: str, name: str = "", candidates: tuple[str, ...] = (),
         producer: Traced | None = None, signature: Signature | None = None,
     ) -> Any:  # fmt: skip  # one line of optional facts
-        """Note a mistake and go on with a value that fits everywhere."""
+        """Record a mistake, and continue with a value that fits everywhere."""
         source = producer._operand.node if producer is not None and isinstance(producer._operand, Ref) else None
         misuse = Misuse(
             kind=kind,
@@ -183,13 +183,13 @@ class Tracer:
             self.within.pop()
 
     def called_inner(self, signature: Signature, values: Mapping[str, Any]) -> None:
-        """Note a call of another dataflow, and what it gets: values, roles by name, and plain numbers and strings."""
+        """Record a call of another dataflow with its values, roles by name, and plain numbers and strings."""
         operands = ((name, _inner_operand(value)) for name, value in values.items())
         arguments = tuple((name, operand) for name, operand in operands if operand is not None)
         self.inner_calls.append(InnerCall(signature, arguments, traced_span(_run.__code__)))
 
     def returned(self, signature: Signature, expected: str, shown: str) -> None:
-        """An inner dataflow returns something else than its annotation says."""
+        """Record that an inner dataflow returns another type than it is annotated with."""
         place = replace(signature.span, calls=_with_call(traced_span(_run.__code__), signature.name))
         self.misuses.append(Misuse(MisuseKind.RETURNED, place, signature.name, candidates=(expected, shown)))
 
@@ -265,7 +265,7 @@ class Tracer:
         return self.pack(record, columns)
 
     def pack(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
-        """A record put together from columns; those that may be left out, and are, are absent."""
+        """Build a record from columns; optional ones that are left out are absent."""
         values = dict.fromkeys(schema(record).spare) | dict(columns)
         return self.emit(Pack(record), {n: values[n] for n in schema(record).fields if n in values}, RecordType(record))
 
@@ -284,7 +284,7 @@ class Tracer:
         return self.misuse(MisuseKind.NOT_A_COLUMN, _in_words(column))
 
     def can_sync(self, source: Any, target: Any) -> bool:
-        """Whether ``hf.sync`` has something to bring from one to the other."""
+        """Whether ``hf.sync`` has a state to transfer from one to the other."""
         for value in (source, target):
             if not isinstance(value, SymbolicRole):
                 self.misuse(MisuseKind.NO_SYNC, "sync takes roles of the dataflow", f"got {_in_words(value)}")
@@ -298,7 +298,7 @@ class Tracer:
         return self.misuse(MisuseKind.BAD_COUNT, subject, _in_words(value), (count_range(value),))
 
     def is_known_container(self, value: Any) -> bool:
-        """Whether several values, such as those that an inner dataflow returns, were used as one before.
+        """Whether a container of values, such as the results of an inner dataflow, was already used as one value.
 
         Each is one mistake, wherever it is used.
         """
@@ -317,7 +317,7 @@ class Tracer:
 
 
 def _inner_operand(value: Any) -> Operand | None:
-    """A value, role or number that an inner dataflow gets; None for containers of them."""
+    """The operand for a value, role or number passed to an inner dataflow; None for containers of them."""
     if isinstance(value, Symbolic):
         return value._operand
     if isinstance(value, SymbolicRole):

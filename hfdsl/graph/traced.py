@@ -52,7 +52,7 @@ class TracedGraph(Graph):
         return table(f"graph of '{self.name}'", ("node", "gives", "reads"), self._rows())
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """For each node its name, its type, and what it reads of which other: columns, or all of it."""
+        """For each node its name, its type and its reads: columns of other nodes, or whole values."""
         names = node_names(self)
         rows = []
         for node in self.nodes:

@@ -24,7 +24,7 @@ def raw_columns(value: Any) -> Mapping[str, Any]:
 
 
 def check_objects(label: str, returns: PortType, result: Any, where: str) -> None:
-    """Hold the objects of a result against the types that its columns declare; what is not certain passes.
+    """Check the objects of a result against the types that its columns declare; uncertain ones pass.
 
     Raises:
         WiringError: HF805 naming the body, the column, the row and the object.

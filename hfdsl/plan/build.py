@@ -73,7 +73,7 @@ def compile_dataflow(
 
 
 def compile_stages(plan: Plan) -> tuple[tuple[Stage, CompiledPlan], ...]:
-    """The stages of a compiled program, each with a plan of its own on the same processes.
+    """The stages of a compiled program, each with its own plan on the same processes.
 
     Raises:
         WiringError: HF742 where a value goes around a queue.
@@ -321,7 +321,7 @@ def _balanced(steps: list[Step], context: Context) -> list[Step]:
 
 
 def _stages(steps: list[Step], context: Context, groups: tuple[ProcessGroup, ...]) -> list[Step]:
-    """The earliest stage of every step: after what it reads, and after earlier steps on the same devices."""
+    """The earliest stage of every step: after its producers, and after earlier steps on the same devices."""
     stage_of: dict[int, int] = {}
     busy: dict[tuple[str, int], int] = {}
     pools = {group.name: group.pool for group in groups}

@@ -174,7 +174,7 @@ def _whole_columns(plan: Plan, waits: Dependencies, topology: Topology) -> Mappi
 
 
 def _column_readers(plan: Plan) -> Iterator[ColumnReader]:
-    """The columns that steps, queries and the caller read, whatever the rows."""
+    """The columns that steps, queries and the caller read, independent of rows."""
     graph = plan.graph
     for step in plan.steps:
         group = DRIVER if step.custom else step.group

@@ -37,7 +37,7 @@ class Optimize:
     balance: bool = True
     """Rows of methods registered with ``balance=`` are balanced by their weights; off, they keep their order."""
     offload: bool = True
-    """Idle roles are moved to host memory, where the deployment says so or GPUs are too small; off, never."""
+    """Idle roles move to host memory where the deployment asks for it, or where GPUs are too small; off, never."""
     relay: bool | None = None
     """A process on every host calls the ranks there; off, the driver does. None: on where that takes less time."""
     bucket_bytes: int = 256 * 2**20

@@ -132,7 +132,7 @@ class Schedule:
 
     @property
     def peak(self) -> tuple[int, ...]:
-        """The most bytes of weights that a rank has for the target: all that it needs, and what is on its way."""
+        """The peak bytes of weights that a rank has for the target: its own parts, and those in flight."""
         staging = on_their_way(self.buckets) if self.bucket_bytes else 0
         return tuple(size + min(staging, received) for size, received in zip(self.needed, self.received, strict=True))
 
@@ -181,7 +181,7 @@ class Schedule:
         return tuple(self.of(self.parameters, target))
 
     def pieces_of(self, target: int) -> Iterator[Transfer]:
-        """All that a rank has after the sync, in pieces: what it receives, and what is in its process already."""
+        """The pieces that a rank has after the sync: those that it receives, and those already in its process."""
         for parameter in self.parameters:
             route, number = self._places[parameter.name]
             for need in route.needs:

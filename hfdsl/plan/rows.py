@@ -85,7 +85,7 @@ class RowTable:
 
 
 def row_table(plan: Plan, sizes: Mapping[Any, int], results: Mapping[int, tuple[int, ...]] | None = None) -> RowTable:
-    """The rows of every value for these sizes, as far as they are known.
+    """Compute the rows of every value for these sizes, where they are known.
 
     ``results`` are those of runtime queries: the rows that filters keep, and row weights; a step without weights is not
     balanced.

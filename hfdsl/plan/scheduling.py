@@ -120,7 +120,7 @@ def _scheduled(
 
 
 def _is_whole(schedule: Schedule) -> bool:
-    """Whether every rank on both sides has all of what it has any of."""
+    """Whether every rank on both sides holds each of its parameters whole."""
     return all(
         boxes == (whole(route.shape),)
         for route in schedule.routes

@@ -92,7 +92,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Who waits for whom, whatever the rows are.
+    """The dependencies between steps, for any rows.
 
     ``before[step]`` has a bit for every step that ends before this one begins. ``queries[node]`` are the runtime
     queries to resolve first: filters that decide its rows, and weights by which they are balanced, for its own sake or
@@ -107,7 +107,7 @@ class Dependencies:
 
 
 def dependencies(plan: Plan) -> Dependencies:
-    """Who waits for whom: for what is read, for runtime queries, and for earlier steps in the same processes."""
+    """The dependencies between steps: reads, runtime queries, and earlier steps in the same processes."""
     queries, sources = _queries(plan), _query_sources(plan)
     before: dict[int, int] = {}
     earlier: dict[str, list[Step]] = {}
@@ -171,7 +171,7 @@ def _query_sources(plan: Plan) -> dict[int, tuple[int, ...]]:
 def segments(
     plan: Plan, waits: Dependencies, received: Mapping[int, frozenset[int]], short_steps: AbstractSet[int] = frozenset()
 ) -> tuple[Segment, ...]:
-    """The segments of the steps in ``received``, which says what values each of them reads from other processes.
+    """Form segments of the steps in ``received``, which maps each to the values that it reads from other processes.
 
     ``short_steps`` take less time than a call, so they join even where others wait for them.
     """

@@ -232,7 +232,7 @@ class TraceFile:
             yield f"{head('C', level.process, 'memory', f'bytes held by rank {level.process[1]}')},{counted}"
 
     def _head(self, phase: str, process: Process, kind: str, name: str) -> str:
-        """The start of an event: what it shares with those of other steps is encoded once."""
+        """The prefix of an event; events of several steps share its encoding."""
         key = phase, process, kind, name
         if key not in self._heads:
             place = {"pid": self._pids[process[0]], "tid": process[1]}

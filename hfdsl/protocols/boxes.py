@@ -52,7 +52,7 @@ def intersection(left: Box, right: Box) -> Box | None:
 
 
 def difference(box: Box, removed: Box) -> tuple[Box, ...]:
-    """A box without another one that lies in it, as disjoint boxes: what is before and after it, dim by dim."""
+    """Subtract a box that lies in another one; the rest is disjoint boxes, before and after it, dim by dim."""
     rest: list[Box] = []
     for dim, ((start, stop), (first, last)) in enumerate(zip(box, removed, strict=True)):
         inside, outside = removed[:dim], box[dim + 1 :]

@@ -135,7 +135,7 @@ def seed_streams(call: Call) -> None:
 
 
 def swap_streams(states: list[Any] | None) -> list[Any]:
-    """The states of the global streams as they are; where ``states`` is given they are set to it."""
+    """Return the states of the global streams; with ``states``, set the streams to these."""
     streams = _global_streams()
     before = [get() for get, _, _ in streams]
     for (_, restore, _), state in zip(streams, states or (), strict=False):

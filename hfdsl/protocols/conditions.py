@@ -16,7 +16,7 @@ REQUIREMENTS = "__hf_requires__"
 
 
 PROVISIONS = "__hf_provides__"
-"""The attribute under which ``provides`` leaves what it says on a function."""
+"""The attribute in which ``provides`` stores its declaration on a function."""
 
 
 def requires(*constraints: str) -> Callable[[F], F]:
@@ -52,7 +52,7 @@ def requirements_of(fn: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _expression(decorator: str, text: object) -> None:
-    """Raise HF114 for what is no expression."""
+    """Raise HF114 for a text that is no expression."""
     import ast  # not at the top: `import hfdsl` is kept fast
 
     if not isinstance(text, str):

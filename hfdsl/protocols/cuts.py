@@ -94,7 +94,7 @@ class StandardLayout(Layout):
 
     @abstractmethod
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
-        """The cuts of a parameter, of which each cuts what is left by those before it.
+        """The cuts of a parameter, each of which cuts the part that those before it leave.
 
         Raises:
             ProtocolError: HF734 where it cannot be cut so.

@@ -258,7 +258,7 @@ def get_predefined_dispatch_fn(dispatch_mode: Dispatch | str) -> dict[str, Calla
 
 
 def collect_all_to_all(worker_group: Group, output: Any) -> Any:
-    """Give the outputs as they are: a list with one output from every rank.
+    """Return the outputs unchanged: a list with one output from every rank.
 
     >>> collect_all_to_all(None, [1, 2])
     [1, 2]

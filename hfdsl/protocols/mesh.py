@@ -195,7 +195,7 @@ def check_world(mesh: Mesh, ranks: int, owner: str) -> None:
 
 
 def check_mesh(mesh: object, owner: str) -> None:
-    """Raise ``ResourceError`` (HF501) for what is no mesh, such as a dict; None is a mesh that goes unsaid."""
+    """Raise ``ResourceError`` (HF501) for a value that is no mesh, such as a dict; None stands for the default mesh."""
     if mesh is not None and not isinstance(mesh, Mesh):
         sizes = mesh if isinstance(mesh, Mapping) else {"dp": 2, "tp": 2}
         example = ", ".join(f"{axis}={size}" for axis, size in sizes.items())

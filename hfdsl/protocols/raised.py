@@ -31,7 +31,7 @@ NOT_COPIED = frozenset({"args", "code", "message", "with_traceback", "add_note",
 
 
 MESSAGE_CHARACTERS, TRACE_CHARACTERS = 2_000, 16_000
-"""The most characters of a body's message, and of its traceback, in an error; what is between the ends is left out."""
+"""The most characters of a body's message, and of its traceback, in an error; longer ones lose their middle."""
 
 MISSING = object()
 """An attribute that the caller cannot unpickle."""
@@ -68,7 +68,7 @@ def as_raised(error: RoleError, original: BaseException) -> RoleError:
 
 
 def described(error: BaseException) -> str:
-    """The type of an error and what it says, which may be as long as it likes, or raise.
+    """The type and message of an error; the message may be very long, and computing it may raise.
 
     >>> described(ValueError("bad rows")), len(described(ValueError("x" * 10**7))) < 2_100
     ('ValueError: bad rows', True)
@@ -86,7 +86,7 @@ def trace_of(error: BaseException, frame: types.TracebackType | None) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, without what is between its ends where it has more than so many characters.
+    """Shorten a text to so many characters by leaving out its middle.
 
     >>> shortened("abcdefghijkl", 6)
     'abc [6 characters left out] jkl'

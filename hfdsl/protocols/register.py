@@ -51,7 +51,7 @@ class Registration:
 
     @property
     def meaning(self) -> Protocol | Functions:
-        """The mode as it is now: a declared protocol, or a pair of functions."""
+        """The current mode: a declared protocol, or a pair of functions."""
         return meaning_of(self.dispatch_mode)
 
     @property
@@ -190,7 +190,7 @@ def register(
     balance: str | None = None,
     deadline: float | None = None,
 ) -> Any:
-    """Say how a role method is dispatched, run and collected; the function itself is left as it is.
+    """Declare how a role method is dispatched, run and collected; the function itself is unchanged.
 
     ``pad`` fills rows up to an even split and takes them out again; ``rows`` says which rows must stay together.
     ``leaves`` says along which mesh axes the body leaves its output otherwise than a split, pipelined model does:

@@ -1,4 +1,4 @@
-"""Resharding: from whom each rank can receive which boxes of a parameter, and the proof that this is what it needs.
+"""Resharding: the ranks from which each rank can receive its boxes of a parameter, and the proof that these suffice.
 
 A worked example
 ----------------
@@ -290,7 +290,7 @@ def _invalid(parameter: Parameter, side: Side, ranks: tuple[int, ...], boxes: Se
 
 
 def _unequal(parameter: Parameter, need: Need) -> Iterator[Flaw]:
-    """HF736: pieces that are not what is needed, or not where they are said to be."""
+    """HF736: pieces that are not exactly the needed boxes, or that their sender does not hold."""
     assigned = tuple(piece.box for piece in need.pieces)
     missing, sent, count = _remaining(need.boxes, assigned), total(assigned), total(need.boxes)
     if missing:

@@ -1,4 +1,4 @@
-"""Splitting and joining along the first axis: the row containers, and what is none.
+"""Splitting and joining along the first axis, by kind of row container.
 
 A *row container* is an ``hf.Batch``, a torch tensor (nested ones too), a numpy array, a list, or an object of any class
 with three hooks:

@@ -212,7 +212,7 @@ def draw(question: Program) -> AgentReply:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool: its function, what it is asked and what it answers; ``executes`` where it runs code of the user."""
+    """A tool: its function with the types of its question and answer; ``executes`` if it runs the user's code."""
 
     answer: Callable[[Any], AgentReply]
     asks: type[Any]
@@ -243,7 +243,7 @@ TOOLS: Mapping[str, Tool] = {
 
 
 def reply(tool: Tool, question: object) -> AgentReply:
-    """The reply to a question; what is raised is among the findings, and a traceback goes to stderr alone."""
+    """Reply to a question; errors become findings, and a traceback goes only to stderr."""
     try:
         return tool.answer(question)
     except UsageError as error:

@@ -65,7 +65,7 @@ class Question:
 
 
 def outcomes(question: Question) -> Iterator[TargetOutcome]:
-    """Check every target; what is wrong with one does not keep the others from being checked."""
+    """Check every target, also after one of them failed."""
     for text in question.targets:
         if question.library:
             yield from _outcomes_of_library(text, question)

@@ -70,7 +70,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
 
 
 def _outcome(arguments: argparse.Namespace) -> int:
-    """Run the command of a command line and report what it raises."""
+    """Run the command of a command line, and report the errors that it raises."""
     try:
         code: int = arguments.command(arguments)
         output.stdout().flush()

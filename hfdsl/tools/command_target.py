@@ -52,7 +52,7 @@ class CommandTarget:
         return check(self.dataflow.body, deployment, self.dims, self.cluster, span, loader)
 
     def reports(self, *, elsewhere: bool = False) -> list[Report]:
-        """The reports on the dataflow and on those beside it; the first has what is found of a configuration as well.
+        """The reports on the dataflow and on those beside it; the first also has the findings about the configuration.
 
         With ``elsewhere`` the run starts on another machine: the files and packages of this one say nothing.
         """

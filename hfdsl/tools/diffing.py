@@ -187,7 +187,7 @@ def show_program_differences(arguments: argparse.Namespace) -> int:
 
 
 def read(targets: Sequence[str], sizes: Sequence[str], cluster: str | None) -> list[Facts]:
-    """The facts about targets, each read in a process of its own.
+    """Read the facts about targets, each in a separate process.
 
     Raises:
         UsageError: where one of them cannot be read.

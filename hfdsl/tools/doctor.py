@@ -28,7 +28,7 @@ PACKAGES = {
     "transformers": "run the ready roles (extra rl)",
     "matplotlib": "draw PNG (extra draw)",
 }
-"""The optional packages, and what they are needed for."""
+"""The optional packages, and their uses."""
 
 GPUS = """
 import json, torch
@@ -47,7 +47,7 @@ ray.shutdown()
 
 @dataclass(frozen=True, slots=True)
 class DoctorRow:
-    """One thing that was looked at.
+    """One part of the installation and its status.
 
     ``absent`` may be missing, ``untried`` may work, ``broken`` is installed and does not work.
     """

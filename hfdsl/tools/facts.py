@@ -102,7 +102,7 @@ class _Described:
     # -- the dataflow
 
     def of_graph(self, graph: Graph, part: str) -> None:
-        """Its inputs, roles, calls with what they read, results, and the records of all these."""
+        """Add inputs, roles, calls with their reads, results, and the records of all these."""
         names, records = call_names(graph), dict[type[Batch], None]()
         for node in graph.inputs:
             self.add(f"{part}input {names[node.id]}", "record", str(node.result))

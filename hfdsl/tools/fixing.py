@@ -32,7 +32,7 @@ HYDRA = ("verl", "nemo-rl")
 """The libraries whose overrides are ``key=value``; the others have options."""
 
 FixKey: TypeAlias = tuple[str, str, str, int]
-"""A finding as it is known again after an edit: target, code, file and line."""
+"""The key of a finding, stable under edits: target, code, file and line."""
 
 
 def fix(arguments: argparse.Namespace) -> int:
@@ -78,7 +78,7 @@ class Session:
     texts: Mapping[str, str]
 
     def ask(self) -> list[TargetOutcome]:
-        """Check in a process of its own.
+        """Check in a separate process.
 
         Raises:
             UsageError: where that process ends without an answer, as a module does that exits when it is imported.
@@ -153,7 +153,7 @@ def _asked(session: Session) -> list[TargetOutcome] | None:
 
 
 def _again(repair: Repair) -> Repair:
-    """A repair as it is known again when other edits have moved its columns."""
+    """The key of a repair, stable under edits that move its columns."""
     return repair[0], Fix(repair[1].title, ())
 
 

@@ -184,7 +184,7 @@ def own_traceback(error: BaseException) -> str:
 
 
 def attribute_of(module: ModuleType, attribute: str, place: str) -> tuple[str, Any]:
-    """A name of a module, and what it names; errors as for ``load``."""
+    """A name of a module, and its object; errors as for ``load``."""
     value: Any = module
     for part in attribute.split("."):
         try:

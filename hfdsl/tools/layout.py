@@ -161,7 +161,7 @@ class _Layout:
         self.gutter = {lane.key: self._assign_tracks(lane) for lane in self.lanes}
 
     def _inner_width(self, lane: Lane) -> float:
-        """The width of texts in the boxes of a lane: what they need, up to the lane's share of the page."""
+        """The width of the texts of a lane: as much as they need, up to the lane's share of the page."""
         boxes = [box for box in self.scene.boxes if self.lane[box.key] == lane.key]
         links = [link for box in boxes for link in self.incoming[box.key]]
         fixed = [text_width(box.title, TITLE, bold=True) + text_width(_stage(box), BODY) + PAD for box in boxes]
@@ -204,7 +204,7 @@ class _Layout:
         return max(heights)
 
     def _place(self, box: SceneBox, top: float) -> float:
-        """Write into a box, with a port beside all that it reads; gives its height."""
+        """Write into a box, with a port next to each of its reads; return its height."""
         lane, right = self.lane[box.key], PAD + self.inner[self.lane[box.key]]
         y = top + PAD + TITLE - 3
         self._write(lane, Text(Point(PAD, y), box.title, TITLE, bold=True))

@@ -30,7 +30,7 @@ Named: TypeAlias = Callable[[str, list[Type]], Instance]
 
 
 class OpaqueError(Exception):
-    """A dim that is not read; mypy compares it as it is written."""
+    """A dim that the plugin does not interpret; mypy compares its spelling."""
 
 
 @cache
@@ -91,7 +91,7 @@ def write(size: Size, names: Names, named: Named) -> Type:
 
 
 def normal(dim: Type, named: Named) -> Type:
-    """A dim in normal form, or as it is where it is not read."""
+    """A dim in normal form, or unchanged where it is not interpreted."""
     names: Names = {}
     try:
         return write(read(dim, names), names, named)

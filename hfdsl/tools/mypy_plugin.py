@@ -157,7 +157,7 @@ class _RoleCall:
         return self.report(code_of_kind, f"{port} of '{self.name}' takes {wants} but is wired to {has}", place)
 
     def column(self, port: str, wanted: ColumnSpec, wired: ColumnSpec) -> tuple[str, str] | None:
-        """The code of what is wrong and why, or None; binds the free type variables of the port."""
+        """The code and reason of a mismatch, or None; binds the free type variables of the port."""
         if wanted.dtype is not wired.dtype:
             return "HF220", ""
         if len(wanted.dims) != len(wired.dims):

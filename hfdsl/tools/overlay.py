@@ -1,4 +1,4 @@
-"""A check in a process of its own, of files as they would be, for ``hfdsl check --fix``.
+"""A check of edited texts in place of their files, in a separate process, for ``hfdsl check --fix``.
 
 Texts stand in for the files of their names while modules are imported; nothing is written.
 """
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def lay_over(texts: Mapping[str, str]) -> None:
-    """Import ``texts``, by the real paths of their files, instead of what is in the files."""
+    """Import ``texts``, by the real paths of their files, in place of the files."""
     read = SourceFileLoader.get_code
 
     def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:

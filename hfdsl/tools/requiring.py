@@ -28,7 +28,7 @@ class Demands:
 
     @classmethod
     def of(cls, target: CommandTarget) -> Demands:
-        """The demands of a target, whatever its sizes are."""
+        """The demands of a target, for any sizes."""
         deployment = target.experiment.deployment if target.experiment else None
         context = build_context(target.dataflow.body, deployment, target.dims)
         sizes, others = size_report(context)
@@ -56,7 +56,7 @@ class Demands:
 
 
 def requires(target: CommandTarget, arguments: argparse.Namespace) -> int:
-    """The command. It answers a question, so it succeeds whatever the sizes are."""
+    """The command. It succeeds for any sizes, since it only lists demands."""
     demands = Demands.of(target)
     if machine(arguments):
         show_json(demands.as_dict())

@@ -64,7 +64,7 @@ class ServedTool:
         return TypeAdapter(with_config(CONFIG)(self.tool.asks))
 
     def as_listed(self) -> types.Tool:
-        """For ``tools/list``. A tool that executes code is not read-only, whatever hfdsl itself does."""
+        """The entry of ``tools/list``. A tool that executes the user's code is not read-only."""
         answers: TypeAdapter[Any] = TypeAdapter(with_config(CONFIG)(self.tool.answers))
         return types.Tool(
             name=self.tool.name,

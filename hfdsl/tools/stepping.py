@@ -141,7 +141,7 @@ def _install(backend: str, source: TargetSource) -> None:
 
 
 def _worker_env(source: TargetSource) -> dict[str, str]:
-    """The workers' import path: the folder where the program was found, and what is on PYTHONPATH here."""
+    """The workers' import path: the folder of the program, and PYTHONPATH of this process."""
     paths = [str(source.root), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"PYTHONPATH": os.pathsep.join(paths)}
 

@@ -30,7 +30,7 @@ from hfdsl.types.dims import Dim, Sizes
 from hfdsl.types.foreign_text import parse_toml
 
 OF_RUNS = ("data", "deployment", "dims", "output", "roles", "steps")
-"""Fields of a run, of which a configuration has one at least beside ``algorithm``."""
+"""Fields of a run; a configuration has ``algorithm`` and at least one of them."""
 
 
 def load(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> CommandTarget:

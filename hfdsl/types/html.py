@@ -22,7 +22,7 @@ def escaped(text: object) -> str:
 
 
 def table(title: str, head: Sequence[object], rows: Iterable[Sequence[object]], note: str = "") -> str:
-    """A table with a title; of very many rows the first ones, with a line that says how many are left out.
+    """A table with a title; of very many rows the first ones, and a line with the number of the others.
 
     >>> table("sizes", ("dim", "size"), [("B", 64)])[:45]
     '<div><p><b>sizes</b></p><table><thead><tr><th'

@@ -20,7 +20,7 @@ def join_column(spec: FieldSpec, parts: Sequence[Any]) -> Any:
 
 
 def rows_after_rows(parts: Sequence[Any]) -> Any:
-    """The rows of all parts, each a tensor, a ragged column or a list; a single part is returned as it is.
+    """Concatenate the rows of all parts, each a tensor, a ragged column or a list; a single part is returned unchanged.
 
     >>> rows_after_rows([["a"], ["b", "c"]])
     ['a', 'b', 'c']
@@ -37,7 +37,7 @@ def rows_after_rows(parts: Sequence[Any]) -> Any:
 
 
 def all_present(subject: str, parts: Sequence[Any], producers: Sequence[str]) -> bool:
-    """Whether a column is there, of which these are parts.
+    """Whether a column is present, given its parts.
 
     >>> all_present("column 'x'", [[1], [2]], ["rank 0", "rank 1"])
     True

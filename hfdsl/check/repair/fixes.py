@@ -82,14 +82,14 @@ def _exchanged(call: ast.Call) -> str:
 
 
 def cut(place: Span, rows: int) -> Iterator[Suggestion]:
-    """A fixed number of rows of the value at ``place``, whatever a filter keeps: more are cut, fewer start over."""
+    """Fix the number of rows of the value at ``place``: more are cut, fewer start over from the first."""
     edit = edits.wrap(place, "fill", rows)
     if edit:
         yield from _rewritten(f"pass on a fixed number of rows: {edit[0].text}...{edit[1].text}", edit, certain=False)
 
 
 def cut_groups(place: Span, group: int, rows: int) -> Iterator[Suggestion]:
-    """The filter at ``place`` keeps whole groups, and a fixed number of rows goes on."""
+    """Let the filter at ``place`` keep whole groups, and pass on a fixed number of rows."""
     call, edit = call_at(place), edits.wrap(place, "fill", rows)
     if call is None or edit is None or any(keyword.arg == "group" for keyword in call.keywords):
         return

@@ -48,7 +48,7 @@ def refuted(context: Context) -> set[DemandKey]:
 def suggested_sizes(
     context: Context, atoms: Iterable[object], broken: set[DemandKey], wanted: Constraint | None = None
 ) -> dict[type[Dim], tuple[int, ...]]:
-    """For each of the dims its nearest sizes with which every demand holds; other dims stay as they are.
+    """For each of the dims its nearest sizes with which every demand holds; other dims are unchanged.
 
     The sizes satisfy ``wanted`` too.
     """
@@ -73,7 +73,7 @@ def _sized(context: Context, atoms: Iterable[object]) -> list[type[Dim]]:
 
 
 def resized(context: Context, sizes: Sizes, works: str = WORKS) -> Iterator[Suggestion]:
-    """Other sizes of one dim; whatever else is broken stays so."""
+    """Other sizes of one dim, which may leave other demands violated."""
     for dim, new_sizes in sizes.items():
         then = works if all(_repairs_all(context, {dim: new_size}) for new_size in new_sizes) else THIS_WORKS
         changes = tuple(_size_change(context, {dim: new_size}, str(new_size)) for new_size in new_sizes)

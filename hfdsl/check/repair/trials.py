@@ -33,7 +33,7 @@ thorough: ContextVar[bool] = ContextVar("thorough", default=False)
 """Whether the repairs of all findings are tried, for a command that applies them."""
 
 FindingKey: TypeAlias = tuple[str, str, int]
-"""A finding as it is recognized after an edit, which moves columns and changes numbers in messages."""
+"""The key of a finding, stable under edits, which move columns and change numbers in messages."""
 
 
 def finding_key(finding: Finding) -> FindingKey:
@@ -79,7 +79,7 @@ class Trials:
 
     @cached_property
     def before(self) -> Counter[FindingKey]:
-        """The findings of the program as it is."""
+        """The findings of the unchanged program."""
         return self._keys(self.context)
 
     def _keys(self, context: Context) -> Counter[FindingKey]:

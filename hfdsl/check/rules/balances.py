@@ -1,4 +1,4 @@
-"""Balancing: does the column that a method's rows are balanced by say what each of them weighs?"""
+"""Balancing: does the column in ``balance=`` have a weight for each row?"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def _entry(kind: PortType) -> PortType:
 
 
 def results_are_bound(context: Context) -> Iterator[Finding]:
-    """A type variable in a result is one that an input binds: nothing else says how long it is."""
+    """A type variable in a result is bound by an input, since nothing else determines its size."""
     for signature, node in _called(context).items():
         bound = {variable for port in signature.ports for variable in _variables(sizes_of(port.type))}
         for variable in (v for v in _variables(_left_open(signature.returns)) if v not in bound):

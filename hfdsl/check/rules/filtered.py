@@ -1,4 +1,4 @@
-"""Filtered rows: their number is known only at run time, so whatever splits them needs a policy."""
+"""Filtered rows: their number is known only at run time, so every split of them needs a policy."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from hfdsl.types.rows import Grouped
 
 
 class PassedOn(NamedTuple):
-    """A parameter that a body passes as it is to a formula, which declares bounds of it."""
+    """A parameter that a body passes unchanged to a formula, which declares its bounds."""
 
     formula: str
     bounds: Within
@@ -58,7 +58,7 @@ def numbers_fit_formulas(context: Context) -> Iterator[Finding]:
 
 
 def _numbers(node: Node, signature: Signature) -> Iterator[tuple[str, Any]]:
-    """The numbers that a call is given for ports without bounds: those with bounds are held to them as it is traced."""
+    """The numbers that a call gets for ports without bounds; the trace has checked those with bounds."""
     for name, operand in node.arguments:
         port = signature.port(name)
         if isinstance(operand, Constant) and port is not None and port.bounds is None:
@@ -90,7 +90,7 @@ def _calls(definition: Function) -> Iterator[ast.Call]:
 
 
 def call_name(call: ast.Call) -> str:
-    """The name of what is called, as it is written."""
+    """The callee as the source spells it."""
     return ast.unparse(call.func)
 
 
@@ -160,7 +160,7 @@ class _GroupsOfOne:
         )
 
     def comparisons(self) -> Iterator[tuple[ast.expr, str]]:
-        """The statistics over the rows of a group that one row does not have, each with what it gives."""
+        """The statistics over the rows of a group that are undefined for one row, each with its result."""
         for statement in self.statements:
             for expression in certain_expressions(statement):
                 match expression:

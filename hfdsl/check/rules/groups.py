@@ -82,7 +82,7 @@ def _groups_read(node: Node) -> Groups | None:
 
 
 def _grouped_columns(context: Context, node: Node) -> Sequence[RowColumn]:
-    """The columns that a node reads in groups: of a filter the one that decides, unless the data says what it keeps."""
+    """The columns that a node reads in groups; for a filter its own column, unless the data decides what it keeps."""
     columns = context.program.origins.columns(node.id)
     if not isinstance(node.op, Filter):
         return columns

@@ -39,7 +39,7 @@ def _others(graph: Graph, loader: Callable[..., Any]) -> Iterator[Suggestion]:
 
 
 def _gives(returns: Any, records: list[type[Batch]]) -> bool:
-    """Whether what is returned is certainly batches of these records."""
+    """Whether a return type is certainly that of batches of these records."""
     batches = isinstance(get_origin(returns), type) and issubclass(get_origin(returns), Iterable)
     return batches and any(kind in get_args(returns) for kind in records[:1]) and _problem(returns, records) is None
 
@@ -66,7 +66,7 @@ def loader_findings(graph: Graph, loader: Callable[..., Any], experiment: Span) 
 
 
 def require_fit(graph: Graph, loader: Callable[..., Any], experiment: Span) -> None:
-    """Raise what is wrong with a loader.
+    """Raise the findings about a loader.
 
     Raises:
         CheckError: with HF542.

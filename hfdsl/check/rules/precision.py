@@ -21,7 +21,7 @@ COST = (
 
 
 def copies_compute_alike(context: Context) -> Iterator[Finding]:
-    """A role that loads a trained policy computes in its dtype, or the policy's log-probs take the place of its own.
+    """A role that loads a trained policy computes in its dtype, or the policy's log-probs replace those of the role.
 
     A role that does not say its dtype is left alone.
     """

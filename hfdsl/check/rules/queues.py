@@ -35,7 +35,7 @@ from hfdsl.protocols.queueing import DISCIPLINES
 
 
 def nothing_goes_around(context: Context) -> Iterator[Finding]:
-    """HF742: what is read together with rows of a queue goes through that queue as well."""
+    """HF742: values that are read together with rows of a queue pass through that queue as well."""
     if context.program.graph.misuses:
         return
     for queue, value, reader in context.program.split.around:

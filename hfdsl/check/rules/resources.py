@@ -24,13 +24,13 @@ from hfdsl.protocols.bin_packing import CPU_UNITS, times, too_many
 from hfdsl.types.dims import Answer
 
 MAX_POOLS_TRIED = 4
-"""How many alternative pools are tried for one finding."""
+"""The most alternative pools that are tried for one finding."""
 
 MAX_NODES = 100_000
-"""Over how many nodes a pool is spread at most."""
+"""The most nodes over which a pool is spread."""
 
 MAX_SIZES_TRIED = 64
-"""How many sizes of a pool on one node are looked at for them."""
+"""The most sizes of a pool on one node that are considered for them."""
 
 
 def pools_fit_cluster(context: Context) -> Iterator[Finding]:

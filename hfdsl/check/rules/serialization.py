@@ -52,7 +52,7 @@ BOUND, ENTRIES = 2000, 50
 
 
 def unsendable(value: Any, path: str) -> tuple[str, str] | None:
-    """The path to something within ``value`` that no pickler takes, and what it is; None if there is none.
+    """The path to an object within ``value`` that cannot be pickled, and its kind; None if there is none.
 
     An object that defines how it is pickled (``__reduce__``, ``__getstate__``) is trusted.
 
@@ -113,7 +113,7 @@ def _parts(value: Any, where: str) -> Iterable[tuple[Any, str]]:
 
 
 def _attributes(value: Any, where: str) -> Iterator[tuple[Any, str]]:
-    """The attributes of an object without a pickling method of its own."""
+    """The attributes of an object that has no pickling method."""
     cls: Any = type(value)
     plain = cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__
     usual = cls.__getstate__ is object.__getstate__ or getattr(cls.__getstate__, "__module__", "") == "dataclasses"

@@ -135,7 +135,7 @@ def _never(context: Context, node: Node, effect: Effect, trained: dict[Holder, N
 def _untrained(
     context: Context, node: Node, effect: Effect, trained: dict[Holder, Node], calls: list[tuple[Node, Effect]]
 ) -> Finding | None:
-    """HF510, for a copy of weights that nothing trains, while those that are trained by what it makes reach no reader.
+    """HF510: a copy of weights that nothing trains, while the weights trained on its outputs reach no reader.
 
     A second engine may well hold frozen weights, such as a teacher's. Here no other role reads the trained ones, and
     the update reads numbers of what is sampled, such as advantages: to imitate a teacher takes its tokens alone.

@@ -126,7 +126,7 @@ def _crossing(context: Context, placement: Placement[Any]) -> Crossing | None:
 
 
 class _Nodes:
-    """The nodes of a pool by rank, read only as far as they are asked for: there may be thousands."""
+    """The nodes of a pool by rank, computed lazily, since there may be thousands."""
 
     def __init__(self, pool: ResourcePool) -> None:
         self.unread = node_runs(pool)
