@@ -74,7 +74,7 @@ def test_help_removes_a_trailing_1() -> None:
     def program(steps: Steps, learner: Learner) -> Flat:
         return flat_loss(learner.judge(steps).advantage)  # type: ignore[arg-type]
 
-    assert only(program.check()).notes[0].startswith("drop it where it is made, .squeeze(-1)")
+    assert only(program.check()).notes[0].startswith("drop it where it is produced, .squeeze(-1)")
 
 
 def test_help_adds_a_missing_trailing_1() -> None:
@@ -82,7 +82,7 @@ def test_help_adds_a_missing_trailing_1() -> None:
     def program(steps: Steps, learner: Learner) -> Flat:
         return column_loss(learner.flat(steps).advantage)  # type: ignore[arg-type]
 
-    assert only(program.check()).notes[0].startswith("add it where it is made, .unsqueeze(-1)")
+    assert only(program.check()).notes[0].startswith("add it where it is produced, .unsqueeze(-1)")
 
 
 def test_a_port_that_declares_the_list_of_which_it_gets_an_entry() -> None:
