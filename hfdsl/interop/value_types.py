@@ -66,6 +66,19 @@ def type_problem(c: Configuration, key: str, facts: Mapping[str, Any], *, fracti
     return refused(c, key, f"no {noun}")
 
 
+def is_number(value: object) -> bool:
+    """Whether Python converts a value to a number.
+
+    >>> is_number("1e-6"), is_number("fast"), is_number(None)
+    (True, False, False)
+    """
+    try:
+        float(value)  # type: ignore[arg-type]  # any value may be asked about
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def choice_problem(c: Configuration, key: str, choices: Iterable[str]) -> Problem | None:
     """A finding (HF972) for a value that is none of the choices, with the nearest of them."""
     value, words = c.value(key), tuple(choices)

@@ -114,6 +114,21 @@ MISTAKES: dict[str, tuple[dict[str, str | None], str, str]] = {
         {f"{ACTOR}.policy_loss.loss_mode": "vanila"}, "HF972", f"set {ACTOR}.policy_loss.loss_mode to vanilla",
     ),
     "no estimate of the KL": ({f"{ACTOR}.kl_loss_type": "null"}, "HF972", f"{ACTOR}.kl_loss_type = null is none of"),
+    "a text for a seed": ({"data.seed": "nul"}, "HF972", "data.seed = nul is no integer"),
+    "an engine of weights": (
+        {f"{ROLLOUT}.checkpoint_engine.backend": "NAIVE"}, "HF972", f"set {ROLLOUT}.checkpoint_engine.backend to naive",
+    ),
+    "no version": ({"trainer.v1.sampler.max_off_policy_threshold": "0"}, "HF972", "neither null nor a positive"),
+    "padded rows of a reference": (
+        {f"{REF}.ulysses_sequence_parallel_size": "2", "actor_rollout_ref.model.use_remove_padding": "False"}, "HF974",
+        f"{REF}.ulysses_sequence_parallel_size = 2 needs actor_rollout_ref.model.use_remove_padding",
+    ),
+    "a word for dynamic batches": (
+        {f"{ACTOR}.use_dynamic_bsz": "yes", f"{ROLLOUT}.log_prob_use_dynamic_bsz": "True"},
+        "HF974",
+        "refuses two modes",
+    ),
+    "groups that are alike": ({f"{ROLLOUT}.temperature": "0"}, "HF979", "the 8 responses to a prompt are all alike"),
     "shards over GPUs": (
         {f"{ACTOR}.fsdp_config.fsdp_size": "3"}, "HF977", f"{ACTOR}.fsdp_config.fsdp_size = 3 does not divide 16 GPUs",
     ),

@@ -42,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     lengths.token_budgets_hold_a_row,
     lengths.contexts_hold_a_row,
     presence.groups_have_members,
+    presence.groups_differ,
     presence.filtered_groups_have_rewards,
     values.kl_control_has_a_horizon,
     presence.data_fill_a_batch,

@@ -18,7 +18,6 @@ from hfdsl.interop.verl.units import (
     ROLLOUT,
     ROLLOUT_MICRO,
     SAMPLES,
-    STRATEGY,
     TRAIN,
     uses_critic,
     uses_reference,
@@ -94,7 +93,7 @@ def _one_of(c: Configuration, old: str, new: str) -> Iterator[Problem]:
 def dynamic_batches_agree(c: Configuration) -> Iterator[Problem]:
     """Updates and log-probs of the actor both have dynamic batches, or neither has."""
     update, log_probs = f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"
-    if bool(c.value(update)) != bool(c.value(log_probs)):
+    if c.value(update) != c.value(log_probs):
         sentences = [setting_fix(c, log_probs, c.value(update)), setting_fix(c, update, c.value(log_probs))]
         yield finding(
             c,
@@ -145,18 +144,25 @@ def pools_have_gpus(c: Configuration) -> Iterator[Problem]:
 
 def sequence_parallelism_needs_packed_rows(c: Configuration) -> Iterator[Problem]:
     """Ulysses sequence parallelism goes with remove-padding."""
-    old, switch = f"{ACTOR}.ulysses_sequence_parallel_size", f"{MODEL}.use_remove_padding"
-    if c.value(STRATEGY) in FSDP and c.size(old) > 1 and not c.value(switch):
-        sentence, fixes = setting_fix(c, switch, True)
-        yield finding(
-            c,
-            "HF974",
-            f"{old} = {c.size(old)} needs {switch}, which is {c.value(switch)}",
-            old,
-            switch,
-            advice=(sentence,),
-            fixes=fixes,
-        )
+    name = "ulysses_sequence_parallel_size"
+    roles = [(ACTOR, f"{ACTOR}.{name}", MODEL), (ACTOR, f"{ACTOR}.fsdp_config.{name}", MODEL)]
+    if uses_reference(c):
+        roles += [(REF, f"{REF}.{name}", MODEL), (REF, f"{REF}.fsdp_config.{name}", MODEL)]
+    if uses_critic(c):
+        roles.append(("critic", f"critic.fsdp.{name}", "critic.model"))
+    for role, size, model in {c.owner(each[1]): each for each in reversed(roles)}.values():
+        strategy, switch = c.known(f"{role}.strategy"), f"{model}.use_remove_padding"
+        if strategy in FSDP and c.size(size) > 1 and not c.value(switch):
+            sentence, fixes = setting_fix(c, switch, True)
+            yield finding(
+                c,
+                "HF974",
+                f"{size} = {c.size(size)} needs {switch}, which is {c.value(switch)}",
+                size,
+                switch,
+                advice=(sentence,),
+                fixes=fixes,
+            )
 
 
 def validation_samples_with_a_temperature(c: Configuration) -> Iterator[Problem]:
@@ -253,6 +259,16 @@ def data_fill_a_batch(c: Configuration) -> Iterator[Problem]:
             advice=(f"set {key} to {batch} or more, or leave it out",),
             fixes=setting_fix(c, key, batch)[1],
         )
+
+
+def groups_differ(c: Configuration) -> Iterator[Problem]:
+    """Responses that are compared are drawn, and so differ."""
+    heat, name = f"{ROLLOUT}.temperature", c.value("algorithm.adv_estimator")
+    if name in COMPARES and c.value(heat) == 0 and c.size(SAMPLES) > 1 and not c.value("distillation.enabled"):
+        message = (
+            f"{heat} = {c.value(heat)}: the {c.size(SAMPLES)} responses to a prompt are all alike, and advantages 0"
+        )
+        yield finding(c, "HF979", message, heat, SAMPLES, advice=(f"set {heat} above 0",))
 
 
 def groups_have_members(c: Configuration) -> Iterator[Problem]:

@@ -22,6 +22,7 @@ from hfdsl.interop.value_types import (
     ValueBounds,
     bounds_problem,
     choice_problem,
+    is_number,
     type_problem,
 )
 from hfdsl.interop.verl.rules.values import CHOICES, SIZES
@@ -50,6 +51,9 @@ IN_FRACTIONS = (
     "critic.forward_max_token_len_per_gpu",
 )  # fmt: skip  # a list of keys
 """Integers with which verl only compares and divides, so that a fraction does not stop it."""
+
+OPTIONAL = ("data.seed", "data.gen_batch_size", "data.val_batch_size", "trainer.total_training_steps")
+"""Integers without a default, of which no dataclass says the type."""
 
 BOUNDS: Mapping[str, ValueBounds] = {
     f"{ACTOR}.optim.lr": NOT_NEGATIVE, f"{ACTOR}.optim.weight_decay": NOT_NEGATIVE,
@@ -122,7 +126,7 @@ USES: Mapping[str, Use] = {
 
 def values_have_types(c: Configuration) -> Iterator[Problem]:
     """Values have the types, choices and bounds that verl needs."""
-    options = table("verl").options
+    options = {**table("verl").options, **{key: {"type": "int", "none": True} for key in OPTIONAL}}
     for key in c.given:
         if (key not in options and key not in BOUNDS) or key in REPORTED or c.owner(key) != key:
             continue
@@ -136,6 +140,8 @@ def _problem(c: Configuration, key: str, facts: Mapping[str, Any]) -> Problem | 
     schedule = key.replace("min_lr_ratio", "lr_scheduler_type")
     if key in COSINE and c.value(schedule) == "cosine":
         bounds = FRACTION
+    if key.endswith(".clip_grad") and c.value(STRATEGY) in FSDP and is_number(c.value(key)):
+        return None  # PyTorch converts what it clips to
     problem = type_problem(c, key, facts, fractions=key in IN_FRACTIONS)
     if problem is None and "choices" in facts and c.value(key) is not None:
         problem = choice_problem(c, key, facts["choices"])

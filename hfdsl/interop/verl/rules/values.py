@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hfdsl.interop.reporting import Problem, finding, setting_fix, shown
 from hfdsl.interop.settings import Configuration, is_integer
+from hfdsl.interop.value_types import choice_problem
 from hfdsl.interop.verl.units import (
     ACTOR,
     CRITIC_MINI,
@@ -51,6 +52,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
     "algorithm.kl_penalty": (*ESTIMATES_OF_KL, *(f"{name}+" for name in ESTIMATES_OF_KL)),
     f"{ACTOR}.megatron.dtype": ("bfloat16", "float16"),
+    f"{ROLLOUT}.checkpoint_engine.backend": (
+        "naive", "nccl", "nixl", "hccl", "kimi_ckpt_engine", "mooncake", "delta", "delta_sharded",
+    ),
     "trainer.resume_mode": ("auto", "disable", "resume_path"),
     "data.truncation": ("error", "left", "right", "middle"),
 }  # fmt: skip
@@ -59,6 +63,9 @@ USED_WITH = {
     "algorithm.kl_penalty": "algorithm.use_kl_in_reward",
 }  # fmt: skip
 """Switches of choices that are not read without them."""
+
+ADDED_BY = {f"{ROLLOUT}.checkpoint_engine.backend": f"{ROLLOUT}.checkpoint_engine.custom_backend_module"}
+"""Keys of modules of the user's own, which add to choices."""
 
 STRATEGIES = {"FSDP": FSDP, "Mcore": ("megatron",), "VeOmni": ("veomni",)}
 """The strategies of an engine, by the beginning of the names of its classes."""
@@ -126,19 +133,12 @@ def flags_are_booleans(c: Configuration) -> Iterator[Problem]:
 def choices_are_known(c: Configuration) -> Iterator[Problem]:
     """Choices are among those that verl has."""
     for key, choices in CHOICES.items():
+        if key in ADDED_BY and c.known(ADDED_BY[key]) is not None:
+            continue
         if key not in c.given or (key in USED_WITH and not c.known(USED_WITH[key])):
             continue
-        if (value := c.known(key, otherwise=choices[0])) not in choices:
-            near = _near(str(value), choices)
-            sentence, fixes = setting_fix(c, key, near) if near else ("", ())
-            yield finding(
-                c,
-                "HF972",
-                f"{key} = {shown(value)} is none of {', '.join(choices)}",
-                key,
-                advice=(sentence,) if sentence else (),
-                fixes=fixes,
-            )
+        if c.known(key, otherwise=choices[0]) not in choices and (problem := choice_problem(c, key, choices)):
+            yield problem
 
 
 def estimator_is_known(c: Configuration) -> Iterator[Problem]:
@@ -201,7 +201,7 @@ def off_policy_threshold_is_positive(c: Configuration) -> Iterator[Problem]:
     """The threshold of an asynchronous sampler is null or positive."""
     key = "trainer.v1.sampler.max_off_policy_threshold"
     value = c.value(key)
-    if value is not None and key in c.given and c.value(MODE) != "sync" and not (is_integer(value) and value > 0):
+    if value is not None and key in c.given and not (is_integer(value) and value > 0):
         yield finding(
             c,
             "HF972",
