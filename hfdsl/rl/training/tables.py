@@ -84,6 +84,9 @@ def _too_large(what: str, span: Span | None = None) -> ConfigError:
 def with_changes(table: Mapping[str, Any], kind: type, changes: Sequence[str]) -> Table:
     """The table after changes ``a.b=VALUE``, one by one; a value is read as the field's annotation says.
 
+    A change below a reference such as ``critic.model = "$actor.model"`` changes a copy of the table that it refers to,
+    after all other changes, and that table stays as it is.
+
     Raises:
         ConfigError: HF901 for another form, a field that does not exist, or a value that it does not take.
 
@@ -96,28 +99,63 @@ def with_changes(table: Mapping[str, Any], kind: type, changes: Sequence[str]) -
     {'name': '7', 'steps': 20}
     """
     result = copy.deepcopy(dict(table))
+    below_references: list[tuple[str, str]] = []
     for change in changes:
         name, sign, text = change.partition("=")
         if not sign or not name:
             raise ConfigError("HF901", f"a change is FIELD=VALUE, such as seed=1, got '{change}'")
         if not text.isascii() and not is_unicode(text):
             raise ConfigError("HF901", f"{name}: a value is Unicode, got {text!r}")
-        parts = name.strip().split(".")
-        value = parse_value(text, _annotation(kind, result, parts), name)
-        inner = result
-        for part in parts[:-1]:
-            inner = inner.setdefault(part, {})
-        inner[parts[-1]] = value
+        if _reference_above(result, name.strip().split(".")):
+            below_references.append((name, text))
+        else:
+            _change(result, kind, name, text)
+    for name, text in below_references:
+        while reference := _reference_above(result, name.strip().split(".")):
+            above, key, field = reference
+            above[key] = copy.deepcopy(_referred(result, above[key], field, ()))
+        _change(result, kind, name, text)
     return result
+
+
+def _change(table: Table, kind: type, name: str, text: str) -> None:
+    """Change a field of a table without references above it."""
+    parts = name.strip().split(".")
+    value = parse_value(text, _annotation(kind, table, parts), name)
+    for part in parts[:-1]:
+        table = table.setdefault(part, {})
+    table[parts[-1]] = value
+
+
+def _reference_above(table: Any, parts: Sequence[str]) -> tuple[Table, str, str] | None:
+    """The first reference above a field: the table that has it, its key there, and its dotted name."""
+    for depth, part in enumerate(parts[:-1], 1):
+        if not isinstance(table, dict):
+            return None
+        inner = table.get(part)
+        if isinstance(inner, str) and REFERENCE.fullmatch(inner):
+            return table, part, ".".join(parts[:depth])
+        table = inner
+    return None
+
+
+def _referred(table: Any, reference: str, field: str, seen: tuple[str, ...]) -> Any:
+    """What a reference of a table refers to; references within that stay."""
+    if reference in seen:
+        raise ConfigError("HF901", f"'{reference}' refers to itself", field)
+    inner = table
+    for part in reference[1:].split("."):
+        if not isinstance(inner, Mapping) or part not in inner:
+            raise _refers_to_nothing(field, reference[1:], part, inner)
+        inner = inner[part]
+        if isinstance(inner, str) and REFERENCE.fullmatch(inner):
+            inner = _referred(table, inner, field, (*seen, reference))
+    return inner
 
 
 def _annotation(kind: Any, table: Any, parts: Sequence[str], path: str = "") -> Any:
     """The annotation of the field at a path, in a table that names the classes of its parts."""
     for part in parts:
-        if isinstance(table, str) and REFERENCE.fullmatch(table):
-            raise ConfigError(
-                "HF901", f"'{path}' is '{table}', the same as another table: change that one, or write both", path
-            )
         options = get_args(kind) if is_union(kind) else (kind,)
         classes = [option for option in options if is_dataclass_type(option)]
         if len(classes) > 1:

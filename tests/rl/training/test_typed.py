@@ -166,8 +166,10 @@ def test_changes_are_read_as_their_fields_say() -> None:
 def test_references_are_what_they_refer_to() -> None:
     table = {"name": "a", "actor": {"optimizer": {"rate": 1.0}}, "other": "$actor"}
     assert build(Tree, resolve_references(table)).other == Actor(Adam(1.0))
-    with pytest.raises(ConfigError, match=r"'other' is '\$actor', the same as another table: change that one"):
-        with_changes(table, Tree, ["other.fast=true"])
+    with pytest.raises(ConfigError, match=r"'\$other' refers to itself"):
+        with_changes({**table, "other": "$other"}, Tree, ["other.fast=true"])
+    with pytest.raises(ConfigError, match=r"'\$actr' refers to 'actr', and there is no 'actr'"):
+        with_changes({**table, "other": "$actr"}, Tree, ["other.fast=true"])
     with pytest.raises(
         ConfigError, match=r"'\$actor.optimizer' refers to 'actor.optimizer', and there is no 'optimizer'"
     ):
@@ -175,6 +177,23 @@ def test_references_are_what_they_refer_to() -> None:
     with pytest.raises(ConfigError, match=r"'\$b' refers to itself"):
         resolve_references({"a": "$b", "b": "$a"})
     assert resolve_references({"price": "$$5", "a": "$$a"}) == {"price": "$5", "a": "$a"}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_change_below_a_reference_is_one_of_a_copy(first: int) -> None:
+    table = {"name": "a", "actor": {"optimizer": {"rate": 1.0}}, "other": "$actor"}
+    changes = ["other.optimizer.warmup=3", "actor.fast=true"]
+    changed = with_changes(table, Tree, changes[first:] + changes[:first])
+    tree = build(Tree, resolve_references(changed))
+    assert tree.actor == Actor(Adam(1.0), fast=True)
+    assert tree.other == Actor(Adam(1.0, warmup=3), fast=True)
+    assert table["other"] == "$actor"
+    through = with_changes(
+        {**table, "actor": {"optimizer": "$other.optimizer"}, "other": {"optimizer": {"rate": 2.0}}},
+        Tree,
+        ["actor.optimizer.warmup=1"],
+    )
+    assert build(Tree, resolve_references(through)).actor == Actor(Adam(2.0, warmup=1))
 
 
 FLOATS = st.floats(allow_nan=False)
