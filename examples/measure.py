@@ -33,6 +33,7 @@ CURVES: dict[str, list[tuple[str, str, str]]] = {
         ("solved, greedy", "runs/dpo", "held_out/solved"),
         ("pairs in order", "runs/dpo", "actor/correct"),
     ],
+    "reward_model": [("pairs in order", "runs/reward_model/reward", "held_out/correct")],
     "lora": [("solved, greedy", "runs/lora", "held_out/solved")],
     "custom_loss": [("solved, greedy", "runs/custom_loss", "held_out/solved")],
     "lagged_grpo": [("solved, greedy", "runs/lagged_grpo", "held_out/solved")],

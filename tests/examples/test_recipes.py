@@ -20,6 +20,8 @@ from examples.custom_protocol.protocol import EVERY_RANK
 from examples.mathematics import problems
 from examples.measure import CURVES, commands
 from examples.pass_at_k.pass_at_k import pass_at
+from examples.reward_model import pairs
+from hfdsl.rl.training.toml_values import value_text
 from hfdsl.testing import check_rows, lawful
 from hfdsl.tools.cli import main
 
@@ -81,6 +83,7 @@ def test_all_recipes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
                 for name, make, seed in (("train", problems.problem, 0), ("pairs", problems.pair, 1)):
                     problems.write(f"{name}.jsonl", make, 500, seed)
                 problems.write("held_out.jsonl", problems.problem, 40, 2)
+                write_pairs()
                 continue
             if recipe == "lora":
                 try:
@@ -94,6 +97,11 @@ def test_all_recipes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
                 ]
                 records = [json.loads(line) for line in (tmp_path / output / "metrics.jsonl").read_text().splitlines()]
                 assert records[-1]["step"] >= 1
+
+
+def write_pairs() -> None:
+    for name, target, seed in (("train", "pairs", 3), ("held_out", "held_out_pairs", 4)):
+        pairs.write(problems.FOLDER / f"{name}.jsonl", pairs.FOLDER / f"{target}.jsonl", seed)
 
 
 def smaller(path: Path) -> Iterator[str]:
@@ -148,3 +156,25 @@ def test_a_solution_solves_its_problem_and_the_worse_one_does_not() -> None:
         assert problems.solved(row["worse"], row) == 0
         assert len(row["question"]) <= 40
         assert max(len(row["solution"]), len(row["worse"])) < 10
+
+
+def test_a_reward_model_learns_is_evaluated_and_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    problems.write("train.jsonl", problems.problem, 64, 0)
+    problems.write("held_out.jsonl", problems.problem, 16, 2)
+    write_pairs()
+    rows = [json.loads(line) for line in (pairs.FOLDER / "pairs.jsonl").read_text().splitlines()]
+    assert all(problems.solved(row["better"], row) == 1 for row in rows)
+    assert all(problems.solved(row["worse"], row) == 0 and 0 < len(row["worse"]) <= 8 for row in rows)
+
+    supervised = tomllib.loads((EXAMPLES / "mathematics/supervised.toml").read_text("utf-8"))
+    new = [f"data.tokenizer={value_text(supervised['data']['tokenizer'])}", "reward.model.path=none"]
+    new += [f"reward.model.config={value_text(supervised['actor']['model']['config'])}"]
+    changes = [*smaller(EXAMPLES / "reward_model/reward.toml")]
+    changes += itertools.chain.from_iterable(("--set", change) for change in new)
+    assert main(["train", str(EXAMPLES / "reward_model/reward.toml"), *changes]) == 0
+    records = [json.loads(line) for line in Path("runs/reward_model/reward/metrics.jsonl").read_text().splitlines()]
+    assert ["held_out/correct" in record for record in records] == [True, False, True]
+    assert records[0]["held_out/correct"] == 0  # a new head gives every answer the same score
+    assert main(["export", "runs/reward_model/reward", "-o", "model"]) == 0
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in Path("model").iterdir()}
