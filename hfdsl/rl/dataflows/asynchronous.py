@@ -96,9 +96,10 @@ def async_ppo(
     batch = hf.queue(sampled, lag=lag, late=late)
     policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
     values = critic.values(batch)
-    rewards = kl_penalized_rewards(batch, reference.log_probs(batch), batch, kl=kl)
+    ref = reference.log_probs(batch)
+    rewards = kl_penalized_rewards(batch, ref, batch, kl=kl)
     estimates = whitened_advantages(batch, rewards, values, gamma=gamma, lam=lam)
-    parts = hf.minibatches(hf.merge(ActorCriticExperience, policy, values, estimates), mini_batches) * epochs
+    parts = hf.minibatches(hf.merge(ActorCriticExperience, policy, values, estimates, ref), mini_batches) * epochs
     value = [critic.update(part, loss=value_loss) for part in parts]
     metrics = [actor.update(part, loss=loss) for part in parts]
     hf.sync(actor, sampler)

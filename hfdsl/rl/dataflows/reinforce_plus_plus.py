@@ -31,6 +31,6 @@ def reinforce_plus_plus(
     ref = reference.log_probs(rollout)
     scores = reward.score(prompts, rollout)
     advantages = normalized_returns(rollout, kl_penalized_rewards(rollout, ref, scores, kl=kl))
-    parts = hf.minibatches(hf.merge(Experience, rollout, advantages), updates)
+    parts = hf.minibatches(hf.merge(Experience, rollout, advantages, ref), updates)
     policy = [actor.update(part, loss=loss) for part in parts]
     return policy[-1], outcome(rollout, scores)

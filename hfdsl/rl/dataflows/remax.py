@@ -33,5 +33,5 @@ def remax(
     scores = reward.score(prompts, rollout)
     baseline = reward.score(prompts, source.generate(prompts, greedy=True))
     advantages = advantages_over(rollout, kl_penalized_rewards(rollout, ref, scores, kl=kl), baseline)
-    policy = actor.update(hf.merge(Experience, rollout, advantages), loss=loss)
+    policy = actor.update(hf.merge(Experience, rollout, advantages, ref), loss=loss)
     return policy, outcome(rollout, scores)

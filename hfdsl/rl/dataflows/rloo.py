@@ -32,5 +32,5 @@ def rloo(
     ref = reference.log_probs(rollout)
     scores = reward.score(questions, rollout)
     advantages = leave_one_out_advantages(rollout, kl_penalized_rewards(rollout, ref, scores, kl=kl), group=group)
-    policy = actor.update(hf.merge(Experience, rollout, advantages), loss=loss)
+    policy = actor.update(hf.merge(Experience, rollout, advantages, ref), loss=loss)
     return policy, outcome(rollout, scores)

@@ -65,7 +65,7 @@ def safe_rlhf(
         rollout, kl_penalized_costs(rollout, ref, costs, kl=kl / 2), cost_values, gamma=gamma, lam=lam
     )
     safe = safe_advantages(gains, harms, multiplier.after(costs))
-    parts = hf.minibatches(hf.merge(ActorCriticExperience, rollout, values, safe), mini_batches) * epochs
+    parts = hf.minibatches(hf.merge(ActorCriticExperience, rollout, values, safe, ref), mini_batches) * epochs
     value = [critic.update(part, loss=value_loss) for part in parts]
     cost_value = [
         cost_critic.update(part, loss=value_loss)
