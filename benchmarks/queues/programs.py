@@ -11,6 +11,7 @@ import torch
 import hfdsl as hf
 from hfdsl import Dispatch, f32, register
 from hfdsl.plan.compiled import CompiledPlan
+from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.plan_simulation import DrawnSeconds
 
 
@@ -63,15 +64,15 @@ class Actor(hf.Worker):
 
 
 @hf.dataflow
-def flow(rows: Rows, engine: Engine, actor: Actor, *, lag: int | None = None) -> Rows:
+def flow(rows: Rows, engine: Engine, actor: Actor, *, lag: int | None = None, late: Late | None = None) -> Rows:
     """Generate, train, and send the weights."""
     generated = engine.generate(rows)
-    trained = actor.update(hf.queue(generated, lag=lag, late=None if lag is None else "wait"))
+    trained = actor.update(hf.queue(generated, lag=lag, late=late))
     hf.sync(actor, engine)
     return trained
 
 
-def compiled(lag: int | None, seconds: Mapping[str, DrawnSeconds], ranks: int = 2) -> CompiledPlan:
+def compiled(lag: int | None, seconds: Mapping[str, DrawnSeconds], ranks: int = 2, late: Late = "wait") -> CompiledPlan:
     """The plan, with an engine of so many ranks beside an actor of one."""
     pools = {
         name: hf.ResourcePool([count], use_gpu=False, name=name) for name, count in (("engine", ranks), ("actor", 1))
@@ -80,7 +81,7 @@ def compiled(lag: int | None, seconds: Mapping[str, DrawnSeconds], ranks: int = 
         engine=hf.place(Engine, seconds["engine.generate"], pool=pools["engine"]),
         actor=hf.place(Actor, seconds["actor.update"], pool=pools["actor"]),
     )
-    return flow.given(lag=lag).compile(place, dims={B: 2 * ranks})
+    return flow.given(lag=lag, late=None if lag is None else late).compile(place, dims={B: 2 * ranks})
 
 
 def batch(ranks: int = 2) -> Rows:

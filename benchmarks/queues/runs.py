@@ -13,10 +13,14 @@ from itertools import repeat
 from statistics import median
 
 from benchmarks.queues.programs import batch, compiled
+from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.plan_simulation import DrawnSeconds, simulate_plan
 from hfdsl.runtime.running import Running
 
 Row = Mapping[str, object]
+
+LAG = 4
+"""That of the queues whose overhead is measured."""
 
 
 def stepping(running: Running) -> Callable[[], object]:
@@ -58,10 +62,11 @@ def tails(steps: int, update: float, spreads: Sequence[float]) -> Iterator[Row]:
 def overhead(steps: int, rounds: int) -> Iterator[Row]:
     """CPU of the driver per step of bodies that do nothing: medians of rounds that take turns."""
     nothing = {"engine.generate": DrawnSeconds(0.0), "actor.update": DrawnSeconds(0.0)}
-    cpu: dict[int | None, list[tuple[float, float]]] = {None: [], 4: []}
+    kinds: tuple[Late | None, ...] = (None, "wait", "drop", "refill")
+    cpu: dict[Late | None, list[tuple[float, float]]] = {late: [] for late in kinds}
     for _ in range(rounds):
-        for lag, costs in cpu.items():
-            with compiled(lag, nothing).launch("ray") as running:
+        for late, costs in cpu.items():
+            with compiled(LAG if late else None, nothing, late=late or "wait").launch("ray") as running:
                 step = stepping(running)
                 for _ in range(20 + steps // 5):
                     step()
@@ -69,9 +74,9 @@ def overhead(steps: int, rounds: int) -> Iterator[Row]:
                 for _ in range(steps):
                     step()
                 costs.append(((time.thread_time() - thread) / steps, (time.process_time() - process) / steps))
-    for lag, costs in cpu.items():
+    for late, costs in cpu.items():
         yield {
-            "lag": "no queue" if lag is None else lag,
+            "queue": "none" if late is None else f'lag={LAG}, late="{late}"',
             "driver CPU ms, its thread": f"{1000 * median(thread for thread, _ in costs):.2f}",
             "all threads": f"{1000 * median(process for _, process in costs):.2f}",
         }

@@ -36,6 +36,7 @@ class Dispatched:
     step: StageRun | None = None
     queries: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     handles: dict[PayloadKey, tuple[tuple[ColumnSlice, ...], Any]] = field(default_factory=dict)
+    _places: tuple[RowTable | None, dict[int, frozenset[Place]]] = field(default=(None, {}), init=False, repr=False)
 
     def rows(self, group: int) -> tuple[int, int]:
         """The rows of a group in what the dispatch put in."""
@@ -53,8 +54,13 @@ class Dispatched:
                     yield Read(node, chunk, stored, rows)
 
     def places(self, group: int) -> frozenset[Place]:
-        """The chunks that hold rows of a group."""
-        return frozenset((read.node, read.chunk) for read in self.reads((self.rows(group),)))
+        """The chunks that hold rows of a group; asked whenever a call ends, and found once for a table."""
+        if self._places[0] is not self.table:
+            self._places = self.table, {}
+        known = self._places[1]
+        if group not in known:
+            known[group] = frozenset((read.node, read.chunk) for read in self.reads((self.rows(group),)))
+        return known[group]
 
     def keep_handles(self, backend: Backend) -> None:
         """Take the handles of what the step sends for the queue; it waits for runtime queries."""

@@ -225,6 +225,10 @@ class Executor:
         """Store a value that no step here produced: an input, or what a collect function returned."""
         self.store.put(node, 0, StoredValue.of(producer, detached(to_columns(value))))
 
+    def in_step(self, plan: str, step_number: int) -> bool:
+        """Whether no other step was begun or gone on with after this one."""
+        return self._current_step == (plan, step_number)
+
     def begin(self, plan: str, step_number: int) -> None:
         """Begin a step of a plan, unless it has begun."""
         step = (plan, step_number)

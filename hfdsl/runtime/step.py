@@ -156,7 +156,8 @@ class StepRun:
         It waits for the runtime queries of earlier stages and, in the last one, for those of all stages, if it is to
         ``wait``.
         """
-        self._enter()
+        if not self._driver.in_step(self._plan.name, self._step_number):
+            self._enter()
         self._stages.add(stage)
         self._row_versions = row_versions
         if stage_steps:
