@@ -55,6 +55,7 @@ class RoleWorkers:
         self._workers: dict[str, Any] = {}
         self._keeps_state: dict[str, bool] = {}
         self._taken: dict[str, FlatState | None] = {}
+        self._failures: dict[str, HfError] = {}  # of roles whose state could not be taken
         self._writers: dict[str, StateWriter] = {}
 
     def __getitem__(self, role: str) -> Any:
@@ -89,11 +90,22 @@ class RoleWorkers:
             RoleError: HF806 where ``state()`` raises.
             CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved.
         """
-        self._taken[role] = self.call(role, "state", worker_state, copies)
+        self._failures.pop(role, None)
+        try:
+            self._taken[role] = self.call(role, "state", worker_state, copies)
+        except HfError as error:
+            self._failures[role] = error
+            raise
 
     def copy_states(self) -> dict[str, FlatState]:
-        """The states that were taken; their tensors may be the workers' own, so copy them before the next call."""
-        taken, self._taken = self._taken, {}
+        """The states that were taken; their tensors may be the workers' own, so copy them before the next call.
+
+        Raises:
+            HfError: what ``take_state`` has raised: a copy without the state of a role would count as whole.
+        """
+        (taken, self._taken), (failures, self._failures) = (self._taken, {}), (self._failures, {})
+        for failure in failures.values():
+            raise failure
         return {role: state for role, state in taken.items() if state is not None}
 
     def save(self, folder: str) -> None:

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+import hfdsl as hf
 from hfdsl.errors import LostProcessError, RoleError
 from hfdsl.protocols.raised import MESSAGE_CHARACTERS, TRACE_CHARACTERS
+from hfdsl.protocols.worker import RankContext
+from hfdsl.runtime.role_workers import RoleWorkers
 from tests.faults.hostile_programs import HOSTILE, Rows, computed, deployment, judged
 
 WAYS = range(len(HOSTILE))
@@ -25,7 +28,7 @@ def rows(how: int) -> Rows:
 def check(error: RoleError, where: str, how: int) -> None:
     """An error of the role's own, by name, that ends no loop and no program of the caller, and is short."""
     assert error.code == "HF806"
-    assert error.message.startswith(f"{where}: {HOSTILE[how][0]}")
+    assert re.match(rf"{where}: {re.escape(HOSTILE[how][0])}", error.message)
     assert len(str(error)) < MOST
     assert isinstance(error, Exception)
     assert not isinstance(error, (LostProcessError, SystemExit, KeyboardInterrupt, StopIteration))
@@ -54,10 +57,10 @@ def test_a_function_in_the_main_thread_of_the_caller(how: int) -> None:
 def test_a_constructor_and_a_state(tmp_path: Path, how: int) -> None:
     with pytest.raises(RoleError) as error:
         judged.compile(deployment(construction=how)).launch("local")
-    check(error.value, "'judge.__init__ (Judge)' raised on rank 0", how)
+    check(error.value, r"'judge.__init__ \(Judge\)' raised on rank 0", how)
     with judged.compile(deployment(state=how)).launch("local") as running, pytest.raises(RoleError) as error:
         running.save(tmp_path)
-    check(error.value, "'judge.state (Judge)' raised on rank 0", how)
+    check(error.value, r"'judge.state \(Judge\)' raised on rank 0", how)
 
 
 @pytest.mark.nightly
@@ -70,3 +73,21 @@ def test_bodies_in_processes_of_their_own(ray_cluster: Any) -> None:
             check(error.value, f"'judge.score' raised on rank 1 in step {how}", how)
             running._processes.broken, running._processes.steps["judged"] = None, how + 1
         assert running.step(rows(-1)).how.tensor.tolist() == [-1] * 4
+    with pytest.raises(RoleError) as error:  # a copy without a state would be one of another run
+        judged.compile(deployment(state=0)).launch("ray", deadline=120.0, retries=hf.Retries())
+    check(error.value, r"'judge.state \(Judge\)' raised on rank [01]", 0)
+
+
+def test_states_that_could_not_be_taken_are_no_copy() -> None:
+    place = deployment(state=0)
+    workers = RoleWorkers(place, RankContext(0, 2, 0, 2), 0, None)
+    workers.construct("judge")
+    for copy in (workers.copy_states, lambda: workers.save("folder")):
+        with pytest.raises(RoleError) as raised:
+            workers.take_state("judge", False)
+        with pytest.raises(RoleError) as error:
+            copy()
+        assert error.value is raised.value
+    workers["judge"].in_state = -1
+    workers.take_state("judge", False)
+    assert set(workers.copy_states()) == {"judge"}
