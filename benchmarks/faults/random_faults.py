@@ -33,7 +33,7 @@ from typing import Any
 
 from benchmarks.dataplane import measure
 from benchmarks.faults.programs import FOLDER, LAYOUTS
-from benchmarks.faults.runs import EndedError, Fault, Program, asynchronous, synchronous
+from benchmarks.faults.runs import LAUNCH_SECONDS, EndedError, Fault, Program, asynchronous, synchronous
 from hfdsl.errors import HfWarning
 
 
@@ -144,7 +144,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--deadline", type=float, default=10.0, help="seconds of each call (10)")
-    parser.add_argument("--patience", type=float, default=240.0, help="seconds after which a fault is unended (240)")
+    parser.add_argument(
+        "--patience", type=float, default=LAUNCH_SECONDS + 120, help="seconds after which a fault is unended (360)"
+    )
     parser.add_argument("--log", type=Path, help="a file for every fault, a line of JSON each")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

@@ -29,6 +29,9 @@ CHAIN_STEPS = 40
 
 FAULTS_PER_RUN = 12
 
+LAUNCH_SECONDS = 240.0
+"""The deadline of calls that no role sets: a process that is stopped before a function is found no earlier."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -69,7 +72,7 @@ class Program:
         for file in self.folder.iterdir():
             file.unlink()
         return self.plan.launch(
-            "ray", seed=self.seed, worker_env={FOLDER: str(self.folder)}, retries=retries, deadline=240.0
+            "ray", seed=self.seed, worker_env={FOLDER: str(self.folder)}, retries=retries, deadline=LAUNCH_SECONDS
         )
 
     def pids(self) -> dict[int, tuple[str, int]]:
