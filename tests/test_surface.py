@@ -9,7 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import pytest
 
@@ -104,16 +104,45 @@ def test_another_name_is_found() -> None:
     assert is_public(("hfdsl.rl", "workers"), table())
 
 
-WITH_EXAMPLES = 68
-"""Public functions whose docstring has an example that runs; the number may only grow."""
+WITHOUT_EXAMPLES = {
+    "hfdsl.plan.throughput:throughput",
+    "hfdsl.protocols.dispatch:register_dispatch_mode",
+    "hfdsl.protocols.dispatch:update_dispatch_mode",
+    "hfdsl.rl.functions:versions",
+    "hfdsl.rl.functions:with_log_probs",
+    "hfdsl.rl.models.loading:load",
+    "hfdsl.rl.sampling:sample",
+    "hfdsl.rl.sampling:with_proximal",
+    "hfdsl.rl.training.config:from_config",
+    "hfdsl.rl.training.config:load",
+    "hfdsl.rl.training.loop:train",
+    "hfdsl.rl.training.metrics:values_of",
+    "hfdsl.runtime.simulation:simulate",
+    "hfdsl.single_controller.roles:create_colocated_worker_cls",
+    "hfdsl.testing.layouts:check_layouts",
+    "hfdsl.testing.queues:check_decisions",
+    "hfdsl.testing.replaying:replay",
+    "hfdsl.testing.strategies.places:clusters",
+    "hfdsl.testing.strategies.protocols:protocols",
+    "hfdsl.testing.strategies.schedules:schedules",
+    "hfdsl.testing.streams:check_stream",
+    "hfdsl.tools.draw:draw",
+    "hfdsl.tools.mypy_plugin:plugin",
+}
+"""Public functions whose docstring has no example that runs: most take a running plan, a file, or a program of
+pages; the list may only become shorter."""
 
 
-def test_no_example_of_a_public_function_is_lost() -> None:
+def test_every_other_public_function_has_an_example() -> None:
     functions = {
         getattr(importlib.import_module(module), name) for module, name in table() if is_function(module, name)
     }
-    examples = [function for function in functions if ">>>" in (function.__doc__ or "")]
-    assert len(examples) >= WITH_EXAMPLES, len(examples)
+    without = {f"{function.__module__}:{function.__name__}" for function in functions if not has_example(function)}
+    assert without == WITHOUT_EXAMPLES
+
+
+def has_example(function: FunctionType) -> bool:
+    return ">>>" in (function.__doc__ or "")
 
 
 def is_function(module: str, name: str) -> bool:

@@ -138,7 +138,16 @@ def safe_advantages(
 
 @hf.function(rows=hf.GroupedBy("group"))
 def group_advantages(sequences: Sequences, scores: Scores, *, group: GroupSize) -> Advantages:
-    """Scores normalized within the responses to one prompt."""
+    """Scores normalized within the responses to one prompt.
+
+    >>> import torch
+    >>> mask = torch.ones(2, 3, dtype=torch.bool)
+    >>> ids, real = torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, dtype=torch.bool)
+    >>> sequences = Sequences(ids=ids, mask=real, response_mask=mask)
+    >>> advantages = group_advantages(sequences, Scores(score=torch.tensor([1.0, 0.0])), group=2)
+    >>> advantages.advantage.tensor[:, 0].sign().tolist()
+    [1.0, -1.0]
+    """
     from hfdsl.rl.advantages import group_normalized, spread_over_tokens
 
     advantage = group_normalized(scores.score.tensor, group)
@@ -231,7 +240,16 @@ def better_of_two(scores: Scores) -> Choices:
 
 @hf.function(rows=hf.Whole)
 def outcome(sequences: Sequences, scores: Scores) -> Outcome:
-    """Mean score, share of solved, mean length and share of ended responses."""
+    """Mean score, share of solved, mean length and share of ended responses.
+
+    >>> import torch
+    >>> mask = torch.tensor([[True, True, False], [True, True, True]])
+    >>> ids, real = torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, dtype=torch.bool)
+    >>> sequences = Sequences(ids=ids, mask=real, response_mask=mask)
+    >>> result = outcome(sequences, Scores(score=torch.tensor([1.0, 0.0])))
+    >>> result.solved.value, result.length.value, result.ended.value
+    (0.5, 2.5, 0.5)
+    """
     score, mask = scores.score.tensor, sequences.response_mask.tensor
     return Outcome(
         score=float(score.mean()),

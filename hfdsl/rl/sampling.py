@@ -23,7 +23,16 @@ from hfdsl.rl.workers.sampler import Sampler
 
 
 def synced(actor: Actor, sampler: Sampler | None) -> Actor | Sampler:
-    """The role that samples, with the actor's weights: the sampler after ``hf.sync``, or without one the actor."""
+    """The role that samples, with the actor's weights: the sampler after ``hf.sync``, or without one the actor.
+
+    >>> @hf.dataflow
+    ... def greedy(prompts: Prompts, actor: Actor, sampler: Sampler | None = None) -> Rollout:
+    ...     return synced(actor, sampler).generate(prompts, greedy=True)
+    >>> [call.label for call in greedy.trace().calls]
+    ['actor.generate']
+    >>> greedy.given(sampler=Sampler).trace().calls[-1].label
+    'sampler.generate'
+    """
     if sampler is None:
         return actor
     hf.sync(actor, sampler)

@@ -203,6 +203,10 @@ def merge_resource_pool(rp1: RayResourcePool, rp2: RayResourcePool) -> RayResour
     """One pool over the slots of both, the first's ranks first; groups on it share devices with groups on either.
 
     Raises ``ResourceError`` (HF501) for pools of different kinds or with slots in common.
+
+    >>> first, second = RayResourcePool([2], use_gpu=False), RayResourcePool([3], use_gpu=False)
+    >>> merge_resource_pool(first, second).world_size
+    5
     """
     for attribute in ("use_gpu", "max_colocate_count", "detached"):
         first, second = getattr(rp1, attribute), getattr(rp2, attribute)
@@ -217,6 +221,10 @@ def split_resource_pool(resource_pool: RayResourcePool, split_size: int | Sequen
     """Pools over parts of a pool's slots: so many equal parts of ``split_size`` slots, or parts of the listed sizes.
 
     Raises ``ResourceError`` (HF501) for sizes that do not use every slot once.
+
+    >>> pool = RayResourcePool([4], use_gpu=False)
+    >>> [part.world_size for part in split_resource_pool(pool, [1, 3])]
+    [1, 3]
     """
     slots = resource_pool.world_size
     if isinstance(split_size, int) and is_count(split_size):

@@ -47,7 +47,12 @@ def _divisors(size: int) -> st.SearchStrategy[int | None]:
 
 @st.composite
 def pools(draw: st.DrawFn, ranks: int | None = None, *, use_gpu: bool = True, name: str = "pool") -> ResourcePool:
-    """Pools of ``ranks`` slots (of 1 to 8): on one node or several, cut from a larger pool, or merged of two."""
+    """Pools of ``ranks`` slots (of 1 to 8): on one node or several, cut from a larger pool, or merged of two.
+
+    >>> from hypothesis import find
+    >>> find(pools(3), lambda pool: len(pool.processes) == 2).world_size
+    3
+    """
     size = draw(st.integers(1, 8)) if ranks is None else ranks
     kind = draw(st.sampled_from(["node", "nodes", "part", "merged"]))
     if kind == "node" or (size == 1 and kind != "part"):

@@ -32,7 +32,12 @@ def protocols(draw: st.DrawFn, *, lawful: bool = True) -> Protocol:
 
 
 def placements(mesh: Mesh | None = None) -> st.SearchStrategy[dict[str, AxisPlacement]]:
-    """How a body leaves its output along some axes of a mesh, as ``hf.register(leaves=...)`` takes it."""
+    """How a body leaves its output along some axes of a mesh, as ``hf.register(leaves=...)`` takes it.
+
+    >>> from hypothesis import find
+    >>> list(find(placements(), lambda leaves: "tp" in leaves))
+    ['tp']
+    """
     return st.fixed_dictionaries({}, optional={axis: _along(getattr(mesh, axis, 2)) for axis in AXES})
 
 
