@@ -128,6 +128,25 @@ def test_what_is_for_one_step_at_a_time_is_refused(data: Path, tmp_path: Path) -
         train(configured(data, tmp_path, "record=[2]"))
 
 
+@pytest.mark.nightly
+def test_a_run_that_loses_a_process_on_ray_is_the_run_that_lost_none(
+    data: Path, tmp_path: Path, straight: Path, ray_cluster: Any
+) -> None:
+    import ray
+
+    from hfdsl.runtime.ray import RayBackend
+
+    def losing(record: Record) -> None:
+        if record.step == 5:
+            (backend,) = (backend for backend in RayBackend.launched if backend._groups)
+            ray.kill(backend._calls.workers["policy+reward+guesser"][0])
+
+    with pytest.warns(HfWarning, match="HF840"):
+        assert train(configured(data, tmp_path, "backend=ray"), show=losing) == Ended(7, stopped=False)
+    assert lines(tmp_path) == lines(straight)
+    same_ending(tmp_path, straight, 0)
+
+
 @pytest.mark.skipif(not NIGHTLY, reason="only with HFDSL_NIGHTLY=1")
 def test_ready_roles_go_on_with_what_lies_in_the_queue(tmp_path: Path) -> None:
     torch.set_num_threads(1)
