@@ -390,3 +390,13 @@ def test_any_file_is_read_or_refused(content: dict[str, Any], tmp_path_factory: 
         return
     assert all(finding.code in CODES for finding in report_on(LIBRARIES["nemo-rl"], reading, "child.yaml"))
     assert str(page("child.yaml", LIBRARIES["nemo-rl"].outline, reading.configuration))
+
+
+def test_a_misspelled_key_is_named_where_an_ancestor_has_the_right_one(tmp_path: Path) -> None:
+    file = tmp_path / "grpo.yaml"
+    file.write_text("defaults: grpo_math_1B.yaml\ngrpo:\n  num_prompts_per_stp: 32\n")
+    [reading] = read(Inputs(str(file)))
+    [finding] = reading.findings
+    assert (finding.code, finding.primary.span.line) == ("HF973", 3)
+    [edit] = finding.fixes[0].edits
+    assert (edit.span.column, edit.span.end_column, edit.text) == (2, 21, "num_prompts_per_step")

@@ -199,12 +199,14 @@ class Composition:
                 continue
             siblings = {name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == above}
             near = get_close_matches(last, siblings, n=1, cutoff=0.85)
-            if near and not self.exists(f"{above}.{near[0]}".lstrip(".")):
+            other = self.given.get(f"{above}.{near[0]}".lstrip(".")) if near else None
+            if near and (other is None or other.span.file != setting.span.file):  # an ancestor has the right key, too
                 yield Finding(
                     "HF973",
                     f"NeMo-RL {self.known.version} has no key '{key}'",
                     Label(setting.span, "nothing reads it"),
                     notes=(f"did you mean {near[0]}?",),
+                    fixes=_renamed(replace(setting, key=last), near[0], 0),
                 )
 
 

@@ -343,14 +343,14 @@ def _unknown_in_file(
     open_tables = {key for key, value in defaults.items() if isinstance(value, dict)}
     tables, searches = {key.rpartition(".")[0] for key in defaults}, 0
     for setting in settings:
-        above = setting.key.rpartition(".")[0]
+        above, _, name = setting.key.rpartition(".")
         if setting.key in defaults or any(f"{setting.key}.".startswith(f"{key}.") for key in open_tables):
             continue
         if above not in tables or any(k.startswith(f"{setting.key}.") for k in defaults):
             continue
         target = defaults.get(f"{above}._target_")
         names = known.fields.get(target) if isinstance(target, str) else None
-        if names is not None and setting.key.rpartition(".")[2] in names:
+        if names is not None and name in names:
             continue
         near = nearest_key(setting.key, defaults) if searches < MAX_SEARCHES else None
         searches += 1
@@ -359,6 +359,9 @@ def _unknown_in_file(
             f"verl {known.version} has no key '{setting.key}'",
             Label(setting.span, "nothing reads it" if names is None else "verl refuses it when the workers start"),
             notes=(f"did you mean {near}?",) if near else (),
+            fixes=_renamed(replace(setting, key=name), near.rpartition(".")[2])
+            if near and near.rpartition(".")[0] == above
+            else (),
         )
 
 

@@ -151,7 +151,7 @@ def _problem(c: Configuration, key: str, facts: Mapping[str, Any]) -> Problem | 
 def _is_used(c: Configuration, key: str) -> bool:
     """Whether the run uses a value; one that only some optimizers or schedules read is left to them."""
     if NOT_FOLLOWED.match(key):
-        return False
+        return key.startswith(ACTOR) and "choices" in table("verl").options.get(key, {})  # the dataclass demands them
     head, _, name = key.rpartition(".")
     if head.endswith(".optim") and c.value(STRATEGY) in FSDP:
         steps = c.value(f"{head}.lr_warmup_steps")

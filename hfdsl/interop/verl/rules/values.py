@@ -201,7 +201,7 @@ def off_policy_threshold_is_positive(c: Configuration) -> Iterator[Problem]:
     """The threshold of an asynchronous sampler is null or positive."""
     key = "trainer.v1.sampler.max_off_policy_threshold"
     value = c.value(key)
-    if value is not None and key in c.given and not (is_integer(value) and value > 0):
+    if value is not None and key in c.given and not (isinstance(value, int) and value > 0):
         yield finding(
             c,
             "HF972",
