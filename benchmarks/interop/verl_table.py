@@ -20,6 +20,7 @@ import inspect
 import json
 import sys
 import textwrap
+import types
 import typing
 import warnings
 from pathlib import Path
@@ -107,11 +108,12 @@ def options(keys: dict[str, Any], compositions: dict[str, dict[str, Any]]) -> di
 def number(hint: Any, value: Any) -> dict[str, Any]:
     """The type of a number, and whether it may be missing."""
     kinds = {int: "int", float: "float"}
-    types = typing.get_args(hint) or (hint,)
-    kind = next((kinds[each] for each in (float, int) if each in types), "")
-    if not kind or str in types:
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)  # and no tuple of numbers
+    alternatives = typing.get_args(hint) if is_union else (hint,)
+    kind = next((kinds[each] for each in (float, int) if each in alternatives), "")
+    if not kind or str in alternatives:
         return {}
-    return {"type": kind} | ({"none": True} if type(None) in types or value is None else {})
+    return {"type": kind} | ({"none": True} if type(None) in alternatives or value is None else {})
 
 
 def choices(cls: Any, name: str) -> list[str]:

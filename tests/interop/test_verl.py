@@ -157,6 +157,7 @@ UNREAD = {
     "a switch for a number": ({f"{ACTOR}.entropy_coeff": "true"}),
     "an integer for a number": ({f"{ACTOR}.optim.lr": "1"}),
     "a fraction that is only compared": ({"trainer.save_freq": "10.5"}),
+    "two numbers where there are two": ({f"{ACTOR}.optim.betas": "[0.9, 0.98]"}),
     "two thresholds in one text": ({"algorithm.rollout_correction.rollout_is_threshold": "0.5_5.0"}),
 }
 
