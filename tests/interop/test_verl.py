@@ -241,12 +241,12 @@ def test_a_suggested_size_is_valid(train: int, mini: int, micro: int, n: int) ->
 
 def test_a_misspelled_key_of_a_file_has_an_edit(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("actor_rollout_ref:\n  rollout:\n    name: vllm\n    gpu_memory_utilisation: 0.5\n")
+    file.write_text("actor_rollout_ref:\n  rollout:\n    name: vllm\n    gpu_memory_utilizaton: 0.5\n")
     [reading] = read(Inputs(str(file)))
     [finding] = [f for f in reading.findings if f.code == "HF973"]
     [edit] = finding.fixes[0].edits
     assert (edit.span.line, edit.span.column, edit.text) == (4, 4, "gpu_memory_utilization")
-    assert edit.span.end_column - edit.span.column == len("gpu_memory_utilisation")
+    assert edit.span.end_column - edit.span.column == len("gpu_memory_utilizaton")
 
 
 def test_a_yaml_file_and_a_folder_of_hydra_are_read(tmp_path: Path) -> None:
