@@ -1,4 +1,4 @@
-"""The page docs/compared.md, made of the heads of the programs in ``bad/`` and of the times of their checks.
+"""The page docs/compared.md, made of heads of programs in ``bad/``, times of their checks, and counts of mutants.
 
 ``python -m tests.corpus.table`` writes it. ``test_corpus.py`` holds that page and programs agree in all but the times.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import os
 import platform
 import re
@@ -27,6 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 BAD = Path(__file__).parent / "bad"
 VALID = Path(__file__).parent / "valid"
 PAGE = ROOT / "docs" / "compared.md"
+MUTANTS = ROOT / "benchmarks" / "interop" / "one_knob.json"
 
 AREAS = {
     "rows": "Rows and ranks",
@@ -126,6 +128,33 @@ that system did and when, according to the thread. Such systems change, and the 
 """
 
 
+CONFIGURATIONS = """\
+## Configurations of other libraries
+
+Mistakes put into real configurations of four libraries, one knob at a time, and drawn without a look at hfdsl's rules:
+numbers off by one, values of another type, nulls, misspelled keys and choices, dropped and contradicting settings. The
+library's own code judges each mutant on a CPU first. The table has what `hfdsl check --from` said when it was first
+asked about a set. Rules were mended between draws, so only the last draw of a library measures what is built now.
+[The method, its limits and the mutants blamed](interop.md) are described with the readers.
+
+| library | draw | of | refused by the library, found | teaches nothing, found | accepted by the library, blamed |
+|---|---|---|--:|--:|--:|
+"""
+
+
+def mutants(file: Path = MUTANTS) -> str:
+    """The section on configurations of other libraries: a row for each set of mutants."""
+    section = CONFIGURATIONS
+    for library in json.loads(file.read_text("utf-8")).values():
+        for draw in library["draws"]:
+            counts = " | ".join(
+                f"{part} of {count}" if count else "none drawn"
+                for part, count in (draw["named"][verdict] for verdict in ("refused", "teaches nothing", "accepted"))
+            )
+            section += f"| {library['checkout']} | {draw['draw']} | {draw['bases']} | {counts} |\n"
+    return section
+
+
 def render(
     programs: list[Program], milliseconds: Mapping[str, float], commands: Mapping[str, float], machine: str, times: int
 ) -> str:
@@ -140,7 +169,7 @@ def render(
             mistake = f"{row.mistake} [{row.thread}]({row.seen})"
             elsewhere = row.elsewhere[0].upper() + row.elsewhere[1:]
             parts[-1] += f"| {mistake} | {elsewhere} | {report} | {milliseconds[row.name]:.1f} |\n"
-    return "\n".join(parts)
+    return "\n".join([*parts, mutants()])
 
 
 def without_times(page: str) -> str:
