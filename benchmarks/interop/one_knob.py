@@ -8,9 +8,8 @@ Mutants are drawn and judged by the library first, and hashed; hfdsl is asked la
     python benchmarks/interop/one_knob.py judge mutants.jsonl verdicts.jsonl
 
 ``LIBRARY_trial.py`` is beside this file for each of ``verl``, ``trl``, ``nemo_rl`` and ``openrlhf``. The draw
-depends on
-the checkout and the seed alone. A verdict has the words of the library's own code; its stage is ``reading`` where only
-its source says what would happen.
+depends on the checkout and the seed alone. A verdict has the words of the library's own code; its stage is ``reading``
+where only its source says what would happen.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ Run with a Python that has verl, Hydra, OmegaConf, torch and Ray, but no engine:
 
 A run goes through verl's code as a launched one does: Hydra, ``validate_config``, the trainer with its replay buffer,
 data loader and pools, ``init_model`` of the worker, the optimizer and its schedule, the batches of a step,
-advantages and
-losses of a few rows. Ray, models, data and devices are stand-ins. Stage ``reading`` repeats what engines would refuse.
-``wrong`` is what runs and teaches nothing.
+advantages and losses of a few rows. Ray, models, data and devices are stand-ins. Stage ``reading`` repeats what engines
+would refuse. ``wrong`` is what runs and teaches nothing.
 """
 
 from __future__ import annotations

@@ -109,6 +109,10 @@ MISTAKES: dict[str, tuple[dict[str, str | None], str, str]] = {
         {f"{ACTOR}.data_loader_seed": "42.5"}, "HF972", f"set {ACTOR}.data_loader_seed to 42",
     ),
     "a rate below 0": ({f"{ACTOR}.optim.lr": "-1e-6"}, "HF972", f"set {ACTOR}.optim.lr to 0"),
+    "no mode": ({f"{ROLLOUT}.mode": "null"}, "HF972", f"{ROLLOUT}.mode = null: verl 0.9 has async alone"),
+    "a clip that a bound is left to": (
+        {f"{ACTOR}.clip_ratio": "much", f"{ACTOR}.clip_ratio_low": "null"}, "HF972", "clip_ratio = much is no number",
+    ),
     "a share above 1": ({f"{ROLLOUT}.top_p": "1.5"}, "HF972", "is not above 0 and at most 1"),
     "an unknown loss": (
         {f"{ACTOR}.policy_loss.loss_mode": "vanila"}, "HF972", f"set {ACTOR}.policy_loss.loss_mode to vanilla",
@@ -154,6 +158,7 @@ UNREAD = {
     "a coefficient of a loss that is off": ({f"{ACTOR}.use_kl_loss": "False", f"{ACTOR}.kl_loss_coef": "many"}),
     "a discount that GRPO has not": ({"algorithm.lam": "many"}),
     "a rate of a critic that is not there": ({"critic.optim.lr": "many"}),
+    "a clip with both bounds": ({f"{ACTOR}.clip_ratio": "much"}),
     "a switch for a number": ({f"{ACTOR}.entropy_coeff": "true"}),
     "an integer for a number": ({f"{ACTOR}.optim.lr": "1"}),
     "a fraction that is only compared": ({"trainer.save_freq": "10.5"}),

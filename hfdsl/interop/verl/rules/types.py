@@ -89,6 +89,14 @@ def _equals(key: str, *values: str) -> Use:
 
 LOSS, ESTIMATOR = f"{ACTOR}.policy_loss.loss_mode", "algorithm.adv_estimator"
 CLIPPED = ("vanilla", "clip_cov", "kl_cov", "gspo", "geo_mean", "cispo", "dppo_tv", "dppo_kl")
+LOW, HIGH = f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"
+
+
+def _reads_clip_ratio(c: Configuration) -> bool:
+    """Whether a bound of the clip is left to ``clip_ratio``, which no other loss reads."""
+    return c.value(LOSS) == "vanilla" and None in (c.value(LOW), c.value(HIGH))
+
+
 USES: Mapping[str, Use] = {
     "critic.": uses_critic,
     f"{REF}.": uses_reference,
@@ -101,8 +109,8 @@ USES: Mapping[str, Use] = {
     "algorithm.filter_groups.": _switched("algorithm.filter_groups.enable"),
     "algorithm.pf_ppo.": _switched("algorithm.use_pf_ppo"),
     f"{ACTOR}.clip_ratio_c": _equals(LOSS, "vanilla", "clip_cov", "kl_cov"),
-    f"{ACTOR}.clip_ratio_low": _equals(LOSS, *CLIPPED),
-    f"{ACTOR}.clip_ratio_high": _equals(LOSS, *CLIPPED),
+    LOW: _equals(LOSS, *CLIPPED),
+    HIGH: _equals(LOSS, *CLIPPED),
     f"{ACTOR}.policy_loss.clip_cov": _equals(LOSS, "clip_cov"),
     f"{ACTOR}.policy_loss.kl_cov": _equals(LOSS, "kl_cov"),
     f"{ACTOR}.policy_loss.ppo_kl_coef": _equals(LOSS, "kl_cov"),
@@ -152,6 +160,8 @@ def _is_used(c: Configuration, key: str) -> bool:
     """Whether the run uses a value; one that only some optimizers or schedules read is left to them."""
     if NOT_FOLLOWED.match(key):
         return key.startswith(ACTOR) and "choices" in table("verl").options.get(key, {})  # the dataclass demands them
+    if key == f"{ACTOR}.clip_ratio":
+        return _reads_clip_ratio(c)
     head, _, name = key.rpartition(".")
     if head.endswith(".optim") and c.value(STRATEGY) in FSDP:
         steps = c.value(f"{head}.lr_warmup_steps")

@@ -236,8 +236,8 @@ def engines_have_memory(c: Configuration) -> Iterator[Problem]:
         if is_integer(value := c.known(key)) and value < 1:
             yield finding(c, "HF972", f"{key} = {value} is not positive", key)
     mode = f"{ROLLOUT}.mode"
-    if mode in c.given and isinstance(value := c.known(mode), str) and value not in ("async", "sync"):
-        yield finding(c, "HF972", f"{mode} = {value}: verl 0.9 has async alone", mode)
+    if mode in c.given and (value := c.known(mode, otherwise="async")) not in ("async", "sync"):
+        yield finding(c, "HF972", f"{mode} = {shown(value)}: verl 0.9 has async alone", mode)
 
 
 def runs_have_steps(c: Configuration) -> Iterator[Problem]:
