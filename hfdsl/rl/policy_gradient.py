@@ -6,7 +6,7 @@ Where a ready dataflow such as ``grpo`` is the same step, ``hfdsl convert`` writ
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import hfdsl as hf
 from hfdsl.protocols.queueing import Late
@@ -57,6 +57,10 @@ def last_token_rewards(sequences: Sequences, scores: Scores) -> Rewards:
     return Rewards(rewards=token_rewards(scores.score.tensor, sequences.response_mask.tensor))
 
 
+PENALIZED: Final = ("leave-one-out", "returns", "centered-returns")
+"""Advantages from rewards that a KL to the reference lowers."""
+
+
 @hf.dataflow
 def without_critic(
     prompts: Prompts,
@@ -78,7 +82,7 @@ def without_critic(
     ref = None if reference is None else reference.log_probs(rollout)
     scores = reward.score(questions, rollout)
     estimates = _advantages(advantages, rollout, ref, scores, group, kl)
-    experience = hf.merge(Experience, rollout, estimates, *_of_loss(ref, loss))
+    experience = hf.merge(Experience, rollout, estimates, *_of_update(ref, loss, advantages in PENALIZED))
     parts = hf.minibatches(experience, updates) * epochs
     policy = [actor.update(part, loss=loss) for part in parts]
     return policy[-1], outcome(rollout, scores)
@@ -102,9 +106,9 @@ def _advantages(
             return normalized_returns(rollout, _rewards(rollout, ref, centered_scores(scores, group=group), kl))
 
 
-def _of_loss(ref: ReferenceLogProbs | None, loss: PolicyLoss) -> tuple[ReferenceLogProbs, ...]:
-    """The reference's log-probs where a KL term in the loss reads them."""
-    return () if ref is None or loss.kl == 0 else (ref,)
+def _of_update(ref: ReferenceLogProbs | None, loss: PolicyLoss, penalized: bool) -> tuple[ReferenceLogProbs, ...]:
+    """The reference's log-probs where a KL term reads them: in the loss, or in ``penalized`` rewards, to report it."""
+    return (ref,) if ref is not None and (penalized or loss.kl != 0) else ()
 
 
 def _rewards(rollout: Rollout, ref: ReferenceLogProbs | None, scores: Scores, kl: float) -> Rewards:
@@ -142,7 +146,7 @@ def async_without_critic(
     policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
     ref = None if reference is None else reference.log_probs(batch)
     estimates = _advantages(advantages, policy, ref, batch, group, kl)
-    experience = hf.merge(Experience, policy, estimates, *_of_loss(ref, loss))
+    experience = hf.merge(Experience, policy, estimates, *_of_update(ref, loss, advantages in PENALIZED))
     parts = hf.minibatches(experience, updates) * epochs
     metrics = [actor.update(part, loss=loss) for part in parts]
     hf.sync(actor, sampler)
@@ -176,7 +180,7 @@ def with_critic(
     ref = None if reference is None else reference.log_probs(rollout)
     scores = reward.score(questions, rollout)
     estimates = whitened_advantages(rollout, _rewards(rollout, ref, scores, kl), values, gamma=gamma, lam=lam)
-    experience = hf.merge(ActorCriticExperience, rollout, values, estimates, *_of_loss(ref, loss))
+    experience = hf.merge(ActorCriticExperience, rollout, values, estimates, *_of_update(ref, loss, penalized=True))
     of_critic = hf.minibatches(experience, critic_mini_batches) * critic_epochs
     of_actor = hf.minibatches(experience, mini_batches) * epochs
     value = [critic.update(part, loss=value_loss) for part in of_critic]
