@@ -41,6 +41,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+RUNTIME = {Path(__file__).parent / room for room in ("faults", "runtime")}
+"""Folders whose tests with Ray take as long as all others with Ray."""
+
 CASES = {"nightly_cases": False, "nightly_besides": True}
 """Marks that leave a part of the cases to the nightly run: whether it is those that the mark does not name."""
 
@@ -58,6 +61,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("sampled")
         if item.get_closest_marker("nightly") and not NIGHTLY:
             item.add_marker(pytest.mark.skip(reason="only with HFDSL_NIGHTLY=1"))
+        # In the nightly run tests with Ray take longest: those of faults and of runs go to different processes.
+        if NIGHTLY and "ray_cluster" in getattr(item, "fixturenames", ()) and RUNTIME.isdisjoint(item.path.parents):
+            item.add_marker(pytest.mark.xdist_group("besides"))
 
 
 @pytest.fixture

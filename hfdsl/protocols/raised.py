@@ -8,7 +8,8 @@ Nothing of the user's class runs on the way: constructors may take what they lik
 ``__new__`` of the built-in base, and what the original held is copied. Each piece is pickled on its own, and one that
 does not pickle is left out. Where a class cannot be sent, or cannot be imported by the caller, its nearest base that
 can stands in for it; in the end that is ``Exception``, and the error is a ``RoleError`` alone. So it is for
-``SystemExit`` and others that are no ``Exception``, which would end the caller.
+``SystemExit`` and others that are no ``Exception``, which would end the caller. What Ray raises in a body to end its
+process is no error of the body: it goes on to Ray, and the caller learns that the process is gone.
 """
 
 from __future__ import annotations
@@ -78,6 +79,15 @@ def described(error: BaseException) -> str:
     except BaseException as failure:  # noqa: BLE001  # the user's own __str__, which may raise anything
         text = f"(its message raises {type(failure).__name__})"
     return f"{type(error).__name__}: {shortened(text, MESSAGE_CHARACTERS)}"
+
+
+def ends_process(error: BaseException) -> bool:
+    """Whether Ray raised an error to end the process, as after SIGTERM; one that a body raises does not end it.
+
+    >>> ends_process(SystemExit(1))
+    False
+    """
+    return isinstance(error, SystemExit) and hasattr(error, "ray_terminate_msg")
 
 
 def trace_of(error: BaseException, frame: types.TracebackType | None) -> str:

@@ -6,7 +6,7 @@ import re
 
 from hfdsl.errors import HfError, LostProcessError, RoleError, SyncError
 from hfdsl.graph.spans import traceback_span
-from hfdsl.protocols.raised import as_raised, described, trace_of
+from hfdsl.protocols.raised import as_raised, described, ends_process, trace_of
 
 READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
 """Codes that the bodies of ready roles raise: the messages are complete, and a traceback through hfdsl adds nothing."""
@@ -23,7 +23,13 @@ BROKEN_CONNECTION = re.compile(
 
 
 def role_error(what: str, rank: int, step_number: int | None, error: BaseException) -> HfError:
-    """The error for what a role's code raised on a rank, in a step of a run or outside of one."""
+    """The error for what a role's code raised on a rank, in a step of a run or outside of one.
+
+    Raises:
+        SystemExit: ``error`` itself where it ends the process.
+    """
+    if ends_process(error):
+        raise error
     step = f" in step {step_number}" if step_number is not None else ""
     if isinstance(error, HfError) and error.code == "HF807":  # a wait without end has the same code on every backend
         return HfError("HF807", f"'{what}'{step}: {error.message} ({traceback_span(error)})")

@@ -16,7 +16,7 @@ import ray
 
 from hfdsl.errors import RoleError
 from hfdsl.protocols.partitioning import NO_SPLIT, Pad, RowSplit
-from hfdsl.protocols.raised import as_raised, described, trace_of
+from hfdsl.protocols.raised import as_raised, described, ends_process, trace_of
 from hfdsl.protocols.register import REGISTRATION
 from hfdsl.protocols.split import cut, rows_of
 from hfdsl.protocols.transfer import same_rows
@@ -176,6 +176,8 @@ class Host:
         return _returned(call, result, row_split)
 
     def _role_error(self, role: str, method: str, error: BaseException) -> RoleError:
+        if ends_process(error):
+            raise error
         if isinstance(error, RoleError):
             return error  # complete already: a plan's process names role, method, rank and step itself
         owner = f"{self.hf_classes[role].__name__}." if role in self.hf_classes else ""

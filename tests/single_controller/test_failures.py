@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from typing import Any
 
@@ -53,6 +54,18 @@ def test_what_would_end_a_process_is_an_error_of_its_rank(failing: RayWorkerGrou
     with pytest.raises(RoleError, match=r"HF806: Failing.quit raised SystemExit on rank [01] of 2: 3"):
         failing.quit()
     assert failing.echo([1, 2]) == [1, 2]
+
+
+def test_sigterm_ends_a_process_and_is_no_error_of_its_body(pair: RayResourcePool) -> None:
+    with (
+        RayWorkerGroup(pair, RayClassWithInitArgs(roles.Failing)) as group,
+        pytest.raises(LostProcessError, match=r"SIGTERM"),
+    ):
+        group.execute_func_rank_zero(_terminate)
+
+
+def _terminate() -> None:
+    signal.raise_signal(signal.SIGTERM)
 
 
 def test_a_reference_raises_the_type_too(failing: RayWorkerGroup, ray_cluster: Any) -> None:
