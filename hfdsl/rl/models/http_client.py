@@ -145,9 +145,10 @@ class Client:
         """The answer with status 200, within ``patience`` seconds; without patience there is one try."""
         start, tries, backoff = time.monotonic(), 0, FIRST_DELAY
         timeout, patience = self._config.timeout, self._config.patience
+        problem, shown = "", None
         while True:
             tries += 1
-            requested_delay, shown = None, None
+            requested_delay = None
             seconds = min(timeout, max(patience - (time.monotonic() - start), 0.0)) if patience else timeout
             try:
                 answer = self._attempt(path, body, seconds)
@@ -158,7 +159,8 @@ class Client:
                     raise RequestError("HF912", problem, shown)
                 requested_delay = _seconds(answer.retry_after)
             except TimeoutError:
-                problem = f"no answer within {'timeout=' * (seconds == timeout)}{seconds:.3g} s"
+                if tries == 1 or seconds == timeout:  # else the end of patience cut it, and the try before says more
+                    problem, shown = f"no answer within {'timeout=' * (seconds == timeout)}{seconds:.3g} s", None
             except (OSError, HTTPException) as error:
                 problem, shown = type(error).__name__, str(getattr(error, "strerror", None) or error)
             backoff = min(backoff, LONGEST_DELAY)

@@ -220,11 +220,17 @@ def failed(config: w.ServerConfig) -> RoleError:
 
 def test_what_does_not_pass_in_time_is_reported_with_the_last_try() -> None:
     with serving(*[says(500, json.dumps({"error": {"message": "out of memory"}}))] * 99) as server:
-        error = failed(asks(server, patience=0.05))
+        error = failed(asks(server, patience=0.5))
     assert error.code == "HF911"
     assert error.message.startswith("'teacher.generate#1' on rank 0 in step 0: row ")
     assert f"POST {server.url}/completions did not succeed in " in error.message
-    assert error.message.endswith(" within patience=0.05 s; the last one: the server answered 500: out of memory")
+    assert error.message.endswith(" within patience=0.5 s; the last one: the server answered 500: out of memory")
+
+
+def test_a_try_that_patience_cuts_short_leaves_the_answer_before_it_in_the_message() -> None:
+    with serving(says(500, json.dumps({"error": {"message": "out of memory"}})), *[drips] * 99) as server:
+        error = failed(asks(server, patience=1.0, concurrency=1))
+    assert error.message.endswith(" within patience=1 s; the last one: the server answered 500: out of memory")
 
 
 def test_a_server_that_asks_for_more_time_than_there_is_is_not_waited_for() -> None:
