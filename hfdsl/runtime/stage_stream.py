@@ -47,7 +47,7 @@ from hfdsl.runtime.schedule import QueueSpec, QueueState
 from hfdsl.runtime.stage_plans import QueueStages, groups_of, queue_stages
 from hfdsl.runtime.store import PayloadContent, Store
 from hfdsl.runtime.store_files import read_stores, write_stores
-from hfdsl.runtime.streaming import Decisions, check_copies
+from hfdsl.runtime.streaming import DecisionLog, check_copies
 from hfdsl.types.batches import Batch, rebuild
 
 
@@ -87,7 +87,7 @@ class StageStream:
             f"{state.version} batches"
         )
 
-    def results(self, source: BatchSource, log: Decisions) -> Generator[Any]:
+    def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
         """Dispatch, take and train as the queue decides, and give out the results of updates in order."""
         first = self._begin(source)
         if self._queue is None or self._run is None:

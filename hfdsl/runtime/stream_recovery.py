@@ -73,34 +73,6 @@ class JournaledSource:
         return batch
 
 
-@dataclass(slots=True)
-class JournaledLog:
-    """A log whose decisions are kept until their result is committed."""
-
-    log: DecisionLog
-    entry: StreamEntry
-
-    @property
-    def expected(self) -> deque[Decision] | None:
-        """As the log."""
-        return self.log.expected
-
-    @property
-    def begins_steps(self) -> bool:
-        """As the log."""
-        return self.log.begins_steps
-
-    @property
-    def paused(self) -> bool:
-        """As the log."""
-        return self.log.paused
-
-    def add(self, decisions: Sequence[Decision]) -> None:
-        """As the log; the journal has them in any case, since they were carried out."""
-        self.entry.decisions += decisions
-        self.log.add(decisions)
-
-
 class RecoveringStream:
     """A stream that goes on after a loss of processes; what a ``Recovery`` sees of it is a ``RecoverableStream``."""
 
@@ -108,7 +80,7 @@ class RecoveringStream:
         self._stream, self._runner, self._recovery = stream, runner, recovery
         self._entry = StreamEntry()
         self._batches = JournaledSource(self._entry)
-        self._log: JournaledLog | None = None
+        self._log: DecisionLog | None = None
         self._live: Generator[Any] | None = None
         self._early: list[Any] = []  # the result to which the decisions since the last one led, when repeated
         recovery.streams[runner.plan.name] = self
@@ -120,7 +92,7 @@ class RecoveringStream:
             LostProcessError: HF840 where a result lost processes more often than the retries allow.
             HfError: as the stream; whatever the loader raises.
         """
-        self._log = JournaledLog(log, self._entry)
+        self._log, log.journal = log, self._entry.decisions
         try:
             while True:
                 self._batches.source = source

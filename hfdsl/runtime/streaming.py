@@ -45,7 +45,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from hfdsl.errors import CheckpointError
 from hfdsl.graph.stages import syncs
@@ -152,66 +152,46 @@ class StageOrder:
         )
 
 
-class Decisions(Protocol):
-    """Where the decisions of a stream go, and those that it has to repeat; see ``DecisionLog``."""
-
-    @property
-    def expected(self) -> deque[Decision] | None:
-        """The decisions that are still to be repeated; None without a log to repeat."""
-        ...
-
-    @property
-    def begins_steps(self) -> bool:
-        """Whether another step may be begun."""
-        ...
-
-    @property
-    def paused(self) -> bool:
-        """Whether all was repeated, and the stream is to wait with what comes after it."""
-        ...
-
-    def add(self, decisions: Sequence[Decision]) -> None:
-        """Write decisions down."""
-
-
 class DecisionLog:
-    """Where decisions go: into a file, and past the decisions of an earlier run that this one has to repeat."""
+    """Where decisions go: into a file, and past the decisions of an earlier run that this one has to repeat.
+
+    ``expected`` are those that are still to be repeated, None without a log to repeat. ``journal`` is a list that keeps
+    decisions for a recovery, which repeats them.
+    """
 
     def __init__(self, log: str | PathLike[str] | None, replay: str | PathLike[str] | None) -> None:
         self._file = None if log is None else Path(log).open("a", encoding="utf-8")  # noqa: SIM115  # see close
         self._pauses = False
-        self._expected = deque(from_lines(Path(replay).read_text("utf-8"))) if replay is not None else None
+        self.expected = deque(from_lines(Path(replay).read_text("utf-8"))) if replay is not None else None
+        self.journal: list[Decision] | None = None
 
     @classmethod
     def repeating(cls, decisions: Iterable[Decision]) -> Self:
         """A log without a file, of decisions that were written down already."""
         log = cls(None, None)
-        log._expected, log._pauses = deque(decisions), True
+        log.expected, log._pauses = deque(decisions), True
         return log
-
-    @property
-    def expected(self) -> deque[Decision] | None:
-        """The decisions that are still to be repeated; None without a log to repeat."""
-        return self._expected
 
     @property
     def begins_steps(self) -> bool:
         """Whether another step may be begun: without a log to repeat always."""
-        return self._expected is None or any(decision.kind == "dispatch" for decision in self._expected)
+        return self.expected is None or any(decision.kind == "dispatch" for decision in self.expected)
 
     @property
     def paused(self) -> bool:
         """Whether these were decisions of this run, and all were repeated."""
-        return self._pauses and not self._expected
+        return self._pauses and not self.expected
 
     def add(self, decisions: Sequence[Decision]) -> None:
-        """Write decisions down.
+        """Write decisions down; the journal has them in any case, since they were carried out.
 
         Raises:
             CheckpointError: HF761 where the log that is repeated has others, HF906 where the file cannot be written.
         """
-        for decision in decisions if self._expected is not None else ():
-            expected = self._expected.popleft() if self._expected else None
+        if self.journal is not None:
+            self.journal += decisions
+        for decision in decisions if self.expected is not None else ():
+            expected = self.expected.popleft() if self.expected else None
             if decision != expected:
                 logged = to_lines([expected]).strip() if expected else "nothing"
                 text = f"this run decides {to_lines([decision]).strip()} where its log has {logged}"
@@ -261,7 +241,7 @@ class Stream:
         self._synced = False  # whether producers have the weights of the version under which they begin
         self._unrecorded: deque[tuple[int, StepRun]] = deque()  # given out, while what else they do may go on
 
-    def results(self, source: BatchSource, log: Decisions) -> Generator[Any]:
+    def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
         """Submit stages as their queues allow, and give out the results of steps in order."""
         prompts = True
         while not log.paused and (stage := self.order.next(prompts and log.begins_steps)) is not None:
