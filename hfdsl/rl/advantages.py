@@ -1,7 +1,7 @@
 """Advantages: from rewards to the weights of a policy gradient. Pure functions of tensors.
 
-Sums are taken in float64 and returned in the dtype of the rewards. Where a mask has gaps, such as the outputs of tools,
-its tokens are the steps of the response, and whatever lies between them is skipped.
+Sums are taken in float64 and returned in the dtype of the rewards. If a mask has gaps, such as the outputs of tools,
+its tokens are the steps of the response, and the gaps are skipped.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def gae(
     advantages = torch.zeros_like(r)
     following = running = torch.zeros_like(r[:, 0])
     for t in reversed(range(r.shape[1])):
-        # Outside of the mask both carry over, so a gap is no step, and after the last token both are still 0.
+        # Both carry over outside of the mask: a gap is no step, and after the last token both are still 0.
         estimate = r[:, t] + gamma * following - v[:, t] + gamma * lam * running
         running = torch.where(tokens[:, t], estimate, running)
         following = torch.where(tokens[:, t], v[:, t], following)
@@ -89,7 +89,7 @@ def group_centered(rewards: torch.Tensor, group: GroupSize) -> torch.Tensor:
     """The reward of each response above the mean of its ``group`` consecutive rows, f32[B] -> f32[B].
 
     Dr. GRPO: no division by the standard deviation, which would weigh easy and hard questions more (Liu et al., 2025,
-    Understanding R1-Zero-Like Training, section 3.2); the loss goes with ``sequence-mean-token-sum``.
+    Understanding R1-Zero-Like Training, section 3.2); use a loss with ``sequence-mean-token-sum``.
 
     Raises:
         SizeError: HF314 for groups of less than two rows, HF313 for rows that do not make whole groups.
@@ -124,7 +124,7 @@ def leave_one_out_normalized(rewards: torch.Tensor, group: GroupSize, epsilon: f
     """The advantage of each response over the others of its ``group`` consecutive rows, f32[B] -> f32[B].
 
     (reward - mean of the others) / (standard deviation of the others + epsilon), so that no reward is in its own
-    baseline or scale. Where all others have the same reward, nothing divides.
+    baseline or scale. If all others have the same reward, the difference is not divided.
 
     Raises:
         SizeError: HF314 for groups of less than two rows, HF313 for rows that do not make whole groups.
@@ -195,8 +195,8 @@ def _groups(rewards: torch.Tensor, group: int, statistic: str) -> torch.Tensor:
 def _sum(groups: torch.Tensor) -> torch.Tensor:
     """The sum of every group, f64[groups, 1].
 
-    Column by column: ``sum(1)`` may add in another order for another number of groups, and a rank with some of the
-    groups would get other bits than one with all.
+    Added column by column: ``sum(1)`` may add in another order for another number of groups, and then a rank with some
+    of the groups would get other bits than one with all of them.
     """
     import torch
 

@@ -47,8 +47,8 @@ class Sequences(hf.Batch):
 class Rollout(Sequences):
     """Responses that a policy generated, with its log-probs at that time; those of padding are 0.
 
-    ``log_probs`` are the ones that an update divides by. An engine that computes otherwise than the trainer also gives
-    ``engine_log_probs``, those that it sampled with; a loss corrects for the gap between the two.
+    An update divides by ``log_probs``. An engine whose arithmetic differs from the trainer's also returns the
+    ``engine_log_probs`` that it sampled with; a loss corrects for the gap between the two.
     """
 
     log_probs: f32[B, R]
@@ -86,19 +86,19 @@ class Rewards(hf.Batch):
 
 
 class Informative(hf.Batch):
-    """Which rows have something to learn from."""
+    """The rows that have something to learn from."""
 
     keep: bool_[B]
 
 
 class Choices(hf.Batch):
-    """Of two consecutive responses 1 at the better one and -1 at the other; 0 at both where none is better."""
+    """Preferences in pairs of consecutive responses: 1 for the better one, -1 for the other, 0 for both in a tie."""
 
     preference: f32[B]
 
 
 class Advantages(hf.Batch):
-    """How much better than expected each token is."""
+    """The advantage of each token: how much better than expected it is."""
 
     advantage: f32[B, R]
 
@@ -123,8 +123,8 @@ class PolicyVersions(hf.Batch):
 class Experience(Rollout):
     """The input of a policy's update; the reference's log-probs are for losses with a KL term.
 
-    Versions are those of ``hfdsl.rl.functions.versions``, where a function has changed them or rows of several batches
-    are in one; otherwise an update knows them.
+    Versions come from ``hfdsl.rl.functions.versions``, for an update that cannot know them: a function has changed
+    them, or the rows are of several batches.
     """
 
     advantage: f32[B, R]
@@ -163,8 +163,8 @@ class Preferences(Sequences):
 class StepMetrics(hf.Batch):
     """One optimizer step: its loss, its tokens, the norm of the gradient before clipping, and the learning rate.
 
-    The loss is that of the batch, as its aggregation has it; the metrics of tokens that are added below are means over
-    the tokens of the batch with every aggregation.
+    The loss is that of the batch, in its own aggregation; the metrics of tokens that subclasses add are means over the
+    tokens of the batch with every aggregation.
     """
 
     loss: hf.Metric[float, Literal["sum"]]
@@ -177,8 +177,8 @@ class ActorMetrics(StepMetrics):
     """One optimizer step of a policy.
 
     ``kl`` estimates how far it is from the policy that generated, by k3, and ``reference_kl`` how far from the
-    reference, by the loss's estimator (0 where no log-probs of one are given), both in nats per token; ``clipped`` is
-    the share of tokens whose ratio the loss clips, ``entropy`` that of the policy in nats per token.
+    reference, by the loss's estimator (0 without a reference's log-probs), both in nats per token; ``clipped`` is the
+    share of tokens whose ratio the loss clips, ``entropy`` the policy's entropy in nats per token.
 
     The others compare the engine that sampled with the trainer; they are 0 where the trainer itself sampled.
     ``engine_gap`` is the mean of |log(trainer / engine)| over tokens, and ``engine_gap_max`` the largest, in nats;
@@ -203,10 +203,10 @@ class ImitationMetrics(StepMetrics):
 
 
 class PreferenceMetrics(StepMetrics):
-    """One optimizer step on preferences, over the pairs of which one response is better.
+    """One optimizer step on preferences, over the pairs in which one response is better.
 
-    ``loss`` and ``margin`` are means over these pairs; ``correct`` is the share whose better response gains on the
-    other.
+    ``loss`` and ``margin`` are means over these pairs; ``correct`` is the share in which the better response has the
+    higher reward.
     """
 
     margin: hf.Metric[float, Literal["sum"]]
@@ -229,9 +229,10 @@ class Outcome(hf.Batch):
 
 
 class PairOutcome(hf.Batch):
-    """The order of pairs by their scores, over the pairs of which one response is better.
+    """The order of pairs by their scores, over the pairs in which one response is better.
 
-    ``correct`` is the share whose better response has the higher score, ``margin`` the mean difference of the scores.
+    ``correct`` is the share in which the better response has the higher score, ``margin`` the mean difference of the
+    scores.
     """
 
     correct: hf.Metric[float, Literal["mean"]]
@@ -239,7 +240,7 @@ class PairOutcome(hf.Batch):
 
 
 class Distance(hf.Batch):
-    """How far a student is from its teacher on its own responses: KL(student || teacher) per token; their length."""
+    """The distance of a student from its teacher: KL(student || teacher) per token of its responses; their length."""
 
     kl: hf.Metric[float, Literal["mean"]]
     length: hf.Metric[float, Literal["mean"]]

@@ -1,9 +1,10 @@
-"""Corrections of a policy's loss for tokens that an engine sampled, whose probabilities are not quite the trainer's.
+"""Corrections of a policy's loss for tokens that an engine sampled, whose probabilities differ from the trainer's.
 
-A fast engine has kernels and a precision of its own, so for equal weights its log-probs differ from the trainer's, and
-its samples come from another policy than the one that learns. With pi for the trainer's policy at the time of sampling
-and mu for the engine's, an update has three policies: the one that learns, pi, and mu. A loss clips the ratio of the
-first two; the importance ratio pi / mu corrects for the samples being mu's. It is a constant: no gradient passes it.
+A fast engine has kernels and a precision of its own, so even with equal weights its log-probs differ from the
+trainer's, and its samples come from another policy than the one that learns. With pi for the trainer's policy at the
+time of sampling and mu for the engine's, an update has three policies: the one that learns, pi, and mu. A loss clips
+the ratio of the first two; the importance ratio pi / mu corrects for sampling from mu. It is a constant, without a
+gradient.
 
 An example
 ----------
@@ -13,9 +14,9 @@ Two responses, of two tokens and of one, and bounds of 0.5 and 2::
     1.2   3.0             1.2   2.0              1.2   out            out   out
     0.8                   0.8                    0.8                  0.8
 
-A weight multiplies the surrogate of its token. A token that is masked leaves the loss altogether: its surrogate, KL and
-entropy have no gradient. It still counts as a token, and its response as a response, where a loss is averaged: the
-others weigh as if nothing had been masked, and an update of which much is masked is a small one.
+A weight multiplies the surrogate of its token. A masked token leaves the loss altogether: its surrogate, KL and entropy
+have no gradient. It still counts as a token, and its response as a response, when the loss is averaged: the others
+weigh as if nothing were masked, so an update with many masked tokens is small.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class CorrectionTerms(NamedTuple):
-    """What a correction makes of each token, [B, R]; nothing has a gradient."""
+    """The correction of each token, [B, R]; nothing has a gradient."""
 
     weight: torch.Tensor
     """The factor of the token's surrogate, f32; 0 where the token is masked."""
@@ -42,12 +43,12 @@ class CorrectionTerms(NamedTuple):
     """Whether the token stays in the loss, bool."""
 
     outside: torch.Tensor
-    """Whether its ratio is outside of the bounds, so that it was truncated or masked, bool."""
+    """Whether its ratio is out of bounds, and so truncated or masked, bool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Truncated or masked importance sampling: tokens weigh pi / mu, and what is outside of [low, high] is bounded.
+    """Truncated or masked importance sampling: a token weighs pi / mu, truncated to [low, high] or masked outside it.
 
     Truncation is that of Yao et al., 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training
     (TIS): min(pi / mu, C) for each token. Masking of tokens is IcePop (Ling Team, 2025, Every Step Evolves: Scaling
@@ -65,8 +66,8 @@ class Correction:
     """
 
     level: Literal["token", "sequence"] = "token"
-    """Whose ratio it is: that of each token, or of a response as a whole. A token's has the lower variance, and a bias,
-    since it does not correct for the tokens before."""
+    """Whether each token or each response has a ratio. A token's has the lower variance, and a bias, since it does not
+    correct for the tokens before it."""
 
     outside: Literal["truncate", "mask"] = "truncate"
     """What happens to a ratio outside of the bounds: the nearest bound replaces it, or its tokens leave the loss."""

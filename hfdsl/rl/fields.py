@@ -1,7 +1,7 @@
 """The values that losses, configurations and formulas take: one rule for Python and for TOML.
 
-A field's annotation says it: a type, a ``Literal``, or a number with its ``Within``. Dataclasses hold their fields
-against it when they are made, so a loss that a program builds is refused where a table of a file is:
+A field's annotation is the rule: a type, a ``Literal``, or a number with its ``Within``. Dataclasses check their fields
+when they are constructed, so a program gets the error that a table of a file would get:
 
 >>> from hfdsl.rl.losses import Clip
 >>> Clip(0.2, aggregation="token_mean")
@@ -32,7 +32,7 @@ Temperature: TypeAlias = Annotated[
 
 
 def check_fields(config: object) -> None:
-    """Hold the fields of a dataclass against their annotations, for its ``__post_init__``.
+    """Check the fields of a dataclass against their annotations, for its ``__post_init__``.
 
     Raises:
         ConfigError: HF940 for a value of another type, a text that is not listed, or a number out of bounds.
@@ -45,7 +45,7 @@ def check_fields(config: object) -> None:
 
 
 def check_argument(function: str, name: str, annotation: Any, value: Any) -> None:
-    """Hold an argument of a formula against its annotation; errors as for ``check_fields``."""
+    """Check an argument of a formula against its annotation; errors as for ``check_fields``."""
     problem = misfit(annotation, value)
     if problem is not None:
         raise ConfigError("HF940", f"{function}: {name} {problem}")

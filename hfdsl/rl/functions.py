@@ -28,10 +28,10 @@ from hfdsl.rl.fields import Count, GroupSize, NonNegative, Share
 
 @hf.function
 def with_log_probs(rollout: Rollout, policy: ReferenceLogProbs) -> Rollout:
-    """The rollout with the log-probs that another policy has of its tokens, such as the one that learns.
+    """The rollout with another policy's log-probs of its tokens, such as those of the one that learns.
 
-    So the ratio of an update begins at 1 where a copy sampled in another precision, or with older weights. Those that
-    the tokens were sampled with become ``engine_log_probs``, by which the loss corrects for the gap.
+    So the ratio of an update starts at 1 even if a copy sampled in another precision or with older weights. The
+    log-probs that the tokens were sampled with become ``engine_log_probs``, by which the loss corrects for the gap.
     """
     sampled = rollout.log_probs if rollout.engine_log_probs is None else rollout.engine_log_probs
     return Rollout(
@@ -52,8 +52,8 @@ def versions(sequences: Sequences) -> PolicyVersions:
     import torch
 
     call, rows = hf.current_call(), len(sequences)
-    made = [call.rows_version] * rows if call.row_versions is None else call.row_versions
-    return PolicyVersions(from_version=torch.tensor(made), to_version=torch.full((rows,), call.version))
+    from_version = [call.rows_version] * rows if call.row_versions is None else call.row_versions
+    return PolicyVersions(from_version=torch.tensor(from_version), to_version=torch.full((rows,), call.version))
 
 
 # -- rewards of tokens
@@ -202,7 +202,7 @@ def advantages_over(sequences: Sequences, rewards: Rewards, baseline: Scores) ->
 
 @hf.function
 def teacher_advantages(rollout: Rollout, teacher: ReferenceLogProbs) -> Advantages:
-    """How much likelier every token of the student is under the teacher, in nats."""
+    """The teacher's log-prob of every token less the student's, in nats."""
     from hfdsl.rl.rewards import distillation_reward
 
     mask, old, ref = rollout.response_mask.tensor, rollout.log_probs.tensor, teacher.ref_log_probs.tensor
@@ -229,7 +229,7 @@ def mixed(scores: Scores, *, group: int) -> Informative:
 
 @hf.function(rows=hf.Grouped(2))
 def better_of_two(scores: Scores) -> Choices:
-    """Which of two consecutive responses has the higher score."""
+    """The preference for the response with the higher score of two consecutive ones."""
     first, second = scores.score.tensor.view(-1, 2).unbind(1)
     sign = (first - second).sign()
     return Choices(preference=sign[:, None].mul(sign.new_tensor([1.0, -1.0])).flatten())
@@ -240,7 +240,7 @@ def better_of_two(scores: Scores) -> Choices:
 
 @hf.function(rows=hf.Whole)
 def outcome(sequences: Sequences, scores: Scores) -> Outcome:
-    """Mean score, share of solved, mean length and share of ended responses.
+    """The mean score, the share of solved responses, their mean length and the share that ended.
 
     >>> import torch
     >>> mask = torch.tensor([[True, True, False], [True, True, True]])
@@ -282,7 +282,7 @@ def pair_outcome(pairs: Pairs, scores: Scores) -> PairOutcome:
 
 @hf.function(rows=hf.Whole)
 def distance(rollout: Rollout, teacher: ReferenceLogProbs) -> Distance:
-    """How far a student is from its teacher."""
+    """The distance of a student from its teacher, by k1."""
     from hfdsl.rl.kl import kl_estimate
     from hfdsl.rl.masked import masked_mean
 

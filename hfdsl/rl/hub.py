@@ -1,6 +1,6 @@
-"""Names on the Hugging Face hub: which paths are names, what this machine's cache has of them, and the download.
+"""Names on the Hugging Face hub: the paths that are names, what this machine's cache holds of them, and the download.
 
-A path is a name where it looks like one and neither it nor its parent is a folder::
+A path is a name if it looks like one and neither it nor its parent is a folder::
 
     path                                  in the current folder    it is
     Qwen/Qwen3-0.6B                       nothing                  a model on the hub, of the branch main
@@ -39,9 +39,9 @@ def hub_name(path: str) -> tuple[str, str | None] | None:
 
 
 def local_folder(path: str) -> Path:
-    """The folder of a model or a tokenizer, of a name on the hub that in the cache; the network is not asked.
+    """The folder of a model or a tokenizer: for a name on the hub, the one in the cache, without asking the network.
 
-    A name that is not cached stays a path on which there is nothing.
+    A name that is not in the cache stays a path where nothing is.
     """
     named = hub_name(path)
     cached = cached_snapshot("model", *named) if named is not None else None
@@ -49,9 +49,9 @@ def local_folder(path: str) -> Path:
 
 
 def fetched(path: str, *, weights: bool) -> Path:
-    """The folder of a model or a tokenizer; what the cache lacks of a name on the hub is downloaded.
+    """The folder of a model or a tokenizer; files of a name on the hub that the cache lacks are downloaded.
 
-    ``HF_HUB_OFFLINE`` keeps ``huggingface_hub`` from the network. Raises what it raises where it has no such name.
+    ``HF_HUB_OFFLINE`` keeps ``huggingface_hub`` from the network. Errors are those of ``huggingface_hub``.
     """
     named = hub_name(path)
     if named is None:
@@ -68,7 +68,7 @@ def is_offline() -> bool:
 
 
 def download_command(kind: RepositoryKind, name: str, revision: str | None) -> str:
-    """What downloads a repository into the cache.
+    """The command that downloads a repository into the cache.
 
     >>> download_command("model", "Qwen/Qwen3-0.6B", "v1")
     'hf download Qwen/Qwen3-0.6B --revision v1'
@@ -78,10 +78,10 @@ def download_command(kind: RepositoryKind, name: str, revision: str | None) -> s
 
 
 def cached_snapshot(kind: RepositoryKind, name: str, revision: str | None = None) -> Path | None:
-    """The folder in which the hub's cache holds a snapshot of a model or a data set, without asking the network.
+    """The folder of a snapshot of a model or a data set in the hub's cache, without asking the network.
 
-    A revision is a branch or a tag, which ``refs`` resolves to a commit, or the beginning of a commit; without one it
-    is the branch ``main``, or else the latest snapshot.
+    A revision is a branch or a tag, which ``refs`` resolves to a commit, or the beginning of a commit; the default is
+    the branch ``main``, or else the latest snapshot.
     """
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"{kind}s--{name.replace('/', '--')}"

@@ -14,7 +14,7 @@ Estimator: TypeAlias = Literal["k1", "k2", "k3", "abs"]
 """An estimate of KL(policy || reference) from a token that the policy drew: see :func:`kl_estimate`."""
 
 MAX_LOG_RATIO = 20.0
-"""Ratios are formed of log-ratios of at most this size: e**20 is finite, and beyond all clipping."""
+"""The largest absolute log-ratio that is exponentiated: e**20 is finite, and beyond all clipping."""
 
 
 def kl_estimate(log_probs: torch.Tensor, reference_log_probs: torch.Tensor, kind: Estimator = "k3") -> torch.Tensor:
@@ -22,8 +22,8 @@ def kl_estimate(log_probs: torch.Tensor, reference_log_probs: torch.Tensor, kind
 
     With r = reference - policy (Schulman, 2020, Approximating KL Divergence): k1 is -r, unbiased, of either sign;
     k2 is r**2 / 2, biased, with the gradient of the KL; k3 is exp(r) - r - 1, unbiased and never negative; abs is |r|.
-    As a term of a loss k1 has a gradient of 0 on average. k3 takes r as at most 20 in size in its exponential, and is
-    itself not clamped: verl holds it to 10 nats, where it has no gradient.
+    As a term of a loss, k1 has a gradient of 0 on average. k3 clamps r to 20 in its exponential but is itself not
+    clamped; verl clamps it to 10 nats, beyond which it has no gradient.
 
     Raises:
         ConfigError: HF940 for another kind.
@@ -63,7 +63,7 @@ class FixedKL:
         check_fields(self)
 
     def after(self, observed: float) -> FixedKL:
-        """The control after a batch whose responses have this KL on average, in nats: itself."""
+        """The controller after a batch whose responses have this KL on average, in nats: itself."""
         return self
 
 
@@ -91,6 +91,6 @@ class AdaptiveKL:
         check_fields(self)
 
     def after(self, observed: float) -> AdaptiveKL:
-        """The control after a batch whose responses have this KL on average, in nats."""
+        """The controller after a batch whose responses have this KL on average, in nats."""
         error = min(max(observed / self.target - 1, -0.2), 0.2)
         return replace(self, coefficient=self.coefficient * (1 + self.gain * error))

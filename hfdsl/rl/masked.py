@@ -18,7 +18,7 @@ Aggregation: TypeAlias = Literal["token-mean", "sequence-mean-token-mean", "sequ
 
 
 def no_reduce(total: torch.Tensor) -> torch.Tensor:
-    """The sum over ranks for one rank: its argument. With more ranks, pass ``self.axis("dp").all_reduce``.
+    """The sum over ranks of a single rank: its argument. With several, pass ``self.axis("dp").all_reduce``.
 
     >>> import torch
     >>> no_reduce(torch.tensor(3.0)).item()

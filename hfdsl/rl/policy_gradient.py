@@ -1,7 +1,7 @@
 """Policy gradients with an optional reference, advantages by name, and mini-batches over epochs.
 
-A step of each is one of the trainers of verl and TRL, which share more between algorithms than the ready dataflows do.
-Where a ready dataflow such as ``grpo`` is the same step, ``hfdsl convert`` writes that one.
+Each is a step of a trainer of verl or TRL; those share more between algorithms than the ready dataflows do. Where a
+ready dataflow such as ``grpo`` takes the same step, ``hfdsl convert`` writes that dataflow instead.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ from hfdsl.rl.workers import Actor, Critic, Reference, Reward, Sampler
 AdvantageName: TypeAlias = Literal[
     "group", "centered", "leave-one-out", "normalized-leave-one-out", "returns", "centered-returns"
 ]
-"""Scores over the standard deviation of their group, scores above its mean, rewards above the mean of the others of the
-group, scores above that mean over the others' standard deviation, returns that are normalized over the batch, and such
-returns of scores above the mean of their group."""
+"""``group``: scores above the mean of their group, over its standard deviation; ``centered``: without the division;
+``leave-one-out``: rewards above the mean of the others in the group; ``normalized-leave-one-out``: scores above that
+mean, over the others' standard deviation; ``returns``: returns, normalized over the batch; ``centered-returns``: those
+of scores above the mean of their group."""
 
 
 @hf.function
@@ -58,7 +59,7 @@ def last_token_rewards(sequences: Sequences, scores: Scores) -> Rewards:
 
 
 PENALIZED: Final = ("leave-one-out", "returns", "centered-returns")
-"""Advantages from rewards that a KL to the reference lowers."""
+"""Advantages whose rewards a KL to the reference lowers."""
 
 
 @hf.dataflow
@@ -82,10 +83,10 @@ def without_critic(
     ref = None if reference is None else reference.log_probs(rollout)
     scores = reward.score(questions, rollout)
     estimates = _advantages(advantages, rollout, ref, scores, group, kl)
-    experience = hf.merge(Experience, rollout, estimates, *_of_update(ref, loss, advantages in PENALIZED))
+    experience = hf.merge(Experience, rollout, estimates, *_for_kl(ref, loss, advantages in PENALIZED))
     parts = hf.minibatches(experience, updates) * epochs
-    policy = [actor.update(part, loss=loss) for part in parts]
-    return policy[-1], outcome(rollout, scores)
+    metrics = [actor.update(part, loss=loss) for part in parts]
+    return metrics[-1], outcome(rollout, scores)
 
 
 def _advantages(
@@ -106,8 +107,8 @@ def _advantages(
             return normalized_returns(rollout, _rewards(rollout, ref, centered_scores(scores, group=group), kl))
 
 
-def _of_update(ref: ReferenceLogProbs | None, loss: PolicyLoss, penalized: bool) -> tuple[ReferenceLogProbs, ...]:
-    """The reference's log-probs where a KL term reads them: in the loss, or in ``penalized`` rewards, to report it."""
+def _for_kl(ref: ReferenceLogProbs | None, loss: PolicyLoss, penalized: bool) -> tuple[ReferenceLogProbs, ...]:
+    """The reference's log-probs if a KL term reads them: that of the loss, or of ``penalized`` rewards to report it."""
     return (ref,) if ref is not None and (penalized or loss.kl != 0) else ()
 
 
@@ -146,7 +147,7 @@ def async_without_critic(
     policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
     ref = None if reference is None else reference.log_probs(batch)
     estimates = _advantages(advantages, policy, ref, batch, group, kl)
-    experience = hf.merge(Experience, policy, estimates, *_of_update(ref, loss, advantages in PENALIZED))
+    experience = hf.merge(Experience, policy, estimates, *_for_kl(ref, loss, advantages in PENALIZED))
     parts = hf.minibatches(experience, updates) * epochs
     metrics = [actor.update(part, loss=loss) for part in parts]
     hf.sync(actor, sampler)
@@ -180,9 +181,9 @@ def with_critic(
     ref = None if reference is None else reference.log_probs(rollout)
     scores = reward.score(questions, rollout)
     estimates = whitened_advantages(rollout, _rewards(rollout, ref, scores, kl), values, gamma=gamma, lam=lam)
-    experience = hf.merge(ActorCriticExperience, rollout, values, estimates, *_of_update(ref, loss, penalized=True))
-    of_critic = hf.minibatches(experience, critic_mini_batches) * critic_epochs
-    of_actor = hf.minibatches(experience, mini_batches) * epochs
-    value = [critic.update(part, loss=value_loss) for part in of_critic]
-    policy = [actor.update(part, loss=loss) for part in of_actor]
-    return policy[-1], value[-1], outcome(rollout, scores)
+    experience = hf.merge(ActorCriticExperience, rollout, values, estimates, *_for_kl(ref, loss, penalized=True))
+    critic_parts = hf.minibatches(experience, critic_mini_batches) * critic_epochs
+    actor_parts = hf.minibatches(experience, mini_batches) * epochs
+    critic_metrics = [critic.update(part, loss=value_loss) for part in critic_parts]
+    actor_metrics = [actor.update(part, loss=loss) for part in actor_parts]
+    return actor_metrics[-1], critic_metrics[-1], outcome(rollout, scores)

@@ -68,7 +68,7 @@ def overlong_penalty(mask: torch.Tensor, longest: int, buffer: int) -> torch.Ten
 
 
 def distillation_reward(log_probs: torch.Tensor, teacher_log_probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """How much likelier the teacher finds a token that the student drew, all f32[B, R], in nats.
+    """The teacher's log-prob of each token that the student sampled less the student's, all f32[B, R], in nats.
 
     teacher - student: on average the negated reverse KL of the token (Gu et al., 2024, MiniLLM, equation 1; as the
     reward of every token, Agarwal et al., 2024, On-Policy Distillation of Language Models, section 3).

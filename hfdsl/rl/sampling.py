@@ -1,4 +1,4 @@
-"""Who samples: the actor itself, or a sampler with a copy of its weights. Parts of a dataflow, as plain functions.
+"""Sampling by the actor itself or by a sampler with a copy of its weights: parts of a dataflow, as plain functions.
 
 A line of GRPO, and what it stands for without a sampler and with one::
 
@@ -10,8 +10,8 @@ A line of GRPO, and what it stands for without a sampler and with one::
                                                  rollout = Rollout(ids=sampled.ids, ..., log_probs=policy.ref_log_probs,
                                                                    engine_log_probs=sampled.log_probs)
 
-The sync stands before the first tokens of a step. So they come from the weights that the last update left, those of the
-first step from the actor's initial ones, and those of a run that goes on from its checkpoint's.
+The sync comes before the first tokens of a step. So they are sampled from the weights of the last update, in the first
+step from the actor's initial weights, and in a resumed run from the checkpoint's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def sample(prompts: Prompts, actor: Actor, source: Actor | Sampler) -> Rollout:
     sampled = source.generate(prompts)
     if source is actor:
         return sampled
-    # A record of columns, and no function: what reads the tokens alone does not wait for the actor's pass.
+    # A record of columns rather than a function: readers of the tokens alone do not wait for the actor's pass.
     return Rollout(
         ids=sampled.ids,
         mask=sampled.mask,
@@ -58,11 +58,11 @@ def sample(prompts: Prompts, actor: Actor, source: Actor | Sampler) -> Rollout:
 
 
 def with_proximal(rollout: Rollout, actor: Actor) -> Rollout:
-    """Rows of a queue with the log-probs of the actor as it is now; those of sampling become ``engine_log_probs``.
+    """Rows of a queue with the current actor's log-probs; those of sampling become ``engine_log_probs``.
 
-    So an update has three policies, those of decoupled PPO (Hilton et al., 2022, Batch Size-Invariance for Policy
-    Optimization, section 3): the one that learns, the proximal one, near which a loss holds it, and the behavior
-    policy, which sampled up to ``lag`` updates ago. Losses weight by proximal / behavior, see ``Correction``.
+    So an update has the three policies of decoupled PPO (Hilton et al., 2022, Batch Size-Invariance for Policy
+    Optimization, section 3): the one that learns; the proximal policy, near which the loss holds it; and the behavior
+    policy, which sampled up to ``lag`` updates ago. Losses weight by proximal / behavior: see ``Correction``.
     """
     return Rollout(
         ids=rollout.ids,

@@ -1,4 +1,4 @@
-"""Conversations: a list of messages in a row's field, as a tokenizer's chat template writes it.
+"""Conversations: lists of messages in a field of a row, and their text by a tokenizer's chat template.
 
 A prompt ends where the model is to answer::
 
@@ -9,11 +9,11 @@ A prompt ends where the model is to answer::
     <user>2 + 2?<end><assistant>4.<end><user>And 3 + 3?<end><assistant>
                                                             the generation prompt
 
-A demonstration ends with the assistant's answer. It is written twice, without its last message and with it; what the
-second has more is the response, up to and with its last end token::
+A demonstration ends with the assistant's answer. The template writes it twice, without its last message and with it;
+what the second text adds is the response, up to and including its last end token::
 
     <user>2 + 2?<end><assistant>        the prompt
-    <user>2 + 2?<end><assistant>4.<end> and with the answer: the response is "4.<end>"
+    <user>2 + 2?<end><assistant>4.<end> with the answer: the response is "4.<end>"
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hfdsl.rl.data.sources import Row
 from hfdsl.types.batches import closest
 
 Message: TypeAlias = dict[str, Any]
-"""A message: ``role``, ``content``, and what else the chat template reads, such as ``tool_calls`` or ``name``."""
+"""A message: ``role``, ``content``, and any other key that the chat template reads, such as ``tool_calls``."""
 
 Tools: TypeAlias = tuple[dict[str, Any], ...]
 """Tools that the model may call, as JSON schemas of functions."""
@@ -45,11 +45,11 @@ class Conversation:
 
     @property
     def is_answered(self) -> bool:
-        """Whether it ends with the assistant's message."""
+        """Whether it ends with a message of the assistant."""
         return bool(self.messages[-1]["role"] == ASSISTANT)
 
     def text(self, tokenizer: Any, place: str, *, complete: bool = False) -> str:
-        """The text that the chat template makes of it, up to where the assistant answers; all of it if ``complete``.
+        """The text by the chat template, up to where the assistant answers; all of it if ``complete``.
 
         Raises:
             DataError: HF902 for a conversation that the template refuses.
@@ -70,34 +70,34 @@ class Conversation:
         return text
 
     def prompt_and_answer(self, tokenizer: Any, place: str) -> tuple[str, str]:
-        """The texts before and of the assistant's last message, without the end token.
+        """The text before the assistant's last message, and that of the message without its end token.
 
         Raises:
-            DataError: HF902 for a conversation that ends with another role, or whose template writes what comes before
-                the last message in another way with it than without.
+            DataError: HF902 for a conversation that ends with another role, or whose template writes the messages
+                before the last one differently with it than without it.
         """
         if not self.is_answered or len(self.messages) == 1:
             raise DataError(
                 "HF902", f"{place}: a demonstration is a conversation that ends with the assistant's answer to another"
             )
-        before = Conversation(self.messages[:-1], self.tools, self.arguments).text(tokenizer, place)
-        whole = self.text(tokenizer, place, complete=True)
-        if not whole.startswith(before):
+        prompt = Conversation(self.messages[:-1], self.tools, self.arguments).text(tokenizer, place)
+        text = self.text(tokenizer, place, complete=True)
+        if not text.startswith(prompt):
             raise DataError(
                 "HF902",
                 f"{place}: with the last message, the chat template writes those before it in another way than "
-                f"without: {before[-40:]!r} is not in {whole[-80:]!r}",
+                f"without: {prompt[-40:]!r} is not in {text[-80:]!r}",
             )
-        tail = whole[len(before) :]
+        tail = text[len(prompt) :]
         answer, end, _ = tail.rpartition(tokenizer.eos_token)
-        return before, answer if end else tail
+        return prompt, answer if end else tail
 
 
 def messages_of(row: Row, field: str, place: str) -> list[Message]:
     """The messages in a row's field.
 
     Raises:
-        DataError: HF902 for a row without the field, and for what is not a list of messages with texts.
+        DataError: HF902 for a row without the field, or with anything but a list of messages with texts in it.
     """
     listed = _list(row, field, place, "messages")
     if not listed:
@@ -106,7 +106,7 @@ def messages_of(row: Row, field: str, place: str) -> list[Message]:
 
 
 def with_system(messages: list[Message], text: str | None) -> list[Message]:
-    """The messages after a system message, if there is a text for one and they do not begin with one.
+    """The messages, after a system message if there is a text for one and they do not begin with one.
 
     >>> with_system([{"role": "user", "content": "2 + 2?"}], "Be brief.")[0]
     {'role': 'system', 'content': 'Be brief.'}
@@ -117,10 +117,10 @@ def with_system(messages: list[Message], text: str | None) -> list[Message]:
 
 
 def tools_of(row: Row, tools: str | Tools | None, place: str) -> list[dict[str, Any]] | None:
-    """The tools of a row: those in its field of that name, or the given ones; None where there are none.
+    """The tools of a row, from its field of that name or from a list for all rows; None if there are none.
 
     Raises:
-        DataError: HF902 for a row without the field, and for what is not a list of objects.
+        DataError: HF902 for a row without the field, or with anything but a list of objects in it.
     """
     if tools is None or (isinstance(tools, str) and row.get(tools, ()) is None):
         return None
@@ -140,23 +140,23 @@ def _list(row: Row, field: str, place: str, of: str) -> list[Any]:
     return list(value)
 
 
-def _message(message: Any, what: str) -> Message:
+def _message(message: Any, label: str) -> Message:
     """A message with a role, and with a text unless it calls tools."""
     if not isinstance(message, Mapping):
-        raise DataError("HF902", f"{what} is {shown(message)}, expected an object with 'role' and 'content'")
+        raise DataError("HF902", f"{label} is {shown(message)}, expected an object with 'role' and 'content'")
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not role:
-        got = f"is {shown(role)}" if "role" in message else "is missing"
-        raise DataError("HF902", f"{what}: 'role' {got}, expected a text such as 'user'")
+        problem = f"is {shown(role)}" if "role" in message else "is missing"
+        raise DataError("HF902", f"{label}: 'role' {problem}, expected a text such as 'user'")
     if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
-        got = f"is {shown(content)}" if "content" in message else "is missing"
-        raise DataError("HF902", f"{what}: 'content' {got}, expected a text")
-    # Tables such as parquet have every key in every message, as None where a message has none of it.
+        problem = f"is {shown(content)}" if "content" in message else "is missing"
+        raise DataError("HF902", f"{label}: 'content' {problem}, expected a text")
+    # Tables such as parquet have every key in every message, with None for those that the message lacks.
     return {str(key): value for key, value in message.items() if value is not None or key == "content"}
 
 
 def shown(value: Any) -> str:
-    """A value of a wrong kind, for a message.
+    """The description of a value of a wrong kind, for an error.
 
     >>> shown(None), shown([1, 2]), shown({"a": 1})
     ('None', 'a list', 'an object')

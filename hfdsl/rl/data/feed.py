@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     """A batch, and the cursor after it."""
 
 OnBad: TypeAlias = Literal["raise", "skip"]
-"""Whether a bad row ends the run, or is skipped and counted."""
+"""Whether a bad row ends the run or is skipped and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,27 +31,27 @@ class Feed:
     """The source."""
 
     encoder: Encoder
-    """What turns rows into batches."""
+    """The encoder from rows to batches."""
 
     count: int
-    """The rows of the source that a batch has."""
+    """The rows of the source in a batch."""
 
     on_bad: OnBad = "raise"
-    """What a bad row does."""
+    """What happens at a bad row."""
 
     held_out: frozenset[str] = field(default_factory=frozenset)
     """The texts of prompts that training skips, because evaluation has them."""
 
     def take(self, cursor: Cursor) -> NextBatch:
-        """The batch at a cursor, and the cursor after it; the same cursor gives the same batch.
+        """The batch at a cursor and the cursor after it; the same cursor gives the same batch.
 
         Raises:
-            DataError: HF902, HF903 for a bad row with ``on_bad="raise"``, HF902 where a whole epoch has no usable row.
+            DataError: HF902, HF903 for a bad row with ``on_bad="raise"``; HF902 if a whole epoch has no usable row.
         """
         size, consecutive_skips = len(self.rows), 0
         rows: list[Encoded] = []
         while len(rows) < self.count:
-            # Twice, since the only good row may be first in one epoch and last in the next.
+            # Two epochs, since the only good row may be first in one and last in the next.
             if consecutive_skips == 2 * size:
                 raise DataError("HF902", f"none of the {size} rows can be taken: all are bad or held out")
             index = cursor.row(size)
@@ -69,7 +69,7 @@ class Feed:
         """The first rows in their own order, for an evaluation, and their texts.
 
         Raises:
-            DataError: HF902, HF903 for a bad row with ``on_bad="raise"``, HF902 where there are too few rows.
+            DataError: HF902, HF903 for a bad row with ``on_bad="raise"``; HF902 if there are too few rows.
         """
         good = list(islice(self._good(), self.count))
         if len(good) < self.count:
@@ -96,9 +96,9 @@ class Feed:
 
 
 class Prefetcher:
-    """The same batches; a thread prepares each one while the step before it runs, until the context ends.
+    """A feed whose thread prepares each batch while the step before it runs, until the context ends.
 
-    An error in a batch is raised when the batch is taken, and never for a batch that no step takes.
+    An error in a batch is raised when the batch is taken, and never if no step takes it.
     """
 
     def __init__(self, feed: Feed) -> None:
@@ -107,11 +107,11 @@ class Prefetcher:
         self._thread = ThreadPoolExecutor(1, "hfdsl-feed")
 
     def take(self, cursor: Cursor) -> NextBatch:
-        """The batch at a cursor, and the cursor after it; errors as for ``Feed.take``."""
+        """The batch at a cursor and the cursor after it; errors as for ``Feed.take``."""
         prepared = self._prepared.pop(cursor, None)
-        batch, after = prepared.result() if prepared is not None else self._feed.take(cursor)
-        self._prepared = {after: self._thread.submit(self._feed.take, after)}
-        return batch, after
+        batch, following = prepared.result() if prepared is not None else self._feed.take(cursor)
+        self._prepared = {following: self._thread.submit(self._feed.take, following)}
+        return batch, following
 
     def __enter__(self) -> Prefetcher:
         return self

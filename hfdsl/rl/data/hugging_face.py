@@ -1,9 +1,9 @@
 """Data sets that Hugging Face's ``datasets`` reads: local files, folders, and names on the hub.
 
-Where the path is a name on the hub, the cache and the network decide what is read::
+If the path is a name on the hub, the source depends on the cache and the network::
 
-    HF_HUB_OFFLINE    the hub answers    it reads
-    not set           yes                what the hub has of the revision; files that the cache has are not sent again
+    HF_HUB_OFFLINE    the hub answers    reads
+    not set           yes                the revision on the hub; files that the cache has are not sent again
     not set           no                 the snapshot in the hub's cache, if there is one
     1                                    the same
 """
@@ -19,20 +19,20 @@ from hfdsl.errors import DataError
 from hfdsl.rl.hub import cached_snapshot, download_command, hub_name, is_offline
 
 SUFFIXES: Final = (".parquet", ".arrow", ".json", ".jsonl", ".csv")
-"""The files that a ``Dataset`` reads."""
+"""The suffixes of the files that a ``Dataset`` reads."""
 
 SAVED: Final = ("dataset_dict.json", "state.json")
-"""The files that ``save_to_disk`` writes into a folder: one for several splits, one for a single one."""
+"""The files that ``save_to_disk`` writes into a folder: the first for several splits, the second for a single one."""
 
 METADATA: Final = (*SAVED, "dataset_info.json", "dataset_infos.json")
-"""Files about a data set in its folder, without rows."""
+"""Files that describe the data set of a folder, without rows."""
 
 ANSWER_SECONDS: Final = 30.0
-"""After so many seconds without an answer, the hub counts as out of reach."""
+"""The seconds without an answer after which the hub counts as out of reach."""
 
 
 def matching(path: str) -> list[Path]:
-    """The files that a pattern matches, by name; the path itself where it is none, if it is there.
+    """The files that a pattern matches, in the order of their names, or the path itself if it exists.
 
     >>> matching("no such file")
     []
@@ -45,7 +45,7 @@ def matching(path: str) -> list[Path]:
 
 
 def hub_dataset(path: str) -> tuple[str, str | None] | None:
-    """The name of a data set on the hub and its revision; None for files and folders, also for those not there.
+    """The name of a data set on the hub and its revision; None for files and folders, even missing ones.
 
     >>> hub_dataset("openai/gsm8k@main"), hub_dataset("rows/train.parquet")
     (('openai/gsm8k', 'main'), None)
@@ -54,7 +54,7 @@ def hub_dataset(path: str) -> tuple[str, str | None] | None:
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether ``save_to_disk`` wrote a folder."""
+    """Whether ``save_to_disk`` wrote the folder."""
     return any((folder / name).is_file() for name in SAVED)
 
 
@@ -68,7 +68,7 @@ def read(path: str, split: str | None, config: str | None) -> Any:
     """The entries of a data set, on disk until they are read.
 
     Raises:
-        DataError: HF902 where they cannot be read, have no such split or configuration, or the package is missing.
+        DataError: HF902 if they cannot be read, have no such split or configuration, or the package is missing.
     """
     try:
         import datasets  # pyright: ignore[reportMissingImports]  # optional
@@ -79,7 +79,7 @@ def read(path: str, split: str | None, config: str | None) -> Any:
         entries = _of_hub(datasets, named, split, config) if named else _of_files(datasets, path, split, config)
     except DataError:
         raise
-    except Exception as error:  # noqa: BLE001  # its readers raise errors of many kinds
+    except Exception as error:  # noqa: BLE001  # the readers of ``datasets`` raise errors of many kinds
         text = " ".join(str(error).partition("\nExample of usage")[0].split())
         raise DataError("HF902", f"'{path}' cannot be read: {type(error).__name__}: {text}") from None
     if isinstance(entries, Mapping):
@@ -119,21 +119,21 @@ def _of_files(datasets: Any, path: str, split: str | None, config: str | None) -
 
 def _of_hub(datasets: Any, named: tuple[str, str | None], split: str | None, config: str | None) -> Any:
     name, revision = named
-    missing = "HF_HUB_OFFLINE keeps the run from the network" if is_offline() else _unanswered(name, revision)
-    if missing is None:
+    obstacle = "HF_HUB_OFFLINE keeps the run from the network" if is_offline() else _no_answer(name, revision)
+    if obstacle is None:
         return datasets.load_dataset(name, config, split=split, revision=revision)
     snapshot = cached_snapshot("dataset", name, revision)
     if snapshot is not None:
         return datasets.load_dataset(str(snapshot), config, split=split)
     raise DataError(
         "HF902",
-        f"{_written(name, revision)} is not in this machine's cache of the Hugging Face hub, and {missing}; "
+        f"{_quoted(name, revision)} is not in this machine's cache of the Hugging Face hub, and {obstacle}; "
         f"download it where there is a network: {download_command('dataset', name, revision)}",
     )
 
 
-def _unanswered(name: str, revision: str | None) -> str | None:
-    """Why the hub does not answer; None if it has the data set.
+def _no_answer(name: str, revision: str | None) -> str | None:
+    """Why the hub does not answer; None if it answers that it has the data set.
 
     Raises:
         DataError: HF902 if the hub answers that it has no such data set, or that this user may not read it.
@@ -147,10 +147,10 @@ def _unanswered(name: str, revision: str | None) -> str | None:
         if getattr(error, "response", None) is None:
             return f"the hub does not answer: {reason}"
         raise DataError(
-            "HF902", f"the Hugging Face hub gives no data set {_written(name, revision)}: {reason}"
+            "HF902", f"the Hugging Face hub gives no data set {_quoted(name, revision)}: {reason}"
         ) from None
     return None
 
 
-def _written(name: str, revision: str | None) -> str:
+def _quoted(name: str, revision: str | None) -> str:
     return f"'{name}@{revision}'" if revision else f"'{name}'"

@@ -1,4 +1,4 @@
-"""The order of rows: another shuffle every epoch, computed at any position without a list of those before it."""
+"""The order of rows: another shuffle in each epoch, computed at any position without those before it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROUNDS = 6
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a run is in its data.
+    """The position of a run in its data.
 
     >>> Cursor(seed=7).moved(10, 4)
     Cursor(seed=7, epoch=2, position=2, skipped=0, held_out=0)
@@ -22,13 +22,13 @@ class Cursor:
 
     epoch: int = 0
     position: int = 0
-    """The number of the next row within the epoch's order."""
+    """The position of the next row in the epoch's order."""
 
     skipped: int = 0
-    """How many bad rows were skipped so far."""
+    """The number of bad rows skipped so far."""
 
     held_out: int = 0
-    """How many rows were skipped so far because evaluation has them."""
+    """The number of rows skipped so far because evaluation has them."""
 
     def moved(self, rows: int, size: int) -> Cursor:
         """The cursor ``rows`` further on, in epochs of ``size`` rows."""
@@ -41,11 +41,12 @@ class Cursor:
 
 
 def shuffled(index: int, size: int, key: str) -> int:
-    """The ``index``-th of ``size`` numbers in the order of ``key``; every number comes once.
+    """The ``index``-th of the numbers below ``size`` in the order of ``key``; each number comes once.
 
-    A Feistel network permutes the smallest square of a power of two that holds ``size``; it is applied until the result
-    is below ``size`` (Black and Rogaway, 2002, Ciphers with Arbitrary Finite Domains, cycle walking). It needs no
-    memory, so a source may have any number of rows, and no library's random numbers, so no version changes the order.
+    A Feistel network permutes the numbers below the smallest power of 4 that is at least ``size``, and is applied until
+    the result is below ``size`` (cycle walking: Black and Rogaway, 2002, Ciphers with Arbitrary Finite Domains). It
+    needs no memory, so a source may have any number of rows, and no library's random numbers, so no version of one
+    changes the order.
 
     >>> [shuffled(i, 6, "0") for i in range(6)]
     [3, 0, 4, 5, 2, 1]

@@ -1,4 +1,4 @@
-"""From rows to prompts: a text from a template, or a conversation; its tokens, and padding on the left."""
+"""From rows to prompts: a text from a template or a conversation, its tokens, and padding on the left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """How a row's fields become a prompt: a template such as ``"{metadata[word]}>"``, or a field with messages."""
+    """The rule from a row's fields to a prompt: a template such as ``"{metadata[word]}>"``, or a field of messages."""
 
     text: str = "{question}"
     """The template of the prompt, over the fields of a row, which are texts or numbers."""
@@ -33,18 +33,18 @@ class Prompt:
     """The template of the worse response, for dataflows that take pairs."""
 
     chat: bool = False
-    """Whether the text is a user's message in the tokenizer's chat template, as models tuned on chats need it."""
+    """Whether the tokenizer's chat template wraps the text as a user's message, which chat models need."""
 
     system: str | None = None
-    """The system message before it, or before messages that begin with none; needs ``chat`` or ``messages``."""
+    """The system message before the prompt, unless its messages begin with one; needs ``chat`` or ``messages``."""
 
     messages: str | None = None
-    """The field with a conversation: a list of ``{"role": ..., "content": ...}``, which the chat template writes. It
-    takes the place of ``text``; of a demonstration the last message, the assistant's, takes the place of ``answer``."""
+    """The field of a conversation: a list of ``{"role": ..., "content": ...}``, which the chat template writes. It
+    replaces ``text``; in a demonstration, the last message, the assistant's, replaces ``answer``."""
 
     rejected_messages: str = "rejected"
-    """With ``messages``, for dataflows that take pairs: the field with the same conversation that ends in the worse
-    response."""
+    """With ``messages``, for dataflows that take pairs: the field of the same conversation with the worse response at
+    its end."""
 
     tools: str | Tools | None = None
     """The tools for the chat template, as JSON schemas of functions: the field of a row that lists its own, or the
@@ -55,12 +55,12 @@ class Prompt:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        of_conversations = {
+        settings = {
             "a system text": self.system is not None,
             "tools": self.tools is not None,
             "template arguments": bool(self.template_arguments),
         }
-        named = next((name for name, is_set in of_conversations.items() if is_set), None)
+        named = next((name for name, is_set in settings.items() if is_set), None)
         if named is not None and not self.chat and self.messages is None:
             raise DataError(
                 "HF902",
@@ -75,17 +75,18 @@ class Encoded:
     row: Row
     prompt: list[int]
     responses: tuple[list[int], ...] = ()
-    """The response to imitate, or the better and the worse one of a pair."""
+    """The response to imitate, or the better and the worse response of a pair."""
 
 
 class Encoder:
-    """Encodes rows to a batch: ``Prompts`` of ``length`` tokens, or with ``response`` more for an answer.
+    """Encodes rows as a batch: ``length`` tokens for a prompt, and ``response`` tokens for an answer, if not None.
 
-    These are ``Sequences``, or with ``pairs`` ``Pairs``, in which every row of the data has two rows.
+    Prompts alone become ``Prompts``; with answers, ``Sequences``; with ``pairs``, ``Pairs``, two rows for each of the
+    data.
 
     Raises:
-        DataError: HF904 for conversations with a tokenizer that has no chat template, and for answers with one that has
-            no end token.
+        DataError: HF904 for conversations if the tokenizer has no chat template, and for answers if it has no end
+            token.
     """
 
     def __init__(
@@ -104,21 +105,21 @@ class Encoder:
         """The text that two rows with the same prompt share.
 
         Raises:
-            DataError: HF902 for a row without one of the fields, or where one holds no text or no messages.
+            DataError: HF902 for a row that lacks a field, or a field without a text or messages.
         """
         if self._prompt.messages is None:
             return formatted(self._prompt.text, row, place)
-        asked = self._conversation(messages_of(row, self._prompt.messages, place), row, place)
-        messages = asked.messages[:-1] if asked.is_answered else asked.messages
-        return json.dumps([messages, asked.tools], ensure_ascii=False, sort_keys=True, default=repr)
+        conversation = self._conversation(messages_of(row, self._prompt.messages, place), row, place)
+        messages = conversation.messages[:-1] if conversation.is_answered else conversation.messages
+        return json.dumps([messages, conversation.tools], ensure_ascii=False, sort_keys=True, default=repr)
 
     def encoded(self, row: Row, place: str) -> Encoded:
         """A row's tokens.
 
         Raises:
-            DataError: HF902 for a row without one of the fields, or where one holds no text or no messages, for a
-                conversation that its dataflow or the chat template does not take, and for characters that the tokenizer
-                does not know; HF903 for a prompt or an answer that is too long.
+            DataError: HF902 for a row that lacks a field, a field without a text or messages, a conversation that the
+                dataflow or the chat template does not take, and characters that the tokenizer does not know; HF903 for
+                a prompt or an answer that is too long.
         """
         text, answers = self._texts(row, place)
         prompt = self._tokens(text, place, special=not self._chat)
@@ -141,20 +142,20 @@ class Encoder:
             templates = (self._prompt.answer, self._prompt.rejected)[: self._responses]
             return text, tuple(formatted(template, row, place) for template in templates)
         fields = (self._prompt.messages, self._prompt.rejected_messages)[: max(self._responses, 1)]
-        asked, *_ = conversations = [self._conversation(messages_of(row, name, place), row, place) for name in fields]
+        conversations = [self._conversation(messages_of(row, name, place), row, place) for name in fields]
         if self._responses:
-            prompts, answers = zip(
-                *(each.prompt_and_answer(self._tokenizer, place) for each in conversations), strict=True
-            )
+            texts = [conversation.prompt_and_answer(self._tokenizer, place) for conversation in conversations]
+            prompts, answers = zip(*texts, strict=True)
             if len(set(prompts)) > 1:
                 named = " and ".join(f"'{name}'" for name in fields)
                 raise DataError("HF902", f"{place}: the conversations {named} differ before their last messages")
             return prompts[0], answers
-        if asked.is_answered:
+        conversation = conversations[0]
+        if conversation.is_answered:
             raise DataError(
                 "HF902", f"{place}: the conversation ends with the assistant's answer; a prompt ends before it"
             )
-        return asked.text(self._tokenizer, place), ()
+        return conversation.text(self._tokenizer, place), ()
 
     def _conversation(self, messages: list[Message], row: Row, place: str) -> Conversation:
         prompt = self._prompt
@@ -162,9 +163,9 @@ class Encoder:
         return Conversation(with_system(messages, prompt.system), tools, prompt.template_arguments)
 
     def batch(self, rows: Sequence[Encoded]) -> Prompts | Sequences | Pairs:
-        """A batch; prompts are padded on the left, responses on the right.
+        """A batch of rows, with prompts padded on the left and responses on the right.
 
-        The better response of a pair is first; of two that are equal none is preferred.
+        The better response of a pair comes first; if both are equal, neither is preferred.
         """
         import torch
 
@@ -192,7 +193,7 @@ class Encoder:
             raise DataError("HF902", f"{place}: a text with half of a surrogate pair is not Unicode: {text!r:.80}")
         tokens = [int(token) for token in self._tokenizer(text, add_special_tokens=special)["input_ids"]]
         tokenizer, unknown = self._tokenizer, self._tokenizer.unk_token_id
-        # Some tokenizers use their end-of-sequence token for unknown text too; there it says nothing.
+        # Some tokenizers also use their end-of-sequence token for unknown text; then its presence proves nothing.
         special_ids = (None, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id)
         if unknown not in special_ids and unknown in tokens:
             raise DataError("HF902", f"{place}: the tokenizer does not know all of {text!r}")
@@ -203,13 +204,13 @@ def formatted(template: str, row: Row, place: str) -> str:
     """A template, formatted with a row's fields, which are texts or numbers.
 
     Raises:
-        DataError: HF902 for a row without one of the fields, or where one is neither.
+        DataError: HF902 for a row that lacks a field, or a field that is neither.
     """
     try:
         for _, name, _, conversion in Formatter().parse(template):
-            first = (name or "").partition("[")[0].partition(".")[0]
-            if name and first not in row:
-                raise DataError("HF902", f"{place}: the row has no field '{first}'; {closest(first, list(row))}")
+            root = (name or "").partition("[")[0].partition(".")[0]
+            if name and root not in row:
+                raise DataError("HF902", f"{place}: the row has no field '{root}'; {closest(root, list(row))}")
             if name and conversion is None:
                 _check_text(Formatter().get_field(name, (), row)[0], name, place)
         return template.format_map(row)
@@ -221,7 +222,7 @@ def formatted(template: str, row: Row, place: str) -> str:
 
 
 def _check_text(value: Any, field: str, place: str) -> None:
-    """Refuse what has no text of its own; ``str`` of a list or of None is none that anybody means."""
+    """Refuse a value that is no text or number: nobody means the ``str`` of a list or of None."""
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         return
     is_conversation = isinstance(value, list) and value and all(isinstance(message, dict) for message in value)

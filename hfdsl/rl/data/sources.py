@@ -1,4 +1,4 @@
-"""Where rows come from: ``reasoning-gym``, JSON lines, and data sets of Hugging Face."""
+"""Sources of rows: ``reasoning-gym``, JSON lines, and data sets on Hugging Face."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def row(self, index: int) -> Row:
-        """A row; ``DataError`` (HF902) where it cannot be read."""
+        """A row; ``DataError`` (HF902) if it cannot be read."""
         ...
 
     def place(self, index: int) -> str:
-        """Where a row is, for messages: a file and its line, or a data set and its entry."""
+        """The place of a row, for messages: a file and its line, or a data set and its entry."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningGym:
-    """A data set of the package reasoning-gym, which draws entry i with the seed ``seed + i``."""
+    """A data set of the package reasoning-gym, which generates entry i with the seed ``seed + i``."""
 
     name: str
     """The data set's name, such as ``"spell_backward"``."""
 
     size: Count
-    """The number of entries, which are made when they are read; usually thousands."""
+    """The number of entries, each generated when it is read; usually thousands."""
 
     seed: int = 0
-    """The seed of the first entry. Two sources share no entry's seed where theirs differ by ``size`` or more."""
+    """The seed of the first entry. Two sources whose seeds differ by ``size`` or more share no entry's seed."""
 
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the data set, such as ``min_word_len``."""
@@ -50,10 +50,10 @@ class ReasoningGym:
         check_fields(self)
 
     def open(self) -> Rows:
-        """The entries, made when they are read.
+        """The entries, each generated when it is read.
 
         Raises:
-            DataError: HF902 where there is no such data set, it does not take the options, or the package is missing.
+            DataError: HF902 if there is no such data set, it does not take the options, or the package is missing.
         """
         try:
             import reasoning_gym
@@ -79,10 +79,10 @@ class JsonLines:
     """The file."""
 
     def open(self) -> Rows:
-        """The rows, which are read from the file one by one.
+        """The rows, read from the file one by one.
 
         Raises:
-            DataError: HF902 where there is no such file, or nothing in it.
+            DataError: HF902 if there is no such file, or nothing in it.
         """
         return Lines(Path(self.path))
 
@@ -92,13 +92,13 @@ class Dataset:
     """A data set on the Hugging Face hub, or in local files: parquet, arrow, JSON, JSON lines or CSV, or a folder.
 
     Hugging Face's ``datasets`` reads it. Rows stay on disk until they are read, so files may be larger than memory.
-    ``HF_HUB_OFFLINE`` keeps it from the network: it reads what the hub's cache on this machine has.
+    With ``HF_HUB_OFFLINE``, it reads only the hub's cache on this machine.
     """
 
     path: str
-    """A name on the hub such as ``"openai/gsm8k@main"``, where the revision may be left out; a file; a pattern of files
-    of one kind, such as ``"data/train-*.parquet"``, in the order of their names; or a folder: one that ``save_to_disk``
-    made, or a copy of a data set of the hub."""
+    """A name on the hub such as ``"openai/gsm8k@main"``, whose revision is optional; a file; a pattern of files of one
+    kind, such as ``"data/train-*.parquet"``, in the order of their names; or a folder: one that ``save_to_disk`` wrote,
+    or a copy of a data set on the hub."""
 
     split: str | None = None
     """The split of a data set that has several, such as ``"train"``."""
@@ -110,7 +110,7 @@ class Dataset:
         """The rows, on disk until they are read.
 
         Raises:
-            DataError: HF902 where they cannot be read, or the package is missing.
+            DataError: HF902 if they cannot be read, or the package is missing.
         """
         entries = read(self.path, self.split, self.config)
         return Indexed(entries, len(entries), f"{self.path}, row")
@@ -126,7 +126,7 @@ class Indexed:
     entries: Any
     size: int
     label: str
-    """What messages call an entry, before its index."""
+    """The name of an entry in messages, before its index."""
 
     def __len__(self) -> int:
         return self.size
@@ -135,7 +135,7 @@ class Indexed:
         """A row."""
         try:
             return dict(self.entries[index])
-        except Exception as error:  # noqa: BLE001  # a generator of problems may raise anything
+        except Exception as error:  # noqa: BLE001  # a generator of entries may raise anything
             raise DataError("HF902", f"{self.place(index)}: {type(error).__name__}: {error}") from None
 
     def place(self, index: int) -> str:
@@ -152,13 +152,13 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 class Lines:
-    """The lines of a file, whose offsets are read once and whose rows one by one, so that any file size will do."""
+    """The lines of a file of any size: their offsets are read once, and their rows one by one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._starts, self._line_numbers = array("Q"), array("Q")
         try:
-            if not path.is_file():  # a pipe or a device has no rows that can be read in any order
+            if not path.is_file():  # the rows of a pipe or a device cannot be read in any order
                 path.stat()
                 raise DataError("HF902", f"'{path}' cannot be read: it is not a file")
             with path.open("rb") as file:
@@ -172,7 +172,7 @@ class Lines:
 
     def _index(self, file: BinaryIO) -> None:
         start, line_number, is_new = 0, 1, True
-        while part := file.readline(MAX_LINE_BYTES):  # not the line: of a file without line ends it would be the file
+        while part := file.readline(MAX_LINE_BYTES):  # a whole line could be the whole file
             if is_new and not part.isspace():
                 self._starts.append(start)
                 self._line_numbers.append(line_number)

@@ -1,4 +1,4 @@
-"""Tokenizers: any of Hugging Face's, or one token per character for a model with random weights."""
+"""Tokenizers: any on Hugging Face, or one token per character for a model with random weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Characters:
 
     @property
     def size(self) -> int:
-        """How many tokens there are: the ``vocab_size`` of a model."""
+        """The number of tokens: the ``vocab_size`` of a model."""
         return len(SPECIAL) + len(self.alphabet)
 
 
@@ -56,7 +56,7 @@ def load_tokenizer(tokenizer: Tokenizer) -> Any:
     """The ``transformers`` tokenizer of a configuration, with a pad token.
 
     Raises:
-        DataError: HF904 where there is none at the path, or it has no padding.
+        DataError: HF904 if there is none at the path, or it has no padding.
 
     >>> load_tokenizer(Characters("abc"))("cab")["input_ids"]
     [5, 3, 4]

@@ -1,17 +1,17 @@
 """GRPO, PPO, DAPO and CISPO with a queue between sampling and training: a sampler works while the actor learns.
 
-A step of each is two stages. The first samples from the weights that the last ``hf.sync`` sent, and scores; the second
-learns. ``lag`` bounds how many steps of training the weights that sampled a row may be behind those that it trains:
-1 is "one step off". Place ``reward`` beside the sampler or on a pool of its own: on the actor's, its calls would wait
-for the samples of later steps, and the actor's for them.
+Each step has two stages. The first samples from the weights that the last ``hf.sync`` sent, and scores; the second
+learns. ``lag`` bounds how many training steps the weights that sampled a row may be behind those that learn from it:
+1 is "one step off". Place ``reward`` beside the sampler or on a pool of its own: on the actor's pool, its calls would
+wait for the samples of later steps, and the actor's calls for them.
 
-Every row carries the log-probs that it was sampled with, and a loss corrects with these:
+Every row carries the log-probs that it was sampled with, and the loss corrects with them:
 
-- ``decoupled=False``: the ratio is policy / behavior policy, so the clip range is one around the policy that sampled.
-- ``decoupled=True``: the ratio is policy / proximal policy, the actor's before the updates of this step, and its
-  tokens weigh proximal / behavior, truncated by the loss's ``correction``. That is decoupled PPO (Hilton et al., 2022,
-  Batch Size-Invariance for Policy Optimization; Fu et al., 2025, AReaL, section 5.2), and covers an engine whose
-  log-probs are not quite the trainer's as well. It takes one more pass of the actor.
+- ``decoupled=False``: the ratio is policy / behavior policy, so the clip range surrounds the policy that sampled.
+- ``decoupled=True``: the ratio is policy / proximal policy, the actor before the updates of this step, and each token
+  weighs proximal / behavior, truncated by the loss's ``correction``. This is decoupled PPO (Hilton et al., 2022, Batch
+  Size-Invariance for Policy Optimization; Fu et al., 2025, AReaL, section 5.2). It also corrects for an engine whose
+  log-probs differ from the trainer's, and costs one more pass of the actor.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def async_ppo(
     loss: Clip = Clip(0.2),
     value_loss: ClippedValue = ClippedValue(0.2),
 ) -> tuple[ActorMetrics, CriticMetrics, Outcome]:
-    """One step of PPO, on responses that the policy of up to ``lag`` steps ago sampled; the critic is that of now."""
+    """One step of PPO, on responses that the policy of up to ``lag`` steps ago sampled; the critic is current."""
     rollout = sampler.generate(prompts)
     sampled = hf.merge(ScoredRollout, rollout, reward.score(prompts, rollout))
     batch = hf.queue(sampled, lag=lag, late=late)
@@ -100,10 +100,10 @@ def async_ppo(
     rewards = kl_penalized_rewards(batch, ref, batch, kl=kl)
     estimates = whitened_advantages(batch, rewards, values, gamma=gamma, lam=lam)
     parts = hf.minibatches(hf.merge(ActorCriticExperience, policy, values, estimates, ref), mini_batches) * epochs
-    value = [critic.update(part, loss=value_loss) for part in parts]
-    metrics = [actor.update(part, loss=loss) for part in parts]
+    critic_metrics = [critic.update(part, loss=value_loss) for part in parts]
+    actor_metrics = [actor.update(part, loss=loss) for part in parts]
     hf.sync(actor, sampler)
-    return metrics[-1], value[-1], outcome(batch, batch)
+    return actor_metrics[-1], critic_metrics[-1], outcome(batch, batch)
 
 
 @hf.dataflow

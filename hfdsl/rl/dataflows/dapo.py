@@ -1,8 +1,9 @@
 """DAPO: groups whose responses are all right or all wrong are dropped, and the clip range is wider above than below.
 
 Yu et al., 2025, DAPO: An Open-Source LLM Reinforcement Learning System at Scale: clip-higher (section 3.1), dynamic
-sampling (3.2), a token-level loss (3.3), overlong reward shaping (3.4). More prompts are sampled than the update takes:
-it trains on ``rows`` responses of the groups that are kept, and repeats them from the first where there are fewer.
+sampling (3.2), a token-level loss (3.3), overlong reward shaping (3.4). A step samples more prompts than its update
+needs: it trains on ``rows`` responses of the groups that it keeps, and repeats them from the first where there are
+fewer.
 
 ``dapo`` is one round and one update. ``dapo_round`` and ``dapo_update`` sample until the batch is full, as the paper
 does: ``hfdsl train`` runs rounds until the update has its rows.
@@ -41,8 +42,8 @@ def dapo(
     choice = informative(scores, group=group)
     kept = hf.filter(hf.merge(Experience, rollout, advantages), choice.keep, group=group)
     parts = hf.minibatches(hf.fill(kept, rows), updates)
-    policy = [actor.update(part, loss=loss) for part in parts]
-    return policy[-1], outcome(rollout, scores)
+    metrics = [actor.update(part, loss=loss) for part in parts]
+    return metrics[-1], outcome(rollout, scores)
 
 
 @hf.dataflow
@@ -75,6 +76,6 @@ def dapo_update(
     updates: int = 16,
     loss: Clip = Clip(0.2, 0.28, aggregation="token-mean"),
 ) -> ActorMetrics:
-    """The updates of DAPO on a batch that rounds have filled."""
-    policy = [actor.update(part, loss=loss) for part in hf.minibatches(experience, updates)]
-    return policy[-1]
+    """The updates of DAPO, on a batch that rounds have filled."""
+    metrics = [actor.update(part, loss=loss) for part in hf.minibatches(experience, updates)]
+    return metrics[-1]

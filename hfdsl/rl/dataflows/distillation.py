@@ -3,7 +3,7 @@
 The student samples, as in Agarwal et al., 2024, On-Policy Distillation of Language Models: Learning from Self-Generated
 Mistakes. It learns by the policy gradient of the reverse KL (Gu et al., 2024, MiniLLM: Knowledge Distillation of Large
 Language Models), with log(teacher / student) of each sampled token as that token's advantage. It reads the teacher's
-log-probs of the sampled tokens only; divergences over the whole vocabulary, as Agarwal et al. have them, are not here.
+log-probs of the sampled tokens only, not the divergences over the whole vocabulary of Agarwal et al.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def distillation(
     rollout = sample(prompts, actor, synced(actor, sampler))
     graded = teacher.log_probs(rollout)
     parts = hf.minibatches(hf.merge(Experience, rollout, teacher_advantages(rollout, graded)), updates)
-    policy = [actor.update(part, loss=loss) for part in parts]
-    return policy[-1], distance(rollout, graded)
+    metrics = [actor.update(part, loss=loss) for part in parts]
+    return metrics[-1], distance(rollout, graded)

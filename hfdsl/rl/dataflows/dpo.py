@@ -1,4 +1,4 @@
-"""DPO: of two responses that a data set has, the better one is preferred to the other; nothing is generated.
+"""DPO: the policy learns to prefer the better of two responses of the data set; it generates none.
 
 Rafailov et al., 2023, Direct Preference Optimization: Your Language Model is Secretly a Reward Model.
 """

@@ -31,5 +31,5 @@ def dr_grpo(
     scores = reward.score(questions, rollout)
     advantages = centered_advantages(rollout, scores, group=group)
     parts = hf.minibatches(hf.merge(Experience, rollout, advantages), updates)
-    policy = [actor.update(part, loss=loss) for part in parts]
-    return policy[-1], outcome(rollout, scores)
+    metrics = [actor.update(part, loss=loss) for part in parts]
+    return metrics[-1], outcome(rollout, scores)

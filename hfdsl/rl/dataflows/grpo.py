@@ -1,4 +1,4 @@
-"""GRPO: no critic; a response is compared with the others to its prompt, with a reference or without one.
+"""GRPO: no critic; each response is compared with the others to its prompt, with a reference or without one.
 
 Shao et al., 2024, DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models.
 """
@@ -32,8 +32,8 @@ def grpo(
     scores = reward.score(questions, rollout)
     advantages = group_advantages(rollout, scores, group=group)
     parts = hf.minibatches(hf.merge(Experience, rollout, advantages, ref), updates)
-    policy = [actor.update(part, loss=loss) for part in parts]
-    return policy[-1], outcome(rollout, scores)
+    metrics = [actor.update(part, loss=loss) for part in parts]
+    return metrics[-1], outcome(rollout, scores)
 
 
 @hf.dataflow
@@ -47,11 +47,11 @@ def grpo_without_reference(
     updates: int = 2,
     loss: Clip = Clip(0.2, aggregation="sequence-mean-token-mean"),
 ) -> tuple[ActorMetrics, Outcome]:
-    """One step of GRPO whose loss has no KL term: no reference is in memory, and none is run."""
+    """One step of GRPO whose loss has no KL term, so that no reference is loaded or run."""
     questions = hf.repeat(prompts, group)
     rollout = sample(questions, actor, synced(actor, sampler))
     scores = reward.score(questions, rollout)
     advantages = group_advantages(rollout, scores, group=group)
     parts = hf.minibatches(hf.merge(Experience, rollout, advantages), updates)
-    policy = [actor.update(part, loss=loss) for part in parts]
-    return policy[-1], outcome(rollout, scores)
+    metrics = [actor.update(part, loss=loss) for part in parts]
+    return metrics[-1], outcome(rollout, scores)

@@ -1,4 +1,4 @@
-"""GSPO: the ratio and the clip are those of a whole response.
+"""GSPO: the ratio and the clip are per response, not per token.
 
 Zheng et al., 2025, Group Sequence Policy Optimization.
 """
@@ -30,5 +30,5 @@ def gspo(
     scores = reward.score(questions, rollout)
     advantages = group_advantages(rollout, scores, group=group)
     parts = hf.minibatches(hf.merge(Experience, rollout, advantages), updates)
-    policy = [actor.update(part, loss=loss) for part in parts]
-    return policy[-1], outcome(rollout, scores)
+    metrics = [actor.update(part, loss=loss) for part in parts]
+    return metrics[-1], outcome(rollout, scores)

@@ -1,4 +1,4 @@
-"""Online DPO: of two responses that the policy has just generated, the better one is preferred to the other.
+"""Online DPO: the policy learns to prefer the better of two responses that it has just generated.
 
 Guo et al., 2024, Direct Language Model Alignment from Online AI Feedback; Rafailov et al., 2023, Direct Preference
 Optimization: Your Language Model is Secretly a Reward Model.
@@ -31,5 +31,5 @@ def online_dpo(
     ref = reference.log_probs(rollout)
     scores = reward.score(questions, rollout)
     parts = hf.minibatches(hf.merge(Preferences, rollout, ref, better_of_two(scores)), updates)
-    policy = [actor.prefer(part, loss=loss) for part in parts]
-    return policy[-1], outcome(rollout, scores)
+    metrics = [actor.prefer(part, loss=loss) for part in parts]
+    return metrics[-1], outcome(rollout, scores)

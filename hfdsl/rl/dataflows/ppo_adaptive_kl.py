@@ -38,6 +38,6 @@ def ppo_adaptive_kl(
     scores = reward.score(prompts, rollout)
     estimates = whitened_advantages(rollout, penalty.rewards(rollout, ref, scores), values, gamma=gamma, lam=lam)
     parts = hf.minibatches(hf.merge(ActorCriticExperience, rollout, values, estimates, ref), mini_batches) * epochs
-    value = [critic.update(part, loss=value_loss) for part in parts]
-    policy = [actor.update(part, loss=loss) for part in parts]
-    return policy[-1], value[-1], outcome(rollout, scores)
+    critic_metrics = [critic.update(part, loss=value_loss) for part in parts]
+    actor_metrics = [actor.update(part, loss=loss) for part in parts]
+    return actor_metrics[-1], critic_metrics[-1], outcome(rollout, scores)

@@ -32,5 +32,5 @@ def reinforce_plus_plus(
     scores = reward.score(prompts, rollout)
     advantages = normalized_returns(rollout, kl_penalized_rewards(rollout, ref, scores, kl=kl))
     parts = hf.minibatches(hf.merge(Experience, rollout, advantages, ref), updates)
-    policy = [actor.update(part, loss=loss) for part in parts]
-    return policy[-1], outcome(rollout, scores)
+    metrics = [actor.update(part, loss=loss) for part in parts]
+    return metrics[-1], outcome(rollout, scores)

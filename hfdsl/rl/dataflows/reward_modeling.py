@@ -1,4 +1,4 @@
-"""Reward modeling: a model learns to give the better one of two responses the higher score.
+"""Reward modeling: a model learns to give the better of two responses the higher score.
 
 Ouyang et al., 2022, Training Language Models to Follow Instructions with Human Feedback, section 3.5 (RM).
 """

@@ -1,7 +1,6 @@
-"""Losses, one term per token. A policy's loss is a small frozen object, so that a dataflow can take it as an option.
+"""Losses of a policy on its own responses: REINFORCE, and clipped surrogates that weight tokens by a ratio.
 
-``actor.update(experience, loss=Clip(0.2, 0.28))`` weights the terms by ``loss.weights(mask, reduce)`` and adds them up;
-see :func:`hfdsl.rl.masked.token_weights`.
+ratio = policy / policy that generated. A ``surrogate`` is the part that differs from loss to loss.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class PolicyTerms(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss(ABC):
-    """What all losses of a policy share: loss = surrogate + kl * KL(policy || reference) - entropy * H(policy)."""
+    """The base of a policy's losses: loss = surrogate + kl * KL(policy || reference) - entropy * H(policy)."""
 
     uses_ratio: ClassVar[bool] = True
     """Whether the loss divides by the old log-probs; a check asks it, see ``hf.writes``."""
@@ -94,10 +93,7 @@ class PolicyLoss(ABC):
         """
         import torch
 
-        if self.kl and reference_log_probs is None:
-            raise _missing(self, "kl", self.kl, "the log-probs of a reference: merge them into the experience")
-        if self.entropy and entropy is None:
-            raise _missing(self, "entropy", self.entropy, "the entropy of every token")
+        self._check_inputs(reference_log_probs, entropy)
         log_probs, old = masked(log_probs, mask), masked(old_log_probs, mask)
         engine = old if engine_log_probs is None else masked(engine_log_probs, mask)
         corrected = self.correction(old, engine, mask) if self.correction else no_correction(mask)
@@ -124,8 +120,14 @@ class PolicyLoss(ABC):
             engine_outside=corrected.outside.to(loss.dtype),
         )
 
+    def _check_inputs(self, reference_log_probs: torch.Tensor | None, entropy: torch.Tensor | None) -> None:
+        if self.kl and reference_log_probs is None:
+            raise _missing(self, "kl", self.kl, "the log-probs of a reference: merge them into the experience")
+        if self.entropy and entropy is None:
+            raise _missing(self, "entropy", self.entropy, "the entropy of every token")
+
     def staleness_weights(self, staleness: torch.Tensor) -> torch.Tensor:
-        """What the surrogate counts in rows that were sampled so many updates ago, i64[B, 1] to f32[B, 1]: here 1."""
+        """The weight of the surrogate by how many updates ago a row was sampled, i64[B, 1] -> f32[B, 1]: here 1."""
         import torch
 
         return torch.ones_like(staleness, dtype=torch.float32)
@@ -134,9 +136,9 @@ class PolicyLoss(ABC):
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The negated surrogate at every token, and 1 where it is clipped; the rest is 0 outside of the mask.
+        """The negated surrogate at every token, and 1 where it is clipped.
 
-        A token that a correction masks is not in ``mask``.
+        Inputs are 0 outside of ``mask``, which leaves out the tokens that a correction masks.
         """
         ...
 
@@ -156,7 +158,7 @@ class Clip(PolicyLoss):
 
     ratio = policy / policy that generated (Schulman et al., 2017, Proximal Policy Optimization Algorithms, equation 7).
     A ``high`` above ``low`` is the clip-higher of DAPO (Yu et al., 2025, section 3.1, equation 10). ``dual`` bounds the
-    loss where A < 0: max(that, -dual * A) (Ye et al., 2020, Mastering Complex Control in MOBA Games, dual-clip PPO).
+    loss from above where A < 0, at -dual * A (Ye et al., 2020, Mastering Complex Control in MOBA Games, dual-clip PPO).
 
     >>> import torch
     >>> one = torch.ones(1, 1)
@@ -172,20 +174,20 @@ class Clip(PolicyLoss):
     """The clip range above 1; usually 0.2 to 0.28."""
 
     dual: Annotated[float, Within(above=1)] | None = None
-    """The bound of dual-clip PPO, above 1, usually 3; None has none."""
+    """The bound of dual-clip PPO, above 1, usually 3; None sets no bound."""
 
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The surrogate of the class's docstring."""
+        """The surrogate in the class's docstring."""
         import torch
 
         loss, clipped = _clipped(log_probs - old_log_probs, advantages, self.low, self.high)
         if self.dual is None:
             return loss, clipped
         bound = -self.dual * advantages
-        held = (advantages < 0) & (loss > bound)
-        return torch.where(held, bound, loss), torch.where(held, torch.ones_like(clipped), clipped)
+        bounded = (advantages < 0) & (loss > bound)
+        return torch.where(bounded, bound, loss), torch.where(bounded, torch.ones_like(clipped), clipped)
 
 
 @corrects("policy", lag=8)
@@ -194,7 +196,7 @@ class SequenceClip(PolicyLoss):
     """The clipped surrogate of GSPO, where a response has one ratio: the geometric mean of its tokens' ratios.
 
     -min(s * A, clip(s, 1 - low, 1 + high) * A), s = exp(mean over tokens of log(policy / policy that generated)) (Zheng
-    et al., 2025, Group Sequence Policy Optimization, equations 5 and 7). The advantages are those of responses, so the
+    et al., 2025, Group Sequence Policy Optimization, equations 5 and 7). Advantages are those of whole responses: the
     same at every token.
 
     >>> import torch
@@ -204,18 +206,18 @@ class SequenceClip(PolicyLoss):
     """
 
     low: NonNegative = 3e-4
-    """The clip range below 1. It is that narrow because the geometric mean over many tokens stays close to 1."""
+    """The clip range below 1. It is so narrow because the geometric mean over many tokens stays close to 1."""
 
     high: NonNegative = 4e-4
     """The clip range above 1."""
 
     aggregation: Aggregation = field(default="sequence-mean-token-mean", kw_only=True)
-    """How tokens are weighted; the paper's takes the mean over responses."""
+    """How tokens are weighted; the paper takes the mean over responses."""
 
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The surrogate of the class's docstring."""
+        """The surrogate in the class's docstring."""
         gap = masked_mean(log_probs - old_log_probs, mask, dim=-1)
         return _clipped(gap[:, None].expand(mask.shape), advantages, self.low, self.high)
 
@@ -245,7 +247,7 @@ class CISPO(PolicyLoss):
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The surrogate of the class's docstring."""
+        """The surrogate in the class's docstring."""
         ratio = (log_probs - old_log_probs).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
         weight = ratio.clamp(1 - self.low, 1 + self.high)
         return -weight * advantages * log_probs, (weight != ratio).to(ratio.dtype)
@@ -266,7 +268,7 @@ class Reinforce(PolicyLoss):
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The surrogate of the class's docstring."""
+        """The surrogate in the class's docstring."""
         import torch
 
         return -advantages * log_probs, torch.zeros_like(log_probs)
@@ -279,152 +281,3 @@ def _clipped(gap: torch.Tensor, advantages: torch.Tensor, low: float, high: floa
     ratio = gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     unclipped, clipped = -ratio * advantages, -ratio.clamp(1 - low, 1 + high) * advantages
     return torch.maximum(unclipped, clipped), (clipped > unclipped).to(gap.dtype)
-
-
-class ValueTerms(NamedTuple):
-    """A critic's loss and its metric at every token, f32[B, R], 0 outside of the mask; only ``loss`` has a gradient."""
-
-    loss: torch.Tensor
-    clipped: torch.Tensor  # 1 where the clip holds the value
-
-
-@dataclass(frozen=True, slots=True)
-class ClippedValue:
-    """Half the squared error of a critic, the larger of that of the value and of the value held near the old one.
-
-    max((V - G)**2, (V_old + clip(V - V_old, -clip, clip) - G)**2) / 2; no clip with ``None`` (Engstrom et al., 2020,
-    Implementation Matters in Deep Policy Gradients, section 3).
-
-    >>> import torch
-    >>> zero = torch.zeros(1, 1)
-    >>> ClippedValue(0.2)(zero + 1.0, zero, zero + 1.0, zero == 0).loss.item()  # held at 0.2: 0.8**2 / 2
-    0.32...
-    """
-
-    clip: NonNegative | None = 0.2
-    """How far a value may move from the old one before it is clipped, in units of the returns; None: any distance."""
-
-    aggregation: Aggregation = field(default="token-mean", kw_only=True)
-    """How tokens are weighted: see :func:`hfdsl.rl.masked.token_weights`."""
-
-    constant: Positive = field(default=1.0, kw_only=True)
-    """The length that ``sequence-mean-token-sum`` divides by."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def __call__(
-        self, values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor
-    ) -> ValueTerms:
-        """The loss at every token of the responses, all f32[B, R]."""
-        import torch
-
-        values, old, returns = masked(values, mask), masked(old_values, mask), masked(returns, mask)
-        loss = (values - returns) ** 2 / 2
-        if self.clip is None:
-            return ValueTerms(loss, torch.zeros_like(loss))
-        held = (old + (values - old).clamp(-self.clip, self.clip) - returns) ** 2 / 2
-        return ValueTerms(torch.maximum(loss, held), (held > loss).to(loss.dtype))
-
-    def weights(self, mask: torch.Tensor, reduce: Reduce = no_reduce) -> torch.Tensor:
-        """Every token's weight: :func:`hfdsl.rl.masked.token_weights` with this loss's aggregation."""
-        return token_weights(mask, self.aggregation, reduce, constant=self.constant)
-
-
-class PreferenceTerms(NamedTuple):
-    """A loss of preferences and its metrics for every pair, f32[B]; only ``loss`` has a gradient."""
-
-    loss: torch.Tensor
-    margin: torch.Tensor  # how much more reward the better response has; that of a policy in nats times beta
-    correct: torch.Tensor  # 1 where the margin is positive
-
-
-@corrects("policy", lag=8)
-@dataclass(frozen=True, slots=True)
-class DPO:
-    """Direct preference optimization: -log sigmoid(margin), from the log-probs of whole responses.
-
-    margin = beta * (log(policy / reference) of the chosen response - that of the rejected one) (Rafailov et al., 2023,
-    Direct Preference Optimization, equation 7). ``smoothing`` is the chance that a label is wrong (Mitchell, 2023, A
-    Note on DPO with Noisy Preferences).
-
-    >>> import torch
-    >>> zero = torch.zeros(1)
-    >>> DPO()(zero, zero, zero, zero).loss.item()  # log 2
-    0.693147...
-    """
-
-    beta: Positive = 0.1
-    """How strongly the policy is held to the reference; usually 0.01 to 0.5, smaller moves further away."""
-
-    smoothing: Annotated[float, Within(at_least=0, at_most=0.5)] = 0.0
-    """The chance that a label is wrong, 0 to 0.5."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def __call__(
-        self,
-        chosen: torch.Tensor,
-        rejected: torch.Tensor,
-        reference_chosen: torch.Tensor,
-        reference_rejected: torch.Tensor,
-    ) -> PreferenceTerms:
-        """The loss of every pair, all f32[B]: sums of the log-probs of a response's tokens."""
-        from torch.nn.functional import logsigmoid
-
-        margin = self.beta * ((chosen - reference_chosen) - (rejected - reference_rejected))
-        loss = -(1 - self.smoothing) * logsigmoid(margin) - self.smoothing * logsigmoid(-margin)
-        return PreferenceTerms(loss, margin.detach(), (margin > 0).to(margin.dtype))
-
-
-@dataclass(frozen=True, slots=True)
-class BradleyTerry:
-    """The loss of a reward model: -log sigmoid(margin), margin = score of the better response - that of the other.
-
-    Ouyang et al., 2022, Training Language Models to Follow Instructions with Human Feedback, equation 1. ``center``
-    weighs the square of the sum of both scores, which nothing else determines (Eisenstein et al., 2023, Helping or
-    Herding?, section 2).
-
-    >>> import torch
-    >>> BradleyTerry()(torch.zeros(1), torch.zeros(1)).loss.item()  # log 2
-    0.693147...
-    """
-
-    center: NonNegative = 0.0
-    """The weight of the term that centers scores at 0; usually 0 or 0.01."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def __call__(self, better: torch.Tensor, worse: torch.Tensor) -> PreferenceTerms:
-        """The loss of every pair, from its scores, all f32[B]."""
-        from torch.nn.functional import logsigmoid
-
-        margin = better - worse
-        loss = self.center * (better + worse).square() - logsigmoid(margin)
-        return PreferenceTerms(loss, margin.detach(), (margin > 0).to(margin.dtype))
-
-
-def imitation(log_probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The cross entropy of demonstrated tokens, -log policy, f32[B, R] -> f32[B, R], in nats.
-
-    The loss of supervised stages; beside a policy's loss the ptx of InstructGPT (Ouyang et al., 2022, section 3.4,
-    equation 2).
-
-    >>> import torch
-    >>> imitation(torch.tensor([[-0.5, float("nan")]]), torch.tensor([[True, False]])).tolist()
-    [[0.5, 0.0]]
-    """
-    return masked(-log_probs, mask)
-
-
-def entropy(logits: torch.Tensor) -> torch.Tensor:
-    """The entropy of the next token, f32[..., V] -> f32[...], in nats; tokens with a logit of -inf count for 0.
-
-    >>> import torch
-    >>> round(entropy(torch.zeros(4)).item(), 4)  # log 4
-    1.3863
-    """
-    log_policy = logits.log_softmax(-1)
-    return -(log_policy.exp() * log_policy.masked_fill(log_policy.isneginf(), 0.0)).sum(-1)
