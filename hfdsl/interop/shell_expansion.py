@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hfdsl.interop.arithmetic import integer
 from hfdsl.interop.shell_nodes import Arithmetic, Literal, Opaque, ShellParameter, Word, WordPart
-from hfdsl.interop.shell_text import Hole, Items, ShellValue, TextPiece, WordText, short, split, text_of
+from hfdsl.interop.shell_text import Hole, Items, ShellValue, TextPiece, WordText, literal, short, split, text_of
 from hfdsl.interop.text import SourceText
 
 
@@ -71,22 +71,8 @@ class Expander:
 
     def _part(self, part: WordPart, source: SourceText) -> WordText:
         match part:
-            case Literal(text=text):
-                written = len(text) == part.end - part.start
-                return (
-                    (
-                        TextPiece(
-                            text=text,
-                            source=source,
-                            start=part.start,
-                            end=part.end,
-                            written=written,
-                            quoted=part.quoted,
-                        ),
-                    )
-                    if text
-                    else ()
-                )
+            case Literal(text=text, quoted=quoted, start=start, end=end):
+                return literal(source, text, start, end, quoted=quoted)
             case ShellParameter():
                 return self._parameter(part, source)
             case Arithmetic(expression=expression):

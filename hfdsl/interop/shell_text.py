@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeAlias
 
 from hfdsl.graph.spans import Span
@@ -39,6 +42,66 @@ WordText: TypeAlias = tuple[TextPiece | Hole, ...]
 Items: TypeAlias = tuple[WordText, ...]
 ShellValue: TypeAlias = WordText | list[WordText]
 """A variable's: a list is an array."""
+
+
+@dataclass(frozen=True)
+class ComposedText(SourceText):
+    """A text that a script makes and has a shell run; each part keeps its place in the script."""
+
+    pieces: WordText = field(default=(), repr=False)
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        """Where each piece begins in the text."""
+        offsets = [0]
+        for piece in self.pieces:
+            offsets.append(offsets[-1] + len(_shown(piece)))
+        return offsets
+
+    def span(self, start: int, end: int) -> Span:
+        """The place in the script of the first piece of ``text[start:end]``."""
+        piece = next(self.between(start, max(end, start + 1)), self.pieces[-1])
+        return piece.span
+
+    def between(self, start: int, end: int) -> Iterator[TextPiece | Hole]:
+        """The pieces of ``text[start:end]``."""
+        for i in range(bisect_right(self._offsets, start) - 1, len(self.pieces)):
+            piece, offset = self.pieces[i], self._offsets[i]
+            if offset >= end:
+                return
+            if isinstance(piece, Hole):
+                yield piece
+            elif piece.text:
+                first, last = max(start - offset, 0), min(end - offset, len(piece.text))
+                at = (piece.start + first, piece.start + last) if piece.written else (piece.start, piece.end)
+                yield replace(piece, text=piece.text[first:last], start=at[0], end=at[1])
+
+
+def composed(words: Items) -> ComposedText | None:
+    """Words as one text that a shell runs, with blanks between them; None where nothing of it is known."""
+    known = next((piece for word in words for piece in word if isinstance(piece, TextPiece)), None)
+    if known is None:
+        return None
+    blank = replace(known, text=" ", written=False)
+    pieces = tuple(piece for word in words for piece in (*word, blank))
+    return ComposedText(known.source.file, "".join(map(_shown, pieces)), pieces)
+
+
+def _shown(piece: TextPiece | Hole) -> str:
+    return piece.text if isinstance(piece, TextPiece) else "…"
+
+
+def literal(source: SourceText, text: str, start: int, end: int, *, quoted: bool) -> WordText:
+    """The pieces of a text that ``source`` has between two places; one with escapes is shorter than it is written."""
+    written = len(text) == end - start
+    if not text:
+        return ()
+    if written and isinstance(source, ComposedText):
+        return tuple(
+            replace(piece, quoted=quoted) if isinstance(piece, TextPiece) else piece
+            for piece in source.between(start, end)
+        )
+    return (TextPiece(text=text, source=source, start=start, end=end, written=written, quoted=quoted),)
 
 
 def text_of(text: WordText) -> str | None:

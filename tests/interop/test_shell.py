@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hfdsl.interop.launches import ShellScript
 from hfdsl.interop.shell_text import Hole, text_of
-from hfdsl.interop.shell_values import ShellScript, read_script
+from hfdsl.interop.shell_values import read_script
 from hfdsl.interop.text import ReadError, SourceText
 
 HAS_BASH = shutil.which("bash") is not None
@@ -30,7 +31,7 @@ def words(text: str, **environment: str) -> list[str | None]:
 
 def by_bash(text: str) -> list[str]:
     """The words as bash makes them: ``train`` prints its own."""
-    script = "train() { printf '%s\\0' train \"$@\"; }\n" + text
+    script = "train() { printf '%s\\0' train \"$@\"; }\nexport -f train\n" + text
     done = subprocess.run(["bash", "-c", script], capture_output=True, check=True, env={"PATH": "/usr/bin:/bin"})
     return done.stdout.decode().split("\0")[:-1]
 
@@ -58,6 +59,20 @@ SCRIPTS = {
     "appending": "A=x\nA+=y\ntrain $A",
     "redirections": "train a 2>&1 > /dev/stdout b < /dev/null",
     "shifting words": "A='one  two'\ntrain $A \"$A\"",
+    "a function": "f() { local A=$2; B=$1; }\nA=x\nf 1 2\ntrain $A $B",
+    "a function that trains": "run() { train a=$1 \"$@\"; }\nrun 1 'x y'",
+    "a function that returns": "function f { A=1; return; A=2; }\nf\ntrain $A",
+    "functions in functions": "g() { train $1$N; }\nf() { local N=2; shift; g \"$@\"; }\nN=1\nf a b",
+    "a variable for a function": "f() { train $N; }\nN=1\nN=2 f",
+    "an evaluated variable": "N=4\nA=\"train a=$N 'x y'\"\nA+=\" b=\\$N\"\nN=5\neval \"$A\"",
+    "an evaluated assignment": "N=B\neval \"$N=3\"\neval 'C=$B' \"; D=4\"\ntrain $B $C $D",
+    "the text of a shell": "export N=4\nbash -c 'train a=$N \"$1\" \"$@\"' name 'x y' z",
+    "the text of another shell": "M='a b'\nenv X=1 bash -e -c \"train '$M' \\\n  'd\\\"e'\"",
+    "a variable for a shell": "N=4 bash -c 'eval \"train a=$N\"'",
+    "a redirected shell": "exec 2>&1\ntrain a",
+    "the end of a subshell": "(A=1; exit 1)\n{ A=2; exit 3; } | cat\ntrain ${A:-none}",
+    "a condition that trains": "if ! train a; then A=1; fi",
+    "a chain of commands": "cd / && N=4 && train $N",
 }  # fmt: skip
 
 
@@ -112,7 +127,16 @@ def test_random_scripts_have_the_words_of_bash_or_unknown_ones(text: str) -> Non
         ("train $1", "'1' is an argument of the script"),
         ("if nvidia-smi; then A=1; else A=2; fi\ntrain $A", "'A' depends on the 'if' in line 1"),
         ("for i in 1 2; do A=$i; done\ntrain $A", "a loop assigns it"),
-        ("f() { A=2; }\nA=1\nf\ntrain $A", "the function 'f' assigns it"),
+        ("f() { A=2; f; }\nA=1\nf\ntrain $A", "the function 'f' assigns it"),
+        (
+            "f() { if nvidia-smi; then return; fi; A=2; }\nA=1\nf\ntrain $A",
+            "the function 'f' may return before it assigns it",
+        ),
+        ("f() { A=$1; }\nfor i in 1 2; do f $i; done\ntrain $A", "a loop assigns it"),
+        ("A=1\nbash -c 'train $A'", "'A' is not exported to that shell"),
+        ("export A=1\ndocker run image bash -c 'train $A'", "'A' is not exported to that shell"),
+        ('eval "train a$B"', "'B' is a variable of the environment"),
+        ('A=1\neval "$B" A\ntrain $A', "'eval' assigns it"),
         ("A=x-y\ntrain ${A//-/_}", "${A//-/_} is not followed"),
         ("read A\ntrain $A", "'read' assigns it"),
     ],
@@ -131,6 +155,55 @@ def test_branches_that_agree_or_end_leave_values_known() -> None:
 def test_a_command_in_an_open_branch_is_not_certain() -> None:
     script = read("if nvidia-smi; then train a; else train b; fi")
     assert [(text_of(run.words[1]), run.certain) for run in script.launches] == [("a", False), ("b", False)]
+
+
+def test_functions_and_texts_that_grow_without_end_are_cut() -> None:
+    script = read('f() { f; f; train a; }\nf\nA=\'eval "$A"; eval "$A"\'\neval "$A"\ntrain b')
+    assert len(script.launches) < 500
+    assert text_of(script.launches[-1].words[1]) == "b"
+    assert "the function 'f' is not followed" in {unread.reason for unread in script.unread}
+
+
+def test_what_a_loop_and_a_branch_call_is_not_certain() -> None:
+    script = read("f() { train $1; }\nfor i in 1 2; do f a; done\nif nvidia-smi; then f b; fi\nf c")
+    assert [(text_of(run.words[1]), run.certain) for run in script.launches] == [
+        ("a", False),
+        ("b", False),
+        ("c", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ('N=8\nA="train size=$N"\neval "$A"', [(2, 9, 14), (1, 2, 3)]),
+        ('bash -c "cd /x && \\\n  train \\\n    size=8"', [(3, 4, 10)]),
+        ("bash -c 'eval \"train size=8\"'", [(1, 21, 27)]),
+        ("f() {\n  train size=$1\n}\nf 8", [(2, 8, 13), (4, 2, 3)]),
+    ],
+)
+def test_a_followed_text_has_the_places_where_it_is_written(text: str, places: list[tuple[int, int, int]]) -> None:
+    [launch] = read(text).launches
+    spans = [piece.span for piece in launch.words[1]]
+    assert [(span.line, span.column, span.end_column) for span in spans] == places
+    lines = text.split("\n")
+    assert "".join(lines[line - 1][start:end] for line, start, end in places) == "size=8"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("echo", 1, "the script starts no trainer"),
+        ("cd /x\nssh host 'python trainer'", 2, "by a text within quotes"),
+        ("# trainer\ncat > run.sh <<END\npython trainer\nEND\nbash run.sh", 3, "names trainer in line 3"),
+        ("source env.sh\nbash train.sh --fast", 2, "it runs 'train.sh'"),
+        ("set -x\nsource env.sh", 2, "line 2 is not followed: 'env.sh' is read by the script"),
+    ],
+)
+def test_a_script_without_a_run_says_where_one_may_be(text: str, line: int, words: str) -> None:
+    error = read(text).without_run("trainer", ["trainer"])
+    assert words in error.message
+    assert error.span.line == line  # type: ignore[attr-defined]  # a ReadError has a span
 
 
 def test_nothing_is_executed(tmp_path: Path) -> None:
@@ -155,7 +228,7 @@ def test_a_value_has_the_place_where_it_is_written() -> None:
 def test_what_no_shell_takes_is_an_error_with_its_place(text: str) -> None:
     with pytest.raises(ReadError, match="HF970: no shell script") as raised:
         read(text)
-    assert raised.value.span.line == 1  # type: ignore[attr-defined]
+    assert raised.value.span.line == 1  # type: ignore[attr-defined]  # a ReadError has a span
 
 
 @given(st.text(alphabet="ab $\"'`(){}[];|&<>\n\\#=:-*?!if then fi case esac do", max_size=60))

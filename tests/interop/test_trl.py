@@ -183,10 +183,19 @@ def test_values_of_a_file_have_the_types_that_trl_needs(tmp_path: Path, line: st
     assert findings == ([(code, 2)] if code else [])
 
 
-@pytest.mark.parametrize("text", ["trl sft --output_dir x", "echo", "python train.py --learning_rate 1", "torchrun"])
-def test_what_is_no_run_of_an_online_trainer(text: str) -> None:
-    with pytest.raises(ReadError, match="this reader knows trl grpo and trl rloo"):
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("set -x\ntrl sft --output_dir x", 2, "'trl sft' is no GRPO or RLOO trainer"),
+        ("set -x\npython train.py --learning_rate 1", 2, "'train.py' is no GRPO or RLOO trainer"),
+        ("set -x\ntorchrun", 1, "starts no online trainer of TRL"),
+        ("set -x\nssh host 'trl grpo --output_dir x'", 2, "by a text within quotes"),
+    ],
+)
+def test_what_is_no_run_of_an_online_trainer(text: str, line: int, words: str) -> None:
+    with pytest.raises(ReadError, match=words) as raised:
         report(text)
+    assert raised.value.span.line == line  # type: ignore[attr-defined]  # a ReadError has a span
 
 
 @given(st.lists(st.text(alphabet="-=ab[]{}'\"$1. ,", max_size=12), max_size=5))

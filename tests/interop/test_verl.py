@@ -266,17 +266,39 @@ def test_a_yaml_file_and_a_folder_of_hydra_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "line", "words"),
     [
-        ("echo", "starts no verl.trainer.main_ppo"),
-        ("python -m verl.trainer.main_generation a=1", "another program"),
-        ("python3 -m verl.trainer.main_ppo --config-name=mine a=1", "does not know"),
-        ("if", "no shell script"),
+        ("echo", 1, "starts no verl.trainer.main_ppo"),
+        ("set -x\npython -m verl.trainer.main_generation a=1", 2, "another program"),
+        ("set -x\npython3 -m verl.trainer.main_ppo --config-name=mine a=1", 2, "does not know"),
+        ("set -x\nssh host 'python3 -m verl.trainer.main_ppo a=1'", 2, "by a text within quotes"),
+        ("set -x\nbash train.sh", 2, "it runs 'train.sh'"),
+        ("if", 1, "no shell script"),
     ],
 )
-def test_what_is_no_run_is_said_with_its_place(text: str, words: str) -> None:
-    with pytest.raises(ReadError, match=words):
+def test_what_is_no_run_is_said_with_its_place(text: str, line: int, words: str) -> None:
+    with pytest.raises(ReadError, match=words) as raised:
         report(text)
+    assert raised.value.span.line == line  # type: ignore[attr-defined]  # a ReadError has a span
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        'N=16\nCMD="{0} {1}=$N"\neval "$CMD" 2>&1 | tee log',
+        'docker run --gpus all image bash -c "cd /x && \\\n  {0} \\\n    {1}=16"',
+        'run() {{\n  {0} {1}=$1 "${{@:2}}"\n}}\nfor n in 16; do echo; done\nrun 16',
+        "ray job submit --address=x -- bash -lc '{0} {1}=16'",
+        'nohup srun bash -c "{0} {1}=16" > log 2>&1 &',
+    ],
+)
+def test_a_run_in_a_text_or_a_function_is_judged_at_its_own_line(start: str, tmp_path: Path) -> None:
+    key = f"{ROLLOUT}.gpu_memory_utilizatoin"
+    file = tmp_path / "run.sh"
+    file.write_text(start.format(script().replace("\\\n", " ").strip(), key), "utf-8")
+    [reading] = read(Inputs(str(file)))
+    [finding] = [f for f in report_on(LIBRARIES["verl"], reading, "run.sh") if f.code == "HF971"]
+    assert f"{key}=" in file.read_text("utf-8").split("\n")[finding.primary.span.line - 1]
 
 
 @given(st.lists(st.text(alphabet="+~a.=@[]{}'\"$,:_ \\\n-0", max_size=20), max_size=4))

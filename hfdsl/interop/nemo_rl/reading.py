@@ -19,7 +19,7 @@ from hfdsl.interop.shell_text import Items, TextPiece, WordText, holes, text_of
 from hfdsl.interop.text import ReadError, SourceText, Unread, is_file, read_source
 
 if TYPE_CHECKING:
-    from hfdsl.interop.shell_values import Launch
+    from hfdsl.interop.launches import Launch
 
 PROGRAMS = ("run_grpo.py", "run_vlm_grpo.py", "run_grpo_nemo_gym.py", "run_grpo_sliding_puzzle.py", "run_grpo_math.py")
 OTHER_PROGRAMS = ("run_sft.py", "run_dpo.py", "run_rm.py", "run_ppo.py", "run_distillation.py", "run_eval.py",
@@ -55,10 +55,10 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     from hfdsl.interop.shell_values import read_script  # late, as in read
 
     script = read_script(source, inputs.arguments, inputs.environment)
-    readings, others = list[RunReading](), list[str]()
+    readings, others = list[RunReading](), list[tuple[str, Span]]()
     for launch in script.launches:
         names = [(text_of(word) or "").rpartition("/")[2] for word in launch.words]
-        others += [name for name in names if name in OTHER_PROGRAMS]
+        others += [(name, launch.span) for name in names if name in OTHER_PROGRAMS]
         start = next((i + 1 for i, name in enumerate(names) if name in PROGRAMS), None)
         if start is None:
             continue
@@ -68,10 +68,9 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
             unread = (Unread("the script starts this command in a branch that may not run", launch.span), *unread)
         readings.append(replace(reading, unread=unread, assumed_unset=script.assumed_unset))
     if not readings:
-        message = f"the script starts none of {', '.join(PROGRAMS)}"
-        if others:
-            message = f"the script starts {others[0]}, and this reader knows NeMo-RL's GRPO"
-        raise ReadError(message, Span(source.file, 1))
+        for program, span in others:
+            raise ReadError(f"the script starts {program}, and this reader knows NeMo-RL's GRPO", span)
+        raise script.without_run(f"run of NeMo-RL's GRPO ({', '.join(PROGRAMS)})", PROGRAMS)
     return readings
 
 

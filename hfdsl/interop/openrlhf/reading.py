@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,7 +16,7 @@ from hfdsl.interop.options import read_options
 from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.settings import Configuration, Setting
 from hfdsl.interop.shell_text import Items, text_of
-from hfdsl.interop.shell_values import Launch, read_script
+from hfdsl.interop.shell_values import read_script
 from hfdsl.interop.text import ReadError, SourceText, Unread, read_source
 
 TRAINER = "openrlhf.cli.train_ppo_ray"
@@ -46,11 +46,12 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
         ReadError: HF970 where it starts none.
     """
     script = read_script(source, inputs.arguments, inputs.environment)
-    readings, others = list[RunReading](), list[str]()
+    readings, others = list[RunReading](), list[tuple[str, Span]]()
     for launch in script.launches:
         start = trainer_arguments(launch.words)
         if start is None:
-            others += _others(launch)
+            texts = (text_of(word) or "" for word in launch.words)
+            others += [(text, launch.span) for text in texts if text in OTHERS]
             continue
         reading = from_options(launch.words[start:], launch.span)
         unread = (*script.unread, *reading.unread)
@@ -58,10 +59,9 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
             unread = (Unread("the script starts this command in a branch that may not run", launch.span), *unread)
         readings.append(replace(reading, unread=unread, assumed_unset=script.assumed_unset))
     if not readings:
-        message = f"the script starts no {TRAINER}"
-        if others:
-            message = f"{others[0]}, and this reader knows commands with {TRAINER}"
-        raise ReadError(message, Span(source.file, 1))
+        for program, span in others:
+            raise ReadError(f"the script starts {program}, and this reader knows commands with {TRAINER}", span)
+        raise script.without_run(TRAINER, (TRAINER, "cli/train_ppo_ray.py"))
     return readings
 
 
@@ -72,16 +72,6 @@ def trainer_arguments(words: Items) -> int | None:
         if text == TRAINER or (text or "").endswith("cli/train_ppo_ray.py"):
             return i + 1
     return None
-
-
-def _others(launch: Launch) -> Iterator[str]:
-    """Programs of a command that this reader does not know; a command within a text is one of them."""
-    for word in launch.words:
-        text = text_of(word) or ""
-        if TRAINER in text:
-            yield "the script starts the trainer by a text within quotes"
-        elif text.startswith(OTHERS):
-            yield f"the script starts {text.split()[0]}"
 
 
 def from_options(words: Items, span: Span) -> RunReading:

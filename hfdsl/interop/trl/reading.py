@@ -10,12 +10,13 @@ from typing import Any
 
 from hfdsl.check.findings import Edit, Finding, Fix, Label
 from hfdsl.graph.spans import Span
+from hfdsl.interop.launches import Launch
 from hfdsl.interop.library_tables import LibraryTable, table
 from hfdsl.interop.options import read_options
 from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.settings import Configuration, Setting, is_integer
 from hfdsl.interop.shell_text import Items, WordText, text_of
-from hfdsl.interop.shell_values import Launch, read_script, read_words
+from hfdsl.interop.shell_values import read_script, read_words
 from hfdsl.interop.text import ReadError, SourceText, Unread, is_file, read_source
 from hfdsl.interop.trl.arguments import RefusedError, parsed
 from hfdsl.interop.trl.units import PROCESSES
@@ -26,7 +27,9 @@ FORMER = ("max_prompt_length", "evaluation_strategy", "warmup_ratio", "use_liger
           "vllm_max_model_len", "vllm_guided_decoding_regex", "wandb_log_unique_prompts")  # fmt: skip
 """Arguments of earlier versions."""
 
-LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "torch.distributed.run", "torch.distributed.launch")
+PROGRAMS = ("trl grpo", "trl rloo", "trl.scripts.grpo", "trl.scripts.rloo", "trl/scripts/grpo.py",
+            "trl/scripts/rloo.py")  # fmt: skip
+"""How a text names a training program."""
 
 
 def read(inputs: Inputs) -> list[RunReading]:
@@ -48,13 +51,13 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
         ReadError: HF970 where it starts none.
     """
     script = read_script(source, inputs.arguments, inputs.environment)
-    readings, others = list[RunReading](), list[str]()
+    readings, others = list[RunReading](), list[tuple[str, Span]]()
     for launch in script.launches:
         program = _program(launch)
         if program is None:
             continue
         if program.trainer not in table("trl").engines:
-            others.append(program.name)
+            others.append((program.name, launch.span))
             continue
         reading = _from_command(program, launch, source)
         unread = (*script.unread, *reading.unread)
@@ -62,8 +65,9 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
             unread = (Unread("the script starts this command in a branch that may not run", launch.span), *unread)
         readings.append(replace(reading, unread=unread, assumed_unset=script.assumed_unset))
     if not readings:
-        which = f"'{others[0]}' is no GRPO or RLOO trainer" if others else "the script starts no trainer of TRL"
-        raise ReadError(f"{which}: this reader knows trl grpo and trl rloo", Span(source.file, 1))
+        for name, span in others:
+            raise ReadError(f"'{name}' is no GRPO or RLOO trainer: this reader knows trl grpo and trl rloo", span)
+        raise script.without_run("online trainer of TRL (trl grpo, trl rloo)", PROGRAMS)
     return readings
 
 

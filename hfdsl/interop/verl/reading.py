@@ -11,11 +11,12 @@ from typing import Any
 from hfdsl.check.findings import Edit, Finding, Fix, Label
 from hfdsl.graph.spans import Span
 from hfdsl.interop.hydra import HydraArguments, Override, read_arguments
+from hfdsl.interop.launches import Launch
 from hfdsl.interop.library_tables import LibraryTable, table
 from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.settings import Configuration, Setting
 from hfdsl.interop.shell_text import Items, text_of
-from hfdsl.interop.shell_values import Launch, read_script, read_words
+from hfdsl.interop.shell_values import read_script, read_words
 from hfdsl.interop.text import ReadError, SourceText, Unread, is_file, read_source
 from hfdsl.interop.yaml_text import read_yaml
 
@@ -66,11 +67,12 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
         ReadError: HF970 where it starts none.
     """
     script = read_script(source, inputs.arguments, inputs.environment)
-    readings, others = list[RunReading](), list[str]()
+    readings, others = list[RunReading](), list[tuple[str, Span]]()
     for launch in script.launches:
         start = trainer_arguments(launch.words)
         if start is None:
-            others += [m for word in launch.words if (m := text_of(word) or "").startswith(OTHERS) and "=" not in m]
+            texts = (text_of(word) or "" for word in launch.words)
+            others += [(text, launch.span) for text in texts if text.startswith(OTHERS) and "=" not in text]
             continue
         arguments = read_arguments(launch.words[start:], _first_line(launch.span))
         reading = _composed(arguments, launch, inputs)
@@ -79,11 +81,9 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
             unread = (Unread("the script starts this command in a branch that may not run", launch.span), *unread)
         readings.append(replace(reading, unread=unread, assumed_unset=script.assumed_unset))
     if not readings:
-        if others:
-            raise ReadError(
-                f"'{others[0]}' is another program than {TRAINER}, which this reader knows", Span(source.file, 1)
-            )
-        raise ReadError(f"the script starts no {TRAINER}", Span(source.file, 1))
+        for program, span in others:
+            raise ReadError(f"'{program}' is another program than {TRAINER}, which this reader knows", span)
+        raise script.without_run(TRAINER, (TRAINER, "trainer/main_ppo.py"))
     return readings
 
 
