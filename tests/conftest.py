@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,16 +63,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # In the nightly run tests with Ray take longest: those of faults and of runs go to different processes.
         if NIGHTLY and "ray_cluster" in getattr(item, "fixturenames", ()) and RUNTIME.isdisjoint(item.path.parents):
             item.add_marker(pytest.mark.xdist_group("besides"))
-
-
-@pytest.fixture
-def modes() -> Iterator[None]:
-    """For a test that registers a dispatch mode: afterwards no message lists it."""
-    from hfdsl.protocols import Dispatch
-
-    known = set(Dispatch.__members__)
-    yield
-    for name in set(Dispatch.__members__) - known:
-        Dispatch._member_names_.remove(name)
-        del Dispatch._member_map_[name], Dispatch._value2member_map_[name]
-        delattr(Dispatch, name)

@@ -64,6 +64,27 @@ def throughput(plan: Plan, seconds: Mapping[str, float], lag: int | None = None)
 
     Raises:
         ValueError: for a plan without queues, whose steps are one after another.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Rows(hf.Batch):
+    ...     x: hf.f32[B]
+    >>> class Engine(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def generate(self, rows: Rows) -> Rows: ...
+    >>> class Actor(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def update(self, rows: Rows) -> Rows: ...
+    >>> @hf.dataflow
+    ... def flow(rows: Rows, engine: Engine, actor: Actor) -> Rows:
+    ...     return actor.update(hf.queue(engine.generate(rows), lag=1, late="wait"))
+    >>> engines, train = hf.ResourcePool([2], name="engines"), hf.ResourcePool([2], name="train")
+    >>> deployment = hf.Deployment(engine=hf.place(Engine, pool=engines), actor=hf.place(Actor, pool=train))
+    >>> plan, seconds = flow.compile(deployment, dims={B: 8}), {"engine.generate": 40.0, "actor.update": 20.0}
+    >>> print(throughput(plan, seconds))
+    engine.generate 40 s; more lag than 1 gains nothing
+    >>> throughput(plan, seconds, lag=0).seconds
+    60.0
     """
     if not plan.split.queues:
         raise ValueError(f"'{plan.name}' has no queues, so its steps run one after another")

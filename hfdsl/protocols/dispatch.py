@@ -148,6 +148,17 @@ def register_dispatch_mode(dispatch_mode_name: str, dispatch_fn: DispatchFn, col
     """Add a member to ``Dispatch``, with its functions, for this process and every worker that it reaches.
 
     Raises ``DefinitionError``: HF111 for a name that is taken or no identifier, HF112 for a function that is none.
+
+    >>> def to_every_rank(group, x):
+    ...     return ([x] * group.world_size,), {}
+    >>> def of_the_last(group, outputs):
+    ...     return outputs[-1]
+    >>> LAST = register_dispatch_mode("LAST_RANK", to_every_rank, of_the_last)
+    >>> LAST is Dispatch.LAST_RANK  # a method takes it: @register(LAST)
+    True
+    >>> register_dispatch_mode("LAST_RANK", to_every_rank, of_the_last)
+    Traceback (most recent call last):
+    hfdsl.errors.DefinitionError: HF111: dispatch mode 'LAST_RANK' exists; ...
     """
     name = dispatch_mode_name
     if not isinstance(name, str) or not name.isidentifier():
@@ -192,7 +203,15 @@ def _restore(name: str, functions: Functions) -> Dispatch:
 
 
 def update_dispatch_mode(dispatch_mode: Dispatch | str, dispatch_fn: DispatchFn, collect_fn: CollectFn) -> None:
-    """Replace the functions of a mode in this process; errors as for ``register_dispatch_mode``."""
+    """Replace the functions of a mode in this process; errors as for ``register_dispatch_mode``.
+
+    >>> def to_every_rank(group, x):
+    ...     return ([x] * group.world_size,), {}
+    >>> mode = register_dispatch_mode("LARGEST", to_every_rank, lambda group, outputs: max(outputs))
+    >>> update_dispatch_mode(mode, to_every_rank, lambda group, outputs: max(outputs, key=abs))
+    >>> dispatch_functions(mode)[1](None, [1, -2])
+    -2
+    """
     mode = as_dispatch(dispatch_mode)
     _MEANINGS[mode] = as_functions({"dispatch_fn": dispatch_fn, "collect_fn": collect_fn}, mode.name)
 

@@ -32,6 +32,13 @@ def with_log_probs(rollout: Rollout, policy: ReferenceLogProbs) -> Rollout:
 
     So the ratio of an update starts at 1 even if a copy sampled in another precision or with older weights. The
     log-probs that the tokens were sampled with become ``engine_log_probs``, by which the loss corrects for the gap.
+
+    >>> import torch
+    >>> ids, mask = torch.tensor([[7, 4]]), torch.tensor([[True]])
+    >>> rollout = Rollout(ids=ids, mask=ids > 0, response_mask=mask, log_probs=torch.tensor([[-1.5]]))
+    >>> both = with_log_probs(rollout, ReferenceLogProbs(ref_log_probs=torch.tensor([[-1.25]])))
+    >>> both.log_probs.tensor.item(), both.engine_log_probs.tensor.item()
+    (-1.25, -1.5)
     """
     sampled = rollout.log_probs if rollout.engine_log_probs is None else rollout.engine_log_probs
     return Rollout(
@@ -48,6 +55,16 @@ def versions(sequences: Sequences) -> PolicyVersions:
     """Behind a queue: the versions of the policy that sampled the rows, and of the one that learns from them.
 
     The difference is the staleness of a row, 0 to ``lag``. In a program without a queue it is 0.
+
+    >>> import torch
+    >>> from hfdsl.protocols.call import Call, in_call
+    >>> ids = torch.tensor([[7, 4], [7, 5]])
+    >>> sequences = Sequences(ids=ids, mask=ids > 0, response_mask=ids[:, 1:] > 0)
+    >>> call = Call(seed=0, step=3, node=1, rank=0, first_row=0, row_count=2, version=3, row_versions=(2, 3))
+    >>> with in_call(call):
+    ...     behind = versions(sequences)
+    >>> behind.to_version.tensor - behind.from_version.tensor
+    tensor([1, 0])
     """
     import torch
 

@@ -43,6 +43,14 @@ def sample(prompts: Prompts, actor: Actor, source: Actor | Sampler) -> Rollout:
     """Responses of ``source`` with the actor's log-probs; a sampler's own become ``engine_log_probs``.
 
     Losses correct for the gap between the two.
+
+    >>> @hf.dataflow
+    ... def flow(prompts: Prompts, actor: Actor, sampler: Sampler | None = None) -> Rollout:
+    ...     return sample(prompts, actor, synced(actor, sampler))
+    >>> [call.label for call in flow.trace().calls]
+    ['actor.generate']
+    >>> [call.label for call in flow.given(sampler=Sampler).trace().calls]
+    ['actor.weights', 'sampler.load', 'sampler.generate', 'actor.log_probs']
     """
     sampled = source.generate(prompts)
     if source is actor:
@@ -63,6 +71,12 @@ def with_proximal(rollout: Rollout, actor: Actor) -> Rollout:
     So an update has the three policies of decoupled PPO (Hilton et al., 2022, Batch Size-Invariance for Policy
     Optimization, section 3): the one that learns; the proximal policy, near which the loss holds it; and the behavior
     policy, which sampled up to ``lag`` updates ago. Losses weight by proximal / behavior: see ``Correction``.
+
+    >>> @hf.dataflow
+    ... def flow(prompts: Prompts, actor: Actor, sampler: Sampler) -> Rollout:
+    ...     return with_proximal(hf.queue(sampler.generate(prompts), lag=2, late="wait"), actor)
+    >>> [call.label for call in flow.trace().calls]
+    ['sampler.generate', 'actor.log_probs']
     """
     return Rollout(
         ids=rollout.ids,

@@ -147,6 +147,11 @@ def simulate(
 
     Raises:
         HfError: HF762 where every group is lost, or nothing can happen any more although prompts and updates are left.
+
+    >>> spec, slots = QueueSpec("scored", lag=1, batch=2), Slots(2, lambda number: 3.0, lambda update: 2.0)
+    >>> simulated = simulate(spec, slots, updates=3)
+    >>> simulated.ends, dict(simulated.staleness)
+    ((5.0, 8.0, 11.0), {0: 2, 1: 4})
     """
     clock = _Clock(spec, world)
     loop = QueueLoop(QueueState(spec))

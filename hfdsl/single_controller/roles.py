@@ -80,6 +80,15 @@ def create_colocated_worker_cls(class_dict: Mapping[str, RayClassWithInitArgs]) 
     """One process per rank that hosts all these roles; ``group.spawn(names)`` gives a group for each of them.
 
     Raises ``DefinitionError``: HF112 for what are no roles, HF111 for two methods that would have one name.
+
+    >>> class Actor:
+    ...     def __init__(self, layers: int) -> None: ...
+    >>> class Critic: ...
+    >>> colocated = create_colocated_worker_cls(
+    ...     {"actor": RayClassWithInitArgs(Actor, layers=2), "critic": RayClassWithInitArgs(Critic)}
+    ... )
+    >>> list(colocated.roles), colocated.name  # RayWorkerGroup(pool, colocated).spawn(["actor", "critic"])
+    (['actor', 'critic'], 'Actor_Critic')
     """
     if not isinstance(class_dict, Mapping) or not class_dict:
         raise DefinitionError("HF112", f"colocated roles are a dict name -> RayClassWithInitArgs, got {class_dict!r}")

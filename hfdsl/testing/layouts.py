@@ -73,6 +73,39 @@ def check_layouts(plan: Plan, *, seed: int = 0) -> None:
     Raises:
         BrokenLayoutError: with the rank and the first element that differs.
         DefinitionError: HF922 where no role of a sync has both.
+
+    >>> import hfdsl as hf
+    >>> from hfdsl.protocols.layouts import Slices
+    >>> class B(hf.Dim): ...
+    >>> class Rows(hf.Batch):
+    ...     x: hf.f32[B]
+    >>> class Trainer(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     @hf.writes("policy")
+    ...     def update(self, rows: Rows) -> None: ...
+    ...     @hf.register(hf.Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    ...     @hf.exports("policy")
+    ...     def weights(self) -> dict[str, list[int]]:
+    ...         return {"up": [0, 1, 2, 3]}
+    >>> class Engine(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     @hf.reads("policy")
+    ...     def score(self, rows: Rows) -> Rows: ...
+    ...     @hf.register(hf.Dispatch.ONE_TO_ALL)
+    ...     @hf.loads("policy", layout=Slices(0))
+    ...     def load(self, weights: dict[str, list[int]]) -> None:
+    ...         self.part = weights["up"][self.rank :: 2]  # every second row, in place of one half
+    ...     def held_weights(self, state: str) -> dict[str, list[int]]:
+    ...         return {"up": self.part}
+    >>> @hf.dataflow
+    ... def flow(rows: Rows, trainer: Trainer, engine: Engine) -> None:
+    ...     trainer.update(engine.score(rows))
+    ...     hf.sync(trainer, engine)
+    >>> one, two = hf.ResourcePool([1], name="one"), hf.ResourcePool([2], name="two")
+    >>> engine = hf.place(Engine, pool=two, mesh=hf.Mesh(tp=2))
+    >>> check_layouts(flow.compile(hf.Deployment(trainer=hf.place(Trainer, pool=one), engine=engine), dims={B: 2}))
+    Traceback (most recent call last):
+    hfdsl.testing.layouts.BrokenLayoutError: 'engine', rank 0 (pp=0 dp=0 tp=0): 'up'[1] is 2 instead of 1, from [1] ...
     """
     from hfdsl.runtime.local import LocalBackend
 

@@ -103,6 +103,12 @@ def check_decisions(spec: QueueSpec, decisions: Sequence[Decision]) -> None:
 
     Raises:
         BrokenQueueError: for decisions that break one.
+
+    >>> log = [Decision("dispatch", "scored", 0, (0,), (7,)), Decision("take", "scored", 0, (0,))]
+    >>> check_decisions(QueueSpec("scored", lag=0), log)
+    >>> check_decisions(QueueSpec("scored", lag=0), [*log, Decision("dispatch", "scored", 0, (1,), (8,))])
+    Traceback (most recent call last):
+    hfdsl.testing.queues.BrokenQueueError: a dispatch under version 0 after 1 updates
     """
     if problems := broken_laws(spec, decisions):
         raise BrokenQueueError("\n".join(problems))

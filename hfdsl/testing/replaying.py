@@ -118,6 +118,27 @@ def replay(
 
     Raises:
         CheckpointError: HF906 where there is no such recording, call or rank, or it cannot be read.
+
+    >>> import torch
+    >>> import hfdsl as hf
+    >>> from tempfile import TemporaryDirectory
+    >>> class B(hf.Dim): ...
+    >>> class Rows(hf.Batch):
+    ...     x: hf.f32[B]
+    >>> class Role(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def double(self, rows: Rows) -> Rows:
+    ...         return Rows(x=rows.x.tensor * 2)
+    >>> @hf.dataflow
+    ... def flow(rows: Rows, role: Role) -> Rows:
+    ...     return role.double(rows)
+    >>> plan = flow.compile(hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([2]))), dims={B: 2})
+    >>> with TemporaryDirectory() as folder, plan.launch("local") as running:
+    ...     with running.record(folder):
+    ...         _ = running.step(Rows(x=torch.tensor([1.0, 2.0])))
+    ...     replayed = replay(folder, "role.double", rank=1)
+    >>> replayed.result.x.tensor, replayed.same
+    (tensor([4.]), True)
     """
     folder = Path(recording)
     header = read_header(folder)

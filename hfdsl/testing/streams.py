@@ -44,6 +44,29 @@ def check_stream(
     Raises:
         BrokenQueueError: with what differs, and which interruptions led there.
         HfError: what the run itself raises.
+
+    >>> import torch
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Rows(hf.Batch):
+    ...     x: hf.f32[B]
+    >>> class Actor(hf.Worker):
+    ...     total = 0.0
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def update(self, rows: Rows) -> Rows:
+    ...         self.total += float(rows.x.tensor.sum())
+    ...         return Rows(x=rows.x.tensor + self.total)
+    ...     def state(self) -> dict[str, float]:
+    ...         return {"total": self.total}
+    ...     def load_state(self, state: dict[str, float]) -> None:
+    ...         pass  # and forgets it
+    >>> @hf.dataflow
+    ... def flow(rows: Rows, actor: Actor) -> Rows:
+    ...     return actor.update(rows)
+    >>> plan = flow.compile(hf.Deployment(actor=hf.place(Actor, pool=hf.ResourcePool([1]))), dims={B: 1})
+    >>> check_stream(lambda: plan.launch(seed=0), [Rows(x=torch.ones(1))] * 3, interruptions=["save"], tries=1)
+    Traceback (most recent call last):
+    hfdsl.testing.queues.BrokenQueueError: ...
     """
     with TemporaryDirectory() as folder:
         log = Path(folder, "queues.jsonl")

@@ -60,6 +60,27 @@ def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
     Raises:
         ValueError: for another suffix.
         ImportError: where matplotlib is needed and missing.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Rows(hf.Batch):
+    ...     x: hf.f32[B]
+    >>> class Role(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def work(self, rows: Rows) -> Rows: ...
+    >>> @hf.dataflow
+    ... def flow(rows: Rows, role: Role) -> Rows:
+    ...     return role.work(rows)
+    >>> plan = flow.compile(hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([2]))), dims={B: 8})
+    >>> with TemporaryDirectory() as folder:
+    ...     draw(plan, f"{folder}/plan.mmd")
+    ...     print(Path(folder, "plan.mmd").read_text())
+    ---
+    title: "flow  B=8"
+    ...
+      n0 -->|"x<br/>32 B · from caller"| n1
+    ...
     """
     draw_scene(scene(plan), path)
 

@@ -317,5 +317,13 @@ class HfdslPlugin(Plugin):
 
 
 def plugin(version: str) -> type[Plugin]:
-    """The entry point that mypy calls."""
+    """The entry point that mypy calls.
+
+    >>> from mypy.options import Options
+    >>> hooks = plugin("1.18.2")(Options())
+    >>> hooks.get_method_signature_hook("hfdsl.graph.dataflow.Dataflow.check") is None
+    False
+    >>> hooks.get_method_signature_hook("torch.nn.modules.module.Module.eval") is None
+    True
+    """
     return HfdslPlugin

@@ -32,6 +32,10 @@ def load(config: ModelConfig, tp: AxisGroup | None = None, *, output_layer: bool
     Raises:
         ResourceError: HF812 where there is no model at the path, where the configuration names none, or where it cannot
             be sliced over so many ranks; HF964 where the weights at the path are not those of its configuration.
+
+    >>> sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    >>> load(ModelConfig(config={"model_type": "llama", "vocab_size": 100, **sizes})).num_parameters()
+    5808
     """
     tp = tp or SoleRank()
     if tp.size > 1 and tp.in_threads and device().type != "cpu":

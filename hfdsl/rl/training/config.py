@@ -145,6 +145,13 @@ def load(path: str | Path, changes: Sequence[str] = (), find: Find | None = None
 
     Raises:
         ConfigError: HF901 naming the file or the change, the field, what it takes and what it got.
+
+    >>> loaded = load("examples/spelling_supervised.toml", ["B=32", "actor.training.optimizer.learning_rate=1e-3"])
+    >>> loaded.config.dims["B"], loaded.config.steps, list(loaded.roles)
+    (32, 100, ['actor'])
+    >>> load("examples/spelling_supervised.toml", ["stps=10"])
+    Traceback (most recent call last):
+    hfdsl.errors.ConfigError: HF901: ...
     """
     table, places = tables.read_toml(path), Places.of(path, changes)
     with places.located():
@@ -159,6 +166,25 @@ def from_config(config: RunConfig, find: Find | None = None) -> Loaded:
 
     Raises:
         ConfigError: HF901 where a role's class does not take the role's configuration.
+
+    >>> from hfdsl.rl.data.sources import ReasoningGym
+    >>> from hfdsl.rl.data.tokenizers import Characters
+    >>> from hfdsl.rl.training.algorithms import Supervised
+    >>> from hfdsl.rl.training.placement import DeploymentConfig, PlacementConfig, PoolConfig
+    >>> from hfdsl.rl.training.run_config import DataConfig
+    >>> from hfdsl.rl.workers import ActorConfig, GenerationConfig, ModelConfig
+    >>> pools = {"all": PoolConfig((1,), gpu=False)}
+    >>> config = Supervised(
+    ...     data=DataConfig(ReasoningGym("spell_backward", 1000), Characters("abcdefghijklmnopqrstuvwxyz>")),
+    ...     deployment=DeploymentConfig(pools, default=PlacementConfig("all")),
+    ...     dims={"B": 32, "P": 16, "R": 8},
+    ...     actor=ActorConfig(ModelConfig("models/policy"), GenerationConfig(max_tokens=8)),
+    ...     steps=10,
+    ...     output="runs/spelling",
+    ... )
+    >>> loaded = from_config(config)
+    >>> loaded.config.steps, list(loaded.roles)  # hfdsl.rl.training.loop.train(loaded) runs it
+    (10, ['actor'])
     """
     loaded = from_table({field.name: getattr(config, field.name) for field in fields(config)}, (), find)
     return replace(loaded, places=CallPlace(caller_span()))

@@ -146,6 +146,15 @@ def train(
         CheckpointError: HF905, HF906 where there is nothing that it can go on from, HF908 where a role keeps nothing.
         RoleError: HF806 where a body raises.
         HfError: HF907 where a metric is no finite number; the last checkpoint is as it was.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from hfdsl.rl.training.config import load
+    >>> with TemporaryDirectory() as folder:
+    ...     loaded = load("examples/spelling_supervised.toml", ["steps=2", "B=8", f"output={folder}/run"])
+    ...     train(loaded, show=lambda record: print(record.step, *record.values))
+    1 ...actor/loss...
+    2 ...actor/loss...
+    Ended(step=2, stopped=False)
     """
     run = prepare(loaded)
     if resume:

@@ -37,6 +37,27 @@ def values_of(plan: Plan, result: Any, step: int) -> dict[str, float]:
 
     Raises:
         HfError: HF907 for a number that is not finite, naming the step and who gave it.
+
+    >>> import torch
+    >>> import hfdsl as hf
+    >>> from typing import Literal
+    >>> class B(hf.Dim): ...
+    >>> class Rows(hf.Batch):
+    ...     x: hf.f32[B]
+    >>> class Loss(hf.Batch):
+    ...     loss: hf.Metric[float, Literal["mean"]]
+    >>> class Actor(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def update(self, rows: Rows) -> Loss:
+    ...         return Loss(loss=rows.x.tensor.mean())
+    >>> @hf.dataflow
+    ... def flow(rows: Rows, actor: Actor) -> list[Loss]:
+    ...     return [actor.update(part) for part in hf.minibatches(rows, 2)]
+    >>> plan = flow.compile(hf.Deployment(actor=hf.place(Actor, pool=hf.ResourcePool([1]))), dims={B: 4})
+    >>> with plan.launch("local") as running:
+    ...     result = running.step(Rows(x=torch.tensor([1.0, 1.0, 2.0, 4.0])))
+    >>> values_of(plan, result, step=1)
+    {'actor/loss': 2.0}
     """
     values_by_name: dict[tuple[str, str], list[float]] = {}
     for label, name, value in _numbers(plan, plan.graph.output, result):

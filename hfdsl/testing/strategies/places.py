@@ -73,7 +73,12 @@ def pools(draw: st.DrawFn, ranks: int | None = None, *, use_gpu: bool = True, na
 
 @st.composite
 def clusters(draw: st.DrawFn, *held: ResourcePool) -> Cluster:
-    """Clusters that have room for all of these pools at once, each of which has nodes of its own."""
+    """Clusters that have room for all of these pools at once, each of which has nodes of its own.
+
+    >>> from hypothesis import find
+    >>> str(find(clusters(ResourcePool([2, 2])), lambda cluster: True))
+    '2 nodes of 2 GPUs (80 GiB) and 16 CPUs'
+    """
     owners = dict.fromkeys(root for pool in held for root in roots(pool))
     kinds = []
     for owner in owners or {ResourcePool([1], name="pool"): None}:

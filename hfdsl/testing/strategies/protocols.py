@@ -17,6 +17,14 @@ def protocols(draw: st.DrawFn, *, lawful: bool = True) -> Protocol:
     """The predefined protocols, and others that split over some axes and join them again.
 
     What is not ``lawful`` picks one of the axes that it split, or joins what is the same.
+
+    >>> from hypothesis import given, settings
+    >>> from hfdsl.testing import check_laws
+    >>> @settings(max_examples=5)
+    ... @given(protocols())
+    ... def keep_their_laws(protocol: Protocol) -> None:
+    ...     check_laws(protocol, max_examples=5)
+    >>> keep_their_laws()
     """
     if draw(st.booleans()):
         return draw(st.sampled_from(list(PREDEFINED.values())))

@@ -43,7 +43,16 @@ class QueueSchedule:
 
 @st.composite
 def schedules(draw: st.DrawFn, late: Late | None = None, losses: bool = True, slowest: int = 30) -> QueueSchedule:
-    """Schedules of a small queue, with a long tail; with ``losses`` a filter loses up to two thirds of the groups."""
+    """Schedules of a small queue, with a long tail; with ``losses`` a filter loses up to two thirds of the groups.
+
+    >>> from hypothesis import given, settings
+    >>> from hfdsl.testing import check_decisions
+    >>> @settings(max_examples=10)
+    ... @given(schedules(late="drop"))
+    ... def keep_the_laws(schedule: QueueSchedule) -> None:
+    ...     check_decisions(schedule.spec, schedule.simulate().decisions)
+    >>> keep_the_laws()
+    """
     lag, batch = draw(st.integers(0, 4)), draw(st.integers(1, 4))
     lost = draw(st.lists(st.booleans(), max_size=6)) if losses else []
     lost_groups = (*lost, *(False for _ in range(1 + len(lost) // 2)))
