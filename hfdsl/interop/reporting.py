@@ -201,10 +201,10 @@ def _label(configuration: Configuration, key: str) -> str:
 def shown(value: Any) -> str:
     """A value as configurations write it.
 
-    >>> [shown(value) for value in (None, True, 1e-6, "vllm", [1])]
-    ['null', 'True', '1e-06', 'vllm', '[1]']
+    >>> [shown(value) for value in (None, True, 1e-6, "vllm", [1], "")]
+    ['null', 'True', '1e-06', 'vllm', '[1]', "''"]
     """
-    return "null" if value is None else str(value)
+    return "null" if value is None else str(value) or "''"
 
 
 def override(finding: Finding) -> tuple[str, str] | None:

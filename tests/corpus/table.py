@@ -1,4 +1,4 @@
-"""The page docs/compared.md, made of heads of programs in ``bad/``, times of their checks, and counts of mutants.
+"""The page docs/compared.md, made of heads of programs in ``bad/``, times of their checks, and verdicts on mutants.
 
 ``python -m tests.corpus.table`` writes it. ``test_corpus.py`` holds that page and programs agree in all but the times.
 """
@@ -20,6 +20,7 @@ from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import hfdsl as hf
 from hfdsl.check.codes import CODES
@@ -145,14 +146,50 @@ asked about a set. Rules were mended between draws, so only the last draw of a l
 def mutants(file: Path = MUTANTS) -> str:
     """The section on configurations of other libraries: a row for each set of mutants."""
     section = CONFIGURATIONS
-    for library in json.loads(file.read_text("utf-8")).values():
+    libraries = json.loads(file.read_text("utf-8"))
+    for library in libraries.values():
         for draw in library["draws"]:
             counts = " | ".join(
                 f"{part} of {count}" if count else "none drawn"
                 for part, count in (draw["named"][verdict] for verdict in ("refused", "teaches nothing", "accepted"))
             )
             section += f"| {library['checkout']} | {draw['draw']} | {draw['bases']} | {counts} |\n"
-    return section
+    return section + refusals(libraries)
+
+
+REFUSALS = """
+When verl refuses the {total} mutants of its {draw} draw, and in which words. The trial has stand-ins for Ray, models
+and devices and has verl imported already, so its seconds (median, worst) are those of verl's own code up to the
+refusal. How long a launched run takes to get there, with its processes and models, was not recorded, nor were the
+stages of other draws and libraries. "Names the key" counts messages that have a key of the mutant; hfdsl's are those of
+today's rules, before launch. The last row is what the trial repeats by hand from verl's source, in words of its own:
+engines on GPUs, the conditions of the loop.
+
+| when | mutants | seconds | verl names the key | hfdsl names the key | an example | verl says | hfdsl says |
+|---|--:|--:|--:|--:|---|---|---|
+"""
+
+
+def refusals(libraries: Mapping[str, Any]) -> str:
+    """When a library refuses the mutants of a draw, after how long and in which words, where that is recorded."""
+    sections = list[str]()
+    for draw in (draw for library in libraries.values() for draw in library["draws"] if "refusals" in draw):
+        rows = draw["refusals"]
+        section = REFUSALS.format(total=sum(row["mutants"] for row in rows), draw=draw["draw"])
+        for row in rows:
+            example, seconds = row.get("example"), row.get("seconds", ())
+            words = [f"`{example[part]}`" for part in ("change", "library", "hfdsl")] if example else [""] * 3
+            cells = [
+                row["when"],
+                row["mutants"],
+                ", ".join(map(str, seconds)),
+                row.get("library names", ""),
+                row["hfdsl names"],
+                *words,
+            ]
+            section += f"| {' | '.join(map(str, cells))} |\n"
+        sections.append(section)
+    return "".join(sections)
 
 
 def render(
