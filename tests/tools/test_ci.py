@@ -8,12 +8,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hfdsl.interop.readers import LIBRARIES
 from hfdsl.tools.cli import _parser
 from tests.tools.conftest import PROGRAM
 
@@ -69,6 +71,21 @@ def test_the_hook_is_one_that_pre_commit_takes() -> None:
     assert (entry["id"], entry["language"], entry["types_or"]) == ("hfdsl-check", "python", ["python", "toml"])
     assert set(entry) <= {"id", "name", "description", "entry", "language", "types_or", "require_serial"}
     assert entry["require_serial"] is True  # no two checks write the same bytecode, and one report is shown
+
+
+@pytest.mark.parametrize("name", ["hfdsl-check", "hfdsl-check-from"])
+def test_the_commands_of_the_hooks_are_those_of_the_command_line(name: str) -> None:
+    entry = hook(name)
+    arguments: list[str] = entry.get("args", [])
+    command, *words = [*shlex.split(entry["entry"]), *arguments, "a.sh", "b.sh"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert command in project["scripts"]
+    parsed = _parser().parse_args(words)
+    assert parsed.target == ["a.sh", "b.sh"]
+    library = vars(parsed)["library"]
+    assert library in ((*LIBRARIES,) if name == "hfdsl-check-from" else (None, ""))
+    needed = [requirement.partition(">")[0] for requirement in project["optional-dependencies"]["interop"] if library]
+    assert entry.get("additional_dependencies", []) == needed
 
 
 def test_the_hook_checks_the_files_that_it_is_given(write: Write, on_path: dict[str, str]) -> None:
