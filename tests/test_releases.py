@@ -74,7 +74,8 @@ def test_python_is_accepted_from_the_first_version_that_is_named() -> None:
 
 
 def test_users_have_the_extras_that_pages_name() -> None:
-    expected = {"ray", "rl", "lora", "vllm", "draw", "graph", "tracking", "datasets", "interop", "testing", "mcp"}
+    expected = {"ray", "rl", "lora", "gym", "vllm", "draw", "graph", "tracking", "datasets", "interop", "testing"}
+    expected |= {"mcp"}
     assert expected <= EXTRAS.keys()
     named = {
         extra

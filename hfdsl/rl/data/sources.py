@@ -59,7 +59,7 @@ class ReasoningGym:
             import reasoning_gym
             from reasoning_gym.factory import DATASETS
         except ImportError:
-            raise DataError("HF902", "ReasoningGym needs the package: pip install 'hfdsl[rl]'") from None
+            raise DataError("HF902", "ReasoningGym needs the package reasoning-gym: pip install 'hfdsl[gym]'") from None
         if self.name not in DATASETS:
             raise DataError(
                 "HF902", f"reasoning-gym has no data set '{self.name}'; {closest(self.name, sorted(DATASETS))}"

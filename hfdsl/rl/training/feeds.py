@@ -16,6 +16,7 @@ from hfdsl.rl.data.prompts import Encoder
 from hfdsl.rl.data.sources import Source
 from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training.models import check_models
+from hfdsl.rl.training.requirements import require_packages
 from hfdsl.rl.training.run_config import EvaluationConfig, RunConfig
 from hfdsl.types.batches import Batch
 
@@ -47,7 +48,9 @@ def training_feed(config: RunConfig, roles: Mapping[str, type[Worker]], graph: G
     Raises:
         ConfigError: HF901 for a dataflow that takes other batches, or a size that is missing.
         DataError: HF902 to HF904 for data, tokenizers and models that do not go together.
+        PackageError: HF990 where torch, transformers or safetensors is not installed.
     """
+    require_packages()
     check_models(config, roles, load_tokenizer(config.data.tokenizer))
     return _feed(config, config.data.source, graph, config.dims)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,10 +15,12 @@ from typing import Any
 import pytest
 
 from hfdsl.check.findings import Finding
-from hfdsl.errors import ConfigError
+from hfdsl.errors import ConfigError, PackageError
 from hfdsl.rl.hub import cached_snapshot, fetched, local_folder
+from hfdsl.rl.training import requirements
 from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import load
+from hfdsl.rl.training.loop import train
 from hfdsl.rl.training.preflight import packages
 from hfdsl.rl.training.preflight.names import near_target, problem_of
 from hfdsl.rl.training.tables import read_toml
@@ -180,6 +184,35 @@ def test_rows_that_nothing_reads_are_not_checked(monkeypatch: pytest.MonkeyPatch
     [finding] = findings(source("Dataset", "rows.parquet"))
     assert finding.code == "HF710"
     assert finding.notes[-1] == "not checked: the rows of 'rows.parquet', which pyarrow reads"
+
+
+def test_a_missing_package_comes_with_an_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    extras = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
+    monkeypatch.setattr(packages, "is_installed", lambda package: False)
+    gym = RUN.replace('{ kind = "JsonLines", path = "words.jsonl" }', '{ kind = "ReasoningGym", name = "a", size = 9 }')
+    top = 'tensorboard = true\nwandb = { project = "a", mode = "offline" }\nmlflow = { experiment = "a" }\n'
+    lora = "[actor]\nlora = { rank = 2 }\n"
+    missing = [
+        finding
+        for text in (top + gym.replace("[actor]\n", lora), source("Dataset", "a/b"))
+        for finding in findings(text)
+        if finding.code == "HF710"
+    ]
+    named = dict[str, str]()
+    for finding in missing:
+        [package], [extra] = re.findall(r"package (\w+),", finding.message), re.findall(r"\[(\w+)\]", finding.notes[0])
+        named[package.replace("_", "-")] = extra
+    assert named.keys() == {"reasoning-gym", "tensorboardX", "wandb", "mlflow", "peft", "datasets"}
+    for name, extra_name in named.items():
+        assert any(needed.startswith(name) for needed in extras["optional-dependencies"][extra_name]), name
+
+
+@pytest.mark.parametrize("absent", ["torch", "transformers"])
+def test_a_run_without_a_package_that_every_role_needs(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements, "is_installed", lambda package: package != absent)
+    Path("run.toml").write_text(RUN)
+    with pytest.raises(PackageError, match=rf"HF990: the ready roles need {absent}, .*'hfdsl\[rl\]'"):
+        train(load("run.toml"))
 
 
 def test_a_parquet_file_without_a_reader_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from hfdsl.errors import ConfigError, HfWarning
 from hfdsl.rl.training.metrics import METRICS_FILE, JsonLinesWriter, Record, Writer
-from hfdsl.rl.training.preflight import packages
+from hfdsl.rl.training.requirements import is_installed
 from hfdsl.rl.training.run_config import MlflowConfig, WandbConfig
 from hfdsl.rl.training.sinks import MAX_FAILURES, MlflowWriter, Sink, SinkRun, WandbWriter, missed_records
 
@@ -215,7 +215,7 @@ def test_tracking_of_mlflow_is_a_folder_or_a_known_scheme() -> None:
         MlflowConfig(experiment="a", tracking="sqlite:///mlflow.db")
 
 
-@pytest.mark.skipif(not packages.is_installed("mlflow"), reason="mlflow is not installed")
+@pytest.mark.skipif(not is_installed("mlflow"), reason="mlflow is not installed")
 def test_mlflow_has_every_number_and_the_configuration(tmp_path: Path) -> None:
     from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]  # optional
 
@@ -236,7 +236,7 @@ def test_mlflow_has_every_number_and_the_configuration(tmp_path: Path) -> None:
         assert [metric.step for metric in client.get_metric_history(stored.info.run_id, name)] == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.skipif(not packages.is_installed("wandb"), reason="wandb is not installed")
+@pytest.mark.skipif(not is_installed("wandb"), reason="wandb is not installed")
 def test_wandb_goes_on_with_its_run_offline(tmp_path: Path) -> None:
     config = WandbConfig(project="words", mode="offline", tags=("a", "b"))
     for steps, resume in ((range(3), False), (range(1, 5), True)):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 from hfdsl.check.findings import Finding
 from hfdsl.rl.data.sources import Dataset, ReasoningGym
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.requirements import is_installed
 from hfdsl.rl.workers.config import GenerationConfig, VerifierConfig
 from hfdsl.rl.workers.lora import Lora
 
@@ -22,7 +21,7 @@ def packages_are_installed(subject: Subject) -> Iterator[Finding]:
     torch, transformers and Ray are not asked for: programs are checked where they are not installed.
     """
     for field, source in subject.parts(ReasoningGym):
-        yield from _missing(subject, "reasoning_gym", "rl", f"{field}.kind", f"the data set '{source.name}'")
+        yield from _missing(subject, "reasoning_gym", "gym", f"{field}.kind", f"the data set '{source.name}'")
     for field, data in subject.parts(Dataset):
         is_read = not data.path.endswith(".parquet") or is_installed("pyarrow")
         unread = () if is_read else (f"not checked: the rows of '{data.path}', which pyarrow reads",)
@@ -30,7 +29,7 @@ def packages_are_installed(subject: Subject) -> Iterator[Finding]:
     for field, verifier in subject.parts(VerifierConfig):
         if verifier.dataset is not None:
             need = f"the scorer of the data set '{verifier.dataset}'"
-            yield from _missing(subject, "reasoning_gym", "rl", f"{field}.dataset", need)
+            yield from _missing(subject, "reasoning_gym", "gym", f"{field}.dataset", need)
     for field, generation in subject.parts(GenerationConfig):
         if generation.engine == "vllm":
             yield from _missing(subject, "vllm", "vllm", f"{field}.engine", 'engine = "vllm"')
@@ -72,13 +71,6 @@ def _netrc_names_wandb() -> bool:
         if "wandb" in text:
             return True
     return False
-
-
-def is_installed(package: str) -> bool:
-    """Whether a package can be imported."""
-    if package in sys.modules:
-        return sys.modules[package] is not None
-    return find_spec(package) is not None
 
 
 def _missing(
