@@ -31,7 +31,7 @@ from hfdsl.protocols.worker import RankContext
 from hfdsl.rl import workers as w
 from hfdsl.runtime.digests import digests
 from hfdsl.runtime.process_groups import ProcessCollectives, all_gather_single
-from hfdsl.runtime.role_workers import build_worker
+from hfdsl.runtime.role_workers import build_worker, construction_call
 
 RANKS = 2
 
@@ -93,7 +93,7 @@ def in_place(rank: int, arguments: argparse.Namespace, port: int) -> None:
     deployment = hf.Deployment(actor=hf.place(w.Actor, configuration(arguments), pool=pool, mesh=mesh))
     collectives = ProcessCollectives(rank, RANKS, "127.0.0.1", port, 120.0)
     context = RankContext(rank=rank, world_size=RANKS, mesh=mesh, collectives=collectives)
-    actor = build_worker(deployment, "actor", context, seed=0)
+    actor = build_worker(deployment["actor"], construction_call("actor", deployment, 0), context)
     slices, policy = actor.sampling.slices, actor.policy
     parameters = list({id(each): each for each in policy.parameters()}.values())
     whole = {name for name, each in slices.policy.named_parameters() if each.shape == policy.get_parameter(name).shape}

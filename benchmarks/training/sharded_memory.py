@@ -29,7 +29,7 @@ from hfdsl.rl.batches import Experience
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.runtime.process_groups import ProcessCollectives
-from hfdsl.runtime.role_workers import build_worker
+from hfdsl.runtime.role_workers import build_worker, construction_call
 
 RANKS = 2
 GIB = 2**30
@@ -94,7 +94,7 @@ def updates(rank: int, args: argparse.Namespace, port: int) -> None:
     deployment = hf.Deployment(actor=hf.place(w.Actor, actor_config, pool=pool, mesh=mesh))
     collectives = ProcessCollectives(rank, RANKS, "127.0.0.1", port, 120.0)
     context = RankContext(rank=rank, world_size=RANKS, mesh=mesh, collectives=collectives)
-    actor: Any = build_worker(deployment, "actor", context, seed=0)
+    actor: Any = build_worker(deployment["actor"], construction_call("actor", deployment, 0), context)
     rows = experience(args, torch.device("cuda" if on_gpu else "cpu"))
     predicted = gpu_bytes(mesh, actor_config)["update"]
     if rank == 0:

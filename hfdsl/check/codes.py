@@ -217,6 +217,7 @@ CODES: dict[str, Code] = {
     "HF912": Code("a request that a server refuses"),
     "HF913": Code("an answer of a server that cannot be used"),
     "HF914": Code("a folder that another run writes to"),
+    "HF915": Code("a recording that can be replayed only where it is trusted"),
     # HF92x tests
     "HF921": Code("an argument that a check of hfdsl.testing does not accept"),
     "HF922": Code("a check of hfdsl.testing that would compare nothing"),

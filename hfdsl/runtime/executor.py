@@ -190,7 +190,7 @@ class Executor:
         if folder is None:
             self._recorder = None
             return
-        self._recorder = Recorder(folder, self._rank)
+        self._recorder = Recorder.of(folder, self._rank)
 
     def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> Digests | None:
         """The digests of what a role holds of a synced state here, or of what it ``exported`` last.

@@ -2,44 +2,49 @@
 
 A recording is a folder::
 
-    recording.json                      the step, its plan, its seed, and which calls there are
-    plan.pkl                            the plan: the classes of roles with their arguments, the functions
-    state/                              the states of the roles before the step
-    calls/LABEL/rank-N/arguments.pt     what the body was called with
-                       collectives.pt   what its collectives returned
-                       result.pt        what the body returned; absent where it raised
+    recording.json                  the step, its seed, its calls and roles, and the script that ran
+    script.py                       a copy of that script
+    state/                          the states of the roles before the step
+    roles/ROLE.*                    the class of a role, and the arguments of its constructor
+    calls/LABEL/signature.*         the function, and the record that the body returns
+    calls/LABEL/rank-N/arguments.*  what the body was called with
+                       collectives.*  what its collectives returned
+                       result.*     what the body returned; absent where it raised
 
-Unlike a checkpoint it holds pickled objects, which run code when they are loaded.
+States are as in a checkpoint. A name with ``.*`` is a value as in ``value_files.py``: JSON and safetensors, and a
+pickle only where these cannot hold it.
 """
 
 from __future__ import annotations
 
 import json
-import pickle
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfdsl.errors import CheckpointError
+from hfdsl.graph.operations import SIGNATURE
+from hfdsl.graph.signatures import RecordType
 from hfdsl.protocols.call import Call
 from hfdsl.protocols.collectives import recorded_collectives
 from hfdsl.protocols.worker import Worker
-from hfdsl.types.batches import Batch, own_rows, rebuild
-from hfdsl.types.columns import Column
+from hfdsl.runtime.sealed_json import digest
+from hfdsl.runtime.value_files import write_value
 from hfdsl.types.foreign_text import parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hfdsl.plan.plan import Plan
+    from hfdsl.plan.plan import Plan, Step
 
-HEADER, PLAN, STATE, CALLS = "recording.json", "plan.pkl", "state", "calls"
-ARGUMENTS, COLLECTIVES, RESULT = "arguments.pt", "collectives.pt", "result.pt"
+HEADER, SCRIPT, STATE, ROLES, CALLS = "recording.json", "script.py", "state", "roles", "calls"
+SIGNATURE_FILE, ARGUMENTS, COLLECTIVES, RESULT = "signature", "arguments", "collectives", "result"
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the names and contents of a recording's files; its header has the one that wrote it."""
 
 RECORDINGS_FOLDER = "recorded"
@@ -52,6 +57,12 @@ class Recorder:
 
     folder: str
     rank: int
+    script: bool
+
+    @classmethod
+    def of(cls, folder: str, rank: int) -> Recorder:
+        """The recorder of a recording that has begun."""
+        return cls(folder, rank, read_header(Path(folder))["main"] is not None)
 
     def around(self, label: str, call: Call, body: Callable[..., Any]) -> Callable[..., Any]:
         """The body; its arguments are written before the call, and stay if it fails, its result is written after it."""
@@ -59,19 +70,20 @@ class Recorder:
 
         def recorded(**arguments: Any) -> Any:
             folder.mkdir(parents=True, exist_ok=True)
-            _write(
-                folder / ARGUMENTS,
-                {"call": call, "arguments": {name: _compact(value) for name, value in arguments.items()}},
-            )
+            parts = {field.name: getattr(call, field.name) for field in fields(call) if field.init}
+            self._write(folder / ARGUMENTS, {"call": parts, "arguments": arguments})
             with _collective_results(body) as results:
                 try:
                     result = body(**arguments)
                 finally:
-                    _write(folder / COLLECTIVES, results)
-            _write(folder / RESULT, _compact(result))
+                    self._write(folder / COLLECTIVES, results)
+            self._write(folder / RESULT, result)
             return result
 
         return recorded
+
+    def _write(self, file: Path, value: Any) -> None:
+        write_value(file, value, script=self.script)
 
 
 def _collective_results(body: Callable[..., Any]) -> AbstractContextManager[list[tuple[str, Any]]]:
@@ -88,65 +100,74 @@ def call_folder(recording: Path, label: str, rank: int) -> Path:
     return recording / CALLS / label / f"rank-{rank}"
 
 
-def _compact(value: Any) -> Any:
-    """The value with only its own rows: of a view, torch would write the whole memory."""
-    if isinstance(value, Batch):
-        return rebuild(type(value), own_rows(value.__hf_columns__))
-    return type(value)(own_rows({"": value._value})[""]) if isinstance(value, Column) else value
-
-
-def _write(file: Path, value: Any) -> None:
-    import torch
-    from ray import cloudpickle  # classes of a script are pickled with their instances
-
-    torch.save(value, file, pickle_module=cloudpickle)
-
-
-def read(file: Path, pickles: Any = pickle) -> Any:
-    """The contents of a file, read by ``pickles`` (a module like ``pickle``), tensors on the CPU if there is no GPU.
-
-    Raises:
-        CheckpointError: HF906 where it is missing or cannot be read.
-    """
-    import torch
-
-    try:
-        device = None if torch.cuda.is_available() else "cpu"
-        # Pickled code is allowed, since a ``Recorder`` wrote it.
-        return torch.load(file, map_location=device, pickle_module=pickles, weights_only=False)
-    except Exception as error:  # noqa: BLE001  # a pickle may raise anything
-        raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None
-
-
 def begin(folder: Path, plan: Plan, step_number: int, seed: int, state: Callable[[Path], None]) -> None:
     """Begin a recording: write its header, its plan and the states of the roles.
 
     Raises:
         CheckpointError: HF906 where a recording exists already, HF908 where a role's state cannot be saved.
     """
-    from ray import cloudpickle
-
     if (folder / HEADER).exists():
         raise CheckpointError("HF906", f"there is a recording in '{folder}' already; name another folder")
-    (folder / STATE).mkdir(parents=True, exist_ok=True)
+    for part in (STATE, ROLES):
+        (folder / part).mkdir(parents=True, exist_ok=True)
     state(folder / STATE)
-    (folder / PLAN).write_bytes(cloudpickle.dumps(plan))  # type: ignore[no-untyped-call]  # of Ray
-    calls = [
-        {"label": step.label, "role": step.role, "group": step.group, "ranks": list(step.ranks)} for step in plan.steps
-    ]
-    file = getattr(sys.modules["__main__"], "__file__", None)  # a notebook has none
-    main = None if file is None else {"file": str(Path(file).resolve()), "arguments": sys.argv[1:]}
-    path = [p for p in sys.path if p]
+    main = _script(folder)
+    deployment, roles = plan.deployment, {}
+    for number, role in enumerate(sorted(deployment)):
+        placement = deployment[role]
+        content = {"class": placement.role, "args": placement.args, "kwargs": dict(placement.kwargs)}
+        write_value(folder / ROLES / role, {**content, "mesh": placement.mesh}, script=main is not None)
+        roles[role] = {"number": number, "processes": list(placement.pool.processes)}
+    for step in plan.steps:
+        (folder / CALLS / step.label).mkdir(parents=True)
+        write_value(folder / CALLS / step.label / SIGNATURE_FILE, _signature(step), script=main is not None)
     header = {
         "format": FORMAT_VERSION,
         "plan": plan.name,
         "step": step_number,
         "seed": seed,
-        "calls": calls,
-        "path": path,
+        "calls": [_call(step) for step in plan.steps],
+        "roles": roles,
+        "path": [p for p in sys.path if p],
         "main": main,
     }
-    (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n", "utf-8")
+    (folder / HEADER).write_text(json.dumps({**header, "sha256": digest(header)}, indent=1) + "\n", "utf-8")
+
+
+def _script(folder: Path) -> dict[str, Any] | None:
+    """The script that runs, with its arguments, of which it leaves a copy; None in a notebook, which has none."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if file is None or not Path(file).is_file():
+        return None
+    shutil.copyfile(file, folder / SCRIPT)
+    return {"file": str(Path(file).resolve()), "arguments": sys.argv[1:]}
+
+
+def _call(step: Step) -> dict[str, Any]:
+    body = step.signature.body
+    return {
+        "label": step.label,
+        "node": step.node,
+        "role": step.role,
+        "method": step.signature.name,
+        "ranks": list(step.ranks),
+        "definition": f"{body.__module__}:{body.__qualname__}",
+    }
+
+
+def _signature(step: Step) -> dict[str, Any]:
+    """What replays a call: its function, by the name that it has in its module, and the record that it returns."""
+    signature, returns = step.signature, step.signature.returns
+    function = None if step.role is not None else _by_name(signature.body)
+    return {"function": function, "returns": returns.record if isinstance(returns, RecordType) else None}
+
+
+def _by_name(body: Callable[..., Any]) -> Any:
+    """What ``hf.function`` made of a body, where the module of the body has it, else the body."""
+    value: Any = sys.modules.get(body.__module__)
+    for part in body.__qualname__.split("."):
+        value = getattr(value, part, None)
+    return value if hasattr(value, SIGNATURE) and getattr(value, SIGNATURE)().body is body else body
 
 
 def read_header(folder: Path) -> Mapping[str, Any]:
@@ -156,7 +177,7 @@ def read_header(folder: Path) -> Mapping[str, Any]:
         CheckpointError: HF906 where there is none, or one in the format of another version.
     """
     try:
-        header: Mapping[str, Any] = parse_object((folder / HEADER).read_bytes())
+        header = parse_object((folder / HEADER).read_bytes())
     except (OSError, ValueError) as error:
         raise CheckpointError("HF906", f"{folder / HEADER} cannot be read: {type(error).__name__}: {error}") from None
     written = header.get("format", 1)
@@ -166,21 +187,9 @@ def read_header(folder: Path) -> Mapping[str, Any]:
             f"the recording in '{folder}' has format {written}, and this version of hfdsl reads "
             f"format {FORMAT_VERSION}; record the step again, or replay it with the version that recorded it",
         )
+    if header.pop("sha256", None) != digest(header):
+        raise CheckpointError("HF906", f"{folder / HEADER} was changed after it was written: its digest is another one")
     return header
-
-
-def plan_of(folder: Path, pickles: Any = pickle) -> Any:
-    """The plan of a recording; errors as for ``read``."""
-    try:
-        return pickles.loads((folder / PLAN).read_bytes())  # written by ``begin``
-    except Exception as error:  # noqa: BLE001  # as above
-        raise CheckpointError("HF906", f"{folder / PLAN} cannot be read: {type(error).__name__}: {error}") from None
-
-
-def holds_scripts(folder: Path) -> bool:
-    """Whether the plan may hold classes or functions of the script that ran, which no module has."""
-    file = folder / PLAN
-    return file.exists() and b"__main__" in file.read_bytes()
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from hfdsl.deploy.deployment import Deployment
+from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import HfError
 from hfdsl.protocols.call import Call, seeded
 from hfdsl.protocols.collectives import Collectives
@@ -28,11 +28,16 @@ REMEMBERED_SAVES = 16
 """How many folders before the newest a process remembers, with the files that it wrote there."""
 
 
-def build_worker(deployment: Deployment, role: str, context: RankContext, seed: int) -> Any:
+def construction_call(role: str, roles: Iterable[str], seed: int) -> Call:
+    """The call from which the random streams of a role's constructor derive.
+
+    It is that of every rank: the replicas of a model start out equal. A role that wants them to differ has its rank.
+    """
+    return Call(seed, 0, -1 - sorted(roles).index(role), 0)
+
+
+def build_worker(placement: Placement[Any], start: Call, context: RankContext) -> Any:
     """The worker of a role, for a rank."""
-    placement = deployment[role]
-    # Not by rank: the replicas of a model start out equal. A role that wants them to differ has ``self.rank``.
-    start = Call(seed, 0, -1 - sorted(deployment).index(role), 0)
     token = current_rank.set(context)
     try:
         with seeded(start):
@@ -70,7 +75,7 @@ class RoleWorkers:
         placement = self._deployment[role]
         context = replace(self._context, mesh=placement.mesh, collectives=self._collectives)
         try:
-            worker = build_worker(self._deployment, role, context, self._seed)
+            worker = build_worker(placement, construction_call(role, self._deployment, self._seed), context)
         except BaseException as error:  # noqa: BLE001  # the user's code may raise anything
             constructor = f"{role}.__init__ ({placement.role.__name__})"
             raise role_error(constructor, self._context.rank, None, error) from None

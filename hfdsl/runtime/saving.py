@@ -27,6 +27,8 @@ class Manifest:
 
     roles: dict[str, list[dict[str, str]]]
     steps: dict[str, int]
+    meshes: dict[str, str]
+    seed: int
     stream: SavedStream | None = None
 
 
@@ -104,32 +106,40 @@ def read_manifest(folder: Path, deployment: Deployment, seed: int) -> Manifest:
         CheckpointError: HF905 where it is the state of other roles, meshes or another seed, HF906 where it cannot be
             read.
     """
-    file = folder / MANIFEST
-    try:
-        manifest = unsealed(file.read_bytes())
-        steps = {str(name): _count(number) for name, number in dict(manifest["steps"]).items()}
-        saved_seed, roles = manifest["seed"], dict(manifest["roles"])
-        meshes = {role: str(saved["mesh"]) for role, saved in roles.items()}
-        ranks = {role: [_state_of_rank(state) for state in saved["ranks"]] for role, saved in roles.items()}
-        stream = SavedStream.from_dict(manifest["stream"]) if "stream" in manifest else None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None
+    manifest = parse_manifest(folder)
     placed = {role: str(deployment[role].mesh) for role in deployment}
-    wrong = [f"seed {saved_seed} instead of {seed}"] if saved_seed != seed else []
-    wrong += [f"a role '{role}', which is not placed here" for role in meshes if role not in placed]
+    wrong = [f"seed {manifest.seed} instead of {seed}"] if manifest.seed != seed else []
+    wrong += [f"a role '{role}', which is not placed here" for role in manifest.meshes if role not in placed]
     wrong += [
         f"'{role}' on {mesh} instead of {placed[role]}"
-        for role, mesh in meshes.items()
+        for role, mesh in manifest.meshes.items()
         if placed.get(role, mesh) != mesh
     ]
     wrong += [
         f"{len(states)} states of '{role}' instead of {deployment[role].mesh.world_size}"
-        for role, states in ranks.items()
-        if placed.get(role) == meshes[role] and len(states) != deployment[role].mesh.world_size
+        for role, states in manifest.roles.items()
+        if placed.get(role) == manifest.meshes[role] and len(states) != deployment[role].mesh.world_size
     ]
     if wrong:
         raise CheckpointError("HF905", f"the state is that of another run: it has {'; '.join(wrong)}")
-    return Manifest(ranks, steps, stream)
+    return manifest
+
+
+def parse_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder; HF906 where it cannot be read."""
+    file = folder / MANIFEST
+    try:
+        manifest = unsealed(file.read_bytes())
+        roles = dict(manifest["roles"])
+        return Manifest(
+            roles={role: [_state_of_rank(state) for state in saved["ranks"]] for role, saved in roles.items()},
+            steps={str(name): _count(number) for name, number in dict(manifest["steps"]).items()},
+            meshes={role: str(saved["mesh"]) for role, saved in roles.items()},
+            seed=manifest["seed"],
+            stream=SavedStream.from_dict(manifest["stream"]) if "stream" in manifest else None,
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None
 
 
 def _count(number: Any) -> int:

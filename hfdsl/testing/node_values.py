@@ -14,7 +14,7 @@ from hfdsl.graph.signatures import StaticType
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.role_workers import build_worker
+from hfdsl.runtime.role_workers import build_worker, construction_call
 from hfdsl.types.batches import Batch
 
 __tracebackhide__ = True  # pytest shows the user's own lines
@@ -50,7 +50,10 @@ def eager_steps(
 ) -> Iterator[NodeValues]:
     """Steps of the dataflow as plain Python, each role a world of one rank, with the streams of a run with seed 0."""
     graph, fresh = flow.trace(), Dataflow(flow.body)
-    workers = {role: build_worker(deployment, role, RankContext(mesh=Mesh()), 0) for role in graph.roles}
+    context = RankContext(mesh=Mesh())
+    workers = {
+        role: build_worker(deployment[role], construction_call(role, deployment, 0), context) for role in graph.roles
+    }
     numbers = {node.id: number for number, node in enumerate(graph.calls)}
     for inputs in batches:
         records = dict(zip((node.label for node in graph.inputs), inputs, strict=True))

@@ -1,127 +1,102 @@
-"""A script that ran as ``__main__``, loaded again: what was pickled by value becomes what the script has now."""
+"""A script that ran as ``__main__``, loaded again, with the classes and functions that it has now."""
 
 from __future__ import annotations
 
 import importlib.util
-import inspect
-import io
-import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
-import hfdsl
+from hfdsl.errors import CheckpointError
 from hfdsl.runtime.launch import LaunchedError, nothing_launched
+from hfdsl.runtime.recording import SCRIPT
 
 MODULE = "__hf_replayed__"
 """The name of the module, by which the script knows that it does not run."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Script:
-    """The script of a run: its file, and what became of loading it; ``module`` is None where it cannot be."""
+    """The script of a recording, which is loaded up to its first launch when something of it is needed.
 
-    file: str | None
-    module: ModuleType | None
+    ``needs`` is the function or class of it that is replayed. Where the script has none now, or cannot be loaded, the
+    copy in the recording is, if it is trusted; ``problem`` says why.
+    """
+
+    folder: Path
+    main: Mapping[str, Any] | None
+    needs: str
+    trust: bool
     problem: str = ""
-
-    def has(self, value: Any) -> bool:
-        """Whether a class or function is what the script has now."""
-        return self.module is not None and getattr(value, "__module__", None) == MODULE
+    _module: ModuleType | None = None
 
     @property
     def name(self) -> str:
         """The script without its folder."""
-        return Path(self.file).name if self.file else "the script"
+        return Path(self.main["file"]).name if self.main else "the script"
+
+    def module(self) -> ModuleType:
+        """The script as a module.
+
+        Raises:
+            CheckpointError: HF906 where the recording has no script, HF915 where only its copy can be used and it is
+                not trusted.
+        """
+        if self._module is None:
+            self._module = self._load()
+        return self._module
+
+    def _load(self) -> ModuleType:
+        if self.main is None:
+            raise CheckpointError("HF906", f"what ran has no file, so '{self.needs}' cannot be loaded again")
+        file = Path(self.main["file"])
+        running = sys.modules["__main__"]
+        if getattr(running, "__file__", None) == str(file) and _has(running, self.needs):
+            return running
+        try:
+            module = _executed(file, file, self.main["arguments"])
+            if _has(module, self.needs):
+                return module
+            self.problem = f"has no '{self.needs}' now"
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a script does
+            text = f"loading it raises {type(error).__name__}: {error}".partition("\n")[0]
+            self.problem = f"cannot be loaded again: {text}"
+        if not self.trust:
+            text = f"{self.name} {self.problem}; if you trust the copy of it in '{self.folder}', replay with --trust"
+            raise CheckpointError("HF915", text)
+        copy = self.folder / SCRIPT
+        try:
+            return _executed(copy, file, self.main["arguments"])
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # as above
+            raise CheckpointError("HF906", f"{copy} cannot be loaded: {type(error).__name__}: {error}") from None
 
 
-def loaded(main: Mapping[str, Any] | None) -> Script:
-    """The script of a recording as a module with another name: up to its first launch, if it comes to one.
+def _has(module: ModuleType, name: str) -> bool:
+    value: Any = module
+    for part in name.split(".") if name else ():
+        value = getattr(value, part, None)
+    return value is not None
 
-    ``main`` is its file with its arguments, None where it had no file or nothing of it is in the plan.
-    """
-    if main is None:
-        return Script(None, None, "it has no file")
-    file = str(main["file"])
-    if Path(file).parent == Path(hfdsl.__file__).parent:
-        return Script(file, None, "it is a command of hfdsl")
-    if getattr(sys.modules["__main__"], "__file__", None) == file:
-        return Script(file, None, "it runs here")
-    spec = importlib.util.spec_from_file_location(MODULE, file)
+
+def _executed(source: Path, file: Path, arguments: list[str]) -> ModuleType:
+    """A script as a module with another name, run up to its first launch, if it comes to one."""
+    spec = importlib.util.spec_from_loader(MODULE, SourceFileLoader(MODULE, str(source)))
     if spec is None or spec.loader is None:
-        return Script(file, None, "it is no Python file")
+        raise TypeError(source)
     module = importlib.util.module_from_spec(spec)
+    module.__file__ = str(file)
     before = sys.argv, list(sys.path)
-    sys.modules[MODULE], sys.argv = module, [file, *main["arguments"]]
-    sys.path.insert(0, str(Path(file).parent))
+    sys.modules[MODULE], sys.argv = module, [str(file), *arguments]
+    sys.path.insert(0, str(file.parent))
     try:
         with nothing_launched():
             spec.loader.exec_module(module)
     except LaunchedError:
         pass  # what it does there and after is the run
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a script does
-        return Script(file, None, f"loading it raises {type(error).__name__}: {error}".partition("\n")[0])
     finally:
         sys.argv, sys.path[:] = before
-    return Script(file, module)
-
-
-def pickles(script: Script) -> Any:
-    """What ``torch.load`` takes as its ``pickle_module``: classes and functions of the script are those that it has."""
-    if script.module is None:
-        return pickle
-    module, current_ids = script.module, set[int]()
-
-    def skeleton(make: Callable[..., Any]) -> Callable[..., Any]:
-        def current_class(kind: Any, name: str, bases: Any, members: dict[str, Any], *rest: Any) -> Any:
-            current = vars(module).get(name) if members.get("__module__") == "__main__" else None
-            return kept(current) if isinstance(current, type) else make(kind, name, bases, members, *rest)
-
-        return current_class
-
-    def function(make: Callable[..., Any]) -> Callable[..., Any]:
-        def current_function(code: Any, names: dict[str, Any], *rest: Any) -> Any:
-            current = _named(module, code.co_qualname) if names.get("__name__") == "__main__" else None
-            return kept(current) if current is not None else make(code, names, *rest)
-
-        return current_function
-
-    def state(set_state: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda target, values: target if id(target) in current_ids else set_state(target, values)
-
-    def kept(current: Any) -> Any:
-        current_ids.add(id(current))
-        return current
-
-    replaced = {
-        "_make_skeleton_class": skeleton,
-        "_make_function": function,
-        "_class_setstate": state,
-        "_function_setstate": state,
-    }
-
-    class Unpickler(pickle.Unpickler):
-        """As pickle has it, where what Ray's cloudpickle makes of a value is looked for in the script first."""
-
-        def find_class(self, home: str, name: str) -> Any:
-            current = super().find_class(home, name)
-            return replaced[name](current) if home.endswith("cloudpickle.cloudpickle") and name in replaced else current
-
-    def loads(data: bytes) -> Any:
-        return Unpickler(io.BytesIO(data)).load()
-
-    return SimpleNamespace(
-        __name__="pickle", Unpickler=Unpickler, load=lambda file: Unpickler(file).load(), loads=loads
-    )
-
-
-def _named(module: ModuleType, name: str) -> FunctionType | None:
-    """A function of a module by its qualified name, without what decorators put around it."""
-    value: Any = module
-    for part in name.split("."):
-        value = getattr(value, part, None)
-    value = inspect.unwrap(value) if callable(value) else None
-    return value if isinstance(value, FunctionType) and value.__code__.co_qualname == name else None
+    return module

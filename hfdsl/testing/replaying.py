@@ -24,38 +24,41 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from hfdsl.deploy.deployment import place
+from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import CheckpointError, ProtocolError
 from hfdsl.graph.body_checks import inputs_unchanged
-from hfdsl.graph.signatures import RecordType
-from hfdsl.plan.plan import Plan, Step
+from hfdsl.graph.operations import SIGNATURE
 from hfdsl.protocols.call import Call, in_call, seeded
 from hfdsl.protocols.collectives import AxisGroup, copied
 from hfdsl.protocols.state import only_reads
-from hfdsl.protocols.worker import RankContext
+from hfdsl.protocols.worker import RankContext, Worker
 from hfdsl.runtime.recording import (
     ARGUMENTS,
+    CALLS,
     COLLECTIVES,
     HEADER,
     RECORDINGS_FOLDER,
     RESULT,
+    ROLES,
+    SIGNATURE_FILE,
     STATE,
     call_folder,
-    holds_scripts,
     importing,
-    plan_of,
-    read,
     read_header,
 )
-from hfdsl.runtime.role_workers import build_worker
-from hfdsl.runtime.saving import read_manifest
+from hfdsl.runtime.role_workers import build_worker, construction_call
+from hfdsl.runtime.saving import parse_manifest
 from hfdsl.runtime.state_files import load_worker
+from hfdsl.runtime.value_files import is_written
+from hfdsl.runtime.value_reading import read_value
 from hfdsl.testing.compare import Difference, first_difference
-from hfdsl.testing.reloading import Script, loaded, pickles
+from hfdsl.testing.reloading import Script
 from hfdsl.types.batches import Batch, closest, upcast
 
 T = TypeVar("T")
@@ -109,15 +112,19 @@ def replay(
     node: str,
     rank: int | None = None,
     around: Callable[[Body], Body] = lambda body: body,
+    *,
+    trust: bool = False,
 ) -> Replayed:
     """Repeat one rank's part of a recorded call, alone in this process.
 
     The role is built as it was, given its state from before the step, and repeats its own earlier calls of that step
     that may have changed it. Collectives return their recorded results. Random streams are those of the
-    call. ``around`` may put something around the body, such as a debugger.
+    call. ``around`` may put something around the body, such as a debugger. With ``trust`` the pickles of the recording
+    are loaded, and its copy of the script where that has changed.
 
     Raises:
-        CheckpointError: HF906 where there is no such recording, call or rank, or it cannot be read.
+        CheckpointError: HF906 where there is no such recording, call or rank, or it cannot be read; HF915 where it
+            needs ``trust``.
 
     >>> import torch
     >>> import hfdsl as hf
@@ -136,145 +143,18 @@ def replay(
     >>> with TemporaryDirectory() as folder, plan.launch("local") as running:
     ...     with running.record(folder):
     ...         _ = running.step(Rows(x=torch.tensor([1.0, 2.0])))
-    ...     replayed = replay(folder, "role.double", rank=1)
+    ...     replayed = replay(folder, "role.double", rank=1, trust=True)  # classes of a prompt are pickled
     >>> replayed.result.x.tensor, replayed.same
     (tensor([4.]), True)
     """
     folder = Path(recording)
     header = read_header(folder)
     _check_label([call["label"] for call in header["calls"]], node)  # before any code of the recording runs
+    call = next(call for call in header["calls"] if call["label"] == node)
+    module, _, definition = call["definition"].partition(":")
+    script = Script(folder, header["main"], definition if module == "__main__" else "", trust)
     with importing(header["path"]):
-        script = loaded(header.get("main") if holds_scripts(folder) else None)
-        files = pickles(script)
-        plan = plan_of(folder, files)
-        step = next(step for step in plan.steps if step.label == node)
-        rank = _rank(folder, step, rank)
-        tape = _Tape()
-        worker = _worker(folder, plan, step, rank, header["seed"], tape) if step.role else None
-        earlier = list(_earlier(folder, plan, step, rank)) if worker is not None else []
-        for before in earlier:
-            _called(folder, files, before, rank, worker, tape, lambda body: body)
-        done = _compared(folder, files, step, rank, worker, tape, around, tuple(call.label for call in earlier))
-        return replace(done, body=_body_used(script, step))
-
-
-def _body_used(script: Script, step: Step) -> str:
-    """Which body was used, where it is in the script of the run; modules are imported as they are."""
-    if script.has(step.signature.body):
-        return f"the body that {script.name} has now"
-    if step.signature.body.__module__ != "__main__":
-        return ""
-    name = step.signature.body.__qualname__
-    why = f"cannot be loaded again: {script.problem}" if script.problem else f"has no '{name}' now"
-    return f"the recorded body: {script.name} {why}"
-
-
-def _check_label(labels: Sequence[str], node: str) -> None:
-    if node not in labels:
-        numbered = [label for label in labels if label.startswith(f"{node}#")]
-        hint = f"there are {', '.join(numbered)}" if numbered else closest(node, labels)
-        raise CheckpointError("HF906", f"the recorded step has no call '{node}'; {hint}")
-
-
-def _rank(folder: Path, step: Step, rank: int | None) -> int:
-    ranks = [rank for rank in step.ranks if (call_folder(folder, step.label, rank) / ARGUMENTS).exists()]
-    if not ranks:
-        raise CheckpointError("HF906", f"'{step.label}' was not reached in the recorded step")
-    if rank is not None and rank not in ranks:
-        raise CheckpointError("HF906", f"'{step.label}' was recorded on ranks {', '.join(map(str, ranks))}, not {rank}")
-    if rank is not None:
-        return rank
-    failed = [candidate for candidate in ranks if not (call_folder(folder, step.label, candidate) / RESULT).exists()]
-    return (failed or ranks)[0]
-
-
-def _worker(folder: Path, plan: Plan, step: Step, rank: int, seed: int, tape: _Tape) -> Any:
-    """The worker of a rank as it was before the step."""
-    role = step.role or ""
-    group = next(group for group in plan.groups if role in group.roles)
-    nodes = [(slot, size) for size in group.pool.processes for slot in range(size)]
-    context = RankContext(rank, len(nodes), *nodes[rank], mesh=plan.mesh(role), collectives=tape)
-    worker = build_worker(plan.deployment, role, context, seed)
-    saved = read_manifest(folder / STATE, plan.deployment, seed).roles.get(role)
-    load_worker(role, worker, str(folder / STATE), saved[rank] if saved is not None else None)
-    return worker
-
-
-def _earlier(folder: Path, plan: Plan, step: Step, rank: int) -> Iterator[Step]:
-    """The calls of the same worker before this one that may have changed it."""
-    for earlier in plan.steps:
-        is_before = earlier.node < step.node and earlier.role == step.role and rank in earlier.ranks
-        changes = is_before and not only_reads(earlier.signature.body)
-        if changes and (call_folder(folder, earlier.label, rank) / RESULT).exists():
-            yield earlier
-
-
-def _called(
-    folder: Path, files: Any, step: Step, rank: int, worker: Any, tape: _Tape, around: Callable[[Body], Body]
-) -> Any:
-    place = call_folder(folder, step.label, rank)
-    recorded = read(place / ARGUMENTS, files)
-    call: Call = recorded["call"]
-    heard = read(place / COLLECTIVES, files) if (place / COLLECTIVES).exists() else []
-    body = step.signature.body if worker is None else getattr(worker, step.signature.name)
-    with (
-        tape.playing(step.label, heard),
-        in_call(call),
-        seeded(call),
-        inputs_unchanged(step.label, recorded["arguments"]),
-    ):
-        return around(body)(**recorded["arguments"])
-
-
-def _compared(
-    folder: Path,
-    files: Any,
-    step: Step,
-    rank: int,
-    worker: Any,
-    tape: _Tape,
-    around: Callable[[Body], Body],
-    repeated: tuple[str, ...],
-) -> Replayed:
-    result_file = call_folder(folder, step.label, rank) / RESULT
-    failed_then = not result_file.exists()
-    try:
-        result = _called(folder, files, step, rank, worker, tape, around)
-    except Exception as error:  # noqa: BLE001  # what the body raises is what one wants to see
-        return Replayed(
-            label=step.label,
-            rank=rank,
-            result=None,
-            error=_own_lines(error),
-            failed_then=failed_then,
-            difference=None,
-            repeated=repeated,
-        )
-    difference = (
-        None if failed_then else first_difference(_declared(step, read(result_file, files)), _declared(step, result))
-    )
-    return Replayed(
-        label=step.label,
-        rank=rank,
-        result=result,
-        error=None,
-        failed_then=failed_then,
-        difference=difference,
-        repeated=repeated,
-    )
-
-
-def _declared(step: Step, value: Any) -> Any:
-    kind = step.signature.returns
-    return upcast(value, kind.record) if isinstance(value, Batch) and isinstance(kind, RecordType) else value
-
-
-def _own_lines(error: BaseException) -> BaseException:
-    """The error with the body's own frames alone."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    return error.with_traceback(trace)
+        return _Recording(folder, header, script, trust).replayed(call, rank, around)
 
 
 class _Tape:
@@ -310,6 +190,144 @@ class _Tape:
                 "HF424", f"'{self._label}' asks its peers more than it did then, or something else: they are not here"
             )
         return self._collectives.pop(0)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """A recording that is read for one replay."""
+
+    folder: Path
+    header: Mapping[str, Any]
+    script: Script
+    trust: bool
+    tape: _Tape = field(default_factory=_Tape)
+
+    def replayed(self, call: Mapping[str, Any], rank: int | None, around: Callable[[Body], Body]) -> Replayed:
+        """A call once more, after the earlier calls of its worker."""
+        rank = self._rank(call, rank)
+        signature = self._read(self.folder / CALLS / call["label"] / SIGNATURE_FILE, f"'{call['label']}'")
+        worker = self._worker(call["role"], rank) if call["role"] else None
+        body = self._function(call, signature["function"]) if worker is None else getattr(worker, call["method"])
+        earlier = list(self._earlier(call, worker, rank)) if worker is not None else []
+        for before in earlier:
+            self._called(before, rank, getattr(worker, before["method"]))
+        done = Replayed(
+            label=call["label"],
+            rank=rank,
+            result=None,
+            error=None,
+            failed_then=not is_written(call_folder(self.folder, call["label"], rank) / RESULT),
+            difference=None,
+            repeated=tuple(before["label"] for before in earlier),
+            body=self._body_used(call),
+        )
+        return self._compared(done, call, around(body), signature["returns"])
+
+    def _read(self, file: Path, what: str) -> Any:
+        return read_value(file, what, trust=self.trust, main=self.script.module)
+
+    def _function(self, call: Mapping[str, Any], function: Any) -> Body:
+        """The body of a function; without trust it is one that a module declares."""
+        if not hasattr(function, SIGNATURE):
+            if not (self.trust and callable(function)):
+                raise CheckpointError("HF906", f"'{call['definition']}' is no function under @hf.function now")
+            return cast(Body, function)
+        return cast(Body, getattr(function, SIGNATURE)().body)
+
+    def _body_used(self, call: Mapping[str, Any]) -> str:
+        """Which body was used, where it is in the script of the run; modules are imported as they are."""
+        if not call["definition"].startswith("__main__:"):
+            return ""
+        name, problem = self.script.name, self.script.problem
+        if not self.script.main:
+            return "the recorded body: it was in no file"
+        return f"the recorded body: {name} {problem}" if problem else f"the body that {name} has now"
+
+    def _rank(self, call: Mapping[str, Any], rank: int | None) -> int:
+        folders = {rank: call_folder(self.folder, call["label"], rank) for rank in call["ranks"]}
+        ranks = [rank for rank, folder in folders.items() if is_written(folder / ARGUMENTS)]
+        if not ranks:
+            raise CheckpointError("HF906", f"'{call['label']}' was not reached in the recorded step")
+        if rank is not None and rank not in ranks:
+            known = ", ".join(map(str, ranks))
+            raise CheckpointError("HF906", f"'{call['label']}' was recorded on ranks {known}, not {rank}")
+        if rank is not None:
+            return rank
+        failed: list[int] = [candidate for candidate in ranks if not is_written(folders[candidate] / RESULT)]
+        return (failed or ranks)[0]
+
+    def _worker(self, role: str, rank: int) -> Any:
+        """The worker of a rank as it was before the step."""
+        recorded = self._read(self.folder / ROLES / role, f"role '{role}'")
+        if not (isinstance(recorded["class"], type) and issubclass(recorded["class"], Worker)):
+            raise CheckpointError("HF906", f"the class of role '{role}' is no hf.Worker now")
+        pool = ResourcePool(self.header["roles"][role]["processes"], use_gpu=False)
+        placement = place(recorded["class"], *recorded["args"], pool=pool, mesh=recorded["mesh"], **recorded["kwargs"])
+        nodes = [(slot, size) for size in pool.processes for slot in range(size)]
+        context = RankContext(rank, len(nodes), *nodes[rank], mesh=placement.mesh, collectives=self.tape)
+        worker = build_worker(placement, construction_call(role, self.header["roles"], self.header["seed"]), context)
+        states = self.folder / STATE
+        saved = parse_manifest(states).roles.get(role)
+        load_worker(role, worker, str(states), saved[rank] if saved is not None else None)
+        return worker
+
+    def _earlier(self, call: Mapping[str, Any], worker: Any, rank: int) -> Iterator[Mapping[str, Any]]:
+        """The calls of the same worker before this one that may have changed it."""
+        for earlier in self.header["calls"]:
+            is_before = earlier["node"] < call["node"] and earlier["role"] == call["role"] and rank in earlier["ranks"]
+            changes = is_before and not only_reads(getattr(worker, earlier["method"]))
+            if changes and is_written(call_folder(self.folder, earlier["label"], rank) / RESULT):
+                yield earlier
+
+    def _called(self, call: Mapping[str, Any], rank: int, body: Body) -> Any:
+        label = call["label"]
+        place, what = call_folder(self.folder, label, rank), f"of '{label}' on rank {rank}"
+        recorded = self._read(place / ARGUMENTS, f"the arguments {what}")
+        written = is_written(place / COLLECTIVES)
+        heard = self._read(place / COLLECTIVES, f"the collectives {what}") if written else []
+        current = Call(**recorded["call"])
+        with (
+            self.tape.playing(label, heard),
+            in_call(current),
+            seeded(current),
+            inputs_unchanged(label, recorded["arguments"]),
+        ):
+            return body(**recorded["arguments"])
+
+    def _compared(self, done: Replayed, call: Mapping[str, Any], body: Body, returns: type[Batch] | None) -> Replayed:
+        result_file = call_folder(self.folder, done.label, done.rank) / RESULT
+        then = (
+            None if done.failed_then else self._read(result_file, f"the result of '{done.label}' on rank {done.rank}")
+        )
+        try:
+            result = self._called(call, done.rank, body)
+        except CheckpointError:
+            raise
+        except Exception as error:  # noqa: BLE001  # what the body raises is what one wants to see
+            return replace(done, error=_own_lines(error))
+        if done.failed_then:
+            return replace(done, result=result)
+        difference = first_difference(_declared(returns, then), _declared(returns, result))
+        return replace(done, result=result, difference=difference)
+
+
+def _check_label(labels: Sequence[str], node: str) -> None:
+    if node not in labels:
+        numbered = [label for label in labels if label.startswith(f"{node}#")]
+        hint = f"there are {', '.join(numbered)}" if numbered else closest(node, labels)
+        raise CheckpointError("HF906", f"the recorded step has no call '{node}'; {hint}")
+
+
+def _declared(returns: type[Batch] | None, value: Any) -> Any:
+    return upcast(value, returns) if isinstance(value, Batch) and returns is not None else value
+
+
+def _own_lines(error: BaseException) -> BaseException:
+    """The error with the body's own frames alone."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return error.with_traceback(trace)
 
 
 class _Recorded(AxisGroup):

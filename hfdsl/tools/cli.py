@@ -306,6 +306,9 @@ def _of_runs(
         "--rank", type=int, metavar="R", help="which rank (default: the first that failed, or the first)"
     )
     replay.add_argument("--pdb", action="store_true", help="run it under the debugger, from the first line of the body")
+    replay.add_argument(
+        "--trust", action="store_true", help="load the recording's pickles, which may run any code, if it has some"
+    )
 
 
 def _count(text: str) -> int:

@@ -162,7 +162,7 @@ def _import(action: Callable[[], ModuleType], place: str) -> ModuleType:
         raise UsageError(f"importing '{place}' fails{_missing(error)}\n\n{own_traceback(error)}") from None
 
 
-EXTRAS = {"torch": "ray", "ray": "ray", "transformers": "rl", "safetensors": "rl", "peft": "lora", "networkx": "graph"}
+EXTRAS = {"torch": "ray", "ray": "ray", "transformers": "rl", "safetensors": "ray", "peft": "lora", "networkx": "graph"}
 """Packages that programs usually import, and the extras that install them."""
 
 

@@ -90,6 +90,37 @@ def program(rows: Rows, actor: Actor) -> Loss:
     return losses[-1]
 
 
+class Tree:
+    """An object that is no data."""
+
+    def __init__(self, height: float) -> None:
+        self.height = height
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tree) and self.height == other.height
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+
+class Trees(hf.Batch):
+    tree: hf.Obj[Tree, B]
+
+
+@hf.function
+def planted(rows: Rows) -> Trees:
+    return Trees(tree=[Tree(float(x)) for x in rows.x.tensor])
+
+
+@hf.function
+def grown(trees: Trees) -> Trees:
+    return Trees(tree=[Tree(2 * tree.height) for tree in trees.tree.objects])
+
+
+@hf.dataflow
+def objects(rows: Rows) -> Trees:
+    return grown(planted(rows))
+
+
 def batch() -> Rows:
     return Rows(x=torch.arange(8.0), name=[f"row {i}" for i in range(8)])
 

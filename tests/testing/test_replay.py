@@ -14,8 +14,9 @@ import pytest
 
 from hfdsl.errors import CheckpointError, RoleError
 from hfdsl.protocols.collectives import record_collective, recorded_collectives
-from hfdsl.runtime.recording import COLLECTIVES, call_folder, read
+from hfdsl.runtime.recording import COLLECTIVES, call_folder
 from hfdsl.runtime.running import Running
+from hfdsl.runtime.value_reading import read_value
 from hfdsl.testing.replaying import replay
 from hfdsl.tools.cli import main
 from tests.runtime.renamed import renamed
@@ -44,7 +45,7 @@ def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
         yield running
 
 
-@pytest.mark.parametrize("written", [None, 1, 3])
+@pytest.mark.parametrize("written", [None, 1, 2, 4])
 def test_a_recording_of_another_format_is_refused(tmp_path: Path, written: int | None) -> None:
     folder = recorded(tmp_path)
     header = json.loads((folder / "recording.json").read_text())
@@ -52,7 +53,7 @@ def test_a_recording_of_another_format_is_refused(tmp_path: Path, written: int |
     changed |= {} if written is None else {"format": written}
     (folder / "recording.json").write_text(json.dumps(changed))
     message = (
-        rf"HF906: the recording in '.*' has format {written or 1}, and this version of hfdsl reads format 2; record"
+        rf"HF906: the recording in '.*' has format {written or 1}, and this version of hfdsl reads format 3; record"
     )
     with pytest.raises(CheckpointError, match=message):
         replay(folder, "halved")
@@ -63,8 +64,8 @@ def test_a_recording_names_what_its_files_hold(tmp_path: Path) -> None:
     folders = [
         call_folder(folder, "actor.update#2", 0) for folder in (recorded(tmp_path), failing(tmp_path / "failed"))
     ]
-    files = {"arguments.pt", "collectives.pt"}
-    assert [{file.name for file in folder.iterdir()} for folder in folders] == [files | {"result.pt"}] * 2
+    files = {"arguments.json", "arguments.safetensors", "collectives.json", "collectives.safetensors"}
+    assert [{file.name for file in folder.iterdir()} for folder in folders] == [files | {"result.json"}] * 2
     failed = call_folder(tmp_path / "failed/r", "actor.update#2", 1)
     assert {file.name for file in failed.iterdir()} == files
 
@@ -88,11 +89,15 @@ def test_collectives_in_another_thread_are_recorded(launched: Running, tmp_path:
     folder = one_of_three(tmp_path, launched.also(flow.compile(launched.plan.deployment, {p.B: 8})))
     for node in ("threaded.update#1", "threaded.update#2"):
         for rank in (0, 1):
-            heard = read(call_folder(folder, node, rank) / COLLECTIVES)
+            heard = collectives(folder, node, rank)
             assert [how for how, _ in heard] == ["gathered"]
             done = replay(folder, node, rank)
             assert done.same, str(done)
-    assert read(call_folder(folder, "threaded.generate", 0) / COLLECTIVES) == []
+    assert collectives(folder, "threaded.generate", 0) == []
+
+
+def collectives(folder: Path, node: str, rank: int) -> Any:
+    return read_value(call_folder(folder, node, rank) / COLLECTIVES, "collectives", trust=False, main=lambda: None)
 
 
 class OnDevice:
@@ -175,15 +180,29 @@ def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
         pass
 
 
-def test_what_a_recording_would_run_waits_until_it_is_asked_for(
+def test_what_a_recording_would_run_waits_until_it_is_trusted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither the list of calls nor a call that is not there loads a pickle."""
-    folder = failing(tmp_path)
-    (folder / "plan.pkl").write_bytes(b"cos\n_exit\n(I3\ntR.")  # it would end this process
-    assert main(["replay", str(folder)]) == 0
-    assert main(["replay", str(folder), "--node", "critic.values"]) == 2
-    assert "this runs" not in capsys.readouterr().err
+    """Neither the list of calls, nor a call that is not there, nor a call without ``--trust`` loads a pickle."""
+    with p.objects.compile(p.both(), {p.B: 8}).launch(seed=5) as running, running.record(tmp_path / "r"):
+        running.step(p.batch())
+    folder = str(tmp_path / "r")
+    assert main(["replay", folder]) == 0
+    assert capsys.readouterr().out == (
+        "planted  ranks 0  (with pickles: needs --trust)\ngrown    ranks 0  (with pickles: needs --trust)\n"
+    )
+    assert main(["replay", folder, "--node", "grown"]) == 2
+    assert (
+        "hfdsl replay: HF915: the result of 'grown' on rank 0: 'tree[0]' is of type "
+        "tests.testing.replay_programs.Tree (and 7 more), which is no data"
+    ) in capsys.readouterr().err
+    assert main(["replay", folder, "--node", "grown", "--trust"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "'grown' on rank 0 gives what it gave then, bit for bit\n"
+    assert f", and what the pickles in '{folder}' say" in printed.err
+    (tmp_path / "r/calls/grown/rank-0/arguments.pkl").write_bytes(b"cos\n_exit\n(I3\ntR.")  # it would end this process
+    for arguments in ([], ["--node", "critic.values"], ["--node", "grown"]):
+        main(["replay", folder, *arguments])
 
 
 def test_the_command_lists_calls_and_repeats_one(
@@ -200,7 +219,8 @@ def test_the_command_lists_calls_and_repeats_one(
     assert main(["replay", folder, "--node", "actor.update#2"]) == 0
     printed = capsys.readouterr()
     assert "as it failed then: FloatingPointError" in printed.out
-    assert f"this runs what the pickles in '{folder}' say" in printed.err
+    ran = "hfdsl replay: this runs 'Actor.update' of the module 'tests.testing.replay_programs'\n"
+    assert printed.err == ran
     assert main(["replay", folder, "--node", "halved", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["same"] is True
     assert main(["replay", folder, "--step", "3"]) == 2
@@ -259,6 +279,8 @@ def test_of_a_script_that_cannot_be_loaded_the_recorded_body_is_replayed(script:
         ("1 +", "cannot be loaded again: loading it raises SyntaxError: "),
     ):
         script.write_text(now)
-        done = replay(folder, "halved")
+        with pytest.raises(CheckpointError, match=f"HF915: script.py {why}.*; if you trust the copy of it in '.*/r'"):
+            replay(folder, "halved")
+        done = replay(folder, "halved", trust=True)
         assert done.same
         assert str(done).startswith(f"'halved' on rank 0 (the recorded body: script.py {why}")

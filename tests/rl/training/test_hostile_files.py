@@ -29,7 +29,7 @@ from hfdsl.rl.training.tables import read_toml
 from hfdsl.runtime.decisions import Decision
 from hfdsl.runtime.recording import HEADER, read_header
 from hfdsl.runtime.saving import read_manifest
-from hfdsl.runtime.sealed_json import sealed
+from hfdsl.runtime.sealed_json import digest, sealed
 from hfdsl.runtime.state_files import flatten_state, load_worker, read_file, unflatten_state, write
 from hfdsl.runtime.streaming import DecisionLog
 from hfdsl.tools.importing import UsageError
@@ -74,6 +74,7 @@ VALID_CHECKPOINT = sealed({"step": 1, "cursor": {"seed": 0}, "rows": 4, "config"
 VALID_STATE = sealed(
     {"seed": 0, "steps": {"a": 1}, "roles": {"policy": {"mesh": "", "ranks": [{"file": "a", "sha256": ""}]}}}
 ).encode()
+VALID_RECORDING = json.dumps({**(header := {"format": 3, "calls": []}), "sha256": digest(header)}).encode()
 
 READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
     "toml": ("run.toml", VALID_CONFIG, read_toml),
@@ -82,7 +83,7 @@ READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
     "rows": ("rows.jsonl", b'{"word": "ab"}\n{"word": "c"}\n', read_rows),
     "checkpoint": ("checkpoint.json", VALID_CHECKPOINT, read_checkpoint),
     "manifest": ("state.json", VALID_STATE, lambda file: read_manifest(file.parent, DEPLOYMENT, 0)),
-    "recording": (HEADER, b'{"format": 2, "calls": []}', lambda file: read_header(file.parent)),
+    "recording": (HEADER, VALID_RECORDING, lambda file: read_header(file.parent)),
     "sinks": (
         SINKS_FILE,
         b'{"wandb": {"id": "a", "last": 3}}',

@@ -1,0 +1,56 @@
+"""Classes and functions by name, ``module:Class``: how a file of data refers to what only code defines.
+
+What the script that ran defines, ``__main__:Class``, is looked up in that script when it is loaded again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+MAIN = "__main__"
+
+
+def name_of(value: Any, *, script: bool) -> str | None:
+    """The name that ``resolved`` takes; None for what has none, such as what a function defines.
+
+    ``script`` says whether ``__main__`` is a file that can be loaded again. Workers of Ray have another ``__main__``:
+    there a name of the script is taken as it is.
+
+    >>> name_of(Callable, script=False), name_of(lambda: 0, script=False)
+    ('collections.abc:Callable', None)
+    """
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or "<" in name or (module == MAIN and not script):
+        return None
+    home = sys.modules.get(module)
+    if home is None:
+        return None
+    current = _member(home, name)
+    return f"{module}:{name}" if current is value or (module == MAIN and current is None) else None
+
+
+def resolved(name: str, main: Callable[[], Any]) -> Any:
+    """The class or function of a name; ``main`` loads the script that ran.
+
+    Raises:
+        ImportError: where there is no such module or it has no such member; whatever importing it raises.
+
+    >>> resolved("math:sqrt", lambda: None)(4.0)
+    2.0
+    """
+    module, _, member = name.partition(":")
+    home = main() if module == MAIN else importlib.import_module(module)
+    value = _member(home, member)
+    if value is None:
+        missing = f"'{getattr(home, '__file__', module)}' has no '{member}' now"
+        raise ImportError(missing)
+    return value
+
+
+def _member(home: Any, name: str) -> Any:
+    for part in name.split("."):
+        home = getattr(home, part, None)
+    return home

@@ -1,0 +1,35 @@
+"""Every call of the conformance suite gives the same bits again, from data alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from hfdsl.runtime.recording import read_header
+from hfdsl.testing.conformance import DEPLOYMENTS, PROGRAMS, SuiteProgram
+from hfdsl.testing.replaying import Replayed, replay
+
+
+def replayed(folder: Path) -> list[Replayed]:
+    """All calls of a recording on all ranks."""
+    calls = [(call["label"], rank) for call in read_header(folder)["calls"] for rank in call["ranks"]]
+    return [replay(folder, label, rank) for label, rank in calls]
+
+
+@pytest.mark.parametrize("program", [pytest.param(program, id=program.name) for program in PROGRAMS])
+def test_every_call_of_every_program_gives_the_same_bits_and_is_only_data(
+    program: SuiteProgram, tmp_path: Path
+) -> None:
+    place = random.Random(program.name).choice(sorted(DEPLOYMENTS))
+    *before, last = program.batches
+    with program.compiled(DEPLOYMENTS[place]()).launch(seed=3) as running:
+        for batch in before:
+            running.step(*batch)
+        with running.record(tmp_path / "r"):
+            running.step(*last)
+    outcomes = replayed(tmp_path / "r")
+    assert [str(done) for done in outcomes if not done.same] == []
+    assert not any(done.failed_then for done in outcomes)
+    assert sorted(tmp_path.rglob("*.pkl")) == []
