@@ -102,7 +102,19 @@ def test_prose_is_in_the_words_of_the_field() -> None:
     assert {f"{file.relative_to(ROOT)}: {m}" for file, text in prose.items() for m in OUR_OWN.findall(text)} == set()
 
 
-ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "rl/data", "rl/dataflows", "rl/losses", "tools")
+ROOMS = (
+    "types",
+    "protocols",
+    "graph",
+    "deploy",
+    "check",
+    "plan",
+    "rl/data",
+    "rl/dataflows",
+    "rl/losses",
+    "tools",
+    "interop",
+)
 """Rooms, or parts of them, whose docstrings begin with a verb or a noun phrase."""
 
 

@@ -41,25 +41,25 @@ def report_on(library: Library, reading: RunReading, name: str, version: str = "
     """The report on one run."""
     configuration = reading.configuration
     judged = judge(configuration, library.rules)
-    other = unknown_version(library, version, configuration.place)
-    findings = order(_once((*reading.findings, *judged.findings, *((other,) if other else ()))))
+    version_finding = unknown_version(library, version, configuration.place)
+    findings = order(_once((*reading.findings, *judged.findings, *((version_finding,) if version_finding else ()))))
     not_judged = judged.not_judged
-    if not any(finding is not other for finding in findings):
+    if not any(finding is not version_finding for finding in findings):
         lowered, also_left = _as_lowered(library, configuration)
         findings, not_judged = order([*findings, *lowered]), (*not_judged, *also_left)
-    left = list(dict.fromkeys(_text(reason, str(span)) for reason, span in _left_out(reading, not_judged)))
+    left_out = list(dict.fromkeys(_text(reason, str(span)) for reason, span in _left_out(reading, not_judged)))
     facts = f" with {library.name} {library.version}"
     if reading.assumed_unset:
         facts += (
             f"\nassumed: {_listed(reading.assumed_unset)} {'is' if len(reading.assumed_unset) == 1 else 'are'} not set"
         )
         facts += " in the environment (--env NAME=VALUE)"
-    facts += "".join(f"\nnot judged: {text}" for text in left)
-    return Report(name, findings, facts, Coverage(not_judged=tuple(left)))
+    facts += "".join(f"\nnot judged: {text}" for text in left_out)
+    return Report(name, findings, facts, Coverage(not_judged=tuple(left_out)))
 
 
 def _as_lowered(library: Library, configuration: Configuration) -> tuple[tuple[Finding, ...], tuple[Unread, ...]]:
-    """What hfdsl's own rules find in the run, where it has a counterpart in hfdsl, or why they say nothing."""
+    """Apply hfdsl's own rules to the run, where it has a counterpart in hfdsl; otherwise return why it has none."""
     from hfdsl.interop.lowered_runs import own_findings  # late: its dataflows take a fifth of a second
 
     try:
@@ -75,7 +75,7 @@ def explain(library: Library, inputs: Inputs) -> Iterator[Page]:
         ReadError: HF970 where it cannot be read.
     """
     for name, reading in named_readings(library, inputs):
-        unread = [_text(each.reason, str(each.span)) for each in reading.unread]
+        unread = [_text(entry.reason, str(entry.span)) for entry in reading.unread]
         if reading.assumed_unset:
             unread.append(f"variables of the environment, taken as not set: {_listed(reading.assumed_unset)}")
         yield page(f"{name}, with {library.name} {library.version}", library.outline, reading.configuration, unread)

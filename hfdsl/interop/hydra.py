@@ -30,14 +30,14 @@ class HydraArguments:
     overrides: tuple[Override, ...]
     flags: tuple[tuple[str, str], ...]
     unread: tuple[Unread, ...]
-    wrong: tuple[tuple[str, Span], ...]
+    refused: tuple[tuple[str, Span], ...]
     """What Hydra refuses, and why."""
 
 
 def read_arguments(words: Iterable[WordText], place: Span) -> HydraArguments:
     """Read words as Hydra does."""
     overrides, flags = list[Override](), list[tuple[str, str]]()
-    unread, wrong = list[Unread](), list[tuple[str, Span]]()
+    unread, refused = list[Unread](), list[tuple[str, Span]]()
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -55,19 +55,19 @@ def read_arguments(words: Iterable[WordText], place: Span) -> HydraArguments:
                 reasons = "; ".join(piece.reason for piece in word if isinstance(piece, Hole))
                 unread.append(Unread(f"an argument whose key is not known: {reasons}", span))
             else:
-                wrong.append((f"'{text[:60]}' is no override: key=value", span))
+                refused.append((f"'{text[:60]}' is no override: key=value", span))
             continue
         sign, key, equals = match[1] or "", match[2], before[match.end() : match.end() + 1]
         if equals != "=" and not (sign == "~" and text is not None):
-            wrong.append((f"'{before[:60]}' is no override: key=value", span))
+            refused.append((f"'{before[:60]}' is no override: key=value", span))
             continue
         try:
             overrides.append(Override(sign, _setting(key, word, match.end() + 1, span)))
         except SweepError as error:
-            wrong.append((f"{key}: {error}", span))
+            refused.append((f"{key}: {error}", span))
         except NoValueError as error:
             overrides.append(Override(sign, Setting(key, None, span, span, unknown=f"its value is not read: {error}")))
-    return HydraArguments(tuple(overrides), tuple(flags), tuple(unread), tuple(wrong))
+    return HydraArguments(tuple(overrides), tuple(flags), tuple(unread), tuple(refused))
 
 
 def span_of(word: WordText, place: Span) -> Span:

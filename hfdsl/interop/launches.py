@@ -36,7 +36,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ShellScript:
-    """What a script does: the commands that may start a training, and what was left out."""
+    """A script as far as it is followed: the commands that may start a training, and what was left out."""
 
     source: SourceText
     launches: tuple[Launch, ...]

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class LibraryTable:
-    """What a version of a library has: the keys of its configuration with their defaults.
+    """A version of a library: the keys of its configuration with their defaults.
 
     ``engines`` are variants of the keys, by name; ``fields`` those of each class that a ``_target_`` names;
     ``options`` have what argparse or a schema demands of a key: its type, its choices, how many values it takes.

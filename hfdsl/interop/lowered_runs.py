@@ -47,13 +47,13 @@ class KeyPlaces(CallPlace):
         return self.label(field).span
 
     def label(self, field: str, text: str = "") -> Label:
-        """The same with the key and its value, which stand for a text that is about hfdsl's field."""
+        """Move a label to the key, with its value for a text that is about hfdsl's field."""
         keys = () if field in NO_KEY else self.lowered.keys_of(field)
         if not keys:
             return Label(NOWHERE, text)
         configuration = self.lowered.configuration
-        given = [key for key in keys if configuration.setting(key) is not None]
-        return label_of(configuration, (*given, *keys)[0])
+        explicit = [key for key in keys if configuration.setting(key) is not None]
+        return label_of(configuration, (*explicit, *keys)[0])
 
 
 def load(lowered: Lowered, changes: Sequence[str] = (), find: Find = by_name) -> Loaded:
@@ -75,7 +75,7 @@ def load(lowered: Lowered, changes: Sequence[str] = (), find: Find = by_name) ->
 
 
 def own_findings(lowered: Lowered) -> tuple[Finding, ...]:
-    """What hfdsl's own rules find in a lowered run, at the keys that decide it; notes and help are about its fields.
+    """Apply hfdsl's own rules to a lowered run; findings stand at keys of the library, and their notes name fields of hfdsl.
 
     Raises:
         NotLowered: HF981 for a value that hfdsl refuses, and the library may not.
@@ -112,7 +112,7 @@ def to_toml(lowered: Lowered, title: str = "") -> str:
     if lowered.left_out:
         lines += ["", "# Not lowered:"]
         for why, settings in lowered.reasons().items():
-            lines += [f"#   {_comment(why)}:", *(f"#     {_comment(str(left))}" for left in settings)]
+            lines += [f"#   {_comment(why)}:", *(f"#     {_comment(str(setting))}" for setting in settings)]
     return "\n".join(lines) + "\n"
 
 

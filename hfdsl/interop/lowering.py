@@ -72,10 +72,10 @@ class Lowered:
     left_out: tuple[LeftOut, ...]
 
     def reasons(self) -> dict[str, list[LeftOut]]:
-        """What is left out, by the reason; what hfdsl has no setting for at the end."""
+        """The settings that are left out, by the reason; those that hfdsl has no setting for come last."""
         groups: dict[str, list[LeftOut]] = {}
-        for left in sorted(self.left_out, key=lambda left: left.why == UNKNOWN):
-            groups.setdefault(left.why, []).append(left)
+        for setting in sorted(self.left_out, key=lambda setting: setting.why == UNKNOWN):
+            groups.setdefault(setting.why, []).append(setting)
         return groups
 
     def table(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Draft:
 
     def lowered(self, reasons: Mapping[str, str]) -> Lowered:
         """All fields, and what is left out: ``reasons`` by the key, or by the table that it is in."""
-        others = [key for key in self.configuration.given if key not in self._used and self._differs(key)]
+        others = [key for key in self.configuration.explicit if key not in self._used and self._differs(key)]
         why = {**{key: _reason(key, reasons) for key in others}, **self._why}
         left_out = [LeftOut(key, self._shown(key), reason, self._span(key)) for key, reason in why.items()]
         left_out.sort(key=lambda left: (left.span.file, left.span.line, left.span.column))
@@ -195,8 +195,8 @@ class Draft:
         defaults = configuration.defaults if key in configuration.defaults else self.usual
         if key not in defaults:
             return True
-        others = {k: v for k, v in configuration.given.items() if k != key}
-        default = replace(configuration, given=others, defaults={**configuration.defaults, key: defaults[key]})
+        others = {k: v for k, v in configuration.explicit.items() if k != key}
+        default = replace(configuration, explicit=others, defaults={**configuration.defaults, key: defaults[key]})
         unknown = object()
         return bool(configuration.known(key, unknown) != default.known(key, None))
 
@@ -207,7 +207,7 @@ class Draft:
             return "?"
 
     def _span(self, key: str) -> Span:
-        setting = self.configuration.given.get(key)
+        setting = self.configuration.explicit.get(key)
         return NOWHERE if setting is None else setting.span
 
 

@@ -62,15 +62,15 @@ LIBRARIES: Mapping[str, Library] = {
 }
 
 
-def unknown_version(library: Library, given: str, place: Span) -> Finding | None:
-    """A warning where the library is of another version than the reader knows: the given one, or the installed one."""
-    version = given or _installed(library.name)
+def unknown_version(library: Library, requested: str, place: Span) -> Finding | None:
+    """A warning where the library is of another version than the reader knows: the requested, or the installed one."""
+    version = requested or _installed(library.name)
     if not version or _minor(version) == _minor(library.version):
         return None
-    which = "" if given else "installed "
+    origin = "" if requested else "installed "
     return Finding(
         "HF980",
-        f"this reader knows {library.name} {library.version}, and the {which}version is {version}",
+        f"this reader knows {library.name} {library.version}, and the {origin}version is {version}",
         Label(Span(place.file, place.line, place.column)),
         notes=("keys, defaults and rules may have changed between the two",),
     )

@@ -1,4 +1,4 @@
-"""What a reader makes of a library's configuration: runs, with what was found while reading and what was left out."""
+"""Runs that a reader finds in a library's configuration, with the findings of reading and what was left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hfdsl.interop.text import SourceText, Unread
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What is to be read: a file or folder, the arguments that follow ``--``, and variables of the environment."""
+    """The input of a reader: a file or folder, the arguments that follow ``--``, and variables of the environment."""
 
     path: str
     arguments: SourceText | None = None

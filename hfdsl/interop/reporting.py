@@ -43,7 +43,7 @@ class Judged:
 
 def judge(configuration: Configuration, rules: Sequence[Rule]) -> Judged:
     """Ask every rule. One that meets a value that is not known says nothing from there on."""
-    problems, left = list[tuple[Rule, Problem]](), dict[Unread, list[str]]()
+    problems, undecided = list[tuple[Rule, Problem]](), dict[Unread, list[str]]()
     for rule in rules:
         try:
             for problem in rule(configuration):
@@ -51,15 +51,15 @@ def judge(configuration: Configuration, rules: Sequence[Rule]) -> Judged:
         except NotKnown as error:
             topic = (rule.__doc__ or rule.__name__).split("\n", maxsplit=1)[0].rstrip(".")
             reason = Unread(f"'{error.key}' is not known: {error.reason}", error.span)
-            left.setdefault(reason, []).append(topic)
+            undecided.setdefault(reason, []).append(topic)
     arithmetic = [rule for rule, problem in problems if problem.repairs]
     repairs = Repairs(configuration, rules, frozenset(rule for rule, _ in problems), frozenset(arithmetic))
-    not_judged = tuple(replace(why, reason=f"{_together(topics)}: {why.reason}") for why, topics in left.items())
+    not_judged = tuple(replace(why, reason=f"{_together(topics)}: {why.reason}") for why, topics in undecided.items())
     return Judged(tuple(repairs.helped(rule, problem) for rule, problem in problems), not_judged)
 
 
 def _together(topics: Sequence[str]) -> str:
-    """What rules are about that stop at one value: the first, and how many more there are.
+    """The topics of rules that stop at one value: the first, and the number of the others.
 
     >>> _together(["Sizes are positive"]), _together(["Rows divide", "Ranks train equally", "Samples are used"])
     ('Sizes are positive', 'Rows divide, and 2 more rules')
@@ -84,11 +84,11 @@ class Repairs:
             current = self.configuration.known(key)
             if not is_integer(current):
                 continue
-            alone = frozenset({rule})
+            own_rule = frozenset({rule})
             values = (
                 self._nearest(key, current, self.arithmetic)
-                or self._nearest(key, current, alone)
-                or self._nearest(key, current, alone, warnings=True)
+                or self._nearest(key, current, own_rule)
+                or self._nearest(key, current, own_rule, warnings=True)
             )
             if values:
                 sentences.append(f"set {key} to {' or '.join(map(str, values))}")
@@ -109,7 +109,7 @@ class Repairs:
         needed = [rule for rule in readers if rule in cured]
         if len(needed) < len(cured):
             return []  # a rule that does not read the key fails whatever its value is
-        others = [rule for rule in readers if rule not in self.failing]
+        unaffected = [rule for rule in readers if rule not in self.failing]
         accepted = list[int]()
         for step in (-1, 1):
             for value in range(current + step, current + step * (MAX_TRIALS + 1), step):
@@ -117,7 +117,7 @@ class Repairs:
                     break
                 trial = self.configuration.with_value(key, value)
                 if not any(_fails(rule, trial) for rule in needed) and not any(
-                    _fails(rule, trial, errors=warnings) for rule in others
+                    _fails(rule, trial, errors=warnings) for rule in unaffected
                 ):
                     accepted.append(value)
                     break
@@ -148,8 +148,8 @@ class _Recorded(Mapping[str, Setting]):
 
 
 def _read_by(rule: Rule, configuration: Configuration) -> frozenset[str]:
-    recorded = _Recorded(configuration.given)
-    _fails(rule, replace(configuration, given=recorded))
+    recorded = _Recorded(configuration.explicit)
+    _fails(rule, replace(configuration, explicit=recorded))
     return frozenset(recorded.keys_read)
 
 
@@ -178,13 +178,13 @@ def finding(
     ``advice`` has not been tried, and stands among its notes.
     """
     owners = list(dict.fromkeys(configuration.owner(key) for key in keys))
-    given = [key for key in owners if configuration.given.get(key) is not None]
-    labels = [Label(configuration.given[key].span, _label(configuration, key)) for key in given]
+    explicit = [key for key in owners if configuration.explicit.get(key) is not None]
+    labels = [Label(configuration.explicit[key].span, _label(configuration, key)) for key in explicit]
     if not labels:
         labels = [Label(configuration.place, label)]
     elif label:
         labels[0] = Label(labels[0].span, label)
-    defaults = [key for key in owners if key not in given and configuration.has(key)]
+    defaults = [key for key in owners if key not in explicit and configuration.has(key)]
     noted = [f"{key} = {shown(configuration.known(key))} by default" for key in defaults if key not in message]
     notes = (*notes, *advice, *noted)
     result = Finding(code, message, primary=labels[0], related=tuple(labels[1:]), notes=notes, fixes=tuple(fixes))
@@ -192,7 +192,7 @@ def finding(
 
 
 def _label(configuration: Configuration, key: str) -> str:
-    setting = configuration.given[key]
+    setting = configuration.explicit[key]
     elsewhere = setting.value_span not in (NOWHERE, setting.span) and setting.value_span.line != setting.span.line
     place = f", from line {setting.value_span.line}" if elsewhere else ""
     return f"{key} = {shown(configuration.known(key))}{place}"
@@ -220,7 +220,7 @@ def override(finding: Finding) -> tuple[str, str] | None:
 def setting_fix(configuration: Configuration, key: str, value: Any) -> tuple[str, tuple[Fix, ...]]:
     """Setting a key, in words and, where it is written out in a file, as an edit."""
     owner = configuration.owner(key)
-    setting = configuration.given.get(owner)
+    setting = configuration.explicit.get(owner)
     title = f"set {owner} to {shown(value)}"
     if (
         setting is None

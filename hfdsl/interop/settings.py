@@ -17,7 +17,7 @@ from hfdsl.interop.text import Unread
 from hfdsl.interop.values import scalar
 
 MISSING = "???"
-"""What a key has in OmegaConf that must be given."""
+"""The value of a required key in OmegaConf."""
 
 MAX_STEPS = 40
 
@@ -47,22 +47,22 @@ class NotKnown(Exception):  # noqa: N818  # not an error: a rule stops here, and
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a library is started with: the settings that are given, and its defaults for the rest.
+    """The input of a library's run: its explicit settings, and its defaults for the rest.
 
-    ``place`` is the command or the file as a whole. ``unknown_below`` are tables of which only given keys are known.
+    ``place`` is the command or the file as a whole. ``unknown_below`` are tables of which only explicit keys are known.
     ``resolvers`` are functions that an interpolation may call, such as ``${mul:2,3}``.
     """
 
     library: str
     defaults: Mapping[str, Any]
-    given: Mapping[str, Setting]
+    explicit: Mapping[str, Setting]
     place: Span
     unread: tuple[Unread, ...] = ()
     unknown_below: Mapping[str, Unread] = field(default_factory=dict)
     resolvers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     def value(self, key: str) -> Any:
-        """The value of a key; ``MISSING`` where it must be given and is not.
+        """The value of a key; ``MISSING`` for a required key without one.
 
         Raises:
             NotKnown: where it depends on something that only a run knows.
@@ -77,12 +77,12 @@ class Configuration:
             return key
 
     def setting(self, key: str) -> Setting | None:
-        """What the user has written for a key; None where it has its default."""
-        return self.given.get(self.owner(key))
+        """The explicit setting of a key; None where it has its default."""
+        return self.explicit.get(self.owner(key))
 
     def has(self, key: str) -> bool:
         """Whether there is such a key."""
-        return key in self.given or key in self.defaults
+        return key in self.explicit or key in self.defaults
 
     def known(self, key: str, otherwise: Any = None) -> Any:
         """The value, or another one where it is not known or there is no such key."""
@@ -108,15 +108,15 @@ class Configuration:
         return self.place if setting is None else setting.span
 
     def with_value(self, key: str, value: Any) -> Configuration:
-        """The same with another value."""
-        old = self.given.get(key)
+        """A copy with another value of a key."""
+        old = self.explicit.get(key)
         new = Setting(key, value, self.place) if old is None else replace(old, value=value, unknown="")
-        return replace(self, given={**self.given, key: new})
+        return replace(self, explicit={**self.explicit, key: new})
 
     def _resolved(self, key: str, steps: int) -> tuple[Any, str]:
         if steps > MAX_STEPS:
             raise NotKnown(key, "its interpolations never end")
-        setting = self.given.get(key)
+        setting = self.explicit.get(key)
         if setting is not None:
             if setting.unknown:
                 raise NotKnown(key, setting.unknown, setting.value_span)
@@ -124,11 +124,11 @@ class Configuration:
         for above in _upwards(key):
             if above in self.unknown_below:
                 raise NotKnown(key, self.unknown_below[above].reason, self.unknown_below[above].span)
-            if above and above in self.given and above != key:
-                inner = self.given[above].value
+            if above and above in self.explicit and above != key:
+                inner = self.explicit[above].value
                 for part in key[len(above) + 1 :].split("."):
                     inner = inner.get(part) if isinstance(inner, dict) else None
-                if isinstance(self.given[above].value, dict):
+                if isinstance(self.explicit[above].value, dict):
                     return inner, above
         if key not in self.defaults:
             raise NotKnown(key, "there is no such key")
@@ -156,7 +156,7 @@ class Configuration:
         raise NotKnown(key, reason, self.span_of(key))
 
     def _computed(self, key: str, name: str, arguments: str, steps: int) -> Any:
-        """What a resolver makes of its arguments, which may be interpolations themselves."""
+        """Apply a resolver to its arguments, which may be interpolations themselves."""
         values = [
             self._interpolated(key, text, steps + 1)[0] if "${" in text else scalar(text)
             for text in _arguments(arguments)
@@ -169,7 +169,7 @@ class Configuration:
 
     def span_of(self, key: str) -> Span:
         """Where a key itself is written."""
-        return self.given[key].span if key in self.given else self.place
+        return self.explicit[key].span if key in self.explicit else self.place
 
     def _text(self, key: str, value: str, steps: int) -> str:
         """A text with interpolations inside it."""
@@ -183,7 +183,7 @@ class Configuration:
         return text
 
     def _exists(self, key: str) -> bool:
-        return self.has(key) or any(above in self.given or above in self.unknown_below for above in _upwards(key))
+        return self.has(key) or any(above in self.explicit or above in self.unknown_below for above in _upwards(key))
 
 
 def is_integer(value: object) -> TypeGuard[int]:

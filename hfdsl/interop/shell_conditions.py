@@ -71,8 +71,8 @@ class Conditions(Expander):
                 return None
             texts = [text_of(text) for text in words]
             glob = len(texts) == 3 and texts[1] in ("==", "=", "!=") and set(texts[2] or "") & set("*?[")
-            one = None if glob else test(texts)
-            truth = one if i == 0 else combined(tokens[i - 1].strip(), truth, one)
+            result = None if glob else test(texts)
+            truth = result if i == 0 else combined(tokens[i - 1].strip(), truth, result)
         return truth
 
     def matches(self, subject: str | None, pattern: Word) -> bool | None:

@@ -1,4 +1,4 @@
-"""What the words of a shell script expand to, with the variables that are known at that point."""
+"""Expansion of a shell script's words, with the variables that are known at that point."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Expander:
 
     def _fields(self, word: Word) -> list[WordText]:
         fields: list[list[TextPiece | Hole]] = [[]]
-        kept = False
+        is_word = False
         for part in word.parts:
             quoted = isinstance(part, Literal) or part.quoted
-            kept = kept or (isinstance(part, Literal) and part.quoted)
+            is_word = is_word or (isinstance(part, Literal) and part.quoted)
             if isinstance(part, ShellParameter) and part.all_items and (items := self._items(part)) is not None:
                 joined = part.quoted and part.all_items == "*"
                 for i, item in enumerate(items):
@@ -42,7 +42,7 @@ class Expander:
                     elif i:
                         fields.append([])
                     fields[-1] += item
-                kept = (kept and bool(items)) or joined
+                is_word = (is_word and bool(items)) or joined
             elif quoted:
                 fields[-1] += self._part(part, self.source)
             else:
@@ -50,7 +50,7 @@ class Expander:
                     if i:
                         fields.append([])
                     fields[-1] += run
-        if not any(fields) and not kept:
+        if not any(fields) and not is_word:
             return []
         return [tuple(pieces) for pieces in fields]
 

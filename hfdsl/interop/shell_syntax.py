@@ -7,7 +7,7 @@ groups. Loops and functions are kept as the names that they assign. So ::
     python3 train.py \
         size=$N "$@"     a command of four words
 
-What the words are worth is decided by ``shell_values``. A script that bash would refuse raises ``ReadError``.
+``shell_values`` decides the values of the words. A script that bash would refuse raises ``ReadError``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def test(words: Sequence[str | None]) -> bool | None:
-    """What ``[ ... ]`` says of these words."""
+    """The truth of ``[ ... ]`` with these words; None where it is not known."""
     if words and words[0] == "!":
         truth = test(words[1:])
         return None if truth is None else not truth

@@ -139,9 +139,9 @@ def same(value: ShellValue | None, other: ShellValue) -> bool:
     """Whether two values are certainly the same."""
     if value is None or isinstance(value, list) != isinstance(other, list):
         return False
-    mine, others = texts(value), texts(other)
-    return len(mine) == len(others) and all(
-        a == b or (text_of(a) is not None and text_of(a) == text_of(b)) for a, b in zip(mine, others, strict=True)
+    first, second = texts(value), texts(other)
+    return len(first) == len(second) and all(
+        a == b or (text_of(a) is not None and text_of(a) == text_of(b)) for a, b in zip(first, second, strict=True)
     )
 
 

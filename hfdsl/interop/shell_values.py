@@ -1,4 +1,4 @@
-r"""What the words of a script are worth, found without running anything: abstract interpretation of a shell.
+r"""The values of a script's words, found without running anything: abstract interpretation of a shell.
 
 A variable has a text, whose pieces know where they were written, or is unknown. Where a condition cannot be decided,
 both branches are followed and what they disagree on becomes unknown; a branch that ends the script does not count.
@@ -92,7 +92,7 @@ class _Return(_Exit):
 
 @dataclass
 class _Log:
-    """What a script has done so far; the shells and loops within it write into one."""
+    """The launches of a script so far; the shells and loops within it write into one log."""
 
     launches: list[Launch] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
@@ -153,10 +153,10 @@ class _Runner(Variables):
     @contextmanager
     def _subshell(self) -> Iterator[None]:
         """A process with the variables of this shell, whose end and assignments stay its own."""
-        kept = dict(self.values)
+        values = dict(self.values)
         with suppress(_Exit):
             yield
-        self.values = kept
+        self.values = values
 
     def _command(self, command: Command, *, certain: bool) -> None:
         if command.test is not None or command.arithmetic is not None:

@@ -202,7 +202,7 @@ class WordParser:
         )
 
     def _argument(self, quoted: bool) -> Word:
-        """What follows ``:-``, up to the closing brace."""
+        """The word that follows ``:-``, up to the closing brace."""
         start, parts = self._position, list[WordPart]()
         while not self.at_end() and not self._ahead("}"):
             character = self._text[self._position]
@@ -329,7 +329,7 @@ class WordParser:
         self._position += len(text)
 
     def peek_text(self) -> str:
-        """What stands here, for a message."""
+        """The text at this place, for a message."""
         match = re.compile(r"[^\s;&|()<>]+|\S").match(self._text, self._position)
         return match[0][:40] if match else "the end"
 

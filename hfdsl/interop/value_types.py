@@ -96,8 +96,8 @@ def bounds_problem(c: Configuration, key: str, bounds: ValueBounds) -> Problem |
     if not isinstance(value, int | float) or value in bounds:
         return None
     near = bounds.nearest(value)
-    whole = int(near) if near is not None and (is_integer(value) or near == int(near)) else near
-    return refused(c, key, f"not {bounds}", whole)
+    closest = int(near) if near is not None and (is_integer(value) or near == int(near)) else near
+    return refused(c, key, f"not {bounds}", closest)
 
 
 def refused(c: Configuration, key: str, why: str, near: Any = None) -> Problem:

@@ -580,7 +580,7 @@ RUNS = {
 @given(library=st.sampled_from(sorted(RUNS)), data=st.data(), value=st.sampled_from([*NUMBERS, *OTHERS]))
 def test_any_value_is_lowered_or_refused_with_a_code(library: str, data: st.DataObject, value: object) -> None:
     whole = reading_of(library, RUNS[library]).configuration
-    changed = whole.with_value(data.draw(st.sampled_from(sorted({*whole.given, *whole.defaults}))), value)
+    changed = whole.with_value(data.draw(st.sampled_from(sorted({*whole.explicit, *whole.defaults}))), value)
     code = None
     try:
         load(LIBRARIES[library].lower(changed))

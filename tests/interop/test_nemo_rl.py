@@ -267,7 +267,7 @@ def values(folder: Path, name: str, *overrides: str) -> dict[str, Any]:
     arguments = SourceText(COMMAND_LINE, " ".join(overrides)) if overrides else None
     [reading] = read(Inputs(str(folder / f"{name}.yaml"), arguments))
     configuration = reading.configuration
-    return {key: configuration.value(key) for key in (*configuration.given, *configuration.defaults)}
+    return {key: configuration.value(key) for key in (*configuration.explicit, *configuration.defaults)}
 
 
 def test_files_are_merged_after_their_ancestors(tmp_path: Path) -> None:

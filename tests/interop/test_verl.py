@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[dict[str, str | None], str, str]] = {
     "rows over GPUs": (
         {"data.train_batch_size": "100", f"{ACTOR}.ppo_mini_batch_size": "100", f"{ROLLOUT}.n": "5"},
         "HF976",
-        "100 x 5 = 500 rows do not divide by 16 GPUs = 16: 500 % 16 = 4",
+        "100 x 5 = 500 rows do not divide by 16 GPUs: 500 % 16 = 4",
     ),
     "a mini-batch above the batch": (
         {f"{ACTOR}.ppo_mini_batch_size": "512"},

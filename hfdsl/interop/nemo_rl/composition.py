@@ -30,12 +30,12 @@ MARK = "_override_"
 class Composition:
     """A configuration while files and overrides are merged into it.
 
-    ``defaults`` are values of the library's own files that are not on disk, ``given`` all others.
+    ``defaults`` are values of the library's own files that are not on disk, ``explicit`` all others.
     """
 
     known: LibraryTable
     defaults: dict[str, Any] = field(default_factory=dict)
-    given: dict[str, Setting] = field(default_factory=dict)
+    explicit: dict[str, Setting] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     unknown_below: dict[str, Unread] = field(default_factory=dict)
@@ -98,20 +98,21 @@ class Composition:
         self._remove(setting.key)
         above = setting.key.rpartition(".")[0]
         while above:
-            self.given.pop(above, None)
+            self.explicit.pop(above, None)
             self.defaults.pop(above, None)
             above = above.rpartition(".")[0]
-        self.given[setting.key] = setting
+        self.explicit[setting.key] = setting
 
     def _remove(self, key: str) -> None:
-        for names in (self.given, self.defaults):
+        for names in (self.explicit, self.defaults):
             for name in [name for name in names if name == key or name.startswith(f"{key}.")]:
                 del names[name]
 
     def exists(self, key: str) -> bool:
         """Whether there is a value or a table of this name."""
         return any(
-            key in names or any(name.startswith(f"{key}.") for name in names) for names in (self.given, self.defaults)
+            key in names or any(name.startswith(f"{key}.") for name in names)
+            for names in (self.explicit, self.defaults)
         )
 
     # -- overrides
@@ -126,7 +127,7 @@ class Composition:
                 self.findings.append(
                     Finding("HF971", f"'{text}' is no override: key=value", Label(self._place(arguments)))
                 )
-        for message, span in arguments.wrong:
+        for message, span in arguments.refused:
             self.findings.append(Finding("HF972", message, Label(span)))
         self.unread += arguments.unread
 
@@ -156,14 +157,14 @@ class Composition:
             return True
         above = key.rpartition(".")[0]
         while above:
-            value = self.given[above].value if above in self.given else self.defaults.get(above)
+            value = self.explicit[above].value if above in self.explicit else self.defaults.get(above)
             if isinstance(value, str) and "${" in value:
                 return True
             above = above.rpartition(".")[0]
         return False
 
     def _unknown(self, setting: Setting, sign: str) -> Finding:
-        near = nearest_key(setting.key, (*self.given, *self.defaults))
+        near = nearest_key(setting.key, (*self.explicit, *self.defaults))
         fixes = _renamed(setting, near, len(sign)) if near else ()
         return Finding(
             "HF971",
@@ -191,7 +192,7 @@ class Composition:
         """Keys of files that no version of a table has, and that look like one that it has."""
         names = self.known.fields[""]
         tables = {name.rpartition(".")[0] for name in names}
-        for key, setting in self.given.items():
+        for key, setting in self.explicit.items():
             above, _, last = key.rpartition(".")
             if key in names or setting.span.file.startswith("<") or above not in tables or key in tables:
                 continue
@@ -199,7 +200,7 @@ class Composition:
                 continue
             siblings = {name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == above}
             near = get_close_matches(last, siblings, n=1, cutoff=0.85)
-            other = self.given.get(f"{above}.{near[0]}".lstrip(".")) if near else None
+            other = self.explicit.get(f"{above}.{near[0]}".lstrip(".")) if near else None
             if near and (other is None or other.span.file != setting.span.file):  # an ancestor has the right key, too
                 yield Finding(
                     "HF973",

@@ -155,15 +155,15 @@ def _optimizer(draft: Draft, *, megatron: bool) -> None:
 
 def _megatron_schedule(draft: Draft, optimizer: str) -> None:
     """The schedule of Megatron's learning rate; NeMo-RL counts steps, and hfdsl optimizer steps."""
-    c, table, each = draft.configuration, f"{MEGATRON}.scheduler", updates_of_a_step(draft)
+    c, table, updates = draft.configuration, f"{MEGATRON}.scheduler", updates_of_a_step(draft)
     style, warmup, decay = (f"{table}.{name}" for name in ("lr_decay_style", "lr_warmup_iters", "lr_decay_iters"))
     styles = {name: name for name in ("constant", "linear", "cosine")}
     draft.take(f"{optimizer}.schedule", style, one_of(styles))
     if is_integer(steps := c.known(warmup)) and steps > 0:
-        draft.put(f"{optimizer}.warmup_steps", steps * each, warmup)
+        draft.put(f"{optimizer}.warmup_steps", steps * updates, warmup)
     if c.known(style) in ("linear", "cosine"):
         if is_integer(steps := c.known(decay)) and steps > 0:
-            draft.put(f"{optimizer}.total_steps", steps * each, decay)
+            draft.put(f"{optimizer}.total_steps", steps * updates, decay)
         highest, lowest = c.known(f"{MEGATRON}.optimizer.lr"), c.known(f"{MEGATRON}.optimizer.min_lr")
         if isinstance(highest, float) and isinstance(lowest, int | float) and 0 < lowest <= highest:
             draft.put(f"{optimizer}.min_lr_ratio", lowest / highest, f"{MEGATRON}.optimizer.min_lr")
@@ -173,7 +173,7 @@ def _megatron_schedule(draft: Draft, optimizer: str) -> None:
 
 def _schedule(draft: Draft, optimizer: str) -> None:
     """The schedule of PyTorch's schedulers: a warmup along a line, and then a constant rate or a cosine."""
-    c, key, each = draft.configuration, "policy.scheduler", updates_of_a_step(draft)
+    c, key, updates = draft.configuration, "policy.scheduler", updates_of_a_step(draft)
     parts = c.known(key)
     if not isinstance(parts, list):
         return
@@ -187,11 +187,11 @@ def _schedule(draft: Draft, optimizer: str) -> None:
     draft.put(f"{optimizer}.schedule", schedules[rest[0][0]], key)
     steps = warmup.get("total_iters") if isinstance(warmup, dict) else None
     if is_integer(steps) and steps > 0:
-        draft.put(f"{optimizer}.warmup_steps", steps * each, key)
+        draft.put(f"{optimizer}.warmup_steps", steps * updates, key)
     arguments = rest[0][1]
     if rest[0][0] == "CosineAnnealingLR" and is_integer(length := arguments.get("T_max")):
         warm = draft.fields.get(f"{optimizer}.warmup_steps")
-        draft.put(f"{optimizer}.total_steps", length * each + (0 if warm is None else warm.value), key)
+        draft.put(f"{optimizer}.total_steps", length * updates + (0 if warm is None else warm.value), key)
 
 
 def _is_scheduler(part: Any) -> bool:
@@ -236,10 +236,10 @@ def _engines(draft: Draft, mesh: RoleMesh) -> None:
         width = 1
     if gpus % width:
         raise not_lowered(c, key, f"{gpus} GPUs are no whole number of engines")
-    nodes, each = own_gpus(c)
+    nodes, per_node = own_gpus(c)
     _sampling(draft, "sampler")
     keys = (OWN_GPUS,) if nodes == 1 else (OWN_NODES, OWN_GPUS)
-    put_sampler(draft, [each] * nodes, RoleMesh(gpus // width, width, (key, *keys)), *keys)
+    put_sampler(draft, [per_node] * nodes, RoleMesh(gpus // width, width, (key, *keys)), *keys)
 
 
 # -- batches and rewards
@@ -263,8 +263,8 @@ def _batching(draft: Draft, role: str, micro: str, tokens: str) -> None:
 
 def _reward(draft: Draft) -> None:
     c = draft.configuration
-    nodes, each = reward_gpus(c)
-    if not each:
+    nodes, per_node = reward_gpus(c)
+    if not per_node:
         put_rule(draft, "data.default.env_name")
         return
     draft.put("roles.reward", "hfdsl.rl.workers:RewardModel", "data.default.env_name")
@@ -273,6 +273,6 @@ def _reward(draft: Draft) -> None:
     if c.has("env.reward_model.precision"):
         draft.take("reward.model.dtype", "env.reward_model.precision", one_of(DTYPES))
     keys = (f"{REWARD_RESOURCES}.gpus_per_node", f"{REWARD_RESOURCES}.num_nodes")
-    draft.put("deployment.pools.judges.processes", [each] * nodes, *keys)
+    draft.put("deployment.pools.judges.processes", [per_node] * nodes, *keys)
     draft.put("deployment.roles.reward.pool", "judges")
-    demand_even_rows(draft, RoleMesh(nodes * each, 1, keys), "GPUs of the reward model")
+    demand_even_rows(draft, RoleMesh(nodes * per_node, 1, keys), "GPUs of the reward model")

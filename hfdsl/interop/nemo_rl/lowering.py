@@ -131,7 +131,7 @@ def _switched_off(draft: Draft) -> None:
         switch = table_name if table_name.endswith("_enabled") else f"{table_name}.enabled"
         if c.known(switch) is False:
             inside = f"{switch.removesuffix('_enabled').removesuffix('.enabled')}."
-            draft.uses(*(key for key in c.given if key.startswith(inside)))
+            draft.uses(*(key for key in c.explicit if key.startswith(inside)))
 
 
 def _demand_one_response(c: Configuration) -> None:
@@ -170,9 +170,9 @@ def _advantages(draft: Draft) -> str:
     if name != "grpo":
         raise not_lowered(c, ESTIMATOR, "no dataflow of it has these advantages")
     above = "grpo.adv_estimator" if c.has(ESTIMATOR) else "grpo"
-    normalized, apart = f"{above}.normalize_rewards", f"{above}.use_leave_one_out_baseline"
-    draft.uses(ESTIMATOR, normalized, apart)
-    return ADVANTAGES[bool(c.value(normalized)), bool(c.value(apart))]
+    normalized, leave_one_out = f"{above}.normalize_rewards", f"{above}.use_leave_one_out_baseline"
+    draft.uses(ESTIMATOR, normalized, leave_one_out)
+    return ADVANTAGES[bool(c.value(normalized)), bool(c.value(leave_one_out))]
 
 
 def _kind(c: Configuration) -> str:
@@ -235,7 +235,7 @@ def _loss(draft: Draft) -> None:
 
 
 def _correction(draft: Draft) -> None:
-    """What the loss does about the log-probs of an engine, which are not quite the trainer's."""
+    """The loss's correction for the log-probs of an engine, which are not quite the trainer's."""
     c = draft.configuration
     if not on(c, CORRECTED):
         if c.has(CORRECTED):

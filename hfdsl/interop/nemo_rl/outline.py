@@ -1,4 +1,4 @@
-"""What a run of NeMo-RL's GRPO is going to do, in sentences."""
+"""The outline of a run of NeMo-RL's GRPO, in sentences."""
 
 from __future__ import annotations
 
@@ -84,15 +84,15 @@ def _optimizer_steps(c: Configuration) -> str:
 
 def _micro_batches(c: Configuration) -> str:
     ranks, batch = whole_split(c), c.size(GLOBAL)
-    each = batch / ranks.ranks
-    text = f"A global batch is {each:,.10g} rows on each of {counted(ranks.ranks, 'data-parallel rank')}."
+    rank_rows = batch / ranks.ranks
+    text = f"A global batch is {rank_rows:,.10g} rows on each of {counted(ranks.ranks, 'data-parallel rank')}."
     if has_fixed_batches(c):
         micro = c.size(MICRO)
-        if each % micro:
-            raise NotKnown(MICRO, f"{each:g} rows are no whole micro-batches of {micro}", c.span(MICRO))
+        if rank_rows % micro:
+            raise NotKnown(MICRO, f"{rank_rows:g} rows are no whole micro-batches of {micro}", c.span(MICRO))
         return (
-            f"{text} A micro-batch is {counted(micro, 'row')} of one rank ({MICRO}): gradients add up over {each:g} / "
-            f"{micro} = {counted(int(each // micro), 'micro-batch')} for an optimizer step."
+            f"{text} A micro-batch is {counted(micro, 'row')} of one rank ({MICRO}): gradients add up over "
+            f"{rank_rows:g} / {micro} = {counted(int(rank_rows // micro), 'micro-batch')} for an optimizer step."
         )
     table, kind = (PACKING, "packed into sequences") if on(c, f"{PACKING}.enabled") else (DYNAMIC, "grouped by length")
     tokens = c.size(f"{table}.train_mb_tokens")
@@ -134,18 +134,18 @@ def _generation(c: Configuration) -> str:
 
 
 def _reward(c: Configuration) -> str:
-    nodes, each = reward_gpus(c)
-    if not each:
+    nodes, per_node = reward_gpus(c)
+    if not per_node:
         return ""
-    return f"The reward model takes {counted(each, 'GPU')} of each of {counted(nodes, 'node')}."
+    return f"The reward model takes {counted(per_node, 'GPU')} of each of {counted(nodes, 'node')}."
 
 
 def _total(c: Configuration) -> str:
     used = train_gpus(c) + (0 if c.value(COLOCATED) else generation_gpus(c))
-    nodes, each = reward_gpus(c)
+    nodes, per_node = reward_gpus(c)
     total = c.size(NODES) * c.size(GPUS)
-    left = total - used - nodes * each
-    return f"The cluster has {counted(total, 'GPU')}{f', of which {left} are not used' if left > 0 else ''}."
+    unused = total - used - nodes * per_node
+    return f"The cluster has {counted(total, 'GPU')}{f', of which {unused} are not used' if unused > 0 else ''}."
 
 
 def _staleness(c: Configuration) -> str:

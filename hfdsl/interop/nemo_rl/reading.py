@@ -81,7 +81,9 @@ def _in(environment: Mapping[str, str], reading: RunReading) -> RunReading:
         return reading
     configuration = reading.configuration
     setting = Setting(IGNORE_ACCURACY, value, configuration.place)
-    return replace(reading, configuration=replace(configuration, given={**configuration.given, setting.key: setting}))
+    return replace(
+        reading, configuration=replace(configuration, explicit={**configuration.explicit, setting.key: setting})
+    )
 
 
 def _from_launch(launch: Launch, words: Items, source: SourceText) -> RunReading:
@@ -105,14 +107,14 @@ def _from_launch(launch: Launch, words: Items, source: SourceText) -> RunReading
         return _composed(None, tuple(rest), place, f"the file of --config is not known: {holes(config)}")
     name = name.removeprefix("--config=")
     folder = Path(source.file).parent
-    found = next((base / name for base in (Path(), folder, *folder.parents) if is_file(base / name)), None)
-    if found is None and Path(name).stem in table("nemo-rl").engines:
+    file = next((base / name for base in (Path(), folder, *folder.parents) if is_file(base / name)), None)
+    if file is None and Path(name).stem in table("nemo-rl").engines:
         reading = _composed(None, tuple(rest), place, name=Path(name).stem)
         taken = Unread(f"'{name}' is not there, and taken as that of NeMo-RL {table('nemo-rl').version}", place)
         return replace(reading, unread=(taken, *reading.unread))
-    if found is None:
+    if file is None:
         return _composed(None, tuple(rest), place, f"'{name}' is not there to be read")
-    return _composed(found, tuple(rest), place)
+    return _composed(file, tuple(rest), place)
 
 
 def _composed(path: Path | None, words: Items, place: Span, unknown: str = "", *, name: str = DEFAULT) -> RunReading:
@@ -131,7 +133,7 @@ def _composed(path: Path | None, words: Items, place: Span, unknown: str = "", *
     configuration = Configuration(
         library="nemo-rl",
         defaults=composition.defaults,
-        given=composition.given,
+        explicit=composition.explicit,
         place=place,
         unread=tuple(composition.unread),
         unknown_below=composition.unknown_below,
@@ -147,7 +149,7 @@ def _demand_grpo(composition: Composition, path: Path) -> None:
         return
     other = next((name for name in OTHER_ALGORITHMS if composition.exists(name)), None)
     if other is not None:
-        spans = [setting.span for key, setting in composition.given.items() if key.startswith(f"{other}.")]
+        spans = [setting.span for key, setting in composition.explicit.items() if key.startswith(f"{other}.")]
         place = min(spans, key=lambda span: (span.file != str(path), span.line), default=Span(str(path), 1))
         raise ReadError(f"'{path}' configures '{other}', and this reader knows NeMo-RL's GRPO", place)
     if "" not in composition.unknown_below:

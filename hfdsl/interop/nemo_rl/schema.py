@@ -1,4 +1,4 @@
-"""What NeMo-RL's declared tables demand of a configuration: keys that must be there, and types of values.
+"""Demands of NeMo-RL's declared tables on a configuration: required keys and types of values.
 
 The tables are ``MasterConfig`` in ``algorithms/grpo.py`` and those within it.
 """
@@ -16,17 +16,17 @@ from hfdsl.interop.settings import MISSING, Configuration
 
 
 def refusals(c: Configuration) -> Iterator[Finding]:
-    """What pydantic refuses before anything else is looked at."""
+    """Find what pydantic refuses before anything else is looked at."""
     for problem in (*keys_are_given(c), *values_have_types(c)):
         yield problem.finding
 
 
 def keys_are_given(c: Configuration) -> Iterator[Problem]:
-    """Keys that must be given are there."""
+    """Required keys are there."""
     if c.unknown_below:
         return
     missing, tables = dict[str, list[str]](), {""}
-    for key in (*c.given, *c.defaults):
+    for key in (*c.explicit, *c.defaults):
         while key := key.rpartition(".")[0]:
             tables.add(key)
     for key, facts in table("nemo-rl").options.items():
@@ -38,16 +38,16 @@ def keys_are_given(c: Configuration) -> Iterator[Problem]:
         if not any(isinstance(c.known(name), str | dict) for name in _tables(c, key)):
             missing.setdefault(above, []).append(key.rpartition(".")[2])
     for above, names in missing.items():
-        which = f"'{above}' has no {', '.join(names)}" if above else f"the configuration has no {', '.join(names)}"
-        near = next((name for name in sorted({*c.given, *c.defaults}) if above and name.startswith(f"{above}.")), "")
-        yield finding(c, "HF974", which, near, label="NeMo-RL refuses a configuration without them")
+        message = f"'{above}' has no {', '.join(names)}" if above else f"the configuration has no {', '.join(names)}"
+        near = next((name for name in sorted({*c.explicit, *c.defaults}) if above and name.startswith(f"{above}.")), "")
+        yield finding(c, "HF974", message, near, label="NeMo-RL refuses a configuration without them")
 
 
 def _tables(c: Configuration, key: str) -> Iterator[str]:
     """The tables above a key that are given as one value."""
     while key:
         key = key.rpartition(".")[0]
-        if key in c.given or key in c.defaults:
+        if key in c.explicit or key in c.defaults:
             yield key
 
 
@@ -55,12 +55,12 @@ def values_have_types(c: Configuration) -> Iterator[Problem]:
     """Values have the types that NeMo-RL declares."""
     # pydantic converts where it can: "8" is an integer, and so is 8.0
     options = table("nemo-rl").options
-    for key in c.given:
+    for key in c.explicit:
         types = options.get(key, {}).get("types")
-        if types is None or c.given[key].unknown or _is_switched_off(c, key):
+        if types is None or c.explicit[key].unknown or _is_switched_off(c, key):
             continue
         value = c.known(key, MISSING)
-        if value == MISSING and c.given[key].value != MISSING:
+        if value == MISSING and c.explicit[key].value != MISSING:
             continue  # an interpolation that is not known
         if not any(_is(value, kind) for kind in types):
             words = " or ".join("nothing" if kind == "null" else _WORDS[kind] for kind in types)
@@ -91,8 +91,8 @@ def _is(value: Any, kind: str) -> bool:
         case "boolean":
             return isinstance(value, bool) or value in (0, 1) or str(value).lower() in _SWITCHES
         case "integer":
-            whole = isinstance(value, int | bool) or (isinstance(value, float) and value == value // 1)
-            return whole or (isinstance(value, str) and bool(re.fullmatch(r"\s*[+-]?\d+(\.0+)?\s*", value)))
+            is_whole = isinstance(value, int | bool) or (isinstance(value, float) and value == value // 1)
+            return is_whole or (isinstance(value, str) and bool(re.fullmatch(r"\s*[+-]?\d+(\.0+)?\s*", value)))
         case "number":
             return isinstance(value, int | float) or (isinstance(value, str) and _is_number(value))
         case "string":

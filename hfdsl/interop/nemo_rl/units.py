@@ -137,14 +137,14 @@ def own_gpus(c: Configuration) -> tuple[int, int]:
 
 def train_gpus(c: Configuration) -> int:
     """The GPUs of training."""
-    nodes, each = policy_nodes(c), c.size(GPUS)
+    nodes, per_node = policy_nodes(c), c.size(GPUS)
     taken = reward_gpus(c)[1] if c.size(NODES) == 1 else 0
     if c.value(COLOCATED):
-        result = nodes * (each - taken)
+        result = nodes * (per_node - taken)
     elif nodes == 1:
-        result = each - own_gpus(c)[1] - taken
+        result = per_node - own_gpus(c)[1] - taken
     else:
-        result = (nodes - own_gpus(c)[0]) * each
+        result = (nodes - own_gpus(c)[0]) * per_node
     if result < 1:
         raise NotKnown(GPUS, "no GPUs are left for training", c.span(GPUS))
     return result
@@ -154,8 +154,8 @@ def generation_gpus(c: Configuration) -> int:
     """The GPUs of generation."""
     if c.value(COLOCATED):
         return train_gpus(c)
-    nodes, each = own_gpus(c)
-    return nodes * each
+    nodes, per_node = own_gpus(c)
+    return nodes * per_node
 
 
 def rows(c: Configuration) -> int:

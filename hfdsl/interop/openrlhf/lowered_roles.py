@@ -86,16 +86,16 @@ def _pool(c: Configuration, role: str) -> str:
 def _place(draft: Draft, role: str, model: str) -> None:
     """The mesh of a model on its pool."""
     c = draft.configuration
-    owner, (nodes, each) = _pool(c, model), gpu_keys(model)
+    owner, (nodes, per_node) = _pool(c, model), gpu_keys(model)
     if not is_whole(c, model):
-        raise not_lowered(c, each, f"{gpus(c, model)} GPUs are no whole number of copies of the model")
+        raise not_lowered(c, per_node, f"{gpus(c, model)} GPUs are no whole number of copies of the model")
     if gpus(c, owner) != gpus(c, model):
         why = f"models that share GPUs have all of them, and the {NAMES[owner]} has {gpus(c, owner)}"
-        raise not_lowered(c, each, why)
+        raise not_lowered(c, per_node, why)
     pool = "gpus" if owner == "actor" else NAMES[owner].replace(" ", "_")
     keys = gpu_keys(owner)
     draft.put(f"deployment.pools.{pool}.processes", [c.size(keys[1])] * c.size(keys[0]), *keys)
-    draft.uses(nodes, each)
+    draft.uses(nodes, per_node)
     put_mesh(draft, role, pool, _mesh(c, model))
     if c.size(RING) > 1:
         draft.leave_out(RING, "hfdsl slices a model along tp instead, with the same rows on each rank")

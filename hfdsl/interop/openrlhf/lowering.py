@@ -213,7 +213,7 @@ def _loss(draft: Draft) -> None:
 
 
 def _correction(draft: Draft) -> None:
-    """What the loss does about the log-probs of vLLM, which are not quite the trainer's."""
+    """The loss's correction for the log-probs of vLLM, which are not quite the trainer's."""
     c = draft.configuration
     if c.value(CORRECTED) is not True:
         draft.leave_out(CORRECTED, "losses of hfdsl weigh tokens by trainer / engine, truncated at 2")

@@ -1,4 +1,4 @@
-"""What a run of OpenRLHF's trainer is going to do, in sentences."""
+"""The outline of a run of OpenRLHF's trainer, in sentences."""
 
 from __future__ import annotations
 
@@ -167,11 +167,11 @@ def _total(c: Configuration) -> str:
 
 def _staleness(c: Configuration) -> str:
     if c.value(ASYNC) is not True:
-        whole = -(-samples(c) // c.size(TRAIN)) * c.size("train.max_epochs")
-        if whole <= 1:
+        updates = -(-samples(c) // c.size(TRAIN)) * c.size("train.max_epochs")
+        if updates <= 1:
             return "Training is on-policy: a step has one optimizer step, and then the engines get the weights."
         return (
-            f"Training is off-policy by up to {counted(whole - 1, 'optimizer step')}: the engines get the weights "
+            f"Training is off-policy by up to {counted(updates - 1, 'optimizer step')}: the engines get the weights "
             "after each step."
         )
     queue = c.size("train.async_queue_size")

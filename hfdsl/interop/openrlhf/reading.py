@@ -78,17 +78,17 @@ def from_options(words: Items, span: Span) -> RunReading:
     """The run of a command with these options."""
     place, known = Span(span.file, span.line, span.column), table("openrlhf")
     options = read_options(words, place, dashes=False)
-    given, findings, unknown = dict[str, Setting](), list[Finding](), list[Setting]()
+    explicit, findings, unknown = dict[str, Setting](), list[Finding](), list[Setting]()
     for setting in options.settings:
         key = _name(setting.key, known.options)
         if key is None:
             unknown.append(setting)
             continue
-        given[key] = replace(setting, key=key)
-        message = "" if setting.unknown else _refusal(given[key], known.options[key])
+        explicit[key] = replace(setting, key=key)
+        message = "" if setting.unknown else _refusal(explicit[key], known.options[key])
         if message:
             findings.append(Finding("HF972", message, Label(setting.span, "argparse refuses it")))
-            given[key] = replace(given[key], unknown="its value is none that argparse takes")
+            explicit[key] = replace(explicit[key], unknown="its value is none that argparse takes")
     unread, below = list(options.unread), dict[str, Unread]()
     flat = [setting for setting in unknown if "." not in setting.key]
     if len(flat) >= FLAT_OPTIONS:
@@ -104,7 +104,7 @@ def from_options(words: Items, span: Span) -> RunReading:
     configuration = Configuration(
         library="openrlhf",
         defaults=known.engines[known.default],
-        given=given,
+        explicit=explicit,
         place=place,
         unread=tuple(unread),
         unknown_below=below,
@@ -132,15 +132,15 @@ def _refusal(setting: Setting, option: Mapping[str, Any]) -> str:
     wanted = option.get("values", 1)
     if wanted != "*" and len(values) != wanted:
         return f"{name} takes {'one value' if wanted == 1 else f'{wanted} values'}, not {len(values)}: {_shown(value)}"
-    for each in values:
-        if kind == "int" and not _is_int(each):
-            return f"{name} = {each} is no integer"
-        if kind == "float" and (not isinstance(each, int | float) or isinstance(each, bool)):
-            return f"{name} = {each} is no number"
-        if "choices" in option and str(each) not in option["choices"]:
-            near = get_close_matches(str(each), option["choices"], n=1, cutoff=0.6)
+    for item in values:
+        if kind == "int" and not _is_int(item):
+            return f"{name} = {item} is no integer"
+        if kind == "float" and (not isinstance(item, int | float) or isinstance(item, bool)):
+            return f"{name} = {item} is no number"
+        if "choices" in option and str(item) not in option["choices"]:
+            near = get_close_matches(str(item), option["choices"], n=1, cutoff=0.6)
             hint = f"; did you mean {near[0]}?" if near else ""
-            return f"{name} = {each} is none of {', '.join(option['choices'])}{hint}"
+            return f"{name} = {item} is none of {', '.join(option['choices'])}{hint}"
     return ""
 
 
@@ -160,11 +160,11 @@ def nearest(key: str, options: Mapping[str, Any]) -> str | None:
     """
     words = set(re.split(r"[._-]", key))
     same = [name for name in options if set(re.split(r"[._]", name)) == words]
-    more = [name for name in options if words < set(re.split(r"[._]", name))] if len(words) > 1 else []
-    if same or len(more) == 1:
-        return (same or more)[0]
-    near = get_close_matches(key, options, n=1, cutoff=0.8)
-    return near[0] if near else None
+    longer = [name for name in options if words < set(re.split(r"[._]", name))] if len(words) > 1 else []
+    if same or len(longer) == 1:
+        return (same or longer)[0]
+    close = get_close_matches(key, options, n=1, cutoff=0.8)
+    return close[0] if close else None
 
 
 def _unknown(setting: Setting, version: str, options: Mapping[str, Any]) -> Finding:

@@ -38,8 +38,8 @@ def gpu_keys(role: str) -> tuple[str, str]:
 
 def gpus(c: Configuration, role: str) -> int:
     """The GPUs of a model."""
-    nodes, each = gpu_keys(role)
-    return c.size(nodes) * c.size(each)
+    nodes, per_node = gpu_keys(role)
+    return c.size(nodes) * c.size(per_node)
 
 
 def copy_size(c: Configuration) -> int:
@@ -59,7 +59,7 @@ def ranks(c: Configuration, role: str) -> int:
 
 def is_set(c: Configuration, key: str) -> bool:
     """Whether an option whose default is None has a value, which may be one that only a run knows."""
-    return key in c.given or c.value(key) is not None
+    return key in c.explicit or c.value(key) is not None
 
 
 def uses_critic(c: Configuration) -> bool:
@@ -99,8 +99,10 @@ def samples_of_ranks(c: Configuration, role: str) -> list[int]:
     """How many samples each rank of a model gets in a step, without dynamic batches."""
     total, batch, count = samples(c), c.size(SAMPLE_BATCH), ranks(c, role)
     batches = -(-total // batch)
-    each = -(-batches // count)
-    return [max(0, min((rank + 1) * each * batch, total) - rank * each * batch) for rank in range(count)]
+    rank_batches = -(-batches // count)
+    return [
+        max(0, min((rank + 1) * rank_batches * batch, total) - rank * rank_batches * batch) for rank in range(count)
+    ]
 
 
 def engine_gpus(c: Configuration) -> int:
@@ -115,14 +117,14 @@ def engines_share_gpus(c: Configuration) -> bool:
 
 def total_gpus(c: Configuration) -> int:
     """The GPUs of the whole run."""
-    apart = models(c)
+    separate = models(c)
     if c.value(COLOCATE_ALL) is True:
-        apart = ["actor"]
+        separate = ["actor"]
         if uses_critic(c) and c.value(COLOCATE_REWARD) is True:
-            apart.append("critic")
+            separate.append("critic")
     else:
-        if c.value(COLOCATE_REF) is True and "ref" in apart:
-            apart.remove("ref")
-        if c.value(COLOCATE_REWARD) is True and "critic" in apart and "reward" in apart:
-            apart.remove("reward")
-    return sum(gpus(c, role) for role in apart) + (0 if engines_share_gpus(c) else engine_gpus(c))
+        if c.value(COLOCATE_REF) is True and "ref" in separate:
+            separate.remove("ref")
+        if c.value(COLOCATE_REWARD) is True and "critic" in separate and "reward" in separate:
+            separate.remove("reward")
+    return sum(gpus(c, role) for role in separate) + (0 if engines_share_gpus(c) else engine_gpus(c))

@@ -1,4 +1,4 @@
-"""What TRL's parser takes for the value of an argument.
+"""The values that TRL's parser takes for an argument.
 
 Words of a command are read as argparse reads them. Values of a YAML file become the defaults of arguments: argparse
 reads those that are texts, such as ``'8'``, and takes all others as they are.
@@ -33,7 +33,7 @@ def parsed(key: str, value: Any, option: Mapping[str, Any], *, in_file: bool) ->
     (0.5, True)
     """
     if isinstance(value, list):
-        return [parsed(key, each, option, in_file=in_file) for each in value] if option.get("values") else value
+        return [parsed(key, item, option, in_file=in_file) for item in value] if option.get("values") else value
     if in_file and not isinstance(value, str):
         if isinstance(value, int | float) and not isinstance(value, bool):
             _check_choice(key, value, option.get("choices", []))

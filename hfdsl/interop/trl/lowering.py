@@ -194,9 +194,9 @@ def _above_one(value: Any) -> float:
 def _run(draft: Draft) -> None:
     c = draft.configuration
     draft.put("backend", "ray")
-    steps, each = c.known(MAX_STEPS), _updates(c) * c.size(ITERATIONS)
+    steps, updates = c.known(MAX_STEPS), _updates(c) * c.size(ITERATIONS)
     if is_integer(steps) and steps > 0:
-        draft.put("steps", -(-steps // each), MAX_STEPS)
+        draft.put("steps", -(-steps // updates), MAX_STEPS)
     else:
         draft.put("steps", 1000, note="TRL counts epochs, whose steps depend on the rows of the data")
         draft.uses("num_train_epochs")
@@ -205,10 +205,10 @@ def _run(draft: Draft) -> None:
     draft.take("seed", "seed", same)
     saves = c.known(SAVE_STEPS)
     if is_integer(saves) and saves > 0 and c.known("save_strategy") == "steps":
-        draft.put("checkpoints.every", -(-saves // each), SAVE_STEPS)
-    kept = c.known("save_total_limit")
-    if is_integer(kept) and kept > 0:
-        draft.put("checkpoints.keep", kept, "save_total_limit")
+        draft.put("checkpoints.every", -(-saves // updates), SAVE_STEPS)
+    limit = c.known("save_total_limit")
+    if is_integer(limit) and limit > 0:
+        draft.put("checkpoints.keep", limit, "save_total_limit")
     targets = c.known("report_to")
     if targets == "wandb" or (isinstance(targets, list) and "wandb" in targets):
         draft.put("wandb.project", "huggingface", "report_to")

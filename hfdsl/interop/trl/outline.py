@@ -1,4 +1,4 @@
-"""What a run of TRL's online trainers is going to do, in sentences."""
+"""The outline of a run of TRL's online trainers, in sentences."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def _micro_batches(c: Configuration) -> str:
 
 
 def _optimizer_steps(c: Configuration) -> str:
-    accumulated, each = c.size(ACCUMULATION), micro_batch(c)
+    accumulated, completions = c.size(ACCUMULATION), micro_batch(c)
     return (
-        f"An optimizer step takes {counted(accumulated, 'micro-batch')} ({ACCUMULATION}): {accumulated} x {each:,} = "
-        f"{counted(accumulated * each, 'completion')}."
+        f"An optimizer step takes {counted(accumulated, 'micro-batch')} ({ACCUMULATION}): {accumulated} x "
+        f"{completions:,} = {counted(accumulated * completions, 'completion')}."
     )
 
 

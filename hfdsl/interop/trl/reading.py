@@ -107,7 +107,7 @@ class _Settings:
     known: LibraryTable
     trainer: str
     own: bool
-    given: dict[str, Setting] = field(default_factory=dict)
+    explicit: dict[str, Setting] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     foreign: list[Setting] = field(default_factory=list)
@@ -126,7 +126,7 @@ class _Settings:
             if len(longer) == 1 and not setting.span.file.endswith((".yaml", ".yml")):
                 key = longer[0]  # argparse takes a beginning that only one option has
         if key in self.keys or key == PROCESSES:
-            self.given[key] = self._parsed(replace(setting, key=key, value=False if switched_off else setting.value))
+            self.explicit[key] = self._parsed(replace(setting, key=key, value=False if switched_off else setting.value))
         elif key not in self.known.fields["accelerate launch"] and key not in ("accelerate_config", "env", "config"):
             self._unknown(setting, certain=certain)
 
@@ -172,7 +172,7 @@ class _Settings:
         configuration = Configuration(
             library="trl",
             defaults=self.keys,
-            given=self.given,
+            explicit=self.explicit,
             place=place,
             unread=tuple(self.unread),
             unknown_below=below,
@@ -188,8 +188,8 @@ def _from_command(program: _Program, launch: Launch, source: SourceText) -> RunR
     for setting in options.settings:
         if setting.key == "config" and isinstance(setting.value, str):
             in_file = list(_file(setting, source, settings.unread))
-            for each in in_file:
-                settings.add(_whole(each, in_file), certain=program.name.startswith("trl "))
+            for leaf in in_file:
+                settings.add(_whole(leaf, in_file), certain=program.name.startswith("trl "))
     _add_processes(settings, options.settings, source)
     for setting in options.settings:
         settings.add(setting, certain=program.own)
@@ -211,13 +211,15 @@ def _add_processes(settings: _Settings, options: Iterable[Setting], source: Sour
         if name in by_name and isinstance(by_name[name].value, str):
             for setting in _file(by_name[name], source, settings.unread):
                 if setting.key == PROCESSES:
-                    settings.given[PROCESSES] = setting
-    each, nodes = by_name.get("nproc_per_node"), by_name.get("nnodes")
-    if each is not None and is_integer(each.value) and (nodes is None or is_integer(nodes.value)):
-        count = each.value * (1 if nodes is None else nodes.value)
-        settings.given[PROCESSES] = replace(each, key=PROCESSES, value=count, text=each.text if nodes is None else None)
+                    settings.explicit[PROCESSES] = setting
+    per_node, nodes = by_name.get("nproc_per_node"), by_name.get("nnodes")
+    if per_node is not None and is_integer(per_node.value) and (nodes is None or is_integer(nodes.value)):
+        count = per_node.value * (1 if nodes is None else nodes.value)
+        settings.explicit[PROCESSES] = replace(
+            per_node, key=PROCESSES, value=count, text=per_node.text if nodes is None else None
+        )
     if PROCESSES in by_name:
-        settings.given[PROCESSES] = by_name[PROCESSES]
+        settings.explicit[PROCESSES] = by_name[PROCESSES]
 
 
 def _file(setting: Setting, source: SourceText, unread: list[Unread]) -> Iterator[Setting]:
@@ -259,5 +261,5 @@ def _whole(setting: Setting, settings: Sequence[Setting]) -> Setting:
     head = setting.key.partition(".")[0]
     if head == setting.key:
         return setting
-    inner = {each.key[len(head) + 1 :]: each.value for each in settings if each.key.startswith(f"{head}.")}
+    inner = {leaf.key[len(head) + 1 :]: leaf.value for leaf in settings if leaf.key.startswith(f"{head}.")}
     return replace(setting, key=head, value=inner, text=None)

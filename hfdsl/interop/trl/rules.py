@@ -52,7 +52,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
     """Sizes are positive integers."""
     for key in (*SIZES, *(("vllm_tensor_parallel_size",) if c.known("use_vllm") is True else ())):
         value = c.known(key)
-        if key not in c.given or c.given[key].unknown or value is None:
+        if key not in c.explicit or c.explicit[key].unknown or value is None:
             continue
         if not is_integer(value):
             yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
@@ -63,7 +63,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
 def numbers_are_numbers(c: Configuration) -> Iterator[Problem]:
     """Numbers of a file are numbers: argparse reads its texts alone, and takes other values as they are."""
     for key, facts in table("trl").options.items():
-        if key not in c.given or c.given[key].unknown or (key in SIZES and c.known(key) is not None):
+        if key not in c.explicit or c.explicit[key].unknown or (key in SIZES and c.known(key) is not None):
             continue
         if any(key.startswith(begin) and c.known(switch) is not True for begin, switch in USED_WITH.items()):
             continue
@@ -78,7 +78,7 @@ def samples_are_drawn(c: Configuration) -> Iterator[Problem]:
     engine = c.known("use_vllm")
     for key, least in (("temperature", 0), ("repetition_penalty", 0), ("top_p", 0), ("top_k", -1)):
         value, may_be_least = c.known(key), key == "temperature" and engine is not False
-        if key not in c.given or not isinstance(value, int | float) or isinstance(value, bool):
+        if key not in c.explicit or not isinstance(value, int | float) or isinstance(value, bool):
             continue
         if key in ("top_k", "top_p") and engine is not False:
             continue
@@ -127,7 +127,7 @@ def choices_are_known(c: Configuration) -> Iterator[Problem]:
     """Choices are among those that TRL has."""
     choices_of = CHOICES | (ENGINE_CHOICES if c.known("use_vllm") is True else {})
     for key, choices in choices_of.items():
-        if key not in c.given or not c.has(key):
+        if key not in c.explicit or not c.has(key):
             continue
         value = c.known(key, otherwise=choices[0])
         if str(value) not in choices and (value is not None or c.defaults.get(key) is not None):
@@ -167,11 +167,11 @@ def generations_are_whole_micro_batches(c: Configuration) -> Iterator[Problem]:
     """A generation is a whole number of micro-batches."""
     if c.value(GENERATION) is None or c.value(STEPS) is not None:
         return
-    total, each = c.size(GENERATION), c.size(ROWS)
-    divisor, text = each, f"{ROWS} = {each}"
-    if total % each == 0:  # with any number of processes, it must be a multiple of this
+    total, per_process = c.size(GENERATION), c.size(ROWS)
+    divisor, text = per_process, f"{ROWS} = {per_process}"
+    if total % per_process == 0:  # with any number of processes, it must be a multiple of this
         divisor = micro_batch(c)
-        text = f"{ROWS} x {PROCESSES} = {each} x {c.size(PROCESSES)} = {divisor}"
+        text = f"{ROWS} x {PROCESSES} = {per_process} x {c.size(PROCESSES)} = {divisor}"
     if total % divisor:
         yield finding(
             c,
@@ -180,7 +180,7 @@ def generations_are_whole_micro_batches(c: Configuration) -> Iterator[Problem]:
             f"{total % divisor}",
             GENERATION,
             ROWS,
-            *((PROCESSES,) if divisor != each else ()),
+            *((PROCESSES,) if divisor != per_process else ()),
             repairs=(GENERATION, ROWS),
         )
 

@@ -81,9 +81,9 @@ def _policy(draft: Draft, *, engine: bool) -> None:
     _training(draft, "actor", ACTOR, MODEL, STRATEGY)
     _batching(draft, "actor", MICRO, f"{ACTOR}.use_dynamic_bsz", f"{ACTOR}.ppo_max_token_len_per_gpu", split)
     _place(draft, "actor", split, f"{ACTOR}.{_table(c, STRATEGY)}")
-    for mine, other in LOG_PROBS.items():
-        if c.known(mine) == c.known(other):
-            draft.uses(other)
+    for update, log_probs in LOG_PROBS.items():
+        if c.known(update) == c.known(log_probs):
+            draft.uses(log_probs)
     rank = c.known(f"{MODEL}.lora_rank")
     if is_integer(rank) and rank > 0:
         draft.take("actor.lora.rank", f"{MODEL}.lora_rank", size)
@@ -115,8 +115,8 @@ def _engine(draft: Draft) -> None:
 def _sampler(draft: Draft) -> None:
     """A sampler on GPUs of its own."""
     c = draft.configuration
-    each, nodes, width = f"{ROLLOUT}.n_gpus_per_node", f"{ROLLOUT}.nnodes", c.size(ENGINE_TP)
-    count = c.size(each) * c.size(nodes)
+    per_node, nodes, width = f"{ROLLOUT}.n_gpus_per_node", f"{ROLLOUT}.nnodes", c.size(ENGINE_TP)
+    count = c.size(per_node) * c.size(nodes)
     if count % width:
         raise not_lowered(c, ENGINE_TP, f"{count} GPUs are no whole number of engines")
     draft.refer("sampler.model", "actor.model", f"{MODEL}.path")
@@ -124,9 +124,9 @@ def _sampler(draft: Draft) -> None:
     _engine_name(draft, "sampler")
     if "actor.training.autocast" in draft.fields:
         draft.refer("sampler.autocast", "actor.training.autocast")
-    draft.put("deployment.pools.rollout.processes", [c.size(each)] * c.size(nodes), each, nodes)
+    draft.put("deployment.pools.rollout.processes", [c.size(per_node)] * c.size(nodes), per_node, nodes)
     draft.put("deployment.roles.sampler.pool", "rollout", MODE)
-    draft.put("deployment.roles.sampler.mesh.dp", count // width, ENGINE_TP, each, nodes)
+    draft.put("deployment.roles.sampler.mesh.dp", count // width, ENGINE_TP, per_node, nodes)
     draft.put("deployment.roles.sampler.mesh.tp", width, ENGINE_TP)
 
 
@@ -168,8 +168,8 @@ def _reward(draft: Draft) -> None:
     if not c.value(pooled):
         draft.put("deployment.roles.reward.pool", "gpus", pooled)
         return
-    each, nodes = f"{REWARD_MODEL}.n_gpus_per_node", f"{REWARD_MODEL}.nnodes"
-    draft.put("deployment.pools.judges.processes", [c.size(each)] * c.size(nodes), each, nodes)
+    per_node, nodes = f"{REWARD_MODEL}.n_gpus_per_node", f"{REWARD_MODEL}.nnodes"
+    draft.put("deployment.pools.judges.processes", [c.size(per_node)] * c.size(nodes), per_node, nodes)
     draft.put("deployment.roles.reward.pool", "judges", pooled)
 
 
@@ -250,8 +250,7 @@ def _schedule(draft: Draft, optimizer: str, table: str) -> None:
     c = draft.configuration
     style = next(key for key in (f"{table}.lr_decay_style", f"{table}.lr_scheduler_type") if c.has(key))
     draft.take(f"{optimizer}.schedule", style, one_of({"constant": "constant", "cosine": "cosine", "linear": "linear"}))
-    each = "options.mini_batches" if "options.mini_batches" in draft.fields else "options.updates"
-    fields = (each, "options.epochs")
+    fields = ("options.mini_batches" if "options.mini_batches" in draft.fields else "options.updates", "options.epochs")
     updates = 1
     for name in fields:
         updates *= draft.fields[name].value if name in draft.fields else 1

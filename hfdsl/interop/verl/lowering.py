@@ -115,10 +115,12 @@ def _updates(c: Configuration, mini: str) -> int:
     """The mini-batches of a step."""
     for _, split in training_roles(c):
         require_whole_copies(c, split)
-    each = c.size(mini) * c.size(SAMPLES)
-    if padded_rows(c) != rows(c) or rows(c) % each:
-        raise not_lowered(c, mini, f"{rows(c)} rows are no whole mini-batches of {each}, and hfdsl adds no rows")
-    return updates_in_parts(c) * rows(c) // each
+    mini_batch_rows = c.size(mini) * c.size(SAMPLES)
+    if padded_rows(c) != rows(c) or rows(c) % mini_batch_rows:
+        raise not_lowered(
+            c, mini, f"{rows(c)} rows are no whole mini-batches of {mini_batch_rows}, and hfdsl adds no rows"
+        )
+    return updates_in_parts(c) * rows(c) // mini_batch_rows
 
 
 def has_reference(c: Configuration) -> bool:

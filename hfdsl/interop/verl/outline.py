@@ -1,4 +1,4 @@
-"""What a run of verl is going to do, in sentences."""
+"""The outline of a run of verl, in sentences."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def _advantages(c: Configuration) -> str:
     return f"Advantages are those of {c.value('algorithm.adv_estimator')}{extra}."
 
 
-def _mini_batch(c: Configuration, mini: str, who: str, role: str, strategy: str) -> str:
+def _mini_batch(c: Configuration, mini: str, model: str, role: str, strategy: str) -> str:
     split = split_of(c, role, strategy)
     count = c.size(mini) * c.size(SAMPLES)
     if split.gpus % split.per_row or count % split.ranks:
         raise NotKnown(mini, f"{count} rows do not divide over {split}", c.span(mini))
     return (
-        f"{mini} counts prompts: a mini-batch of {who} is {c.size(mini):,} x {c.size(SAMPLES):,} = "
+        f"{mini} counts prompts: a mini-batch of {model} is {c.size(mini):,} x {c.size(SAMPLES):,} = "
         f"{counted(count, 'row')}, {count // split.ranks:,} on each of {split}."
     )
 
@@ -72,15 +72,15 @@ def _critic_mini_batch(c: Configuration) -> str:
     return _mini_batch(c, CRITIC_MINI, "the critic", "critic", "critic.strategy") if uses_critic(c) else ""
 
 
-def _updates(c: Configuration, mini: str, epochs: str, who: str) -> str:
-    parts, each = updates_in_parts(c), c.size(mini) * c.size(SAMPLES)
-    batches, repeats = padded_rows(c) // each, c.size(epochs)
+def _updates(c: Configuration, mini: str, epochs: str, model: str) -> str:
+    parts, mini_batch_rows = updates_in_parts(c), c.size(mini) * c.size(SAMPLES)
+    batches, repeats = padded_rows(c) // mini_batch_rows, c.size(epochs)
     total = parts * batches * repeats
     times = f" x {repeats} epochs ({epochs})" if repeats > 1 else ""
     in_parts = f"{counted(parts, 'part')} of a step x " if parts > 1 else ""
     return (
-        f"The {who} makes {counted(total, 'optimizer step')} a step: {in_parts}{padded_rows(c):,} rows / {each:,} rows "
-        f"of a mini-batch{times}."
+        f"The {model} makes {counted(total, 'optimizer step')} a step: {in_parts}{padded_rows(c):,} rows / "
+        f"{mini_batch_rows:,} rows of a mini-batch{times}."
     )
 
 
@@ -124,14 +124,14 @@ def _padding(c: Configuration) -> str:
 
 
 def _pool(c: Configuration) -> str:
-    who = ["actor"]
+    models = ["actor"]
     if c.value(MODE) != "separate_async":
-        who.append("rollout")
+        models.append("rollout")
     if uses_reference(c):
-        who.append("reference")
+        models.append("reference")
     if uses_critic(c):
-        who.append("critic")
-    names = f"{', '.join(who[:-1])} and {who[-1]} share" if len(who) > 1 else "the actor has"
+        models.append("critic")
+    names = f"{', '.join(models[:-1])} and {models[-1]} share" if len(models) > 1 else "the actor has"
     return f"{names.capitalize()} {c.size(NODES)} x {c.size(GPUS)} = {counted(gpus(c), 'GPU')} ({NODES} x {GPUS})."
 
 
@@ -139,8 +139,8 @@ def _engines(c: Configuration) -> str:
     tensor, data = (c.size(f"{ROLLOUT}.{name}_parallel_size") for name in ("tensor_model", "data"))
     count, where = gpus(c), ""
     if c.value(MODE) == "separate_async":
-        nodes, each = c.size(f"{ROLLOUT}.nnodes"), c.size(f"{ROLLOUT}.n_gpus_per_node")
-        count, where = nodes * each, f" on {nodes} x {each} GPUs of its own"
+        nodes, per_node = c.size(f"{ROLLOUT}.nnodes"), c.size(f"{ROLLOUT}.n_gpus_per_node")
+        count, where = nodes * per_node, f" on {nodes} x {per_node} GPUs of its own"
     product = f"tensor {tensor} x data {data}" if data > 1 else f"tensor {tensor}"
     name = c.value(f"{ROLLOUT}.name")
     engine = f"of {name}" if name not in {None, "???"} else f"({ROLLOUT}.name is not set)"
@@ -160,8 +160,8 @@ def _reward(c: Configuration) -> str:
         return "Rewards come from functions; there is no reward model."
     if not c.value(f"{table}.enable_resource_pool"):
         return f"The reward model shares these GPUs ({table}.enable_resource_pool = False)."
-    each, nodes = c.size(f"{table}.n_gpus_per_node"), c.size(f"{table}.nnodes")
-    return f"The reward model has {nodes} x {each} = {counted(nodes * each, 'GPU')} of its own."
+    per_node, nodes = c.size(f"{table}.n_gpus_per_node"), c.size(f"{table}.nnodes")
+    return f"The reward model has {nodes} x {per_node} = {counted(nodes * per_node, 'GPU')} of its own."
 
 
 def _staleness(c: Configuration) -> str:
@@ -177,8 +177,8 @@ def _staleness(c: Configuration) -> str:
 
 
 def _off_policy(c: Configuration) -> str:
-    each = c.size(MINI) * c.size(SAMPLES)
-    total = updates_in_parts(c) * (padded_rows(c) // each) * c.size(f"{ACTOR}.ppo_epochs")
+    mini_batch_rows = c.size(MINI) * c.size(SAMPLES)
+    total = updates_in_parts(c) * (padded_rows(c) // mini_batch_rows) * c.size(f"{ACTOR}.ppo_epochs")
     if total == 1:
         return "One optimizer step a step: training is on-policy."
     return (

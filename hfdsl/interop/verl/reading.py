@@ -129,7 +129,7 @@ class _Composition:
     engine: str
     place: Span
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    given: dict[str, Setting] = field(default_factory=dict)
+    explicit: dict[str, Setting] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     unknown_below: dict[str, Unread] = field(default_factory=dict)
 
@@ -137,7 +137,7 @@ class _Composition:
         return Configuration(
             library="verl",
             defaults=self.defaults,
-            given=self.given,
+            explicit=self.explicit,
             place=self.place,
             unread=tuple(unread),
             unknown_below=self.unknown_below,
@@ -172,7 +172,7 @@ class _Composition:
         setting, key = override.setting, override.setting.key
         if override.sign == "~":
             self.defaults = {k: v for k, v in self.defaults.items() if k != key and not k.startswith(f"{key}.")}
-            self.given.pop(key, None)
+            self.explicit.pop(key, None)
             return
         is_known = self._is_known(key)
         if not override.sign and not is_known:
@@ -186,17 +186,17 @@ class _Composition:
             for name, value in setting.value.items():
                 self.apply(Override(override.sign, replace(setting, key=f"{key}.{name}", value=value, text=None)))
             return
-        self.given[key] = setting
+        self.explicit[key] = setting
 
     def _is_known(self, key: str) -> bool:
         if key in self.defaults or any(k.startswith(f"{key}.") for k in self.defaults):
             return True
         above = key
         while above:
-            if above in self.unknown_below or (above in self.given and above != key and self._is_open(above)):
+            if above in self.unknown_below or (above in self.explicit and above != key and self._is_open(above)):
                 return True
             above = above.rpartition(".")[0]
-        return "" in self.unknown_below or key in self.given
+        return "" in self.unknown_below or key in self.explicit
 
     def _is_open(self, key: str) -> bool:
         """Whether an earlier ``+`` has made the table, so that its keys are the user's own."""
@@ -261,11 +261,11 @@ def _applied(
         composition.choose(override)
     composition.defaults = known.engines[composition.engine]
     for setting in base:
-        composition.given[setting.key] = setting
+        composition.explicit[setting.key] = setting
     for override in arguments.overrides:
         if override not in groups:
             composition.apply(override)
-    for message, span in arguments.wrong:
+    for message, span in arguments.refused:
         composition.findings.append(Finding("HF972", message, Label(span)))
     return RunReading(composition.configuration(unread), tuple(composition.findings), tuple(unread))
 

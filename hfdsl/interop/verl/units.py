@@ -126,4 +126,4 @@ def same_split(c: Configuration) -> bool:
             return False
     else:
         keys = [(f"megatron.{a}_parallel_size",) * 2 for a in ("tensor_model", "pipeline_model", "context")]
-    return all(c.known(f"{ACTOR}.{mine}") == c.known(f"{REF}.{other}") for mine, other in keys)
+    return all(c.known(f"{ACTOR}.{of_actor}") == c.known(f"{REF}.{of_reference}") for of_actor, of_reference in keys)

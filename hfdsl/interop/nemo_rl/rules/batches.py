@@ -72,13 +72,13 @@ def ranks_have_whole_micro_batches(c: Configuration) -> Iterator[Problem]:
     if not has_fixed_batches(c):
         return
     ranks, batch, micro = whole_split(c), c.size(GLOBAL), c.size(MICRO)
-    each = batch // ranks.ranks
-    if batch % ranks.ranks == 0 and each % micro:
+    rank_rows = batch // ranks.ranks
+    if batch % ranks.ranks == 0 and rank_rows % micro:
         yield finding(
             c,
             "HF976",
-            f"{GLOBAL} = {batch} rows are {each} on each of {ranks.ranks} data-parallel ranks, which are no whole "
-            f"micro-batches of {MICRO} = {micro}: {each} % {micro} = {each % micro}",
+            f"{GLOBAL} = {batch} rows are {rank_rows} on each of {ranks.ranks} data-parallel ranks, which are no whole "
+            f"micro-batches of {MICRO} = {micro}: {rank_rows} % {micro} = {rank_rows % micro}",
             MICRO,
             GLOBAL,
             *ranks.keys,
@@ -94,13 +94,13 @@ def ranks_have_whole_logprob_batches(c: Configuration) -> Iterator[Problem]:
     if not has_fixed_batches(c) or not c.has(LOGPROB) or on(c, "loss_fn.force_on_policy_ratio"):
         return
     ranks, total, micro = whole_split(c), rows(c), c.size(LOGPROB)
-    each = total // ranks.ranks
-    if total % ranks.ranks == 0 and total % c.size(GLOBAL) == 0 and each % micro:
+    rank_rows = total // ranks.ranks
+    if total % ranks.ranks == 0 and total % c.size(GLOBAL) == 0 and rank_rows % micro:
         yield finding(
             c,
             "HF976",
-            f"a step has {total} rows, {each} on each of {ranks.ranks} data-parallel ranks, which are no whole "
-            f"micro-batches of {LOGPROB} = {micro}: {each} % {micro} = {each % micro}",
+            f"a step has {total} rows, {rank_rows} on each of {ranks.ranks} data-parallel ranks, which are no whole "
+            f"micro-batches of {LOGPROB} = {micro}: {rank_rows} % {micro} = {rank_rows % micro}",
             LOGPROB,
             PROMPTS,
             SAMPLES,

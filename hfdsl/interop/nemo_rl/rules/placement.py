@@ -32,16 +32,16 @@ from hfdsl.interop.settings import Configuration, is_integer
 def generation_has_gpus(c: Configuration) -> Iterator[Problem]:
     """Training and generation both have GPUs."""
     # setup in algorithms/grpo.py
-    nodes, each, total = policy_nodes(c), c.size(GPUS), c.size(NODES)
+    nodes, per_node, total = policy_nodes(c), c.size(GPUS), c.size(NODES)
     if nodes < 1:
         key = "env.reward_model.resources.num_nodes"
         yield finding(c, "HF974", f"{NODES} = {total}, and the reward model takes all of them", key, NODES)
         return
     taken = reward_gpus(c)[1] if total == 1 else 0
     if c.value(COLOCATED):
-        if taken >= each:
+        if taken >= per_node:
             key = "env.reward_model.resources.gpus_per_node"
-            yield finding(c, "HF974", f"{GPUS} = {each}, and the reward model takes {taken} of them", key, GPUS)
+            yield finding(c, "HF974", f"{GPUS} = {per_node}, and the reward model takes {taken} of them", key, GPUS)
         return
     own_nodes, own_gpus = get(c, OWN_NODES), get(c, OWN_GPUS)
     if nodes == 1:
@@ -53,11 +53,11 @@ def generation_has_gpus(c: Configuration) -> Iterator[Problem]:
             return
         if own_nodes not in (None, 1):
             yield finding(c, "HF974", f"{OWN_NODES} = {own_nodes}, and there is one node", OWN_NODES, NODES)
-        if own_gpus + taken >= each:
+        if own_gpus + taken >= per_node:
             yield finding(
                 c,
                 "HF974",
-                f"{OWN_GPUS} = {own_gpus} leaves no GPUs for training: {GPUS} = {each}",
+                f"{OWN_GPUS} = {own_gpus} leaves no GPUs for training: {GPUS} = {per_node}",
                 OWN_GPUS,
                 GPUS,
                 repairs=(OWN_GPUS, GPUS),
@@ -77,14 +77,14 @@ def generation_has_gpus(c: Configuration) -> Iterator[Problem]:
             NODES,
             repairs=(OWN_NODES, NODES),
         )
-    if own_gpus != each:
+    if own_gpus != per_node:
         yield finding(
             c,
             "HF974",
-            f"generation has whole nodes here, so that {OWN_GPUS} = {shown(own_gpus)} must be {GPUS} = {each}",
+            f"generation has whole nodes here, so that {OWN_GPUS} = {shown(own_gpus)} must be {GPUS} = {per_node}",
             OWN_GPUS,
             GPUS,
-            advice=(f"set {OWN_GPUS} to {each}",),
+            advice=(f"set {OWN_GPUS} to {per_node}",),
         )
 
 

@@ -55,7 +55,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
         value = c.known(key, otherwise=1)
         if is_integer(value) and value < 1:
             yield finding(c, "HF972", f"{key} = {value} is not positive", key, advice=("the smallest size is 1",))
-        elif key in c.given and not isinstance(value, int) and key not in declared:
+        elif key in c.explicit and not isinstance(value, int) and key not in declared:
             yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
 
 
@@ -191,8 +191,8 @@ def asynchrony_is_whole(c: Configuration) -> Iterator[Problem]:
         yield finding(
             c, "HF974", f"{ASYNC} needs GPUs of its own for generation: {COLOCATED} = False", ASYNC, COLOCATED
         )
-    others = (FILTER, "grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled", "data.use_multiple_dataloader")
-    for key in others:
+    excluded = (FILTER, "grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled", "data.use_multiple_dataloader")
+    for key in excluded:
         if on(c, key):
             yield finding(c, "HF974", f"{ASYNC} and {key} exclude each other", key, ASYNC)
     age, flying = "grpo.async_grpo.max_trajectory_age_steps", "grpo.async_grpo.in_flight_weight_updates"

@@ -73,20 +73,20 @@ def train_batches_divide(c: Configuration) -> Iterator[Problem]:
             repairs=(TRAIN,),
         )
         return
-    said = set[int]()
+    reported = set[int]()
     for role in models(c):
         if not is_whole(c, role) or (dynamic and role in ("actor", "critic") and not _has_average(c, role)):
             continue
-        each = micro * gpus(c, role) // c.size(TENSOR)
-        if total * copy_size(c) % each and ranks(c, role) not in said:
-            said.add(ranks(c, role))
-            whole = micro * ranks(c, role)
+        divisor = micro * gpus(c, role) // c.size(TENSOR)
+        if total * copy_size(c) % divisor and ranks(c, role) not in reported:
+            reported.add(ranks(c, role))
+            rows_of_ranks = micro * ranks(c, role)
             yield finding(
                 c,
                 "HF976",
                 f"{TRAIN} = {total} samples are no whole number of micro-batches: {MICRO} x ranks = {micro} x "
-                f"{ranks(c, role)} data-parallel ranks of the {NAMES[role]} = {whole}, and {total} % {whole} = "
-                f"{total % whole}",
+                f"{ranks(c, role)} data-parallel ranks of the {NAMES[role]} = {rows_of_ranks}, and "
+                f"{total} % {rows_of_ranks} = {total % rows_of_ranks}",
                 TRAIN,
                 MICRO,
                 *gpu_keys(role),
@@ -165,17 +165,17 @@ def samples_are_used(c: Configuration) -> Iterator[Problem]:
             )
         return
     for role in trained(c):
-        whole = c.size(MICRO) * ranks(c, role)
+        rows_of_ranks = c.size(MICRO) * ranks(c, role)
         counts = samples_of_ranks(c, role)
-        if batch % whole or len({count // c.size(MICRO) for count in counts}) > 1:
+        if batch % rows_of_ranks or len({count // c.size(MICRO) for count in counts}) > 1:
             continue  # an error says more
-        left = sum(count % c.size(MICRO) for count in counts)
-        if left:
+        unused = sum(count % c.size(MICRO) for count in counts)
+        if unused:
             yield finding(
                 c,
                 "HF986",
                 f"a step has {total} samples, {counts[0]} for each data-parallel rank of the {NAMES[role]}, which are "
-                f"no whole micro-batches of {MICRO} = {c.size(MICRO)}: no update uses {left} samples",
+                f"no whole micro-batches of {MICRO} = {c.size(MICRO)}: no update uses {unused} samples",
                 MICRO,
                 PROMPTS,
                 SAMPLES,

@@ -31,11 +31,11 @@ from hfdsl.interop.settings import Configuration
 def ranks_divide_gpus(c: Configuration) -> Iterator[Problem]:
     """The GPUs of a model are whole data-parallel ranks."""
     # DeepspeedStrategy.setup_distributed makes a mesh of data-parallel ranks x ring attention x tensor parallelism.
-    said = set[int]()
+    reported = set[int]()
     for role in models(c):
         count = gpus(c, role)
-        if count % copy_size(c) and count not in said:
-            said.add(count)
+        if count % copy_size(c) and count not in reported:
+            reported.add(count)
             yield finding(
                 c,
                 "HF977",
@@ -55,7 +55,7 @@ def references_share_gpus(c: Configuration) -> Iterator[Problem]:
     if shared is None or not uses_reference(c):
         return
     pairs = tuple(zip(gpu_keys("actor"), gpu_keys("ref"), strict=True))
-    if any(c.size(mine) != c.size(other) for mine, other in pairs):
+    if any(c.size(of_actor) != c.size(of_reference) for of_actor, of_reference in pairs):
         keys = [key for pair in pairs for key in pair if c.size(pair[0]) != c.size(pair[1])]
         yield finding(
             c,
@@ -71,11 +71,11 @@ def references_share_gpus(c: Configuration) -> Iterator[Problem]:
 def critics_share_gpus(c: Configuration) -> Iterator[Problem]:
     """A reward model on the critic's GPUs has as many; models on the actor's GPUs have no more than it."""
     # train in cli/train_ppo_ray.py, and RayActorGroup in trainer/ray/launcher.py, which takes a bundle for each rank
-    critic, apart = uses_critic(c), False
+    critic, shares_critic = uses_critic(c), False
     if critic and c.value(COLOCATE_REWARD) is True:
-        apart = True
+        shares_critic = True
         pairs = tuple(zip(gpu_keys("critic"), gpu_keys("reward"), strict=True))
-        if any(c.size(mine) != c.size(other) for mine, other in pairs):
+        if any(c.size(of_critic) != c.size(of_reward) for of_critic, of_reward in pairs):
             keys = [key for pair in pairs for key in pair if c.size(pair[0]) != c.size(pair[1])]
             yield finding(
                 c,
@@ -86,7 +86,7 @@ def critics_share_gpus(c: Configuration) -> Iterator[Problem]:
                 COLOCATE_REWARD,
                 repairs=keys,
             )
-    if c.value(COLOCATE_ALL) is not True or apart:
+    if c.value(COLOCATE_ALL) is not True or shares_critic:
         return
     for role in (*(("critic",) if critic else ()), *(() if rewards_are_remote(c) else ("reward",))):
         if gpus(c, role) > gpus(c, "actor"):
@@ -115,11 +115,11 @@ def engines_share_gpus_evenly(c: Configuration) -> Iterator[Problem]:
             ENGINE_SIZE,
             *gpu_keys("actor"),
             COLOCATE_ALL,
-            *((ASYNC,) if ASYNC in c.given else ()),
+            *((ASYNC,) if ASYNC in c.explicit else ()),
             repairs=(ENGINES, ENGINE_SIZE, gpu_keys("actor")[1]),
         )
 
 
 def _shape(c: Configuration, role: str) -> str:
-    nodes, each = gpu_keys(role)
-    return f"{c.size(nodes)} x {c.size(each)}"
+    nodes, per_node = gpu_keys(role)
+    return f"{c.size(nodes)} x {c.size(per_node)}"

@@ -62,9 +62,11 @@ def engines_divide_gpus(c: Configuration) -> Iterator[Problem]:
         else []
     )
     if separate:
-        own = (f"{ROLLOUT}.n_gpus_per_node", f"{ROLLOUT}.nnodes")
-        if all(is_integer(c.value(key)) and c.value(key) > 0 for key in own):
-            pools.append((c.size(own[0]) * c.size(own[1]), c.size(own[0]), own, "the rollout's"))
+        pool_keys = (f"{ROLLOUT}.n_gpus_per_node", f"{ROLLOUT}.nnodes")
+        if all(is_integer(c.value(key)) and c.value(key) > 0 for key in pool_keys):
+            pools.append(
+                (c.size(pool_keys[0]) * c.size(pool_keys[1]), c.size(pool_keys[0]), pool_keys, "the rollout's")
+            )
     for count, per_node, pool_keys, whose in pools:
         product = " x ".join(f"{key.rpartition('.')[2]} {c.size(key)}" for key in keys if c.size(key) > 1) or "1"
         if count % size:

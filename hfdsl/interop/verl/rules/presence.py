@@ -150,7 +150,7 @@ def sequence_parallelism_needs_packed_rows(c: Configuration) -> Iterator[Problem
         roles += [(REF, f"{REF}.{name}", MODEL), (REF, f"{REF}.fsdp_config.{name}", MODEL)]
     if uses_critic(c):
         roles.append(("critic", f"critic.fsdp.{name}", "critic.model"))
-    for role, size, model in {c.owner(each[1]): each for each in reversed(roles)}.values():
+    for role, size, model in {c.owner(entry[1]): entry for entry in reversed(roles)}.values():
         strategy, switch = c.known(f"{role}.strategy"), f"{model}.use_remove_padding"
         if strategy in FSDP and c.size(size) > 1 and not c.value(switch):
             sentence, fixes = setting_fix(c, switch, True)

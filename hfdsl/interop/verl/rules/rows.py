@@ -43,18 +43,15 @@ def rows_divide_over_gpus(c: Configuration) -> Iterator[Problem]:
         split = split_of(c, ACTOR, STRATEGY)
         if split.gpus % split.per_row or not split.ranks:
             return
-        divisor, what, keys = (
-            split.ranks * c.size(MICRO),
-            f"{split.ranks} data-parallel ranks x {c.size(MICRO)} rows of a micro-batch",
-            (MICRO, *split.keys),
-        )
+        divisor, keys = split.ranks * c.size(MICRO), (MICRO, *split.keys)
+        divisor_text = f"{split.ranks} data-parallel ranks x {c.size(MICRO)} rows of a micro-batch = {divisor}"
     else:
-        divisor, what, keys = gpus(c), f"{gpus(c)} GPUs", ()
+        divisor, keys, divisor_text = gpus(c), (), f"{gpus(c)} GPUs"
     if count % divisor:
         yield finding(
             c,
             "HF976",
-            f"{TRAIN} x n = {c.size(TRAIN)} x {c.size(SAMPLES)} = {count} rows do not divide by {what} = {divisor}: "
+            f"{TRAIN} x n = {c.size(TRAIN)} x {c.size(SAMPLES)} = {count} rows do not divide by {divisor_text}: "
             f"{count} % {divisor} = {count % divisor}",
             TRAIN,
             SAMPLES,

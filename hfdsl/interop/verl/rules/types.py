@@ -135,7 +135,7 @@ USES: Mapping[str, Use] = {
 def values_have_types(c: Configuration) -> Iterator[Problem]:
     """Values have the types, choices and bounds that verl needs."""
     options = {**table("verl").options, **{key: {"type": "int", "none": True} for key in OPTIONAL}}
-    for key in c.given:
+    for key in c.explicit:
         if (key not in options and key not in BOUNDS) or key in REPORTED or c.owner(key) != key:
             continue
         with suppress(NotKnown):  # one value that is not known says nothing of others

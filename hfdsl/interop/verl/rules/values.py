@@ -80,7 +80,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
     """Sizes are positive integers."""
     for key in dict.fromkeys(c.owner(key) for key in (*SIZES, *_sizes_of_engines(c), *_sizes_of_batches(c))):
         value = c.known(key)
-        if key not in c.given or c.given[key].unknown or (value is None and c.defaults.get(key) is None):
+        if key not in c.explicit or c.explicit[key].unknown or (value is None and c.defaults.get(key) is None):
             continue
         if isinstance(value, bool):
             continue  # Python computes with True as with 1
@@ -123,7 +123,7 @@ def _sizes_of_batches(c: Configuration) -> Iterator[str]:
 def flags_are_booleans(c: Configuration) -> Iterator[Problem]:
     """Switches are True or False."""
     for key in BOOLEAN:
-        if c.given.get(key) is None:
+        if c.explicit.get(key) is None:
             continue
         value = c.known(key)
         if isinstance(value, str) and value.lower() in OFF:
@@ -135,7 +135,7 @@ def choices_are_known(c: Configuration) -> Iterator[Problem]:
     for key, choices in CHOICES.items():
         if key in ADDED_BY and c.known(ADDED_BY[key]) is not None:
             continue
-        if key not in c.given or (key in USED_WITH and not c.known(USED_WITH[key])):
+        if key not in c.explicit or (key in USED_WITH and not c.known(USED_WITH[key])):
             continue
         if c.known(key, otherwise=choices[0]) not in choices and (problem := choice_problem(c, key, choices)):
             yield problem
@@ -144,7 +144,7 @@ def choices_are_known(c: Configuration) -> Iterator[Problem]:
 def estimator_is_known(c: Configuration) -> Iterator[Problem]:
     """The advantage estimator is one that verl registers."""
     key, brings_code = "algorithm.adv_estimator", ("external_lib", "custom_cls.path")
-    if any(k.endswith(brings_code) and c.known(k) for k in (*c.given, f"{MODEL}.external_lib")):
+    if any(k.endswith(brings_code) and c.known(k) for k in (*c.explicit, f"{MODEL}.external_lib")):
         return  # a module of the user's own, which may register others
     value = c.value(key)
     if value not in ESTIMATORS:
@@ -166,12 +166,12 @@ def engine_has_its_strategy(c: Configuration) -> Iterator[Problem]:
         key, target = f"{role}.strategy", c.known(f"{role}._target_")
         strategies = next((s for name, s in STRATEGIES.items() if name in str(target)), None)
         value = c.known(key)
-        if strategies is None or value is None or value in strategies or key not in c.given:
+        if strategies is None or value is None or value in strategies or key not in c.explicit:
             continue
         if role == "critic" and not uses_critic(c):
             continue
-        others = {"megatron": "megatron", "veomni": "veomni", **dict.fromkeys(FSDP, "dp")}
-        hint = f"set model_engine={others[value]}, which brings the keys of that engine" if value in others else ""
+        engines = {"megatron": "megatron", "veomni": "veomni", **dict.fromkeys(FSDP, "dp")}
+        hint = f"set model_engine={engines[value]}, which brings the keys of that engine" if value in engines else ""
         yield finding(
             c,
             "HF974",
@@ -201,7 +201,7 @@ def off_policy_threshold_is_positive(c: Configuration) -> Iterator[Problem]:
     """The threshold of an asynchronous sampler is null or positive."""
     key = "trainer.v1.sampler.max_off_policy_threshold"
     value = c.value(key)
-    if value is not None and key in c.given and not (isinstance(value, int) and value > 0):
+    if value is not None and key in c.explicit and not (isinstance(value, int) and value > 0):
         yield finding(
             c,
             "HF972",
@@ -236,14 +236,14 @@ def engines_have_memory(c: Configuration) -> Iterator[Problem]:
         if is_integer(value := c.known(key)) and value < 1:
             yield finding(c, "HF972", f"{key} = {value} is not positive", key)
     mode = f"{ROLLOUT}.mode"
-    if mode in c.given and (value := c.known(mode, otherwise="async")) not in ("async", "sync"):
+    if mode in c.explicit and (value := c.known(mode, otherwise="async")) not in ("async", "sync"):
         yield finding(c, "HF972", f"{mode} = {shown(value)}: verl 0.9 has async alone", mode)
 
 
 def runs_have_steps(c: Configuration) -> Iterator[Problem]:
     """A run has optimizer steps, and its periods are numbers."""
     for key in ("trainer.save_freq", "trainer.test_freq", "trainer.total_epochs", "trainer.critic_warmup"):
-        if key not in c.given or c.given[key].unknown:
+        if key not in c.explicit or c.explicit[key].unknown:
             continue
         if (value := c.known(key, otherwise=0)) is None or isinstance(value, str | list):
             yield finding(c, "HF972", f"{key} = {shown(value)} is no number", key)
