@@ -12,6 +12,8 @@ What vLLM leaves to its callers, and what goes wrong without a word:
 - An adapter of a layer that it has none for is left out (``hfdsl.rl.workers.engine_adapters`` refuses these).
 - Before 0.28, weights of a layer with an adapter have another name than in a saved model.
 - Greedy rows ignore the temperature, also in their log-probs; a logits processor divides by it instead.
+- After it has gone to sleep, it asserts that the GPU has no less free memory than before, which another process on that
+  GPU may have taken meanwhile; the engine was then unusable. It sees the same figure twice instead.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -167,7 +170,8 @@ class VllmEngine:
     def sleep(self) -> None:
         """Give back the memory of the GPU; on a CPU nothing happens."""
         if self.sleeps:
-            self.llm.sleep(level=1)
+            with _free_memory_held():
+                self.llm.sleep(level=1)
 
     def wake(self, part: WakePart) -> None:
         """Take the memory of a part again."""
@@ -176,6 +180,18 @@ class VllmEngine:
 
     def close(self) -> None:
         """End; the process ends with it."""
+
+
+@contextmanager
+def _free_memory_held() -> Iterator[None]:
+    """Within, torch reports the memory of the GPU as it was at the beginning, whatever other processes take."""
+    measure = torch.accelerator.get_memory_info
+    measured = measure()
+    torch.accelerator.get_memory_info = lambda *_: measured
+    try:
+        yield
+    finally:
+        torch.accelerator.get_memory_info = measure
 
 
 def _has_weights(record: logging.LogRecord) -> bool:
