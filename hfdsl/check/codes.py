@@ -176,6 +176,7 @@ CODES: dict[str, Code] = {
     "HF750": Code("a lag corrected with log-probs of another policy than the one that sampled"),
     "HF751": Code("a program with queues where one without is needed"),
     "HF752": Code("a queue without a lag that changes the number of rows"),
+    "HF753": Code("weights in flight to a role that takes none between tokens"),
     # HF76x queues in a run
     "HF760": Code("a queue without places for what a step puts in"),
     "HF761": Code("a log that is not one of the decisions of these queues"),

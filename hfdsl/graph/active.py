@@ -91,6 +91,9 @@ class Tracing(Protocol):
         """Whether ``hf.sync`` has something to send from one role to the other."""
         ...
 
+    def load_during(self, method: object) -> None:
+        """The load that was called last takes effect between the tokens of a method."""
+
 
 tracing: ContextVar[Tracing | None] = ContextVar("hfdsl_tracer", default=None)
 """The trace of the dataflow that is being traced."""

@@ -15,7 +15,7 @@ from hfdsl.graph.spans import caller_span
 from hfdsl.protocols.conditions import PROVISIONS, REQUIREMENTS
 from hfdsl.protocols.filtering import kept_rows, taken_rows
 from hfdsl.protocols.queueing import Late, queue_problem
-from hfdsl.protocols.state import no_sync, sync_methods
+from hfdsl.protocols.state import no_sync, not_in_flight, sync_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import Column, MetricSpec, Obj, bool_
@@ -241,14 +241,18 @@ def queue(
     return batch
 
 
-def sync(source: Worker, *targets: Worker) -> None:
+def sync(source: Worker, *targets: Worker, during: str | None = None) -> None:
     """Send the weights of ``source`` to the roles that hold copies of them: an actor's to its rollout engines.
 
     Every state that the source exports (``@hf.exports``) and a target loads (``@hf.loads``) goes over; it is exported
     once for all targets.
 
+    Between calls, by default. With ``during="generate"`` it is in flight: where a queue has ``generate`` step on its
+    own, calls of it that are running take the weights between two tokens, and go on with their responses. A target
+    declares that it can: ``@hf.loads("policy", during="generate")``.
+
     Raises:
-        WiringError: HF707 where they share no state.
+        WiringError: HF707 where they share no state, HF753 where a target takes no weights ``during`` this method.
 
     >>> import hfdsl as hf
     >>> class Actor(hf.Worker):
@@ -275,9 +279,13 @@ def sync(source: Worker, *targets: Worker) -> None:
         if not pairs:
             raise WiringError("HF707", f"sync: {no_sync(role_of(source), role_of(target))}")
         for export, load in pairs:
+            if tracer is None and during is not None and (why := not_in_flight(role_of(target), load, during)):
+                raise WiringError("HF753", f"sync: {role_of(target).__name__} cannot take weights in flight: {why}")
             if export not in exported:
                 exported[export] = getattr(source, export)()
             getattr(target, load)(exported[export])
+            if tracer is not None and during is not None:
+                tracer.load_during(during)
 
 
 def _rows_of(batch: BatchT, rows: Sequence[int]) -> BatchT:

@@ -59,11 +59,15 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class RoleCall:
-    """A role method; ``call`` numbers the calls of roles and functions, which random streams are derived from."""
+    """A role method; ``call`` numbers the calls of roles and functions, which random streams are derived from.
+
+    ``during`` is the method between whose tokens a load takes effect; None for one between calls.
+    """
 
     role: str
     signature: Signature
     call: int
+    during: str | None = None
 
     @property
     def label(self) -> str:

@@ -294,6 +294,13 @@ class Tracer:
         self.misuse(MisuseKind.NO_SYNC, f"sync({source._name}, {target._name})", no_sync(source._role, target._role))
         return False
 
+    def load_during(self, method: object) -> None:
+        """The load that was called last takes effect between the tokens of a method."""
+        node = self.nodes[-1]
+        if isinstance(node.op, RoleCall):
+            name = method if isinstance(method, str) else brief(method)
+            self.nodes[-1] = replace(node, op=replace(node.op, during=name))
+
     def _bad_count(self, subject: str, value: object) -> Any:
         return self.misuse(MisuseKind.BAD_COUNT, subject, _in_words(value), (count_range(value),))
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import row_table
+from hfdsl.plan.transports import loads_in_flight
 
 
 def decides(plan: Plan) -> bool:
-    """Whether a queue decides while the plan runs: it does not wait, or takes out other rows than a step puts in."""
+    """Whether a queue decides while the plan runs.
+
+    It does not wait, or takes out other rows than a step puts in, or weights arrive in flight, at times that a log has
+    to keep.
+    """
+    if plan.split.queues and any(loads_in_flight(plan, step) for step in plan.steps):
+        return True
     rows = row_table(plan, plan.dims).rows
     return any(
         queue.late in ("drop", "refill", "mask")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from hfdsl.graph.columns import stored_spec
-from hfdsl.graph.program import Input
+from hfdsl.graph.program import Input, RoleCall
 from hfdsl.plan.edges import sizes_known
 from hfdsl.plan.gpu_memory import gpu_peaks
 from hfdsl.plan.memory import MAX_PRINTED_PROCESSES, ProcessMemory, peaks, process_memory
@@ -15,7 +15,7 @@ from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.plan.routes import Phase, phases
 from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.plan.transports import keeps_mapped
-from hfdsl.plan.versions import versions_text
+from hfdsl.plan.versions import tokens_have_versions, versions_text
 from hfdsl.types.columns import ObjSpec
 from hfdsl.types.numbers import byte_amount
 
@@ -42,7 +42,7 @@ def _role(plan: Plan, name: str) -> str:
 
 
 def _rows(plan: Plan, step: Step) -> Iterator[tuple[str, str, str, str, str]]:
-    stage, label, where, protocol = str(step.stage), step.label, _where(plan, step), _protocol(step)
+    stage, label, where, protocol = str(step.stage), step.label, _where(plan, step), _protocol(plan, step)
     reads = [edge for edge in plan.edges if edge.target == step.node]
     for i, edge in enumerate(reads):
         yield (stage, label, where, protocol, _edge(plan, edge)) if not i else ("", "", "", "", _edge(plan, edge))
@@ -60,11 +60,13 @@ def _where(plan: Plan, step: Step) -> str:
     return f"{pool} rank{'s' if len(step.ranks) > 1 else ''} {ranks}"
 
 
-def _protocol(step: Step) -> str:
+def _protocol(plan: Plan, step: Step) -> str:
     if step.role is None:
         return f"function, {step.chunks} part{'s' if step.chunks > 1 else ''}"
     registration = step.signature.registration
-    name = registration.name if registration else ""
+    op = plan.node(step.node).op
+    during = f", during {op.during}" if isinstance(op, RoleCall) and op.during else ""
+    name = f"{registration.name if registration else ''}{during}"
     by = f" by {registration.balance}" if registration and step.balance else ""
     return f"{name}, {step.chunks} chunks{by}" if step.chunks > 1 else name
 
@@ -82,7 +84,8 @@ def _edge(plan: Plan, edge: Edge) -> str:
     if any(isinstance(stored_spec(plan.node(edge.source).result, column), ObjSpec) for column in edge.columns):
         size += " and objects"  # of unknown size before a run
     late = plan.read_lags.get((edge.source, edge.target))
-    versions = f", {versions_text(late)}" if late else ""
+    each_token = " per token" if tokens_have_versions(plan.graph, edge.source) else ""
+    versions = f", {versions_text(late)}{each_token}" if late else ""
     return f"<- {source}{f' ({named})' if named else ''}: {size} {edge.transport}{versions}"
 
 

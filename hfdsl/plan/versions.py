@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hfdsl.graph.lags import lags
-from hfdsl.graph.program import Derived, Graph, Node, Queue
+from hfdsl.graph.program import Derived, Graph, Node, Queue, RoleCall
 from hfdsl.graph.stages import HeldState, Split, effects
 
 
@@ -94,6 +94,13 @@ def _sources(graph: Graph, reader: Node, through: int) -> Iterator[tuple[Node, i
             continue
         lag = (source.op.lag or 0) if isinstance(source.op, Queue) else 0
         yield from _sources(graph, source, through + lag)
+
+
+def tokens_have_versions(graph: Graph, node: int) -> bool:
+    """Whether a call takes weights between tokens, so that each token of its result has a version of its own."""
+    op = graph.nodes[node].op
+    loads = (call.op for call in graph.calls if isinstance(call.op, RoleCall))
+    return isinstance(op, RoleCall) and (op.role, op.signature.name) in {(load.role, load.during) for load in loads}
 
 
 def versions_text(states: Mapping[HeldState, int]) -> str:

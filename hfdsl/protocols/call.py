@@ -7,12 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hfdsl.errors import WiringError
 
 if TYPE_CHECKING:
     import torch
+
+
+class WeightLoads(Protocol):
+    """The weights that arrive while a call runs."""
+
+    def before(self, step: int, steps: int) -> int:
+        """The version of the weights for a decode step, of so many; it is loaded now where it is another one."""
+        ...
 
 
 class Draws:
@@ -44,6 +52,8 @@ class Call:
     k less, and the difference is the rows' staleness. Without a queue both are the number of the step. Where a queue
     gives rows of several versions, ``row_versions`` lists them, and ``rows_version`` is the oldest.
 
+    ``loads`` is there where weights may arrive during the call; see ``take_weights``.
+
     Streams are derived from what is written here, and from how many times the body has drawn before. So two draws of
     one body differ, and a step that is repeated draws the same values.
     """
@@ -59,6 +69,7 @@ class Call:
     version: int = 0
     rows_version: int = 0
     row_versions: tuple[int, ...] | None = None
+    loads: WeightLoads | None = field(default=None, repr=False, compare=False)
     # Two counts: ranks may differ in how many generators they ask for, and rows must not depend on their rank.
     _row_draws: Draws = field(default_factory=Draws, init=False, repr=False, compare=False)
     _rank_draws: Draws = field(default_factory=Draws, init=False, repr=False, compare=False)
@@ -71,6 +82,16 @@ class Call:
         if self.row_count is None:
             raise WiringError("HF208", "this call takes no rows: none of its arguments is a record with a row dim")
         return range(self.first_row, self.first_row + self.row_count)
+
+    def take_weights(self, step: int, of: int) -> int:
+        """Before decode step ``step`` of so many: load the weights that have arrived; the version to sample with.
+
+        Where ``hf.sync`` sends no weights during this method, nothing is loaded, and all tokens are of one version.
+
+        >>> Call(seed=0, step=3, node=1, rank=0, version=2).take_weights(5, of=8)
+        2
+        """
+        return self.version if self.loads is None else self.loads.before(step, of)
 
     def stream_seed(self, *parts: int) -> int:
         """A 63-bit seed derived from the run's seed, the dataflow, the step, the node and ``parts``."""

@@ -6,6 +6,7 @@ A role states a fact with a plain static method, which takes what the constructo
 |---|---|
 | ``gpu_bytes`` | bytes on a rank's GPU: parts by method, under ``""`` those between calls; it takes the mesh first |
 | ``computes`` | the dtype of its matrix products, such as ``"bfloat16"`` |
+| ``in_flight_obstacle`` | why it cannot take weights between tokens; None where it can |
 | ``reshards`` | the ``Resharding`` of weights within a method, by its name; it takes the mesh first |
 | ``samples_with`` | the engine that samples, such as ``"vllm"``, where its log-probs are not the trainer's; else None |
 | ``sliced`` | the sizes of its model that the mesh's ``tp`` divides, by name |
@@ -69,6 +70,19 @@ def sampling_engine(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ('vllm', None, None)
     """
     return _text(_stated(role, "samples_with", args, kwargs))
+
+
+def in_flight_obstacle(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Why a role cannot take weights between tokens when it is built so; None where it states no obstacle.
+
+    >>> class Engine:
+    ...     @staticmethod
+    ...     def in_flight_obstacle(engine: str) -> str | None:
+    ...         return None if engine == "plain" else f"engine={engine!r} samples whole responses"
+    >>> in_flight_obstacle(Engine, ("vllm",), {}), in_flight_obstacle(Engine, ("plain",), {})
+    ("engine='vllm' samples whole responses", None)
+    """
+    return _text(_stated(role, "in_flight_obstacle", args, kwargs))
 
 
 def sliced_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:

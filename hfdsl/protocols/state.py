@@ -34,7 +34,8 @@ class Effect:
     """The effect of a method on a state.
 
     ``staleness`` is how many steps old it may be where it is read; ``ratio`` is the column of old log-probs that the
-    loss divides by where it is written. ``layout`` is what ranks hold of it where it is exported or loaded.
+    loss divides by where it is written. ``layout`` is what ranks hold of it where it is exported or loaded, and
+    ``during`` the method between whose tokens it may be loaded.
     """
 
     kind: EffectKind
@@ -42,6 +43,7 @@ class Effect:
     staleness: int = 0
     ratio: str | None = None
     layout: DeclaredLayout | None = field(default=None, repr=False)
+    during: str | None = field(default=None, repr=False)
 
 
 def reads(state: str, *, staleness: int = 0) -> Callable[[F], F]:
@@ -136,15 +138,25 @@ def exports(state: str, *, layout: DeclaredLayout | None = None) -> Callable[[F]
     return _effect("exports", state, layout=_layout("exports", state, layout))
 
 
-def loads(state: str, *, layout: DeclaredLayout | None = None) -> Callable[[F], F]:
-    """The method takes over the state that another role exports; ``layout`` and errors as for ``exports``.
+def loads(state: str, *, layout: DeclaredLayout | None = None, during: str | None = None) -> Callable[[F], F]:
+    """The method takes over the state that another role exports; ``layout`` and its errors as for ``exports``.
+
+    ``during`` names a method that takes new weights between tokens: its body goes through the decode steps of
+    ``hf.current_call().decode_steps``, before each of which this method may run.
+
+    Raises:
+        DefinitionError: HF120 where ``during`` is neither a name nor None.
 
     >>> @loads("policy")
     ... def load(self, weights: dict) -> None: ...
     >>> [(effect.kind, effect.state) for effect in effects_of(load)]
     [('loads', 'policy')]
     """
-    return _effect("loads", state, layout=_layout("loads", state, layout))
+    if during is not None and not (isinstance(during, str) and during.isidentifier()):
+        raise DefinitionError(
+            "HF120", f'loads({state!r}): during= is a method, such as "generate", got {brief(during)}'
+        )
+    return _effect("loads", state, layout=_layout("loads", state, layout), during=during)
 
 
 def _layout(kind: EffectKind, state: object, layout: DeclaredLayout | None) -> DeclaredLayout | None:
@@ -157,13 +169,18 @@ def _layout(kind: EffectKind, state: object, layout: DeclaredLayout | None) -> D
 
 
 def _effect(
-    kind: EffectKind, state: str, staleness: int = 0, ratio: str | None = None, layout: DeclaredLayout | None = None
+    kind: EffectKind,
+    state: str,
+    staleness: int = 0,
+    ratio: str | None = None,
+    layout: DeclaredLayout | None = None,
+    during: str | None = None,
 ) -> Callable[[F], F]:
     if not isinstance(state, str) or not state:
         raise DefinitionError("HF120", f'{kind} takes the name of a state, such as "policy", got {state!r}')
 
     def declare(fn: F) -> F:
-        setattr(fn, EFFECTS, (Effect(kind, state, staleness, ratio, layout), *effects_of(fn)))
+        setattr(fn, EFFECTS, (Effect(kind, state, staleness, ratio, layout, during), *effects_of(fn)))
         return fn
 
     return declare
@@ -211,3 +228,22 @@ def no_sync(source: type, target: type) -> str:
         f"{source.__name__} exports {listed('exports', source)} and {target.__name__} loads {listed('loads', target)}; "
         "declare a method with @hf.exports(state) and one with @hf.loads(state)"
     )
+
+
+def not_in_flight(role: type, load: str, during: str) -> str | None:
+    """Why a method of a role cannot load weights during another one; None where it declares that it can.
+
+    >>> class Engine:
+    ...     @loads("policy", during="generate")
+    ...     def load(self, weights: dict) -> None: ...
+    >>> not_in_flight(Engine, "load", "generate")
+    >>> not_in_flight(Engine, "load", "score")
+    "its 'load' may run during 'generate' only"
+    """
+    declared = [effect.during for effect in effects_of(getattr(role, load)) if effect.kind == "loads"]
+    if during in declared:
+        return None
+    others = " and ".join(f"'{method}'" for method in declared if method is not None)
+    if others:
+        return f"its '{load}' may run during {others} only"
+    return f"its '{load}' does not declare that it may run between the tokens of '{during}'"

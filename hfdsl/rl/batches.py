@@ -113,6 +113,20 @@ class ScoredRollout(Rollout, Scores):
     """Responses with their scores: what a queue between sampling and training holds."""
 
 
+class TokenVersions(hf.Batch):
+    """The version of the policy that sampled each token: a number of trained batches; on padding that of the last."""
+
+    token_versions: i64[B, R]
+
+
+class VersionedRollout(Rollout, TokenVersions):
+    """Responses that took new weights between tokens; each token has the log-prob under the weights that sampled it."""
+
+
+class VersionedScoredRollout(ScoredRollout, TokenVersions):
+    """The same with their scores: what a queue between sampling and training holds."""
+
+
 class PolicyVersions(hf.Batch):
     """The versions of the policy that sampled a row, and of the one that learns from it: numbers of trained batches."""
 
@@ -124,13 +138,14 @@ class Experience(Rollout):
     """The input of a policy's update; the reference's log-probs are for losses with a KL term.
 
     Versions come from ``hfdsl.rl.functions.versions``, for an update that cannot know them: a function has changed
-    them, or the rows are of several batches.
+    them, or the rows are of several batches. ``token_versions`` are those of single tokens, and go before.
     """
 
     advantage: f32[B, R]
     ref_log_probs: f32[B, R] | None = None
     from_version: i64[B] | None = None
     to_version: i64[B] | None = None
+    token_versions: i64[B, R] | None = None
 
 
 class ValueExperience(Sequences):

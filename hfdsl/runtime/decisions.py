@@ -11,21 +11,29 @@ True
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from hfdsl.errors import CheckpointError
 from hfdsl.runtime.schedule import QueueBatch, QueuedGroup, QueueState
 
-DecisionKind: TypeAlias = Literal["dispatch", "take", "drop", "lose"]
+DecisionKind: TypeAlias = Literal["dispatch", "take", "drop", "lose", "load"]
+
+CallNumber: TypeAlias = tuple[int, int, int]
+"""A call of a producer: its dispatch, its node and its rank."""
+
+
+Loads: TypeAlias = Mapping[CallNumber, Sequence[tuple[int, int]]]
+"""By call, before which decode step it loaded which version of weights in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a queue decided under a version: about which groups, by number, and of a dispatch their prompts.
 
-    Of a take, ``masked`` are the groups that are trained with a mask.
+    Of a take, ``masked`` are the groups that are trained with a mask. A load is what time decided: ``call``, which
+    makes groups of a dispatch, has ``loaded`` before which decode step which version of weights in flight.
     """
 
     kind: DecisionKind
@@ -34,6 +42,8 @@ class Decision:
     groups: tuple[int, ...]
     prompts: tuple[int, ...] = ()
     masked: tuple[int, ...] = ()
+    call: CallNumber | None = None
+    loaded: tuple[tuple[int, int], ...] = ()
 
 
 def dispatch_decision(before: QueueState, after: QueueState) -> Decision:
@@ -56,6 +66,12 @@ def lose_decision(state: QueueState, groups: Iterable[int]) -> Decision:
     return Decision("lose", state.spec.name, state.version, tuple(groups))
 
 
+def load_decisions(queue: str, version: int, groups: Iterable[int], loads: Loads) -> list[Decision]:
+    """What calls of a dispatch, under a version, have loaded in flight."""
+    made = tuple(groups)
+    return [Decision("load", queue, version, made, call=call, loaded=tuple(loaded)) for call, loaded in loads.items()]
+
+
 def _numbers(groups: Iterable[QueuedGroup]) -> tuple[int, ...]:
     return tuple(group.number for group in groups)
 
@@ -76,7 +92,12 @@ def _as_dict(decision: Decision) -> dict[str, object]:
         "version": decision.version,
         "groups": list(decision.groups),
     }
-    lists = {"prompts": list(decision.prompts), "masked": list(decision.masked)}
+    lists = {
+        "prompts": list(decision.prompts),
+        "masked": list(decision.masked),
+        "call": list(decision.call or ()),
+        "loaded": [list(each) for each in decision.loaded],
+    }
     return fields | {name: numbers for name, numbers in lists.items() if numbers}
 
 
@@ -94,8 +115,12 @@ def from_lines(text: str) -> list[Decision]:
         try:
             entry = json.loads(line)
             lists = {name: tuple(map(int, entry.get(name, ()))) for name in ("groups", "prompts", "masked")}
-            decision = Decision(entry["kind"], str(entry["queue"]), int(entry["version"]), **lists)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            numbers = tuple(map(int, entry.get("call", ())))
+            call = (numbers[0], numbers[1], numbers[2]) if numbers else None
+            loaded = tuple((int(step), int(version)) for step, version in entry.get("loaded", ()))
+            kind, queue, version = entry["kind"], str(entry["queue"]), int(entry["version"])
+            decision = Decision(kind, queue, version, **lists, call=call, loaded=loaded)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise CheckpointError("HF761", f"line {number} of the log is no decision of a queue: {error!r}") from None
         if decision.kind not in get_args(DecisionKind):
             raise CheckpointError("HF761", f"line {number} of the log has the unknown kind '{decision.kind}'")

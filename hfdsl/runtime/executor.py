@@ -53,6 +53,7 @@ from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.ranges import RowRanges
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.body_results import detached, planned_widths, result_columns
+from hfdsl.runtime.in_flight import InFlight
 from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.queued_rows import QueuedRows, queued_versions, received
 from hfdsl.runtime.recording import Recorder
@@ -105,6 +106,7 @@ class Executor:
         self._changed_in: tuple[str, int] | None = None  # the last step that may have changed a state
         self._recorder: Recorder | None = None
         self._export_digests = ExportDigests()
+        self.in_flight = InFlight(context.rank, own_process)
         for role in roles:
             self.workers.construct(role)
 
@@ -121,9 +123,15 @@ class Executor:
     def load(self, folder: str, saved: Mapping[str, Mapping[str, str]], roles: Iterable[str]) -> None:
         """Load the states of these roles' workers, between steps; errors as for ``RoleWorkers.load``."""
         self._stores.clear()
+        self.in_flight.forget()
         self._current_step = None
         for role in roles:
             self.workers.load(role, folder, saved.get(role))
+
+    def take_state(self, role: str, copies: bool) -> None:
+        """Keep a worker's state, with the weights that have arrived; errors as for ``RoleWorkers.take_state``."""
+        self.in_flight.settle(role)
+        self.workers.take_state(role, copies)
 
     def save_queues(self, folder: str, plan: str, pending: Mapping[int, Sequence[PayloadContent]]) -> dict[str, str]:
         """Write what this process holds of steps in progress, with payloads that it has not received yet.
@@ -300,7 +308,8 @@ class Executor:
                 self.store.drop(read_last_here)
             self.workers.offloader.after(call.plan, node, call.step)
             absent = tuple(name for name, value in columns.items() if value is None)
-            calls.append(CallResult(step.label, self._rank, began, time.time(), absent))
+            taken = self.in_flight.taken(step)
+            calls.append(CallResult(step.label, self._rank, began, time.time(), absent, taken))
         # What earlier calls of this step shared may be read at any time, so no body may have written into it; what this
         # call shares is watched from now on.
         self.store.check_watched()
@@ -354,6 +363,7 @@ class Executor:
             version=version,
             rows_version=rows_version if row_versions is None else min(row_versions, default=version),
             row_versions=row_versions,
+            loads=self.in_flight.begun(call, step),
         )
         current_row = _row_name(current)
         body = step.signature.body if step.role is None else getattr(self.workers[step.role], step.signature.name)
@@ -373,8 +383,10 @@ class Executor:
             seed_streams(current)
         streams = nullcontext() if self._own_process else seeded(current)
         check_finite_arguments(step.label, step.signature, arguments, current_row)
+        body, arguments = self.in_flight.arriving(call, step, current, body, arguments)
         with in_call(current), streams, peers, inputs_unchanged(step.label, arguments):
             try:
+                current.take_weights(0, of=1)
                 result = body(**arguments)
                 if self._export_digests and step.role is not None:
                     self._export_digests.take(step, self.workers[step.role], result)

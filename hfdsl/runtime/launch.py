@@ -15,6 +15,7 @@ from hfdsl.errors import HfError, PackageError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.runtime.backend import Backend, Lowering
+from hfdsl.runtime.in_flight import flights
 from hfdsl.runtime.loaded_states import check_copied_states
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.processes import Processes
@@ -67,7 +68,10 @@ def launch(
         raise LaunchedError
     deadline = checked_deadline(deadline, "launch(deadline=)")
     if decides(plan):
-        queue_stages(plan)
+        stages = queue_stages(plan)
+        if backend != "local" and flights(stages.producer, stages.consumer).loads:
+            text = f"'{plan.name}' sends weights in flight, which backend='local' alone can: leave out during="
+            raise HfError("HF765", text)
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed, [plan]))
     if retries is not None and retries.every is not None:

@@ -271,9 +271,7 @@ class LocalBackend:
         """Rank after rank, in turns: a rank may call its peers."""
         for group, executors in self._executors.items():
             for role in self._roles[group]:
-                self._together(
-                    group, [partial(executor.workers.take_state, role, background) for executor in executors]
-                )
+                self._together(group, [partial(executor.take_state, role, background) for executor in executors])
             for executor in executors:
                 executor.workers.save(folder)
 

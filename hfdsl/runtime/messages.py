@@ -5,10 +5,10 @@ it sends without. So what travels with every call becomes a list (``to_wire``) a
 what is sent once, the ``SegmentSpec``, is pickled. The lists are::
 
     RankRequest      [SegmentCall, payloads, has_spec, has_dispatched, modes, has_queued]
-    SegmentCall      [plan, routing, segment, step, [[steps, ...], ...], [[stop, version], ...]]
+    SegmentCall      [plan, routing, segment, step, [[steps, ...], ...], [[stop, version], ...], in_flight]
     Acknowledgment   [SegmentResult, inline]
     SegmentResult    [group, rank, start, stop, [CallResult, ...], payload_bytes, held_bytes, peak_bytes]
-    CallResult       [label, rank, start, stop, absent]
+    CallResult       [label, rank, start, stop, absent, [[decode step, version], ...]]
     inline           for each inline payload, its column slices: [[node, chunk, column, value], ...]
 """
 
@@ -49,12 +49,21 @@ Ray 2.60 frees what the caller keeps where the caller's reference is the last to
 """
 
 
+FlightPlan: TypeAlias = Sequence[Sequence[Any]]
+"""By node [node, version, schedule]: of a load the version that it brings; of a call that takes weights between tokens
+the version that it begins with at least, and its schedule if it has one.
+
+A schedule has for each rank [rank, at, version]: ``at`` is a decode step, or as a float the share of the call's time.
+"""
+
+
 class SegmentCall(NamedTuple):
     """A segment of a plan in a step of the run, both by their numbers; its routes are those with the ID ``routing``.
 
     Where the plan has queues, ``stage_steps`` has for each stage how many steps of every stage had been submitted
     before that stage of this step was; nothing for one that was not yet. Where a stage steps on its own,
     ``row_versions`` has the versions of the rows that it took from its queue: of runs of rows, their end and version.
+    ``in_flight`` says which weights arrive while calls of the segment run.
     """
 
     plan: str
@@ -63,6 +72,7 @@ class SegmentCall(NamedTuple):
     step: int
     stage_steps: Sequence[Sequence[int]] = ()
     row_versions: Sequence[Sequence[int]] = ()
+    in_flight: FlightPlan = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +100,8 @@ class RankRequest(NamedTuple):
 
     def to_wire(self) -> list[Any]:
         """As plain values."""
-        *names, stage_steps, row_versions = self.call
-        call = [*names, [list(steps) for steps in stage_steps], [list(run) for run in row_versions]]
+        *names, stage_steps, row_versions, in_flight = self.call
+        call = [*names, [list(steps) for steps in stage_steps], [list(run) for run in row_versions], list(in_flight)]
         return [call, self.payloads, self.has_spec, self.has_dispatched, self.modes, self.has_queued]
 
     @classmethod
@@ -103,13 +113,17 @@ class RankRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """One rank's call of one node; times are seconds since the epoch, ``absent`` the columns that it left out."""
+    """One rank's call of one node; times are seconds since the epoch, ``absent`` the columns that it left out.
+
+    ``taken`` says before which of its decode steps it took which version of weights that were in flight.
+    """
 
     label: str
     rank: int
     start: float
     stop: float
     absent: tuple[str, ...] = ()
+    taken: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +145,10 @@ class SegmentResult:
 
     def to_wire(self) -> list[Any]:
         """As plain values."""
-        calls = [[call.label, call.rank, call.start, call.stop, list(call.absent)] for call in self.calls]
+        calls = [
+            [call.label, call.rank, call.start, call.stop, list(call.absent), [list(each) for each in call.taken]]
+            for call in self.calls
+        ]
         sizes = list(self.payload_bytes)
         return [self.group, self.rank, self.start, self.stop, calls, sizes, self.held_bytes, self.peak_bytes]
 
@@ -145,7 +162,8 @@ class SegmentResult:
             start=start,
             stop=stop,
             calls=tuple(
-                CallResult(label, caller, begun, ended, tuple(absent)) for label, caller, begun, ended, absent in calls
+                CallResult(label, caller, begun, ended, tuple(absent), tuple((at, version) for at, version in taken))
+                for label, caller, begun, ended, absent, taken in calls
             ),
             payload_bytes=tuple(sizes),
             held_bytes=held_bytes,

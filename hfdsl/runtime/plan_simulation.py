@@ -31,6 +31,7 @@ from hfdsl.graph.columns import columns_read
 from hfdsl.graph.program import Queue
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.timeline import Interval, Timeline
+from hfdsl.plan.transports import loads_in_flight
 from hfdsl.protocols.queueing import Late
 from hfdsl.protocols.state import effects_of
 from hfdsl.runtime.decisions import Decision
@@ -186,6 +187,7 @@ class PlanClock:
     seed: int
     free: dict[tuple[str, int], float] = field(default_factory=dict)  # by device
     chunks: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # by step and node
+    spans: dict[tuple[int, int], dict[int, tuple[float, float]]] = field(default_factory=dict)  # the same, by rank
     work: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     end: float = 0.0
 
@@ -196,6 +198,9 @@ class PlanClock:
                 self._run(step, number, now)
 
     def _run(self, step: Step, number: int, now: float) -> None:
+        if loads_in_flight(self.plan, step):
+            self._arrive(step, number, now)
+            return
         places = [self._device(step.group, rank) for rank in step.ranks]
         ready = [
             max([now, self.free.get(place, 0.0), *self._inputs(step, number, chunk)])
@@ -212,8 +217,20 @@ class PlanClock:
             self.free[place] = done[rank] = start + duration
             self.work[step.group] += duration
             self.end = max(self.end, done[rank])
+        self.spans[number, step.node] = {
+            rank: (start, done[rank]) for rank, start in zip(step.ranks, ready, strict=True)
+        }
         last = max(done.values())
         self.chunks[number, step.node] = [done.get(holder, last) for holder in step.layout.holders]
+
+    def _arrive(self, step: Step, number: int, now: float) -> None:
+        """Weights in flight arrive while the ranks go on with what they do."""
+        drawn = self.seconds.get(step.label, DrawnSeconds(0.0))
+        spans = self.spans[number, step.node] = {}
+        for rank, chunk in zip(step.ranks, step.chunk_of, strict=True):
+            start = max([now, *self._inputs(step, number, chunk)])
+            spans[rank] = start, start + drawn.of(self.seed, step.label, number, rank)
+            self.end = max(self.end, spans[rank][1])
 
     def is_free(self, group: str, rank: int, now: float) -> bool:
         """Whether a rank has nothing left to do."""

@@ -15,7 +15,9 @@ from hfdsl.plan.rows import row_table
 from hfdsl.plan.sizes import bind_sizes
 from hfdsl.protocols.ranges import RowRanges, as_ranges
 from hfdsl.runtime.backend import Backend, PollingBackend
+from hfdsl.runtime.decisions import Decision, Loads, load_decisions
 from hfdsl.runtime.dispatched import Dispatched
+from hfdsl.runtime.in_flight import flights
 from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.plan_simulation import CallSeconds
@@ -59,6 +61,10 @@ class QueueRun:
         self._results: deque[Any] = deque()
         self._unrecorded: deque[tuple[StepRunner, int, StageRun]] = deque()
         self._synced = False
+        self._flights = flights(stages.producer, stages.consumer)
+        self._unsubmitted: dict[int, tuple[Mapping[int, Batch], int]] = {}  # dispatches: their inputs and version
+        self._loads: deque[Decision] = deque()
+        self.repeated: Loads | None = None  # what calls loaded in flight in a run that this one repeats
 
     # -- prompts -------------------------------------------------------------------------------------------------------
 
@@ -136,8 +142,10 @@ class QueueRun:
             self._synced = True
         with self._breaking(number):
             step = self._producer.new_stage(number, inputs, sizes, None)
-            step.begin(inputs)
-            step.submit(0, [version], wait=False)
+            if isinstance(self._time, VirtualTime) and self._flights.calls:
+                self._unsubmitted[number] = inputs, version  # what its calls load in flight is known when they end
+            else:
+                self._submit(number, step, inputs, version)
             dispatch = Dispatched(
                 number=number,
                 stages=self._stages,
@@ -146,13 +154,54 @@ class QueueRun:
                 sizes=sizes,
                 step=step,
             )
-            if isinstance(self._time, VirtualTime):
+            if isinstance(self._time, VirtualTime) and number not in self._unsubmitted:
                 step.resolve()
                 dispatch.table = step.table
-            self._time.dispatched(dispatch)
+            self._time.dispatched(dispatch, version)
         self.dispatches += 1
         self.next_prompt = max(self.next_prompt, *(prompt + 1 for prompt in prompts))
         self._dispatched[number] = dispatch
+
+    def _submit(self, number: int, step: StageRun, inputs: Mapping[int, Batch], version: int) -> None:
+        """Submit the calls of a dispatch, with what they load in flight as far as a log or the virtual clock says."""
+        schedules: dict[int, Sequence[Sequence[Any]] | None] = {}
+        for called in self._flights.calls:
+            node = called.node
+            logged = [
+                (rank, at, taken)
+                for rank in called.ranks
+                for at, taken in (self.repeated or {}).get((number, node, rank), ())
+            ]
+            clock = self._time.schedule(number, version, called) if isinstance(self._time, VirtualTime) else None
+            schedules[node] = logged or clock
+        step.begin(inputs)
+        step.submit(0, [version], wait=False, in_flight=self._flights.of_dispatch(version, schedules))
+
+    def _submit_through(self, last: int) -> None:
+        """Submit the dispatches up to one that has ended on the virtual clock, in order."""
+        for number, (inputs, version) in list(self._unsubmitted.items()):
+            dispatch = self._dispatched[number]
+            if number <= last and dispatch.step is not None:
+                del self._unsubmitted[number]
+                self._submit(number, dispatch.step, inputs, version)
+                self._note_loads(dispatch, version)
+
+    def _note_loads(self, dispatch: Dispatched, version: int) -> None:
+        """Write down what the calls of a dispatch have loaded in flight."""
+        step, nodes = dispatch.step, {step.node for step in self._flights.calls}
+        calls = [] if step is None else list(step.loads(nodes))
+        results = self._runner.backend.done([handle for *_, handle in calls])
+        labels = {called.node: called.label for called in self._flights.calls}
+        loads = {
+            (dispatch.number, node, rank): next(call.taken for call in result.calls if call.label == labels[node])
+            for (node, rank, _), result in zip(calls, results, strict=True)
+        }
+        self._loads += load_decisions(self._queue.state.spec.name, version, dispatch.groups, loads)
+
+    def loads_in_flight(self) -> list[Decision]:
+        """What calls have loaded in flight since this was asked last."""
+        loads, self._loads = list(self._loads), deque()
+        return loads
 
     def idle(self) -> bool:
         """Whether the result of the last update is there."""
@@ -161,11 +210,14 @@ class QueueRun:
     def train(self, batch: QueueBatch) -> None:
         """Submit the second stage for a batch."""
         with self._breaking(batch.update):
+            taken = {group.number for group in batch.groups}
+            self._submit_through(max(n for n, dispatch in self._dispatched.items() if taken & {*dispatch.groups}))
             parts = self._parts(batch)
             step = self._trainer.new_stage(batch.update, {}, parts[0][0].sizes, self._stages.queue_input)
             masked = frozenset(batch.masked)
             step.begin({}, lambda slices: self._read(batch, slices, masked))
-            step.submit(0, [batch.update], self._versions(batch))
+            in_flight = self._flights.of_update(batch.update)
+            step.submit(0, [batch.update], self._versions(batch), in_flight=in_flight)
         self._update = batch.update, step
         self._time.trained(batch.update, step)
 
@@ -218,7 +270,8 @@ class QueueRun:
             gone = [group for group in dispatch.groups if group not in state.groups]
             if len(gone) == len(dispatch.groups):
                 del self._dispatched[number]
-                if dispatch.step is not None:
+                unsubmitted = self._unsubmitted.pop(number, None)
+                if dispatch.step is not None and unsubmitted is None:
                     self._unrecorded.appendleft((self._producer, number, dispatch.step))
             elif gone and dispatch.handles:
                 dispatch.forget(gone)
@@ -231,6 +284,9 @@ class QueueRun:
     def saved(self) -> tuple[SavedStep, ...]:
         """The dispatches of which groups are on their way, once their runtime queries were resolved."""
         self._forget()
+        self._submit_through(self.dispatches)
+        if isinstance(self._time, VirtualTime):
+            self._time.settle()
         steps = []
         for number, dispatch in self._dispatched.items():
             with self._breaking(number):

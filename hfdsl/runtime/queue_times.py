@@ -2,6 +2,9 @@
 
 A worked example of the virtual clock: an engine of two ranks generates two rows each, in 4 s on rank 0 and 2 s on rank
 1, and a group is a row. Groups 2 and 3 have ended at 2 s, groups 0 and 1 at 4 s. Without seconds all end at once.
+
+With weights in flight, the groups of a dispatch end together, at 4 s: until then its calls may take weights. Those that
+arrive at 1 s are loaded after a quarter of the tokens of rank 0, and after half of those of rank 1.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol
 
-from hfdsl.plan.plan import DRIVER
+from hfdsl.plan.plan import DRIVER, Step
 from hfdsl.runtime.backend import PollingBackend
 from hfdsl.runtime.dispatched import Dispatched, Place
+from hfdsl.runtime.in_flight import flights
 from hfdsl.runtime.plan_simulation import CallSeconds, PlanClock
 from hfdsl.runtime.stage_plans import QueueStages
 from hfdsl.runtime.stage_run import StageRun
@@ -26,8 +30,8 @@ class QueueTime(Protocol):
         """Whether a process that begins a dispatch has nothing left to do."""
         ...
 
-    def dispatched(self, dispatch: Dispatched) -> None:
-        """The calls of a dispatch were submitted."""
+    def dispatched(self, dispatch: Dispatched, version: int) -> None:
+        """The calls of a dispatch were submitted under a version."""
 
     def trained(self, number: int, step: StageRun | None) -> None:
         """Those of an update were."""
@@ -45,7 +49,8 @@ class VirtualTime:
     """A clock on which calls take the ``seconds`` of their node, and on which nothing else takes time."""
 
     def __init__(self, stages: QueueStages, seconds: Mapping[str, CallSeconds], seed: int) -> None:
-        self._stages = stages
+        self._stages, self._flights = stages, flights(stages.producer, stages.consumer)
+        self._arrivals: dict[int, Mapping[str | None, Mapping[int, float]]] = {}  # by version, role and rank
         self._producers = PlanClock(stages.producer, seconds, seed)
         self._trainers = PlanClock(stages.consumer, seconds, seed, free=self._producers.free)
         self._events: list[tuple[float, int, tuple[int, ...]]] = []
@@ -57,12 +62,35 @@ class VirtualTime:
         first = next((step for step in self._stages.producer.steps if step.group != DRIVER), None)
         return first is None or any(self._producers.is_free(first.group, rank, self._now) for rank in first.ranks)
 
-    def dispatched(self, dispatch: Dispatched) -> None:
+    def dispatched(self, dispatch: Dispatched, version: int) -> None:
         """Its groups end with the last of the chunks that hold their rows."""
-        self._producers.submit(0, dispatch.number, self._now)
-        for group in dispatch.groups:
-            ends = (self._end(dispatch.number, place) for place in dispatch.places(group))
-            self._push(max(ends, default=self._now), (group,))
+        arrived = [time for ranks in self._arrivals.get(version, {}).values() for time in ranks.values()]
+        self._producers.submit(0, dispatch.number, max([self._now, *arrived]))
+        ends = {
+            group: max((self._end(dispatch.number, place) for place in dispatch.places(group)), default=self._now)
+            for group in dispatch.groups
+        }
+        if self._flights.calls:
+            self._push(max(ends.values(), default=self._now), dispatch.groups)
+            return
+        for group, end in ends.items():
+            self._push(end, (group,))
+
+    def schedule(self, number: int, version: int, step: Step) -> list[tuple[int, float, int]]:
+        """When each rank of a call takes which version: at its start, or after a share of its time."""
+        taken: list[tuple[int, float, int]] = [(rank, 0, version) for rank in step.ranks]
+        for later, roles in self._arrivals.items():
+            for rank, time in roles.get(step.role, {}).items() if later > version else ():
+                start, stop = self._producers.spans[number, step.node][rank]
+                if time < start:
+                    taken.append((rank, 0, later))
+                elif time < stop:
+                    taken.append((rank, (time - start) / (stop - start), later))
+        return taken
+
+    def settle(self) -> None:
+        """All weights that were sent have arrived, as they have once processes have been waited for."""
+        self._arrivals.clear()
 
     def _end(self, number: int, place: Place) -> float:
         times = self._producers.chunks.get((number, place[0]), ())
@@ -71,6 +99,11 @@ class VirtualTime:
     def trained(self, number: int, step: StageRun | None) -> None:
         """It ends with its result."""
         self._trainers.submit(0, number, self._now)
+        if self._flights.loads:
+            self._arrivals[number + 1] = {
+                load.role: {rank: end for rank, (_, end) in self._trainers.spans[number, load.node].items()}
+                for load in self._flights.loads
+            }
         self._trained = max(self._now, self._trainers.result(number))
         self._push(self._trained, ())
 
@@ -109,7 +142,7 @@ class ProcessTime:
         first = newest.step.first_calls() if newest.step is not None else ()
         return not first or any(call in self._ended for call in first)
 
-    def dispatched(self, dispatch: Dispatched) -> None:
+    def dispatched(self, dispatch: Dispatched, version: int) -> None:
         """Wait for its calls from now on."""
         self._running[dispatch.number] = dispatch
         self._left[dispatch.number] = set(dispatch.groups)

@@ -79,7 +79,7 @@ class RankProcess(Worker):
 
     def take_state(self, role: str, copies: bool) -> None:
         """Keep a worker's state for the next ``save`` or ``copy_states``."""
-        self._executor.workers.take_state(role, copies)
+        self._executor.take_state(role, copies)
 
     def save(self, folder: str) -> None:
         """Begin to write the states that were taken."""

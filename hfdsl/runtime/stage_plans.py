@@ -18,6 +18,7 @@ from hfdsl.graph.program import Node, Output, Queue, Ref
 from hfdsl.graph.signatures import VALUE, RecordType
 from hfdsl.plan.plan import DRIVER, Plan, StageOf
 from hfdsl.plan.rows import row_table, runtime_queries
+from hfdsl.plan.transports import loads_in_flight
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec
 from hfdsl.types.dims import KeptGroups
@@ -71,6 +72,9 @@ def queue_stages(plan: Plan) -> QueueStages:
         problems = (*problems, f'late="mask" sets {" or ".join(MASKS)} to zero, and no call behind it reads one')
     _refuse(plan, node, problems)
     outputs = {column: Output(_column_of(producing, ref, column)) for column in columns}
+    if any(loads_in_flight(reading, step) for step in reading.steps):  # rows are at their ranks before any call ends
+        producing = replace(producing, steps=tuple(replace(step, balance=None) for step in producing.steps))
+        _refuse(plan, node, _in_flight_problems(producing))
     in_flight = StageOf(plan.name, 0)
     return QueueStages(
         producer=replace(producing, graph=replace(producing.graph, output=Output({**outputs})), stage_of=in_flight),
@@ -145,6 +149,12 @@ def _stage_problems(producing: Plan, reading: Plan, ref: Ref, queue_input: int) 
         node == queue_input for out in reading.graph.output.refs() for node, _ in result_origins(reading.graph, out)
     ):
         yield "the program returns its rows; return what is computed from them"
+
+
+def _in_flight_problems(producing: Plan) -> tuple[str, ...]:
+    if runtime_queries(producing):
+        return ("weights arrive in flight, while a filter in front of it waits for a call; filter behind the queue",)
+    return ()
 
 
 def _reads(plan: Plan, ref: Ref, node: int) -> bool:

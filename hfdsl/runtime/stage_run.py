@@ -34,6 +34,14 @@ class StageRun(StepRun):
         made = [handle for call, handle in self._acknowledgments.items() if call in makers or not makers]
         return [handle for handle in made if not isinstance(handle, SegmentResult)]
 
+    def loads(self, nodes: Collection[int]) -> Iterator[tuple[int, int, Any]]:
+        """The acknowledgments of calls of these nodes: node, rank, handle."""
+        for segment in self._routes.segments:
+            for step in segment.steps:
+                if step.node in nodes:
+                    for rank in step.ranks:
+                        yield step.node, rank, self._acknowledgments[segment.number, rank]
+
     def calls_of(self, places: Iterable[tuple[int, int]]) -> Iterator[Any]:
         """Those of the calls that make chunks of values; None for what the driver holds."""
         segment_of = {step.node: segment.number for segment in self._routes.segments for step in segment.steps}

@@ -99,9 +99,11 @@ class StageStream:
             self._queue.state = self._queue.state.run_again(ready)
             world = LoggedWorld(self._run, log.expected, ready)
         try:
+            self._run.repeated = log.loads
             yield from self._run.given_out()
             for decisions in self._queue.run(world, prompts, log=log.expected):
                 log.add(decisions)
+                log.add(self._run.loads_in_flight())
                 self.decisions += len(decisions)
                 yield from self._run.given_out()
                 if log.paused and self._run.idle():

@@ -58,7 +58,7 @@ from hfdsl.runtime.body_results import check_same_presence
 from hfdsl.runtime.custom_protocol import GroupView, collected, dispatched
 from hfdsl.runtime.driver_reads import DriverReads
 from hfdsl.runtime.handles import HandleTable
-from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
+from hfdsl.runtime.messages import FlightPlan, SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.queue_files import SavedStep
 from hfdsl.runtime.queued_rows import QueueRead
 from hfdsl.runtime.store import bytes_of
@@ -97,6 +97,7 @@ class StepRun:
         self._stages: set[int] = set()  # whose segments may be submitted
         self._stage_steps: list[tuple[int, ...]] = []  # of every stage when each was submitted; see ``SegmentCall``
         self._row_versions: Sequence[tuple[int, int]] = ()
+        self._in_flight: FlightPlan = ()
         self._submitted: set[int] = set()
         self._deferred: list[Segment] = []  # of the driver: submitted, and not run before somebody reads its results
         self._delivered: frozenset[int] = frozenset()  # segments whose payloads were loaded into stores with a queue
@@ -148,18 +149,19 @@ class StepRun:
         stage_steps: Sequence[int] = (),
         row_versions: Sequence[tuple[int, int]] = (),
         wait: bool = True,
+        in_flight: FlightPlan = (),
     ) -> None:
         """Submit the segments of a stage, once those that it reads from have been submitted.
 
         ``stage_steps`` are the steps of each stage that were submitted before, of which versions are counted;
-        ``row_versions`` are as in ``SegmentCall``.
+        ``row_versions`` and ``in_flight`` are as in ``SegmentCall``.
         It waits for the runtime queries of earlier stages and, in the last one, for those of all stages, if it is to
         ``wait``.
         """
         if not self._driver.in_step(self._plan.name, self._step_number):
             self._enter()
         self._stages.add(stage)
-        self._row_versions = row_versions
+        self._row_versions, self._in_flight = row_versions, in_flight
         if stage_steps:
             self._stage_steps = self._stage_steps or [() for _ in stage_steps]
             self._stage_steps[stage] = tuple(stage_steps)
@@ -372,6 +374,7 @@ class StepRun:
             step=self._step_number,
             stage_steps=tuple(self._stage_steps),
             row_versions=self._row_versions,
+            in_flight=[entry for entry in self._in_flight if any(entry[0] == step.node for step in segment.steps)],
         )
 
     def _specs(self, segment: Segment) -> list[SegmentSpec | None]:

@@ -52,7 +52,7 @@ from hfdsl.graph.stages import syncs
 from hfdsl.plan.payloads import DRIVER_PROCESS
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.runtime.backend import Backend
-from hfdsl.runtime.decisions import Decision, dispatch_decision, from_lines, take_decisions, to_lines
+from hfdsl.runtime.decisions import CallNumber, Decision, Loads, dispatch_decision, from_lines, take_decisions, to_lines
 from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.queue_files import QueueKeepingBackend, SavedQueue, SavedStream
 from hfdsl.runtime.recovery import RecoverableBackend
@@ -162,15 +162,29 @@ class DecisionLog:
     def __init__(self, log: str | PathLike[str] | None, replay: str | PathLike[str] | None) -> None:
         self._file = None if log is None else Path(log).open("a", encoding="utf-8")  # noqa: SIM115  # see close
         self._pauses = False
-        self.expected = deque(from_lines(Path(replay).read_text("utf-8"))) if replay is not None else None
+        self.expected: deque[Decision] | None = None
         self.journal: list[Decision] | None = None
+        self._loads: dict[CallNumber, Decision] | None = None
+        if replay is not None:
+            self._repeat(from_lines(Path(replay).read_text("utf-8")))
+
+    def _repeat(self, decisions: Iterable[Decision]) -> None:
+        decisions = list(decisions)
+        self.expected = deque(decision for decision in decisions if decision.kind != "load")
+        self._loads = {decision.call: decision for decision in decisions if decision.call is not None}
 
     @classmethod
     def repeating(cls, decisions: Iterable[Decision]) -> Self:
         """A log without a file, of decisions that were written down already."""
         log = cls(None, None)
-        log.expected, log._pauses = deque(decisions), True
+        log._pauses = True
+        log._repeat(decisions)
         return log
+
+    @property
+    def loads(self) -> Loads | None:
+        """What calls loaded in flight in the run that is repeated; they load it again. None without one."""
+        return None if self._loads is None else {call: decision.loaded for call, decision in self._loads.items()}
 
     @property
     def begins_steps(self) -> bool:
@@ -191,7 +205,10 @@ class DecisionLog:
         if self.journal is not None:
             self.journal += decisions
         for decision in decisions if self.expected is not None else ():
-            expected = self.expected.popleft() if self.expected else None
+            if decision.call is not None:  # calls end in any order
+                expected: Decision | None = (self._loads or {}).pop(decision.call, decision)
+            else:
+                expected = self.expected.popleft() if self.expected else None
             if decision != expected:
                 logged = to_lines([expected]).strip() if expected else "nothing"
                 text = f"this run decides {to_lines([decision]).strip()} where its log has {logged}"

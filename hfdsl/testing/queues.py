@@ -72,6 +72,15 @@ def _order(log: _Log, decision: Decision) -> Iterator[str]:
             yield f"update {decision.version} takes groups before {before}, and the queue waits in order"
 
 
+def _loads(log: _Log, decision: Decision) -> Iterator[str]:
+    steps, versions = zip(*decision.loaded, strict=True) if decision.loaded else ((), ())
+    if decision.kind == "load" and (list(steps) != sorted({*steps}) or list(versions) != sorted({*versions})):
+        yield f"call {decision.call} loads {list(decision.loaded)}: versions only grow, from token to token"
+    for group in decision.groups if versions else ():
+        if min(versions) < log.version.get(group, 0):
+            yield f"group {group} has tokens of version {min(versions)}, and was dispatched under {log.version[group]}"
+
+
 QUEUE_LAWS: dict[str, Callable[[_Log, Decision], Iterator[str]]] = {
     "no group is trained with more staleness than the lag, unless it is masked": _bound,
     "batches and dispatches are whole": _whole,
@@ -79,6 +88,7 @@ QUEUE_LAWS: dict[str, Callable[[_Log, Decision], Iterator[str]]] = {
     "no more groups are on their way than there are places": _places,
     "the version is the number of updates": _versions,
     "groups are taken in the order of dispatch; a queue that waits lets none pass another": _order,
+    "a call loads newer weights only, and none that are older than its dispatch": _loads,
 }
 """The laws by what they say."""
 
@@ -93,7 +103,8 @@ def broken_laws(spec: QueueSpec, decisions: Iterable[Decision]) -> tuple[str, ..
     log, problems = _Log(spec), list[str]()
     for decision in decisions:
         if decision.queue == spec.name:
-            problems += [text for law in QUEUE_LAWS.values() for text in law(log, decision)]
+            laws = [_loads] if decision.kind == "load" else list(QUEUE_LAWS.values())  # time decides a load
+            problems += [text for law in laws for text in law(log, decision)]
             _follow(log, decision)
     return tuple(problems)
 
@@ -119,6 +130,8 @@ def _follow(log: _Log, decision: Decision) -> None:
         log.version |= dict.fromkeys(decision.groups, decision.version)
         log.prompt |= dict(zip(decision.groups, decision.prompts, strict=False))
         log.on_the_way += decision.groups
+        return
+    if decision.kind == "load":
         return
     log.on_the_way = [group for group in log.on_the_way if group not in decision.groups]
     if decision.kind == "take":

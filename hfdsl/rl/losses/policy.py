@@ -85,7 +85,8 @@ class PolicyLoss(ABC):
         """The loss at every token of the responses, all f32[B, R]; ``advantages`` may be f32[B, 1].
 
         ``old_log_probs`` are the trainer's, before the update; ``engine_log_probs`` those that the tokens were sampled
-        with, where these are others. ``staleness``, i64[B, 1], is how many updates ago the policy sampled the rows.
+        with, where these are others. ``staleness``, i64[B, 1], is how many updates ago the policy sampled the rows, or
+        i64[B, R] each of their tokens.
 
         Raises:
             ConfigError: HF941 without ``reference_log_probs`` where ``kl`` is not 0, or without ``entropy`` where the
@@ -127,7 +128,7 @@ class PolicyLoss(ABC):
             raise _missing(self, "entropy", self.entropy, "the entropy of every token")
 
     def staleness_weights(self, staleness: torch.Tensor) -> torch.Tensor:
-        """The weight of the surrogate by how many updates ago a row was sampled, i64[B, 1] -> f32[B, 1]: here 1."""
+        """The weight of the surrogate by how many updates ago a row or token was sampled, i64 -> f32: here 1."""
         import torch
 
         return torch.ones_like(staleness, dtype=torch.float32)

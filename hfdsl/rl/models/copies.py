@@ -21,7 +21,7 @@ from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.loading import end_tokens, load, pad_token
 from hfdsl.rl.models.offloading import model_to_device, model_to_host
-from hfdsl.rl.models.policies import apart_in_engine, policy, rollout, sampling
+from hfdsl.rl.models.policies import apart_in_engine, policy, rollout, sampling, versioned_rollout
 from hfdsl.rl.models.sharding import (
     check_full_state_dict,
     full_adapter,
@@ -132,6 +132,11 @@ class ModelCopy:
         """The columns of a ``Rollout``."""
         self.fence.check()
         return rollout(self.policy, prompts, self.sampling, greedy=greedy)
+
+    def versioned_rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
+        """The columns of a ``VersionedRollout``: ``load`` may be called between tokens."""
+        self.fence.check()
+        return versioned_rollout(self.policy, prompts, self.sampling, greedy=greedy)
 
     def load(self, weights: dict[str, torch.Tensor]) -> None:
         """Take an actor's weights."""

@@ -5,7 +5,7 @@ Dim letters: b rows of a micro-batch, P prompt tokens, R response tokens, V voca
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -19,6 +19,34 @@ COMPACTION_SHARE = 0.75
 it should not happen for every row."""
 
 
+class TokenRecord:
+    """Of a micro-batch that takes weights between tokens: the versions i64[b, R] of its tokens, and their log-probs.
+
+    Log-probs f32[b, R] are those under the weights that sampled each token, and 0 on padding. ``take`` loads the
+    weights that have arrived before a token, and gives their version.
+    """
+
+    def __init__(self, rows: int, length: int, take: Callable[[int], int], device: torch.device) -> None:
+        self.versions = torch.zeros(rows, length, dtype=torch.int64, device=device)
+        self.log_probs = torch.zeros(rows, length, device=device)
+        self._take, self._version = take, 0
+
+    def replaced(self, r: int) -> bool:
+        """Before token ``r``: whether it has other weights than the token before it."""
+        version = self._take(r)
+        changed = not r or version != self._version
+        self._version = version
+        self.versions[:, r:] = version
+        return changed
+
+    def sampled(
+        self, rows: torch.Tensor, r: int, logits: torch.Tensor, token: torch.Tensor, real: torch.Tensor
+    ) -> None:
+        """Rows i64[b] have sampled these tokens from logits f32[b, V]."""
+        log_probs = logits.gather(-1, token[:, None]).squeeze(-1) - logits.logsumexp(-1)
+        self.log_probs[rows, r] = log_probs * real
+
+
 @torch.no_grad()  # not inference_mode: what is generated here is trained on
 def generate(
     policy: Policy,
@@ -28,11 +56,15 @@ def generate(
     config: GenerationConfig,
     end_tokens: Collection[int],
     pad_token: int,
+    in_flight: TokenRecord | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Responses to a micro-batch of prompts i64[b, P], bool[b, P]: tokens i64[b, R] and their mask bool[b, R].
 
     Token r of a row is sampled with its ``uniforms`` f32[b, R]; without them the likeliest token is taken. After the
     end of a row comes padding. Rows that have ended leave the batch, many at a time; it is done when none is active.
+
+    Weights that arrive ``in_flight`` sample the next token, and the cache is computed again: so each token is one that
+    its weights alone would have sampled after the tokens before it.
     """
     rows, length = len(ids), config.max_tokens
     tokens = torch.full((rows, length), pad_token, dtype=torch.int64, device=ids.device)
@@ -43,6 +75,9 @@ def generate(
     cache, step_ids, step_positions = None, ids, positions(mask)
     attended = torch.cat([mask, response_mask], dim=1).long()
     for r in range(length):
+        if in_flight is not None and in_flight.replaced(r):
+            cache, step_positions = None, positions(attended[:, : ids.shape[1] + r])
+            step_ids = torch.cat([ids, tokens[:, :r]], dim=1)[kept_rows]
         logits, cache = policy.next_logits(step_ids, attended[:, : ids.shape[1] + r], step_positions, cache)
         if uniforms is None:
             token = logits.argmax(-1)
@@ -50,6 +85,8 @@ def generate(
             token = sample(logits, uniforms[kept_rows, r], config.top_p, config.top_k)
         token = torch.where(active, policy.broadcast_tokens(token), pad_token)
         tokens[kept_rows, r] = token
+        if in_flight is not None:
+            in_flight.sampled(kept_rows, r, logits, token, active)
         response_mask[kept_rows, r] = active
         attended[:, ids.shape[1] + r] = active
         active = active & ~torch.isin(token, ends)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from hfdsl.errors import ResourceError
-from hfdsl.protocols.call import current_call
+from hfdsl.protocols.call import Call, current_call
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.batches import Prompts
@@ -20,7 +21,7 @@ from hfdsl.rl.models.adapters import add_adapters
 from hfdsl.rl.models.captured_generation import CapturedGenerator, capture_obstacle
 from hfdsl.rl.models.device import autocast, device
 from hfdsl.rl.models.forward import Policy, Scorer
-from hfdsl.rl.models.generation import generate
+from hfdsl.rl.models.generation import TokenRecord, generate
 from hfdsl.rl.models.generation_slices import GenerationSlices, generation_slices, replicas_of
 from hfdsl.rl.models.loading import end_tokens, load, max_sequence_length, pad_token, saved_head
 from hfdsl.rl.models.micro_batches import MicroBatch, assembled, micro_batches
@@ -204,6 +205,47 @@ def rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, greedy: boo
     log_probs = _trainer_log_probs(policy, ids, mask, response_mask, sampling)
     columns = {"ids": ids, "mask": mask, "response_mask": response_mask, "log_probs": log_probs}
     return columns if engine_log_probs is None else {**columns, "engine_log_probs": engine_log_probs}
+
+
+def versioned_rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, greedy: bool) -> dict[str, Any]:
+    """The columns of a ``VersionedRollout``: weights may arrive between tokens.
+
+    Raises:
+        HfError: HF811 for a prompt that leaves no room for a response.
+    """
+    length, call = sampling.generation.max_tokens, current_call()
+    ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
+    check_lengths(mask, length, sampling.limit)
+    uniforms = None if greedy else call.uniforms(length).to(ids.device)
+    parts = _parts(mask, sampling)
+    steps, columns = len(parts) * length, dict[str, list[tuple[MicroBatch, torch.Tensor]]]()
+    with autocast(sampling.autocast, ids.device):
+        for number, part in enumerate(parts):
+            take = partial(_take, call, number * length, steps)
+            tokens = TokenRecord(len(part.rows), length, take, ids.device)
+            generated, real = generate(
+                policy,
+                part.sequences(ids, 0),
+                part.sequences(mask, 0),
+                None if uniforms is None else uniforms[part.rows],
+                sampling.generation,
+                sampling.end_tokens,
+                sampling.pad_token,
+                tokens,
+            )
+            made = (generated, real, tokens.log_probs, tokens.versions)
+            for name, column in zip(("ids", "response_mask", "log_probs", "token_versions"), made, strict=True):
+                columns.setdefault(name, []).append((part, column))
+    response = {name: assembled(column, len(ids), length) for name, column in columns.items()}
+    return response | {
+        "ids": torch.cat([ids, response["ids"]], 1),
+        "mask": torch.cat([mask, response["response_mask"]], 1),
+    }
+
+
+def _take(call: Call, before: int, steps: int, token: int) -> int:
+    """The version of a token's weights, after so many decode steps of earlier micro-batches."""
+    return call.take_weights(before + token, of=steps)
 
 
 def _trainer_log_probs(

@@ -95,7 +95,14 @@ def policy_update(
 
 
 def _staleness(experience: Experience) -> torch.Tensor:
-    """How many updates ago rows were sampled, i64[B, 1]: by their columns, else as the call says of all its rows."""
+    """How many updates ago rows were sampled, i64[B, 1], or their tokens, i64[B, R].
+
+    By their columns, else as the call says of its rows.
+    """
+    if experience.token_versions is not None:
+        learning = experience.to_version
+        now = current_call().version if learning is None else learning.tensor[:, None]
+        return now - experience.token_versions.tensor
     if experience.from_version is not None and experience.to_version is not None:
         return (experience.to_version.tensor - experience.from_version.tensor)[:, None]
     call = current_call()

@@ -23,7 +23,7 @@ from hfdsl.rl.workers.lora import Lora
 from hfdsl.rl.workers.multiplier import LagrangeMultiplier
 from hfdsl.rl.workers.reference import Reference
 from hfdsl.rl.workers.reward import Reward, RewardLearner, RewardModel
-from hfdsl.rl.workers.sampler import Sampler
+from hfdsl.rl.workers.sampler import InFlightSampler, Sampler
 from hfdsl.rl.workers.served import Judge, ServedPolicy
 from hfdsl.rl.workers.verifier import Verifier
 
@@ -34,6 +34,7 @@ __all__ = [
     "Critic",
     "CriticConfig",
     "GenerationConfig",
+    "InFlightSampler",
     "Judge",
     "JudgeConfig",
     "KLPenalty",

@@ -117,6 +117,18 @@ def samples_with(config: ActorConfig | SamplerConfig) -> str | None:
     return None if engine in TRAINER_ENGINES else engine
 
 
+def in_flight_obstacle(config: SamplerConfig) -> str | None:
+    """Why a sampler cannot take weights between tokens, for checks.
+
+    >>> in_flight_obstacle(SamplerConfig(ModelConfig(path="model"), GenerationConfig(8, engine="vllm")))
+    'engine="vllm" samples whole responses; engine="plain" takes weights between tokens'
+    """
+    engine = config.generation.engine
+    if engine == "plain":
+        return None
+    return f'engine="{engine}" samples whole responses; engine="plain" takes weights between tokens'
+
+
 @dataclass(frozen=True, slots=True)
 class ReferenceConfig:
     """A frozen policy: the reference of a KL term, or a teacher."""

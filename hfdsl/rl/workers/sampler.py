@@ -8,9 +8,10 @@ from typing import Any
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
+from hfdsl.errors import WiringError
 from hfdsl.protocols.offloading import Part
-from hfdsl.rl.batches import Prompts, Rollout
-from hfdsl.rl.workers.config import SamplerConfig, computes, samples_with
+from hfdsl.rl.batches import Prompts, Rollout, VersionedRollout
+from hfdsl.rl.workers.config import SamplerConfig, computes, in_flight_obstacle, samples_with
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.layouts import sampler_layout, state_parameters
 from hfdsl.rl.workers.slicing import sliced
@@ -65,3 +66,33 @@ class Sampler(hf.Worker):
     def onload(self, part: Part) -> None:
         """Move the weights back to the device."""
         self.copy.onload()
+
+
+class InFlightSampler(Sampler):
+    """A sampler that takes weights between tokens, by ``hf.sync(actor, sampler, during="generate")``.
+
+    Responses go on with the new weights, and every token has the version and the log-prob of those that sampled it. The
+    cache of keys and values is computed again with them, so that no token depends on two versions. It takes
+    ``engine="plain"``.
+    """
+
+    in_flight_obstacle = staticmethod(in_flight_obstacle)
+
+    def __init__(self, config: SamplerConfig) -> None:
+        from hfdsl.rl.models.copies import ModelCopy
+
+        if (why := in_flight_obstacle(config)) is not None:
+            raise WiringError("HF753", f"InFlightSampler: {why}")
+        self.copy = self.model = ModelCopy(config, self.axis("gen_tp"))
+
+    @register(Dispatch.THREE_D_ALL_MICRO_DP)
+    @hf.reads("policy")
+    def generate(self, prompts: Prompts, *, greedy: bool = False) -> VersionedRollout:
+        """Responses with the log-probs and the versions of their tokens."""
+        return VersionedRollout(**self.model.versioned_rollout(prompts, greedy=greedy))
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=sampler_layout, during="generate")
+    def load(self, weights: dict[str, Any]) -> None:
+        """Load the actor's weights, also while ``generate`` runs."""
+        self.copy.load(weights)

@@ -1,0 +1,89 @@
+"""Syncs in flight: whether calls of a role may take new weights between two tokens.
+
+A worked example::
+
+    rollout = engine.generate(prompts)                      # stage 0: tokens of policy@w, then of policy@w+1, ...
+    batch   = hf.queue(rollout, lag=4, late="wait")
+    metrics = actor.update(batch)                           # stage 1: makes policy@v+1
+    hf.sync(actor, engine, during="generate")               # arrives while stage 0 generates
+
+A call of ``generate`` that is dispatched under version w begins with the weights of version w or newer ones, and
+versions only grow from token to token. So the oldest version in its rows is that of their first token, w or more, and
+v - w <= lag bounds the staleness of every token. It holds if each rank takes weights for itself alone: ranks that make
+one token together would have to take them at the same token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
+from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.stages import effects
+from hfdsl.protocols.role_facts import in_flight_obstacle
+from hfdsl.protocols.state import not_in_flight
+
+BETWEEN_CALLS = "leave out during=: hf.sync sends the weights between two calls"
+
+
+def roles_take_weights_in_flight(context: Context) -> Iterator[Finding]:
+    """HF753: what takes weights between tokens declares that it can, and does so on every rank for itself."""
+    for node in context.program.graph.calls:
+        if isinstance(node.op, RoleCall) and node.op.during is not None:
+            why, labels = _obstacle(context, node, node.op, node.op.during)
+            if why is not None:
+                yield Finding(
+                    "HF753",
+                    f"role '{node.op.role}' cannot take weights during '{node.op.during}': {why}",
+                    Label(node.span, "sends weights in flight"),
+                    labels,
+                    notes=(BETWEEN_CALLS,),
+                )
+
+
+def _obstacle(context: Context, load: Node, op: RoleCall, during: str) -> tuple[str | None, tuple[Label, ...]]:
+    """Why a role cannot take weights in flight, if so, and what else shows it."""
+    program, signature = context.program, signature_of(load)
+    why = not_in_flight(program.graph.roles[op.role], op.signature.name, during)
+    if why is not None:
+        return why, () if signature is None else (Label(signature.span, "loads the weights"),)
+    calls = [
+        node
+        for node in program.graph.calls
+        if isinstance(node.op, RoleCall) and (node.op.role, node.op.signature.name) == (op.role, during)
+    ]
+    for call in calls:
+        if program.split.queues and program.split.of[call.id] == program.split.of[load.id]:
+            return f"'{call.label}' is in the stage that sends them", (Label(call.span, "waits for the sync"),)
+    if program.split.queues and not _is_trained_before(context, load):
+        return "no update comes before the sync, so that they have no new version", ()
+    place = program.placement(load)
+    if place is None:
+        return None, ()
+    why = in_flight_obstacle(place.role, place.args, place.kwargs)
+    if why is not None:
+        return why, ()
+    for call in calls:
+        protocol = call.op.signature.registration if isinstance(call.op, RoleCall) else None
+        chunks = () if protocol is None or protocol.protocol is None else protocol.protocol.chunk_of(place.mesh)
+        if len(set(chunks)) < len(chunks):
+            peers = len(chunks) // len(set(chunks))
+            why = f"{place.mesh} has {peers} ranks for each of its rows, which would take them at different tokens"
+            return why, (Label(call.span, "generates the same rows on several ranks"),)
+    return None, ()
+
+
+def _is_trained_before(context: Context, load: Node) -> bool:
+    """Whether the state that a load gets is trained by a call before its export."""
+    graph, syncs = context.program.graph, [sync for sync in context.program.syncs if sync.load == load.id]
+    return all(
+        any(
+            holder == sync.source and effect.kind == "writes"
+            for node in graph.calls
+            if node.id < sync.export
+            for holder, effect in effects(node)
+        )
+        for sync in syncs
+    )

@@ -1,0 +1,157 @@
+"""A program whose engine takes weights between tokens: every token says under which version it was made."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+import hfdsl as hf
+from hfdsl import Dispatch, f64, i64, register
+from hfdsl.protocols.queueing import Late
+
+TOKENS = 6
+"""The tokens of a row."""
+
+
+class B(hf.Dim):
+    """Rows: one prompt."""
+
+
+class R(hf.Dim):
+    """Tokens of a row."""
+
+
+class Prompts(hf.Batch):
+    number: i64[B]
+
+
+class Samples(hf.Batch):
+    number: i64[B]
+    tokens: f64[B, R]
+    versions: i64[B, R]
+
+
+class Trained(hf.Batch):
+    number: i64[B]
+    tokens: f64[B, R]
+    versions: i64[B, R]
+    from_version: i64[B]
+    update: i64[B]
+
+
+class Weights(hf.Batch):
+    weight: hf.Metric[float, Literal["max"]]
+    version: hf.Metric[int, Literal["max"]]
+
+
+def next_token(before: float, weight: float, noise: float) -> float:
+    """The token after another one, under these weights."""
+    return 0.5 * before + weight * noise
+
+
+class Engine(hf.Worker):
+    """An engine that takes weights between tokens."""
+
+    def __init__(self, tokens: int = TOKENS) -> None:
+        self.count, self.weight, self.version = tokens, 1.0, 0
+
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, prompts: Prompts) -> Samples:
+        """Tokens that depend on those before and on the weights."""
+        call, rows = hf.current_call(), len(prompts)
+        noise = call.uniforms(self.count).double()
+        tokens, versions = torch.zeros(rows, self.count, dtype=torch.float64), torch.zeros(rows, self.count).long()
+        before = prompts.number.tensor.double()
+        for t in range(self.count):
+            versions[:, t] = call.take_weights(t, of=self.count)
+            if versions[0, t] != self.version:
+                raise ValueError(f"token {t} is of version {self.version}, not {int(versions[0, t])}")
+            before = tokens[:, t] = 0.5 * before + self.weight * noise[:, t]
+        return Samples(number=prompts.number.tensor, tokens=tokens, versions=versions)
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", during="generate")
+    def load(self, weights: Weights) -> None:
+        """Take new weights."""
+        self.weight, self.version = float(weights.weight.value), int(weights.version.value)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds."""
+        return {"weight": torch.tensor(self.weight, dtype=torch.float64), "version": torch.tensor(self.version)}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """What it held."""
+        self.weight, self.version = float(state["weight"]), int(state["version"])
+
+
+class Actor(hf.Worker):
+    def __init__(self) -> None:
+        self.weight, self.updates = 1.0, 0
+
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    @hf.corrects("policy", lag=8)
+    def update(self, batch: Samples) -> Trained:
+        """An update by all tokens, and what it was made of."""
+        call, rows = hf.current_call(), len(batch)
+        made = [call.rows_version] * rows if call.row_versions is None else list(call.row_versions)
+        self.weight = 0.9 * self.weight + 0.1 * float(batch.tokens.tensor.mean())
+        self.updates += 1
+        return Trained(
+            number=batch.number.tensor,
+            tokens=batch.tokens.tensor,
+            versions=batch.versions.tensor,
+            from_version=torch.tensor(made),
+            update=torch.full((rows,), self.updates - 1),
+        )
+
+    @register(Dispatch.ONE_TO_ALL, execute_mode=hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> Weights:
+        """The weights for engines."""
+        return Weights(weight=self.weight, version=self.updates)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds."""
+        return {"weight": torch.tensor(self.weight, dtype=torch.float64), "updates": torch.tensor(self.updates)}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """What it held."""
+        self.weight, self.updates = float(state["weight"]), int(state["updates"])
+
+
+@hf.dataflow
+def in_flight(
+    prompts: Prompts, engine: Engine, actor: Actor, *, lag: int = 2, late: Late = "wait", rows: int | None = None
+) -> Trained:
+    """Weights go to the engine while it generates."""
+    batch = hf.queue(engine.generate(prompts), rows=rows, lag=lag, late=late)
+    trained = actor.update(batch)
+    hf.sync(actor, engine, during="generate")
+    return trained
+
+
+@hf.dataflow
+def between_calls(
+    prompts: Prompts, engine: Engine, actor: Actor, *, lag: int = 2, late: Late = "drop", rows: int | None = None
+) -> Trained:
+    """The same, with weights that wait for the end of a call."""
+    batch = hf.queue(engine.generate(prompts), rows=rows, lag=lag, late=late)
+    trained = actor.update(batch)
+    hf.sync(actor, engine)
+    return trained
+
+
+def flight_deployment(engines: int = 2, tokens: int = TOKENS) -> hf.Deployment:
+    """So many engine ranks, and one that trains."""
+    return hf.Deployment(
+        engine=hf.place(Engine, tokens, pool=hf.ResourcePool([engines], use_gpu=False, name="engine")),
+        actor=hf.place(Actor, pool=hf.ResourcePool([1], use_gpu=False, name="actor")),
+    )
+
+
+def prompts(steps: int, size: int, first: int = 0) -> list[Prompts]:
+    """Batches of prompts that are numbered in order."""
+    return [Prompts(number=torch.arange(step * size, (step + 1) * size)) for step in range(first, steps)]

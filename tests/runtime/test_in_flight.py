@@ -1,0 +1,212 @@
+"""Weights in flight, against a model in plain Python that makes one token after another from a list of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.errors import CheckpointError, HfError
+from hfdsl.protocols.call import Call
+from hfdsl.protocols.queueing import DISCIPLINES, Late
+from hfdsl.runtime.decisions import from_lines
+from hfdsl.runtime.schedule import QueueSpec
+from hfdsl.testing import check_decisions
+from tests.nightly import examples
+from tests.runtime.in_flight_programs import (
+    TOKENS,
+    B,
+    R,
+    between_calls,
+    flight_deployment,
+    in_flight,
+    next_token,
+    prompts,
+)
+from tests.runtime.stage_programs import GivenSeconds
+
+SIZE, SEED = 4, 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """How long calls take: of generation by step and rank, of updates by step."""
+
+    lag: int
+    steps: int
+    generation: tuple[tuple[int, int], ...]
+    updates: tuple[int, ...]
+
+    @property
+    def seconds(self) -> dict[str, GivenSeconds]:
+        return {
+            "engine.generate": GivenSeconds(self.generation),
+            "actor.update": GivenSeconds([(seconds,) for seconds in self.updates]),
+        }
+
+
+def cases() -> st.SearchStrategy[Case]:
+    seconds = st.integers(1, 9)
+    return st.builds(
+        Case,
+        lag=st.integers(1, 3),
+        steps=st.integers(1, 7),
+        generation=st.lists(st.tuples(seconds, seconds), min_size=1, max_size=4).map(tuple),
+        updates=st.lists(seconds, min_size=1, max_size=3).map(tuple),
+    )
+
+
+def launched(flow: Any, late: Late, lag: int, rows: int | None = None, retries: hf.Retries | None = None) -> Any:
+    plan = flow.given(lag=lag, late=late, rows=rows).compile(flight_deployment(), dims={B: SIZE, R: TOKENS})
+    return plan.launch("local", seed=SEED, retries=retries)
+
+
+Trained = tuple[list[list[float]], list[list[int]]]
+"""The tokens of a batch, and the versions under which they were made."""
+
+
+def modeled(case: Case) -> list[Trained]:
+    """What is trained, where batches are taken in the order of dispatch."""
+    free, weights = [0, 0], [1.0]
+    ends, taken, updated = list[int](), list[int](), list[int]()
+    spans = list[list[tuple[int, int]]]()
+
+    def dispatch(step: int) -> None:
+        version = max(0, step - case.lag)
+        begin = max(taken[version - 1], updated[version - 1]) if version else 0
+        durations = case.generation[step % len(case.generation)]
+        spans.append([])
+        for rank in (0, 1):
+            start = max(begin, free[rank])
+            free[rank] = start + durations[rank]
+            spans[step].append((start, durations[rank]))
+        ends.append(max(free))
+
+    trained = list[Trained]()
+    for step in range(case.steps):
+        while len(spans) <= min(step + case.lag, case.steps - 1):
+            dispatch(len(spans))
+        tokens, versions = list[list[float]](), list[list[int]]()
+        for row in range(SIZE):
+            start, duration = spans[step][row // 2]
+            draw = Call(SEED, step, 0, 0, row, 1, "in_flight").uniforms(TOKENS).double()[0].tolist()
+            before, made, under = float(SIZE * step + row), list[float](), list[int]()
+            for t in range(TOKENS):
+                under.append(sum((end - start) * TOKENS <= t * duration for end in updated))
+                made.append(before := next_token(before, weights[under[t]], draw[t]))
+            tokens.append(made)
+            versions.append(under)
+        trained.append((tokens, versions))
+        taken.append(max([ends[step], *updated[-1:]]))
+        updated.append(taken[step] + case.updates[step % len(case.updates)])
+        weights.append(0.9 * weights[step] + 0.1 * float(torch.tensor(tokens, dtype=torch.float64).mean()))
+    return trained
+
+
+def bits(results: Sequence[Any]) -> list[Trained]:
+    return [(each.tokens.tensor.tolist(), each.versions.tensor.tolist()) for each in results]
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(cases())
+@example(Case(2, 6, ((6, 3), (4, 7), (5, 5)), (2, 3)))
+def test_every_token_is_made_by_the_weights_that_had_arrived(case: Case) -> None:
+    with launched(in_flight, "wait", case.lag) as running:
+        assert bits(list(running.stream(prompts(case.steps, SIZE), seconds=case.seconds))) == modeled(case)
+
+
+def test_a_call_takes_weights_in_its_middle() -> None:
+    """Else the property above would say nothing."""
+    versions = [row for _, rows in modeled(Case(2, 6, ((6, 3), (4, 7), (5, 5)), (2, 3))) for row in rows]
+    assert [0, 0, 0, 1, 1, 1] in versions
+    assert [1, 1, 1, 1, 2, 2] in versions
+
+
+@settings(max_examples=examples(12), deadline=None)
+@given(cases(), st.sampled_from(DISCIPLINES[:3]), st.sampled_from([None, 3, 6]))
+@example(Case(1, 7, ((1, 9), (2, 2)), (3,)), "drop", 3)
+def test_no_token_is_older_than_the_lag_and_the_log_repeats_the_run(case: Case, late: Late, rows: int | None) -> None:
+    with TemporaryDirectory() as folder:
+        log, again = Path(folder, "log"), Path(folder, "again")
+        with launched(in_flight, late, case.lag, rows) as running:
+            results = list(running.stream(prompts(case.steps, SIZE), log=log, seconds=case.seconds))
+        decisions = from_lines(log.read_text())
+        with launched(in_flight, late, case.lag, rows) as running:
+            assert bits(list(running.stream(prompts(case.steps, SIZE), replay=log, log=again))) == bits(results)
+        assert again.read_text() == log.read_text()
+    check_decisions(QueueSpec("queue", case.lag, late, rows or SIZE, SIZE), decisions)
+    for result in results:
+        for versions, update, dispatched in zip(
+            result.versions.tensor.tolist(),
+            result.update.tensor.tolist(),
+            result.from_version.tensor.tolist(),
+            strict=True,
+        ):
+            assert dispatched <= versions[0], "the oldest token is no older than the dispatch"
+            assert update - versions[0] <= case.lag
+            assert all(before <= after for before, after in pairwise(versions))
+            assert versions[-1] <= update
+
+
+def test_the_log_has_the_call_the_token_and_the_version(tmp_path: Path) -> None:
+    case = Case(2, 3, ((6, 3), (4, 7), (5, 5)), (2, 3))
+    with launched(in_flight, "wait", 2) as running:
+        list(running.stream(prompts(3, SIZE), log=tmp_path / "log", seconds=case.seconds))
+    loads = {each.call: each.loaded for each in from_lines((tmp_path / "log").read_text()) if each.call}
+    assert loads == {
+        (dispatch, 1, rank): tuple((t, version) for t, version in enumerate(row) if not t or version != row[t - 1])
+        for dispatch, (_, rows) in enumerate(modeled(case))
+        for rank, row in enumerate(rows[::2])
+    }
+
+
+def test_calls_that_take_no_time_take_no_weights() -> None:
+    results = list[Any]()
+    for flow in (in_flight, between_calls):
+        with launched(flow, "drop", 2, rows=6) as running:
+            results.append([each.versions.tensor.tolist() for each in running.stream(prompts(6, SIZE))])
+    assert results[0] == results[1]
+
+
+def test_a_log_of_other_loads_is_refused(tmp_path: Path) -> None:
+    case, log = Case(2, 6, ((6, 3), (4, 7), (5, 5)), (2, 3)), tmp_path / "log"
+    with launched(in_flight, "wait", 2) as running:
+        list(running.stream(prompts(6, SIZE), log=log, seconds=case.seconds))
+    text = log.read_text()
+    assert '"loaded": [[0, 2], [2, 3]]' in text
+    log.write_text(text.replace('"loaded": [[0, 2], [2, 3]]', '"loaded": [[0, 0], [2, 3]]'))
+    with launched(in_flight, "wait", 2) as running, pytest.raises(CheckpointError, match="HF761"):
+        list(running.stream(prompts(6, SIZE), replay=log))
+
+
+def test_a_run_goes_on_from_a_checkpoint_and_loses_no_prompt(tmp_path: Path) -> None:
+    case, ends = Case(2, 8, ((6, 3), (4, 7), (5, 5)), (2, 3)), list[list[Trained]]()
+    with launched(in_flight, "wait", 2) as running:
+        stream = running.stream(prompts(8, SIZE), seconds=case.seconds)
+        first = [next(stream) for _ in range(3)]
+        running.save(tmp_path)
+        saved = list(stream)
+    with launched(in_flight, "wait", 2) as running:
+        running.load(tmp_path)
+        resumed = list(running.stream(prompts(8, SIZE, first=6), seconds=case.seconds))
+    trained = [number for each in (*first, *resumed) for number in each.number.tensor.tolist()]
+    assert trained == list(range(8 * SIZE))
+    ends = [bits(each) for each in (saved, resumed)]
+    assert [tokens for tokens, _ in ends[0][:2]] == [tokens for tokens, _ in ends[1][:2]], (
+        "were there when it was saved"
+    )
+
+
+def test_other_backends_are_refused_before_anything_starts() -> None:
+    plan = in_flight.compile(flight_deployment(), dims={B: SIZE, R: TOKENS})
+    with pytest.raises(HfError, match="HF765: 'in_flight' sends weights in flight"):
+        plan.launch("ray")
