@@ -75,7 +75,7 @@ def load(lowered: Lowered, changes: Sequence[str] = (), find: Find = by_name) ->
 
 
 def own_findings(lowered: Lowered) -> tuple[Finding, ...]:
-    """Apply hfdsl's own rules to a lowered run; findings stand at keys of the library, and their notes name fields of hfdsl.
+    """Apply hfdsl's own rules to a lowered run; findings stand at the library's keys, and notes name fields of hfdsl.
 
     Raises:
         NotLowered: HF981 for a value that hfdsl refuses, and the library may not.
