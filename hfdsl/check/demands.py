@@ -55,7 +55,7 @@ from hfdsl.check.requirements import Scope, holds, names, verdict
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Node
 from hfdsl.graph.signatures import Signature
-from hfdsl.types.dims import Answer, Atom, KeptGroups, Size, constant
+from hfdsl.types.dims import Answer, Atom, KeptGroups, Size, at_most, constant
 
 KnownSizes: TypeAlias = Mapping[Any, Size]
 """Dims that have a size, each with its number as a ``Size``."""
@@ -352,12 +352,6 @@ def filtered(size: Size) -> bool:
 def dims_of_sizes(sizes: Iterable[Size]) -> set[Atom]:
     """The dims in sizes, with those that bound what a filter keeps."""
     return {atom for size in sizes for atom in (*size.atoms, *at_most(size).atoms)}
-
-
-def at_most(size: Size) -> Size:
-    """A size with every filter keeping all its rows."""
-    most = {atom: at_most(atom.most) for atom in size.atoms if isinstance(atom, KeptGroups)}
-    return size.substitute(most)
 
 
 def rows_are_equal(a: Size, b: Size, known: KnownSizes) -> Answer:

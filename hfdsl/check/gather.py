@@ -17,7 +17,6 @@ from hfdsl.check.demands import (
     EnoughRows,
     EqualRows,
     Requirement,
-    at_most,
     dims_of_sizes,
     divisible_by_requirement,
 )
@@ -30,7 +29,7 @@ from hfdsl.graph.signatures import Signature, StaticType
 from hfdsl.graph.values import LOST
 from hfdsl.protocols.conditions import provisions_of, requirements_of
 from hfdsl.protocols.placement import faults
-from hfdsl.types.dims import Answer, Atom, Dim, Size, atom_size, constant
+from hfdsl.types.dims import Answer, Atom, Dim, Size, at_most, atom_size, constant
 from hfdsl.types.rows import Grouped
 
 

@@ -21,7 +21,7 @@ from hfdsl.graph.lags import Versions
 from hfdsl.graph.program import Node, Queue
 from hfdsl.graph.stages import HeldState
 from hfdsl.protocols.queueing import Late
-from hfdsl.types.dims import Size, atom_size, constant
+from hfdsl.types.dims import Size, at_most, atom_size, constant
 from hfdsl.types.numbers import byte_amount
 
 
@@ -69,11 +69,13 @@ def queue_bounds(context: Context) -> tuple[QueueBounds, ...]:
 def _bounds(context: Context, node: Node, queue: Queue) -> QueueBounds:
     rows = None if node.batch is None else context.program.inference.rows(node.batch.node)
     dispatched = None if rows is None else context.known(rows)
-    batch_rows = dispatched
+    most = None if dispatched is None else context.known(at_most(dispatched))
+    batch_rows = most
     if queue.rows is not None:
         batch_rows = context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))
-    count, batch, lag = _number(dispatched), _number(batch_rows), queue.lag or 0
+    count, batch, lag = _number(most), _number(batch_rows), queue.lag or 0
     places = None if batch is None else (lag + 1) * batch
+    together = queue.group if queue.decides and most != dispatched else gcd(count or 0, batch or 0)
     size = _row_bytes(context, node)
     return QueueBounds(
         file=node.span.file,
@@ -86,7 +88,7 @@ def _bounds(context: Context, node: Node, queue: Queue) -> QueueBounds:
         worst=lag if queue.late is not None or not lag else None,
         states=tuple((f"{state.role}.{state.state}", known.lag) for state, known in _states(context, node)),
         places=places,
-        least_places=None if count is None or batch is None else count + batch - gcd(count, batch),
+        least_places=None if count is None or batch is None else count + batch - together,
         bytes=None if places is None or size is None else places * size,
     )
 

@@ -269,6 +269,11 @@ class Queue(Derived):
         """Whether it separates two stages; without a lag it is a synchronous edge."""
         return self.lag is not None
 
+    @property
+    def decides(self) -> bool:
+        """Whether it may take groups of several steps: it does not wait in order, or its batches have a size."""
+        return self.late in ("drop", "refill", "mask") or self.rows is not None
+
 
 def _selected_ranges(ranges: RowRanges, selected: Sequence[int]) -> RowRanges:
     return as_ranges([row for start, stop in ranges for row in selected[start:stop]]) or NO_ROWS

@@ -18,13 +18,14 @@ Late: TypeAlias = Literal["wait", "drop", "refill", "mask"]
 DISCIPLINES: tuple[Late, ...] = get_args(Late)
 
 
-def needed_places(dispatched: int, batch: int, group: int, lag: int, late: Late | None) -> int:
+def needed_places(dispatched: int, batch: int, group: int, lag: int, late: Late | None, loses: bool = False) -> int:
     """The rows that a queue needs places for, so that the step that fills it and its reader never both wait.
 
     A step dispatches D rows, a batch has R, and the lag is k. The reader leaves fewer than R rows, a multiple of
     gcd(D, R); the next step needs places beside them. "drop" and "refill" also remove late groups one by
     one, so any number of groups may remain. No row is late if none outlives k more batches: for k = 0, since there are
-    places for one batch only, and for D = (k + 1) R, which is dispatched only after the reader has taken all rows.
+    places for one batch only, and for D = (k + 1) R, which is dispatched only after the reader has taken all rows. A
+    filter in front of the queue ``loses`` groups one by one under every discipline and lag.
 
     >>> needed_places(96, 64, group=16, lag=1, late="wait")
     128
@@ -32,7 +33,7 @@ def needed_places(dispatched: int, batch: int, group: int, lag: int, late: Late 
     144
     """
     remainder = gcd(dispatched, batch)
-    if late in ("drop", "refill") and lag > 0 and remainder < batch:
+    if loses or (late in ("drop", "refill") and lag > 0 and remainder < batch):
         remainder = gcd(remainder, group)
     return dispatched + batch - remainder
 

@@ -12,6 +12,7 @@ from hfdsl.plan.reading import Read, locating_reader
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.ranges import RowRanges, merged
 from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.queued_groups import kept_groups
 from hfdsl.runtime.stage_plans import QueueStages
 from hfdsl.runtime.stage_run import StageRun
 from hfdsl.runtime.store import PayloadContent
@@ -22,7 +23,7 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class Dispatched:
-    """One dispatch: its ``groups`` by number, in the order of their rows.
+    """One dispatch: its ``groups`` by number, of which those have rows that filters ``kept``, in this order.
 
     ``queries`` are the results of runtime queries. ``handles`` are those of payloads, by key, each with the slices that
     it holds; ``step`` is None for a dispatch of an earlier run, all of whose groups have ended.
@@ -36,17 +37,32 @@ class Dispatched:
     step: StageRun | None = None
     queries: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     handles: dict[PayloadKey, tuple[tuple[ColumnSlice, ...], Any]] = field(default_factory=dict)
-    _places: tuple[RowTable | None, dict[int, frozenset[Place]]] = field(default=(None, {}), init=False, repr=False)
+    kept: Mapping[int, int] = field(init=False, repr=False)  # places by group
+    _places: dict[int, frozenset[Place]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._find_groups()
+
+    def settle(self, table: RowTable) -> None:
+        """Take the row table that follows from the results of runtime queries."""
+        if table is not self.table:
+            self.table = table
+            self._find_groups()
+
+    def _find_groups(self) -> None:
+        kept = self.groups
+        if self.stages.loses and self.stages.rows_of in self.table.rows:
+            kept = tuple(kept[place] for place in kept_groups(self.stages, self.table, len(kept)))
+        self.kept, self._places = {group: place for place, group in enumerate(kept)}, {}
 
     def rows(self, group: int) -> tuple[int, int]:
-        """The rows of a group in what the dispatch put in."""
-        size, position = self.stages.queue.group, self.groups.index(group)
-        return position * size, (position + 1) * size
+        """The rows of a group that was kept, in what the dispatch put in."""
+        size, place = self.stages.queue.group, self.kept[group]
+        return place * size, (place + 1) * size
 
     def reads(self, ranges: RowRanges, columns: Iterable[str] | None = None) -> Iterator[Read]:
         """The chunks of stored values that have some of these rows, and which of the chunks' rows they are."""
-        plan = self.stages.producer
-        reader = locating_reader(plan, self.table)
+        reader = locating_reader(self.stages.producer, self.table)
         for column in columns if columns is not None else self.stages.sources:
             source, name = self.stages.sources[column]
             for node, stored, inner in reader.sources(source, (name,), ranges):
@@ -55,23 +71,22 @@ class Dispatched:
 
     def places(self, group: int) -> frozenset[Place]:
         """The chunks that hold rows of a group; asked whenever a call ends, and found once for a table."""
-        if self._places[0] is not self.table:
-            self._places = self.table, {}
-        known = self._places[1]
-        if group not in known:
-            known[group] = frozenset((read.node, read.chunk) for read in self.reads((self.rows(group),)))
-        return known[group]
+        if group not in self._places:
+            reads = self.reads((self.rows(group),)) if group in self.kept else ()
+            self._places[group] = frozenset((read.node, read.chunk) for read in reads)
+        return self._places[group]
 
     def keep_handles(self, backend: Backend) -> None:
         """Take the handles of what the step sends for the queue; it waits for runtime queries."""
         if self.step is None or self.handles:
             return
         self.step.resolve()
-        self.table, self.queries = self.step.table, self.step.queries
+        self.settle(self.step.table)
+        self.queries = self.step.queries
         self.handles = dict(self.step.taken_results())
         plan, local = self.stages.producer, dict[ColumnSlice, Any]()
         all_rows = self.table.rows.get(self.stages.rows_of, 0)
-        for read in self.reads(((0, all_rows),)):
+        for read in self.reads(((0, all_rows),)) if all_rows else ():
             if plan.layouts[read.node].group == DRIVER:
                 part = ColumnSlice(read.node, read.chunk, read.columns[0], read.rows)
                 local[part] = self.step.driver_rows(part)
@@ -93,7 +108,7 @@ class Dispatched:
     def contents(self, backend: Backend, groups: Iterable[int]) -> list[PayloadContent]:
         """The payloads that hold rows of these groups, in this process."""
         self.keep_handles(backend)
-        keys = dict.fromkeys(key for group in groups for key in self.keys((self.rows(group),)))
+        keys = dict.fromkeys(key for group in groups if group in self.kept for key in self.keys((self.rows(group),)))
         return backend.get([self.handles[key][1] for key in keys])
 
     def restore(self, backend: Backend, content: PayloadContent) -> None:
@@ -106,7 +121,7 @@ class Dispatched:
 
     def forget(self, gone: Iterable[int]) -> None:
         """Drop the handles of payloads that only groups that are gone were read from."""
-        left = [group for group in self.groups if group not in set(gone)]
+        left = self.kept.keys() - set(gone)
         needed = {key for group in left for key in self.keys((self.rows(group),))}
         self.handles = {key: entry for key, entry in self.handles.items() if key in needed}
 

@@ -13,8 +13,9 @@ generates until 8 s. Update 1 needs both. So a step takes 4 s from then on, wher
 
 The schedule is that of a run (``StageOrder``, so nothing is ever late), and every rank runs its calls in the order of
 submission, each when what it reads is there. Rows are read chunk by chunk: a rank waits for those chunks of a value
-that hold its rows. Ranks of a method that writes or exports a state work together: they begin and end together.
-Values take no time from one process to another. What the driver submits after a result comes no sooner than the result.
+that hold its rows and, behind a filter, for all that the filter reads. Ranks of a method that writes or exports a state
+work together: they begin and end together. Values take no time from one process to another. What the driver submits
+after a result comes no sooner than the result.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from hfdsl.deploy.pools import devices
-from hfdsl.graph.columns import columns_read
-from hfdsl.graph.program import Queue
+from hfdsl.graph.columns import columns_read, origins
+from hfdsl.graph.program import Filter, Queue, Ref
+from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.timeline import Interval, Timeline
 from hfdsl.plan.transports import loads_in_flight
@@ -190,6 +192,7 @@ class PlanClock:
     spans: dict[tuple[int, int], dict[int, tuple[float, float]]] = field(default_factory=dict)  # the same, by rank
     work: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     end: float = 0.0
+    _read_by_filters: dict[int, frozenset[int]] = field(default_factory=dict)
 
     def submit(self, stage: int, number: int, now: float) -> None:
         """The calls of a stage, in program order."""
@@ -232,18 +235,32 @@ class PlanClock:
             spans[rank] = start, start + drawn.of(self.seed, step.label, number, rank)
             self.end = max(self.end, spans[rank][1])
 
-    def is_free(self, group: str, rank: int, now: float) -> bool:
-        """Whether a rank has nothing left to do."""
-        return self.free.get(self._device(group, rank), 0.0) <= now
+    def free_at(self, step: Step) -> float:
+        """When a rank of a step has nothing left to do."""
+        return min(self.free.get(self._device(step.group, rank), 0.0) for rank in step.ranks)
 
     def _device(self, group: str, rank: int) -> tuple[str, int]:
         pool = next((known.pool for known in self.plan.groups if known.name == group), None)
         return devices(pool)[rank] if pool is not None else (group, rank)
 
     def _inputs(self, step: Step, number: int, chunk: int) -> Iterator[float]:
-        """When the chunks are there that hold the rows of a chunk of a step."""
+        """When the chunks are there that hold the rows of a chunk of a step, and what filters in front of it read."""
         for node in {node for node, _ in columns_read(self.plan.graph, step.node)}:
             yield from _overlapping(self.chunks.get((number, node), ()), chunk, step.chunks)
+        for node in self._filters_read(step.node):
+            yield from self.chunks.get((number, node), ())
+
+    def _filters_read(self, node: int) -> frozenset[int]:
+        """The values that say what the filters keep in front of a node, in its stage."""
+        if node not in self._read_by_filters:
+            here, read = self.plan.node(node), set[int]()
+            for ref in here.refs if not (isinstance(here.op, Queue) and here.op.splits) else ():
+                read |= self._filters_read(ref.node)
+            keep = dict(here.arguments)["keep"] if isinstance(here.op, Filter) else None
+            if isinstance(keep, Ref):
+                read |= {source for source, _ in origins(self.plan.graph, keep.node, keep.column or VALUE)}
+            self._read_by_filters[node] = frozenset(read)
+        return self._read_by_filters[node]
 
     def result(self, number: int) -> float:
         """When the result of a step is there."""

@@ -95,7 +95,7 @@ class QueueLoop:
                 if exhausted or (log is not None and not log):
                     return
                 raise stalled(self.state)
-            yield self._end(numbers, lost)
+            yield self._end(numbers, lost, starves=log is None)
 
     def _find_prompts(self, prompts: Iterator[int], read: list[int]) -> bool:
         """Whether there are enough prompts for a dispatch: those of dropped groups, and then those that were read."""
@@ -121,15 +121,15 @@ class QueueLoop:
         self.state = after
         return take_decisions(before, after, batch)
 
-    def _end(self, numbers: Sequence[int], lost: Callable[[int], bool]) -> list[Decision]:
-        """Groups have ended, some of which a filter loses."""
+    def _end(self, numbers: Sequence[int], lost: Callable[[int], bool], *, starves: bool) -> list[Decision]:
+        """Groups have ended, some of which a filter loses; in a run that repeats a log others are seen later."""
         gone = [number for number in numbers if lost(number)]
         self.state = self.state.finish(number for number in numbers if number not in gone)
         if not gone:
             self._losses_in_a_row = 0 if numbers else self._losses_in_a_row
             return []
         self._losses_in_a_row = self._losses_in_a_row + len(gone) if len(gone) == len(numbers) else 0
-        if self._losses_in_a_row > STARVED * self.state.spec.places:
+        if starves and self._losses_in_a_row > STARVED * self.state.spec.places:
             raise starved(self.state, self._losses_in_a_row)
         self.state = self.state.lose(gone)
         return [lose_decision(self.state, gone)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -24,10 +24,11 @@ from hfdsl.runtime.plan_simulation import CallSeconds
 from hfdsl.runtime.queue_files import SavedStep
 from hfdsl.runtime.queue_loop import QueueLoop
 from hfdsl.runtime.queue_times import ProcessTime, QueueTime, VirtualTime
+from hfdsl.runtime.queued_groups import groups_of
 from hfdsl.runtime.queued_rows import QueuedPart, QueuedRows, QueueRead, needed_rows
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.schedule import QueueBatch
-from hfdsl.runtime.stage_plans import QueueStages, groups_of
+from hfdsl.runtime.stage_plans import QueueStages
 from hfdsl.runtime.stage_run import StageRun
 from hfdsl.runtime.store import PayloadContent, Store
 from hfdsl.types.batches import Batch, rebuild
@@ -65,6 +66,7 @@ class QueueRun:
         self._unsubmitted: dict[int, tuple[Mapping[int, Batch], int]] = {}  # dispatches: their inputs and version
         self._loads: deque[Decision] = deque()
         self.repeated: Loads | None = None  # what calls loaded in flight in a run that this one repeats
+        self._unseen = list[int]()  # groups that have ended, and that the loop has not seen
 
     # -- prompts -------------------------------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class QueueRun:
             )
             if isinstance(self._time, VirtualTime) and number not in self._unsubmitted:
                 step.resolve()
-                dispatch.table = step.table
+                dispatch.settle(step.table)
             self._time.dispatched(dispatch, version)
         self.dispatches += 1
         self.next_prompt = max(self.next_prompt, *(prompt + 1 for prompt in prompts))
@@ -212,6 +214,9 @@ class QueueRun:
         with self._breaking(batch.update):
             taken = {group.number for group in batch.groups}
             self._submit_through(max(n for n, dispatch in self._dispatched.items() if taken & {*dispatch.groups}))
+            for dispatch in self._dispatched.values() if self._stages.loads_wait else ():
+                if dispatch.step is not None:  # what was dispatched under this version precedes the next one's weights
+                    dispatch.step.resolve()
             parts = self._parts(batch)
             step = self._trainer.new_stage(batch.update, {}, parts[0][0].sizes, self._stages.queue_input)
             masked = frozenset(batch.masked)
@@ -224,6 +229,9 @@ class QueueRun:
     def ended(self) -> Sequence[int] | None:
         """Wait for the next thing that ends."""
         self._forget()
+        if self._unseen:
+            numbers, self._unseen = self._unseen, []
+            return numbers
         number = self._update[0] if self._update is not None else self.dispatches
         with self._breaking(number):
             groups = self._time.ended()
@@ -234,6 +242,14 @@ class QueueRun:
             self._update = None
             self._unrecorded.append((self._trainer, number, step))
         return groups
+
+    def lost(self, group: int) -> bool:
+        """Whether a filter removed a group, which has ended."""
+        return group not in self._dispatched[group // self._queue.state.spec.dispatch].kept
+
+    def show_again(self, groups: Iterable[int]) -> None:
+        """Let the loop see that groups have ended."""
+        self._unseen += sorted(groups)
 
     @property
     def busy(self) -> bool:
@@ -336,6 +352,7 @@ class QueueRun:
             )
             dispatch.restore(backend, content)
             self._dispatched[number] = dispatch
+        self._unseen = list(self._queue.state.groups)
 
     def copy(self) -> Callable[[QueueRun], None]:
         """Keep the handles of what is on its way; the function that has a ``QueueRun`` go on with them."""
@@ -349,6 +366,7 @@ class QueueRun:
             run.dispatches, run.loaded, run.next_prompt, run._synced = counts
             run._batches = dict(batches)
             run._dispatched = {dispatch.number: replace(dispatch) for dispatch in ended}
+            run._unseen = list(run._queue.state.groups)
 
         return go_back
 

@@ -14,7 +14,10 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol
 
+from hfdsl.graph.columns import origins
+from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.plan import DRIVER, Step
+from hfdsl.plan.rows import runtime_queries
 from hfdsl.runtime.backend import PollingBackend
 from hfdsl.runtime.dispatched import Dispatched, Place
 from hfdsl.runtime.in_flight import flights
@@ -56,18 +59,28 @@ class VirtualTime:
         self._events: list[tuple[float, int, tuple[int, ...]]] = []
         self._order = count()
         self._now = self._trained = 0.0
+        plan = stages.producer
+        self._first = next((step for step in plan.steps if step.group != DRIVER), None)
+        self._queried = [  # the chunks that decide which groups there are
+            (node, chunk)
+            for query in runtime_queries(plan)
+            for node, _ in origins(plan.graph, query.ref.node, query.ref.column or VALUE)
+            for chunk in range(plan.layouts[node].chunks)
+        ]
 
     def accepts(self) -> bool:
         """Whether a rank of the first call is free."""
-        first = next((step for step in self._stages.producer.steps if step.group != DRIVER), None)
-        return first is None or any(self._producers.is_free(first.group, rank, self._now) for rank in first.ranks)
+        return self._first is None or self._producers.free_at(self._first) <= self._now
 
     def dispatched(self, dispatch: Dispatched, version: int) -> None:
-        """Its groups end with the last of the chunks that hold their rows."""
+        """Its groups end with the last of the chunks that hold their rows, and not before filters have run."""
         arrived = [time for ranks in self._arrivals.get(version, {}).values() for time in ranks.values()]
         self._producers.submit(0, dispatch.number, max([self._now, *arrived]))
+        if self._first is not None:  # it accepts another dispatch then, even if filters lose all groups of this one
+            self._push(max(self._now, self._producers.free_at(self._first)), ())
+        queried = max((self._end(dispatch.number, place) for place in self._queried), default=self._now)
         ends = {
-            group: max((self._end(dispatch.number, place) for place in dispatch.places(group)), default=self._now)
+            group: max([queried, *(self._end(dispatch.number, place) for place in dispatch.places(group))])
             for group in dispatch.groups
         }
         if self._flights.calls:
@@ -182,7 +195,7 @@ class ProcessTime:
             return []
         if not step.resolve(self._ended):
             return []
-        dispatch.table = step.table
+        dispatch.settle(step.table)
         done = [
             group
             for group in sorted(self._left[number])

@@ -17,7 +17,7 @@ rows, so that one after another they are the rows that were asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,26 +160,34 @@ def queued_versions(
 
 
 def input_rows(plan: Plan, table: RowTable, node: int, rows: Sequence[int]) -> list[int] | None:
-    """The rows of the plan's input that rows of a value are made of; None where that is unknown.
+    """The rows of the plan's input that rows of a value are made of; None where that is unknown."""
+    traced = traced_rows(plan, table, node, rows, lambda source: isinstance(plan.node(source).op, Input))
+    return None if traced is None else traced[1]
 
-    A call makes the same number of rows of each of its own.
+
+def traced_rows(
+    plan: Plan, table: RowTable, node: int, rows: Sequence[int], stop: Callable[[int], bool]
+) -> tuple[int, list[int]] | None:
+    """The value at which to ``stop`` on the way back from another one, and its rows that rows of that are made of.
+
+    A call makes the same number of rows of each of its own. None where it is unknown which rows a value is made of.
     """
     steps = {step.node: step for step in plan.steps}
-    rows = list(rows)
-    while not isinstance(plan.node(node).op, Input):
+    reader, rows = locating_reader(plan, table), list(rows)
+    while not stop(node):
         if node in steps:
             source = steps[node].rows_from
-            if source is None or source not in table.rows or not table.rows.get(node):
+            if source is None or source not in table.rows or (rows and not table.rows.get(node)):
                 return None
             rows = [row * table.rows[source] // table.rows[node] for row in rows]
         else:
             ref = next(iter(plan.node(node).refs), None)
             if ref is None:
                 return None
-            source, reader = ref.node, locating_reader(plan, table)
+            source = ref.node
             rows = [reader.source_rows(node, ((row, row + 1),))[0][0] for row in rows]
         node = source
-    return rows
+    return node, rows
 
 
 def needed_rows(slices: Sequence[ColumnSlice]) -> RowRanges:

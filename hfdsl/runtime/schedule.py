@@ -70,6 +70,8 @@ GroupStatus: TypeAlias = Literal["running", "ready", "lost"]
 class QueueSpec:
     """A queue: ``batch`` groups are taken at once, and a dispatch puts ``dispatch`` groups in; ``lag`` in updates.
 
+    It ``loses`` groups where a filter is in front of it.
+
     Raises:
         SizeError: HF760 where the queue would never fill a batch, or a number is out of range.
     """
@@ -79,6 +81,7 @@ class QueueSpec:
     late: Late = "wait"
     batch: int = 1
     dispatch: int = 1
+    loses: bool = False
 
     def __post_init__(self) -> None:
         if self.lag < 0 or self.batch < 1 or self.dispatch < 1:
@@ -86,13 +89,13 @@ class QueueSpec:
             raise SizeError(
                 "HF760", f"queue '{self.name}': a lag is at least 0, and sizes are at least 1; got {numbers}"
             )
-        needed = needed_places(self.dispatch, self.batch, 1, self.lag, self.late)
+        needed = needed_places(self.dispatch, self.batch, 1, self.lag, self.late, self.loses)
         if needed > self.places:
             raise SizeError(
                 "HF760",
                 f"queue '{self.name}' has places for {self.places} groups ((lag {self.lag} + 1) * {self.batch}), and a "
-                f"step puts {self.dispatch} in, which takes {needed} under late={self.late!r}: the step would wait for "
-                "places, and the reader for groups",
+                f"step puts {self.dispatch} in, which takes {needed} under late={self.late!r}"
+                f"{' behind a filter' * self.loses}: the step would wait for places, and the reader for groups",
             )
 
     @property

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from hfdsl.errors import HfError
 from hfdsl.graph.columns import columns_read, origins, result_origins
-from hfdsl.graph.program import Node, Output, Queue, Ref
+from hfdsl.graph.program import Node, Output, Queue, Ref, RoleCall
 from hfdsl.graph.signatures import VALUE, RecordType
+from hfdsl.graph.stages import syncs
 from hfdsl.plan.plan import DRIVER, Plan, StageOf
-from hfdsl.plan.rows import row_table, runtime_queries
+from hfdsl.plan.rows import runtime_queries
 from hfdsl.plan.transports import loads_in_flight
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec
@@ -33,7 +33,8 @@ class QueueStages:
 
     ``sources`` has by column what ``producer`` put in; ``queue_input`` is the node of ``consumer`` that stands for the
     queue, and ``inputs`` are the nodes of the producer's inputs by name. ``masks`` are columns that late rows get zeros
-    in.
+    in. The queue ``loses`` groups where a filter is in front of it. ``loads_wait`` where a role gets weights by a sync,
+    and has calls that are submitted only when a filter has run: new weights wait for them. ``subject`` begins an error.
     """
 
     producer: Plan
@@ -44,6 +45,9 @@ class QueueStages:
     queue_input: int
     inputs: Mapping[str, int]
     masks: tuple[str, ...]
+    loses: bool
+    loads_wait: bool
+    subject: str
 
 
 def queue_stages(plan: Plan) -> QueueStages:
@@ -64,7 +68,8 @@ def queue_stages(plan: Plan) -> QueueStages:
         for read, column in columns_read(reading.graph, step.node)
         if read == queue_input
     )
-    if not isinstance(ref, Ref):
+    rows = producing.inference.rows(ref.node) if isinstance(ref, Ref) else None
+    if not isinstance(ref, Ref) or rows is None:  # a queue takes records
         raise TypeError(name)
     masks = tuple(column for column in columns if column in MASKS) if queue.late == "mask" else ()
     problems = (*_stage_problems(producing, reading, ref, queue_input), *_result_problems(first.results, second.inputs))
@@ -95,7 +100,19 @@ def queue_stages(plan: Plan) -> QueueStages:
         queue_input=queue_input,
         inputs={n.label: n.id for n in producing.graph.inputs},
         masks=masks,
+        loses=any(isinstance(atom, KeptGroups) for atom in rows.atoms),
+        loads_wait=any(sync.target.role in _queried_roles(producing) for sync in syncs(plan.graph)),
+        subject=_subject(plan, node),
     )
+
+
+def _queried_roles(plan: Plan) -> set[str]:
+    """The roles of which a method waits for what filters keep or rows weigh."""
+    behind = {query.node for query in runtime_queries(plan)}
+    for node in plan.graph.nodes:
+        if any(ref.node in behind for ref in node.refs):
+            behind.add(node.id)
+    return {node.op.role for node in plan.graph.nodes if node.id in behind and isinstance(node.op, RoleCall)}
 
 
 def _renumbered(output: Output, nodes: tuple[int, ...]) -> Output:
@@ -114,10 +131,11 @@ def _column_of(plan: Plan, ref: Ref, column: str) -> Ref:
 
 def _refuse(plan: Plan, node: Node, problems: tuple[str, ...]) -> None:
     if problems:
-        raise HfError(
-            "HF765",
-            f"the queue in line {node.span.line} of '{plan.name}' decides while it runs, and {problems[0]}",
-        )
+        raise HfError("HF765", f"{_subject(plan, node)} decides while it runs, and {problems[0]}")
+
+
+def _subject(plan: Plan, queue: Node) -> str:
+    return f"the queue in line {queue.span.line} of '{plan.name}'"
 
 
 def several_queues(plan: Plan) -> tuple[str, ...]:
@@ -129,9 +147,6 @@ def several_queues(plan: Plan) -> tuple[str, ...]:
 
 
 def _stage_problems(producing: Plan, reading: Plan, ref: Ref, queue_input: int) -> Iterator[str]:
-    rows = producing.inference.rows(ref.node)
-    if rows is None or any(isinstance(atom, KeptGroups) for atom in rows.atoms):
-        yield "a filter in front of it makes the number of its rows unknown; filter behind the queue"
     result = producing.graph.nodes[ref.node].result
     if isinstance(result, RecordType):
         for name, spec in schema(result.record).fields.items():
@@ -166,11 +181,3 @@ def _result_problems(results: tuple[Ref, ...], inputs: tuple[str, ...]) -> Itera
         yield "the program returns a value from in front of it: an update has groups of several steps"
     if inputs:
         yield f"'{inputs[0]}' is read behind it: a batch of that input would not belong to the groups of an update"
-
-
-def groups_of(stages: QueueStages, sizes: Mapping[Any, int]) -> tuple[int | None, int | None]:
-    """How many groups a step puts in, and how many a batch has; None where a size is unknown."""
-    put_in = row_table(stages.producer, sizes).rows.get(stages.rows_of)
-    taken = row_table(stages.consumer, sizes).rows.get(stages.queue_input)
-    group = stages.queue.group
-    return (None if put_in is None else put_in // group, None if taken is None else taken // group)

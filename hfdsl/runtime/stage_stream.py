@@ -42,9 +42,10 @@ from hfdsl.runtime.plan_simulation import CallSeconds
 from hfdsl.runtime.queue_files import SavedDecisions, SavedQueue, SavedStream
 from hfdsl.runtime.queue_loop import LoggedWorld, QueueLoop, QueueWorld
 from hfdsl.runtime.queue_run import QueueRun
+from hfdsl.runtime.queued_groups import check_groups, groups_of
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.schedule import QueueSpec, QueueState
-from hfdsl.runtime.stage_plans import QueueStages, groups_of, queue_stages
+from hfdsl.runtime.stage_plans import QueueStages, queue_stages
 from hfdsl.runtime.store import PayloadContent, Store
 from hfdsl.runtime.store_files import read_stores, write_stores
 from hfdsl.runtime.streaming import DecisionLog, check_copies
@@ -101,7 +102,7 @@ class StageStream:
         try:
             self._run.repeated = log.loads
             yield from self._run.given_out()
-            for decisions in self._queue.run(world, prompts, log=log.expected):
+            for decisions in self._queue.run(world, prompts, self._run.lost, log.expected):
                 log.add(decisions)
                 log.add(self._run.loads_in_flight())
                 self.decisions += len(decisions)
@@ -111,7 +112,7 @@ class StageStream:
             self._run.record(0)
         finally:
             if isinstance(world, LoggedWorld):
-                self._queue.state = self._queue.state.finish(world.unseen & self._queue.state.groups.keys())
+                self._run.show_again(world.unseen & self._queue.state.groups.keys())
 
     def _begin(self, source: BatchSource) -> Any:
         """Begin with the sizes of the plan or, where these leave some open, with those of the first batch."""
@@ -129,7 +130,8 @@ class StageStream:
     def _start(self, sizes: Mapping[Any, int]) -> tuple[QueueRun, QueueLoop]:
         put_in, taken = groups_of(self._stages, sizes)
         queue = self._stages.queue
-        spec = QueueSpec("queue", queue.lag or 0, queue.late or "wait", taken or 1, put_in or 1)
+        spec = QueueSpec("queue", queue.lag or 0, queue.late or "wait", taken or 1, put_in or 1, self._stages.loses)
+        check_groups(self._stages, sizes, spec.dispatch)
         self._queue = QueueLoop(QueueState(spec))
         in_flight = StageOf(self._plan.name, -(-spec.places // spec.dispatch) + 2)
         stages = replace(
@@ -187,7 +189,7 @@ class StageStream:
 
         def go_back(_: Any) -> None:
             run, loop = self._start(sizes)
-            loop.state, self.decisions = state.finish(state.groups), decisions
+            loop.state, self.decisions = state.run_again(state.groups), decisions
             of_run(run)
 
         return go_back
@@ -219,7 +221,7 @@ class StageStream:
             )
         run, loop = self._start(sizes)
         [held] = saved.queues
-        groups = {group.number: group for group in held.groups}
+        groups = {group.number: replace(group, status="running") for group in held.groups}
         loop.state = replace(
             loop.state,
             version=held.version,

@@ -338,6 +338,12 @@ def _factors(monomial: Monomial, sign: int) -> Iterator[str]:
             yield from [atom.__name__] * abs(power)
 
 
+def at_most(size: Size) -> Size:
+    """A size with every filter keeping all its rows."""
+    most = {atom: at_most(atom.most) for atom in size.atoms if isinstance(atom, KeptGroups)}
+    return size.substitute(most) if most else size
+
+
 def evaluate(expression: Size, sizes: Mapping[Any, Any]) -> Fraction:
     """Evaluate an expression; ``sizes`` has all of its dims."""
     total: int | Fraction = 0

@@ -42,7 +42,15 @@ class Engine(hf.Worker):
         return rollout
 
 
+class Kept(hf.Batch):
+    keep: hf.bool_[B]
+
+
 class Trainer(Engine):
+    @register(Dispatch.DP_PROTO)
+    def judge(self, rollout: Rollout) -> Kept:
+        return Kept(keep=rollout.ids.tensor[:, 0] > 0)
+
     @register(Dispatch.DP_PROTO)
     @hf.corrects("policy", lag=100)
     @hf.writes("policy")
@@ -54,6 +62,17 @@ def report(put_in: int, rows: int | None, group: int, lag: int, late: Late | Non
     @hf.dataflow
     def flow(rollout: Rollout, role: Trainer) -> Done:
         return role.update(hf.queue(role.generate(rollout), rows=rows, group=group, lag=lag, late=late))
+
+    place = hf.place(Trainer, pool=hf.ResourcePool([1], use_gpu=False))
+    return flow.check(hf.Deployment(role=place), dims={B: put_in, R: 100})
+
+
+def filtered_report(put_in: int, rows: int | None, group: int, lag: int, late: Late, *, cut: bool = False) -> hf.Report:
+    @hf.dataflow
+    def flow(rollout: Rollout, role: Trainer) -> Done:
+        sampled = role.generate(rollout)
+        kept = hf.filter(sampled, role.judge(sampled).keep, group=1 if cut else group)
+        return role.update(hf.queue(kept, rows=rows, group=group, lag=lag, late=late))
 
     place = hf.place(Trainer, pool=hf.ResourcePool([1], use_gpu=False))
     return flow.check(hf.Deployment(role=place), dims={B: put_in, R: 100})
@@ -93,6 +112,23 @@ def test_a_queue_is_refused_where_groups_that_leave_stop_it(
     """One group at a time leaves, wherever it is late; the number of rows of a group changes nothing."""
     checked = report(put_in * group, batch * group, group, lag, late)
     assert checked.codes == (() if never_stops(lag, batch, put_in) else ("HF745",))
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.sampled_from(["drop", "refill"]))
+def test_a_queue_is_refused_where_a_filter_stops_it(put_in: int, batch: int, group: int, lag: int, late: Late) -> None:
+    """A batch without a size of its own has as many groups as a step puts in."""
+    batch = batch if late == "refill" else put_in
+    checked = filtered_report(put_in * group, batch * group if late == "refill" else None, group, lag, late)
+    assert checked.codes == (() if never_stops(lag, batch, put_in, loses=True) else ("HF745",))
+    if checked.ok:
+        [queue] = checked.queues
+        assert (queue.places, queue.least_places) == ((lag + 1) * batch * group, (put_in + batch - 1) * group)
+
+
+def test_a_filter_must_not_cut_groups() -> None:
+    text = "a step dispatches kept1 rows, which are not whole groups of 4: cannot be filled"
+    assert text in str(filtered_report(16, 8, 4, 2, "refill", cut=True))
 
 
 @pytest.mark.parametrize("late", DISCIPLINES)

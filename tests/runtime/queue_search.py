@@ -5,8 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 
-def never_stops(lag: int, batch: int, dispatch: int) -> bool:
-    """Whether something can always happen, whichever groups are ready first and whenever a step is dispatched."""
+def never_stops(lag: int, batch: int, dispatch: int, loses: bool = False) -> bool:
+    """Whether something can always happen, whichever groups are ready first and whenever a step is dispatched.
+
+    A filter ``loses`` any of the groups on their way, and nobody can count on it.
+    """
     start: tuple[int, ...] = (0,) * (lag + 2)  # groups on their way by age in updates, those that are late last
     states: list[tuple[int, ...]] = [start]
     seen = {start}
@@ -23,6 +26,8 @@ def never_stops(lag: int, batch: int, dispatch: int) -> bool:
             following.add((*ages[:-1], ages[-1] - 1))
         if not following:
             return False
+        if loses:
+            following |= {(*ages[:i], count - 1, *ages[i + 1 :]) for i, count in enumerate(ages) if count}
         states.extend(following - seen)
         seen |= following
     return True

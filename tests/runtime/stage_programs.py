@@ -80,15 +80,21 @@ class Engine(hf.Worker):
             response_mask=bool_([torch.ones(length, dtype=torch.bool) for length in lengths]),
         )
 
+    @register(Dispatch.DP_PROTO, pad="repeat_last")
+    @hf.reads("policy")
+    def answer(self, prompts: Prompts) -> Samples:
+        """As ``generate``, of any number of rows."""
+        return Engine.generate(self, prompts)
+
+    @register(Dispatch.DP_PROTO)
+    def choose(self, prompts: Prompts, *, drops: int) -> Kept:
+        """The prompts with a number whose rest by seven has no bit in ``drops``."""
+        return Kept(keep=torch.tensor([not drops >> number % 7 & 1 for number in prompts.number.tensor.tolist()]))
+
     @register(Dispatch.DP_PROTO)
     def mark(self, prompts: Prompts) -> Scores:
         """A score of prompts alone."""
         return Scores(score=prompts.number.tensor.to(torch.float32))
-
-    @register(Dispatch.DP_PROTO)
-    def accept(self, prompts: Prompts) -> Kept:
-        """All prompts."""
-        return Kept(keep=torch.ones(len(prompts), dtype=torch.bool))
 
     @register(Dispatch.ONE_TO_ALL)
     @hf.loads("policy")
@@ -112,6 +118,11 @@ class Judge(hf.Worker):
         return scores
 
     @register(Dispatch.DP_PROTO)
+    def choose(self, prompts: Prompts, samples: Samples, *, drops: int) -> Kept:
+        """As the engine's, once there are samples."""
+        return Kept(keep=torch.tensor([not drops >> number % 7 & 1 for number in prompts.number.tensor.tolist()]))
+
+    @register(Dispatch.DP_PROTO, pad="repeat_last")
     def score(self, samples: Samples) -> Scores:
         """A score with random numbers of its own."""
         return Scores(score=samples.noise.tensor + torch.rand(len(samples)))
@@ -197,10 +208,56 @@ def returning_both(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor)
 
 
 @hf.dataflow
-def filtered(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scores:
-    """Nobody knows how many groups a step puts in."""
+def sampling(
+    prompts: Prompts,
+    engine: Engine,
+    judge: Judge,
+    actor: Actor,
+    *,
+    lag: int = 1,
+    late: Late = "refill",
+    group: int = 1,
+    rows: int | None = None,
+    drops: int = 0,
+) -> Trained:
+    """Dynamic sampling: a filter of the groups that were sampled, a call behind it, and the queue."""
+    repeated = hf.repeat(prompts, group)
+    samples = engine.generate(repeated)
+    keep = judge.choose(repeated, samples, drops=drops).keep
+    kept = hf.filter(samples, keep, group=group)
+    scored = hf.merge(Scored, hf.filter(repeated, keep, group=group), kept, judge.score(kept))
+    trained = actor.update(hf.queue(scored, rows=rows, group=group, lag=lag, late=late))
+    hf.sync(actor, engine)
+    return trained
+
+
+@hf.dataflow
+def choosing(
+    prompts: Prompts,
+    engine: Engine,
+    judge: Judge,
+    actor: Actor,
+    *,
+    lag: int = 1,
+    late: Late = "refill",
+    group: int = 1,
+    rows: int | None = None,
+    drops: int = 0,
+) -> Trained:
+    """A filter of the prompts, before anything is sampled."""
+    repeated = hf.repeat(hf.filter(prompts, engine.choose(prompts, drops=drops).keep), group)
+    samples = engine.answer(repeated)
+    scored = hf.merge(Scored, repeated, samples, judge.score(samples))
+    trained = actor.update(hf.queue(scored, rows=rows, group=group, lag=lag, late=late))
+    hf.sync(actor, engine)
+    return trained
+
+
+@hf.dataflow
+def filled(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scores:
+    """What is put in is not one group for each prompt."""
     marked = engine.mark(prompts)
-    return judge.rate(hf.queue(hf.filter(marked, engine.accept(prompts).keep), rows=4, lag=1, late="refill"))
+    return judge.rate(hf.queue(hf.take(marked, 4), lag=1, late="refill"))
 
 
 @hf.dataflow

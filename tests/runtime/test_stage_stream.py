@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from itertools import count, islice
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,160 +13,32 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import hfdsl as hf
 from hfdsl.errors import HfError
-from hfdsl.protocols.queueing import Late, needed_places
-from hfdsl.runtime.decisions import Decision, from_lines
-from hfdsl.runtime.running import Running
-from hfdsl.runtime.schedule import QueueSpec
+from hfdsl.protocols.queueing import Late
+from hfdsl.runtime.decisions import Decision
 from hfdsl.testing import check_decisions, check_stream
 from tests.nightly import examples
+from tests.runtime.stage_model import FILTERED, Case, Program, Row, bits, cases, decisions, modeled, rows_of
 from tests.runtime.stage_programs import (
     B,
     GivenSeconds,
     chained,
     deciding,
-    filtered,
+    filled,
     prompts,
     returning_both,
     stage_deployment,
     unmasked,
 )
 
-Row = tuple[int, int, int, int]
-"""A row that was trained: its prompt, version and update, and how many of its tokens were not masked."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A queue, and how long calls take: by step, and of generation by rank."""
-
-    late: Late
-    lag: int
-    group: int
-    dispatch: int
-    batch: int
-    generation: tuple[tuple[int, int], ...]
-    updates: tuple[int, ...]
-    steps: int
-
-    @property
-    def spec(self) -> QueueSpec:
-        return QueueSpec("queue", self.lag, self.late, self.batch, self.dispatch)
-
-    @property
-    def seconds(self) -> Mapping[str, GivenSeconds]:
-        generation = GivenSeconds(self.generation)
-        return {"engine.generate": generation, "actor.update": GivenSeconds([(s,) for s in self.updates])}
-
-    def launched(self, backend: Any = "local", retries: hf.Retries | None = None) -> Running:
-        rows = None if self.batch == self.dispatch else self.batch * self.group
-        program = deciding.given(lag=self.lag, late=self.late, group=self.group, rows=rows)
-        plan = program.compile(stage_deployment(), dims={B: self.dispatch})
-        return plan.launch(backend, seed=3, deadline=120, retries=retries)
-
-    def loader(self) -> Any:
-        return prompts(self.steps, self.dispatch)
-
-
-@st.composite
-def cases(draw: st.DrawFn, lates: Sequence[Late] = ("wait", "drop", "refill", "mask")) -> Case:
-    lag, group = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2]))
-    late = draw(st.sampled_from(lates))
-    dispatch = 2 * draw(st.integers(1, 3))
-    batch = draw(st.integers(1, 6)) if late == "wait" else draw(st.sampled_from([dispatch, *range(1, 7)]))
-    follows = late == "wait" and batch == dispatch  # such stages follow each other step by step, and decide nothing
-    while follows or needed_places(dispatch, batch, 1, lag, late) > (lag + 1) * batch:
-        batch += 1
-        follows = late == "wait" and batch == dispatch
-    seconds = st.integers(1, 9)
-    return Case(
-        late=late,
-        lag=lag,
-        group=group,
-        dispatch=dispatch,
-        batch=batch,
-        generation=tuple(draw(st.lists(st.tuples(seconds, seconds), min_size=1, max_size=4))),
-        updates=tuple(draw(st.lists(seconds, min_size=1, max_size=3))),
-        steps=draw(st.integers(1, 10)),
-    )
-
-
 STRAGGLER = Case("drop", 1, 1, 2, 2, ((1, 1), (1, 9), (1, 1), (1, 1)), (1,), 8)
-
-
-def modeled(case: Case) -> list[Row]:
-    """The rows that are trained, by plain lists and one second after another."""
-    free, trained, version = [0, 0], [0], 0
-    flight: list[dict[str, Any]] = []
-    rows: list[Row] = []
-    waiting = list(range(case.steps * case.dispatch))
-    steps = count()
-    again: list[int] = []
-    for now in range(10_000):
-        changed = True
-        while changed:
-            changed = False
-            room = (case.lag + 1) * case.batch - len(flight)
-            enough = len(again) + len(waiting) >= case.dispatch
-            if room >= case.dispatch and enough and (case.late == "wait" or min(free) <= now):
-                chosen, (again, waiting) = (
-                    (again + waiting)[: case.dispatch],
-                    (
-                        again[case.dispatch :],
-                        waiting[max(0, case.dispatch - len(again)) :],
-                    ),
-                )
-                durations = case.generation[next(steps) % len(case.generation)]
-                free = [max(now, free[r], trained[version]) + durations[r] for r in (0, 1)]
-                half = case.dispatch // 2
-                flight += [{"p": p, "v": version, "end": free[i >= half]} for i, p in enumerate(chosen)]
-                changed = True
-            elif trained[version] <= now:
-                ready = [g for g in flight if g["end"] <= now]
-                if case.late == "wait":
-                    ready = flight[: next((i for i, g in enumerate(flight) if g["end"] > now), len(flight))]
-                late = [g for g in ready if version - g["v"] > case.lag]
-                if case.late in ("drop", "refill") and late:
-                    flight = [g for g in flight if g not in late]
-                    again += [g["p"] for g in late] if case.late == "refill" else []
-                    ready, changed = [g for g in ready if g not in late], True
-                if len(ready) >= case.batch:
-                    taken = ready[: case.batch]
-                    flight, changed = [g for g in flight if g not in taken], True
-                    for g in taken:
-                        tokens = 0 if g in late else 1 + g["p"] % 3
-                        rows += [(g["p"], g["v"], version, tokens)] * case.group
-                    trained.append(now + case.updates[version % len(case.updates)])
-                    version += 1
-    return rows
-
-
-def rows_of(results: list[Any]) -> list[Row]:
-    return [
-        row
-        for trained in results
-        for row in zip(
-            trained.number.tensor.tolist(),
-            trained.version.tensor.tolist(),
-            trained.update.tensor.tolist(),
-            trained.unmasked.tensor.tolist(),
-            strict=True,
-        )
-    ]
-
-
-def bits(results: list[Any]) -> list[Any]:
-    return [(trained.number.tensor.tolist(), trained.noise.tensor.tolist()) for trained in results]
-
-
-def decisions(file: Path) -> list[Decision]:
-    return from_lines(file.read_text())
 
 
 @settings(max_examples=examples(12), deadline=None)
 @given(cases())
 @example(STRAGGLER)
+@example(replace(STRAGGLER, late="refill", batch=3, lag=2, program="sampling", drops=0b0110011, steps=20))
+@example(replace(STRAGGLER, late="mask", program="choosing", drops=0b1010101, steps=20))
 @example(Case("refill", 2, 1, 2, 2, ((8, 1),), (3,), 8))  # groups are dropped after the loader has ended
 def test_a_run_trains_on_the_rows_of_the_model_and_its_log_repeats_it(case: Case) -> None:
     with TemporaryDirectory() as folder:
@@ -265,10 +136,12 @@ def test_every_prompt_is_dispatched_in_order_and_trained_once_whenever_a_run_is_
         made = decisions(log)
     dispatched = [prompt for decision in made if decision.kind == "dispatch" for prompt in decision.prompts]
     trained = [number for number, *_ in rows_of(results)][:: case.group]
+    lost = lost_prompts(made)
+    assert not any(map(case.keeps, lost)), "a filter loses them"
     left = [group.prompt for group in queue.groups.values()] + list(queue.again)
     first_not_dispatched = max(dispatched) + 1
     assert list(dict.fromkeys(dispatched)) == list(range(first_not_dispatched)), "prompts come in order"
-    assert sorted(trained + left) == list(range(first_not_dispatched)), "none is lost or trained twice"
+    assert sorted(trained + left + lost) == list(range(first_not_dispatched)), "none is lost or trained twice"
     assert 0 <= case.steps * case.dispatch - first_not_dispatched < case.dispatch - len(queue.again), "none is skipped"
 
 
@@ -278,12 +151,33 @@ def test_interruptions_change_no_result(late: Late) -> None:
     check_stream(case.launched, case.loader(), tries=2)
 
 
+@pytest.mark.parametrize("program", FILTERED)
+def test_interruptions_change_no_result_behind_a_filter(program: Program) -> None:
+    case = Case("refill", 2, 2, 4, 6, ((1, 1),), (1,), 12, program, drops=0b0011010)
+    check_stream(case.launched, case.loader(), tries=2)
+
+
+def test_a_filter_that_keeps_nothing_ends_with_an_error() -> None:
+    case = Case("refill", 1, 1, 2, 2, ((1, 1),), (1,), 300, "sampling", drops=2**7 - 1)
+    with (
+        case.launched() as running,
+        pytest.raises(HfError, match=r"HF762: queue 'queue' \(lag 1, .*starves before update 0: the last \d+ groups"),
+    ):
+        list(running.stream(case.loader()))
+
+
+def test_prompts_that_are_no_groups_are_not_dispatched_again() -> None:
+    plan = filled.compile(stage_deployment(), dims={B: 6})
+    text = r"HF765: .*the 6 rows of 'prompts' are not the prompts of 4 groups"
+    with plan.launch() as running, pytest.raises(HfError, match=text):
+        list(running.stream(prompts(3, 6)))
+
+
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
         (unmasked, "sets response_mask or loss_mask to zero, and no call behind it reads one"),
         (returning_both, "the program returns a value from in front of it"),
-        (filtered, "a filter in front of it makes the number of its rows unknown"),
         (chained, "the program has 2 queues"),
     ],
 )
@@ -304,14 +198,19 @@ def test_a_batch_of_another_size_is_refused_and_breaks_nothing() -> None:
 
 
 def test_ray_takes_groups_as_they_end_and_repeats_them(ray_cluster: Any, tmp_path: Path) -> None:
-    lates: list[Late] = ["drop", "mask"]
-    for late in lates:
-        case, log = Case(late, 2, 2, 4, 4, ((1, 1),), (1,), 6), tmp_path / late
+    queues: list[tuple[Late, Program]] = [("drop", "deciding"), ("mask", "choosing"), ("refill", "sampling")]
+    for late, program in queues:
+        case, log = Case(late, 2, 2, 4, 4, ((1, 1),), (1,), 6, program, drops=0b0101100), tmp_path / late
         with case.launched("ray") as running:
             results = list(running.stream(case.loader(), log=log))
         check_decisions(case.spec, decisions(log))
         with case.launched() as running:
             assert bits(list(running.stream(case.loader(), replay=log))) == bits(results)
+
+
+def lost_prompts(made: list[Decision]) -> list[int]:
+    prompt = {g: p for d in made if d.kind == "dispatch" for g, p in zip(d.groups, d.prompts, strict=True)}
+    return [prompt[group] for decision in made if decision.kind == "lose" for group in decision.groups]
 
 
 def trained_version(rows: list[Row], prompt: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hfdsl.check.context import Context
-from hfdsl.check.demands import at_most
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.rules.presence import provided
 from hfdsl.check.sources import return_span
@@ -16,6 +15,7 @@ from hfdsl.graph.signatures import Signature
 from hfdsl.graph.values import RecordValue
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.dims import at_most
 from hfdsl.types.numbers import byte_amount
 
 LIMIT_BYTES = 1 << 30

@@ -9,7 +9,7 @@ from math import lcm
 
 from hfdsl.check.constraints import Constraint, SizeSet
 from hfdsl.check.context import Change, Context
-from hfdsl.check.demands import Divisible, EnoughRows, at_calls, at_most, filtered
+from hfdsl.check.demands import Divisible, EnoughRows, at_calls, filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.alternatives import registered
@@ -17,7 +17,7 @@ from hfdsl.check.repair.search import MAX_SIZES
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.padding import counted_pad_rows
 from hfdsl.graph.program import Filter, Node, RoleCall, Take
-from hfdsl.types.dims import Answer, Atom, KeptGroups, Size, atom_size, constant
+from hfdsl.types.dims import Answer, Atom, KeptGroups, Size, at_most, atom_size, constant
 
 Called = tuple[Node, Divisible]
 """A demand at one of its calls."""

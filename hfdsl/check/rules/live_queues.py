@@ -8,7 +8,8 @@ dispatched if its D rows have places beside these: D + R - gcd(D, R) <= (k + 1) 
     D = 96, R = 64    k >= 1: 96 + 32 <= 128
     D = 512, R = 64   k >= 7: the 512 rows of one step are eight batches, and the last is seven updates late
 
-Under "drop" and "refill" late groups leave one by one, so that R - group rows may be left behind (``needed_places``).
+Under "drop" and "refill" late groups leave one by one, so that R - group rows may be left behind (``needed_places``),
+and so do those that a filter in front of the queue removes.
 
 This is the least capacity of an edge of a synchronous dataflow graph (Lee and Messerschmitt, 1987, Synchronous Data
 Flow), p + c - gcd(p, c), against the tokens that a lag gives.
@@ -19,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.context import Context
+from hfdsl.check.demands import filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.queues import queued
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.deploy.pools import devices
 from hfdsl.graph.program import Filter, Node, Queue, RoleCall
-from hfdsl.protocols.queueing import needed_places
-from hfdsl.types.dims import Answer, KeptGroups, Size, atom_size, constant
+from hfdsl.protocols.queueing import Late, needed_places
+from hfdsl.types.dims import Answer, Size, at_most, atom_size, constant
 
 
 def stages_overlap(context: Context) -> Iterator[Finding]:
@@ -77,38 +79,49 @@ def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Ite
     batch_rows = dispatched
     if queue.rows is not None:
         batch_rows = context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))
-    filters = [atom for atom in dispatched.atoms if isinstance(atom, KeptGroups)]
+    loses = filtered(dispatched) and queue.decides
     if not queue.splits:
-        if (filters and queue.rows is not None) or batch_rows.equals(dispatched) is Answer.REFUTED:
+        if (filtered(dispatched) and queue.rows is not None) or batch_rows.equals(dispatched) is Answer.REFUTED:
             yield _uneven(node, batch_rows, dispatched)
         return
     for rows, words in ((dispatched, "a step dispatches"), (batch_rows, "a batch has")):
-        if not filters and rows.value is not None and rows.value % queue.group:
+        whole = rows.divisible_by(queue.group)
+        if whole is Answer.REFUTED or (loses and filtered(rows) and whole is not Answer.PROVED):
             yield _unfilled(
                 context, node, f"{words} {rows} rows, which are not whole groups of {queue.group}", "cannot be filled"
             )
             return
-    if filters and queue.rows is not None and queue.late != "refill":
-        finding = _starved(context, node, queue, batch_rows)
-        yield with_suggestions(
-            context, finding, [queued(node, [{"late": "refill"}], "dispatch others in their place: ")]
+    if loses:  # a dispatch puts in as many groups as the filter may keep, and a batch has as many if it has no rows=
+        dispatched, kept = context.known(at_most(dispatched)), dispatched
+        batch_rows = dispatched if batch_rows is kept else batch_rows
+    sizes = (int(dispatched.value), int(batch_rows.value)) if dispatched.value and batch_rows.value else None
+    starves, lag = loses and queue.rows is not None and queue.late != "refill", queue.lag or 0
+    late: Late | None = "refill" if starves else queue.late
+    least = lag if sizes is None else _least_lag(*sizes, queue.group, lag, late, loses)
+    room = {"lag": least} if least > lag else {}
+    if starves:
+        suggestion = queued(node, [{"late": "refill", **room}], "dispatch others in their place: ")
+        yield with_suggestions(context, _starved(context, node, queue, batch_rows), [suggestion])
+    elif room and sizes is not None:
+        count, batch = sizes
+        needed = needed_places(count, batch, queue.group, lag, late, loses)
+        one_by_one = needed > needed_places(count, batch, queue.group, lag, "wait")
+        remover = "the filter" if loses else f"late={late!r}"
+        why = f" where {remover} removes groups one by one" if one_by_one else ""
+        finding = _unfilled(
+            context,
+            node,
+            f"a step dispatches {'at most ' * loses}{count} rows, a batch has {batch}, and lag={lag} leaves places for "
+            f"{(lag + 1) * batch} rows",
+            f"{needed} are needed{why}: both stages would wait for each other",
         )
-    elif dispatched.value is not None and batch_rows.value is not None and queue.lag is not None:
-        count, batch = int(dispatched.value), int(batch_rows.value)
-        needed = needed_places(count, batch, queue.group, queue.lag, queue.late)
-        if needed > (queue.lag + 1) * batch:
-            one_by_one = needed > needed_places(count, batch, queue.group, queue.lag, "wait")
-            why = f" where late={queue.late!r} removes groups one by one" if one_by_one else ""
-            lags = range(queue.lag + 1, queue.lag + 2 + count // batch)
-            least = next(k for k in lags if needed_places(count, batch, queue.group, k, queue.late) <= (k + 1) * batch)
-            finding = _unfilled(
-                context,
-                node,
-                f"a step dispatches {count} rows, a batch has {batch}, and lag={queue.lag} leaves places for "
-                f"{(queue.lag + 1) * batch} rows",
-                f"{needed} are needed{why}: both stages would wait for each other",
-            )
-            yield with_suggestions(context, finding, [queued(node, [{"lag": least}], "make room: ")])
+        yield with_suggestions(context, finding, [queued(node, [room], "make room: ")])
+
+
+def _least_lag(count: int, batch: int, group: int, lag: int, late: Late | None, loses: bool) -> int:
+    """The least lag from ``lag`` on that leaves places enough for a step of so many rows."""
+    lags = range(lag, lag + 2 + count // batch)
+    return next(k for k in lags if needed_places(count, batch, group, k, late, loses) <= (k + 1) * batch)
 
 
 def _uneven(node: Node, batch_rows: Size, dispatched: Size) -> Finding:

@@ -1,0 +1,194 @@
+"""A model of a queue that decides: plain lists, one second after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.plan.compiled import CompiledPlan
+from hfdsl.protocols.queueing import Late, needed_places
+from hfdsl.runtime.decisions import Decision, from_lines
+from hfdsl.runtime.running import Running
+from hfdsl.runtime.schedule import QueueSpec
+from tests.runtime.stage_programs import B, GivenSeconds, choosing, deciding, prompts, sampling, stage_deployment
+
+Row = tuple[int, int, int, int]
+"""A row that was trained: its prompt, version and update, and how many of its tokens were not masked."""
+
+Program = Literal["deciding", "sampling", "choosing"]
+"""Without a filter, with one of responses, and with one of prompts."""
+
+FILTERED: tuple[Program, ...] = ("sampling", "choosing")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A queue, and how long calls take: by step, and of generation by rank.
+
+    A filter drops prompts whose number has a rest by seven with a bit in ``drops``.
+    """
+
+    late: Late
+    lag: int
+    group: int
+    dispatch: int
+    batch: int
+    generation: tuple[tuple[int, int], ...]
+    updates: tuple[int, ...]
+    steps: int
+    program: Program = "deciding"
+    drops: int = 0
+
+    @property
+    def spec(self) -> QueueSpec:
+        return QueueSpec("queue", self.lag, self.late, self.batch, self.dispatch)
+
+    @property
+    def seconds(self) -> Mapping[str, GivenSeconds]:
+        generation = GivenSeconds(self.generation)
+        return {
+            "engine.generate": generation,
+            "engine.answer": generation,
+            "actor.update": GivenSeconds([(s,) for s in self.updates]),
+        }
+
+    def keeps(self, prompt: int) -> bool:
+        return not self.drops >> prompt % 7 & 1
+
+    def launched(self, backend: Any = "local", retries: hf.Retries | None = None) -> Running:
+        rows = None if self.batch == self.dispatch else self.batch * self.group
+        programs: dict[Program, Any] = {"deciding": deciding, "sampling": sampling, "choosing": choosing}
+        options = {} if self.program == "deciding" else {"drops": self.drops}
+        program = programs[self.program].given(lag=self.lag, late=self.late, group=self.group, rows=rows, **options)
+        plan: CompiledPlan = program.compile(stage_deployment(), dims={B: self.dispatch})
+        return plan.launch(backend, seed=3, deadline=120, retries=retries)
+
+    def loader(self) -> Any:
+        return prompts(self.steps, self.dispatch)
+
+
+@st.composite
+def cases(draw: st.DrawFn, lates: Sequence[Late] = ("wait", "drop", "refill", "mask")) -> Case:
+    lag, group = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2]))
+    late = draw(st.sampled_from(lates))
+    programs: list[Program] = ["deciding"] if late == "wait" else ["deciding", "deciding", *FILTERED]
+    program = draw(st.sampled_from(programs))
+    loses = program != "deciding"
+    dispatch = 2 * draw(st.integers(1, 3))
+    if late == "wait":
+        batch = draw(st.integers(1, 6))
+    else:  # behind a filter, only what is dispatched again fills a batch of a size of its own
+        batch = draw(st.sampled_from([dispatch, *(range(1, 7) if late == "refill" or not loses else ())]))
+    follows = late == "wait" and batch == dispatch  # such stages follow each other step by step, and decide nothing
+    while follows or needed_places(dispatch, batch, 1, lag, late, loses) > (lag + 1) * batch:
+        batch += 1
+        follows = late == "wait" and batch == dispatch
+    seconds = st.integers(1, 9)
+    return Case(
+        late=late,
+        lag=lag,
+        group=group,
+        dispatch=dispatch,
+        batch=batch,
+        generation=tuple(draw(st.lists(st.tuples(seconds, seconds), min_size=1, max_size=4))),
+        updates=tuple(draw(st.lists(seconds, min_size=1, max_size=3))),
+        steps=draw(st.integers(1, 10)),
+        program=program,
+        drops=draw(st.integers(0, 2**7 - 2)) if loses else 0,
+    )
+
+
+def modeled(case: Case) -> list[Row]:
+    """The rows that are trained."""
+    free, trained, version = [0, 0], [0], 0
+    flight: list[dict[str, Any]] = []
+    rows: list[Row] = []
+    waiting = list(range(case.steps * case.dispatch))
+    steps = count()
+    again: list[int] = []
+    for now in range(10_000):
+        changed = True
+        while changed:
+            changed = False
+            room = (case.lag + 1) * case.batch - len(flight)
+            enough = len(again) + len(waiting) >= case.dispatch
+            gone = [g for g in flight if g["end"] <= now and not case.keeps(g["p"])]
+            if gone:
+                flight, changed = [g for g in flight if g not in gone], True
+            elif room >= case.dispatch and enough and (case.late == "wait" or min(free) <= now):
+                chosen, (again, waiting) = (
+                    (again + waiting)[: case.dispatch],
+                    (
+                        again[case.dispatch :],
+                        waiting[max(0, case.dispatch - len(again)) :],
+                    ),
+                )
+                durations = case.generation[next(steps) % len(case.generation)]
+                starts = [max(now, free[r], trained[version]) for r in (0, 1)]
+                if case.program == "choosing":  # both ranks wait for the filter, which runs on them
+                    starts = [max(starts)] * 2
+                free = [starts[r] + durations[r] for r in (0, 1)]
+                flight += [
+                    {"p": p, "v": version, "end": end}
+                    for p, end in zip(chosen, ends(case, chosen, max(starts), free), strict=True)
+                ]
+                changed = True
+            elif trained[version] <= now:
+                ready = [g for g in flight if g["end"] <= now]
+                if case.late == "wait":
+                    ready = flight[: next((i for i, g in enumerate(flight) if g["end"] > now), len(flight))]
+                late = [g for g in ready if version - g["v"] > case.lag]
+                if case.late in ("drop", "refill") and late:
+                    flight = [g for g in flight if g not in late]
+                    again += [g["p"] for g in late] if case.late == "refill" else []
+                    ready, changed = [g for g in ready if g not in late], True
+                if len(ready) >= case.batch:
+                    taken = ready[: case.batch]
+                    flight, changed = [g for g in flight if g not in taken], True
+                    for g in taken:
+                        tokens = 0 if g in late else 1 + g["p"] % 3
+                        rows += [(g["p"], g["v"], version, tokens)] * case.group
+                    trained.append(now + case.updates[version % len(case.updates)])
+                    version += 1
+    return rows
+
+
+def ends(case: Case, chosen: list[int], filtered: int, free: list[int]) -> list[int]:
+    """When the groups of these prompts end: those that a filter of prompts drops when it has run."""
+    if case.program == "sampling":  # it reads the responses of both ranks
+        return [max(free)] * len(chosen)
+    kept = [p for p in chosen if case.keeps(p)]
+    half = -(-len(kept) * case.group // 2)  # rows of a rank
+    end = {
+        p: max(free[row >= half] for row in range(place * case.group, (place + 1) * case.group))
+        for place, p in enumerate(kept)
+    }
+    return [end.get(p, filtered) for p in chosen]
+
+
+def rows_of(results: list[Any]) -> list[Row]:
+    return [
+        row
+        for trained in results
+        for row in zip(
+            trained.number.tensor.tolist(),
+            trained.version.tensor.tolist(),
+            trained.update.tensor.tolist(),
+            trained.unmasked.tensor.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def bits(results: list[Any]) -> list[Any]:
+    return [(trained.number.tensor.tolist(), trained.noise.tensor.tolist()) for trained in results]
+
+
+def decisions(file: Path) -> list[Decision]:
+    return from_lines(file.read_text())
