@@ -246,6 +246,7 @@ CODES: dict[str, Code] = {
     "HF963": Code("a LoRA adapter that an engine or a sampler cannot take"),
     "HF964": Code("a saved model without the weights of its configuration"),
     "HF965": Code("an engine that no dataflow samples with", "warning"),
+    "HF966": Code("an engine that is slow for a model of its size", "warning"),
     # HF97x and HF98x configurations of other libraries
     "HF970": Code("a configuration of another library that cannot be read"),
     "HF971": Code("a key that another library refuses"),

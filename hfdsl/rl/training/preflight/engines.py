@@ -17,7 +17,7 @@ from hfdsl.rl.training.preflight.subject import Subject, is_ready
 from hfdsl.rl.training.schedules import READY_ROLES
 from hfdsl.rl.training.toml_values import FieldReference
 from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
-from hfdsl.rl.workers.gpu_memory import BLOCK_TOKENS, ENGINE_PROCESS, engine_bytes
+from hfdsl.rl.workers.gpu_memory import BLOCK_TOKENS, ENGINE_PROCESS, engine_bytes, parameter_count
 from hfdsl.rl.workers.slicing import model_config
 
 GIB: Final = 2**30
@@ -41,6 +41,9 @@ SAME: Final = (
 
 MIXTURES: Final = ("mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe")
 """Types of models whose layers have experts, unless a configuration says which layers have none."""
+
+LARGE: Final = 10**9
+"""From so many parameters on, vLLM samples faster than captured steps (docs/engines.md has the measurements)."""
 
 HELD: Final = ("weights", "master weights", "moments")
 """The parts that a role certainly keeps while an engine samples; gradients are freed for it."""
@@ -161,6 +164,33 @@ def engines_have_rows(subject: Subject) -> Iterator[Finding]:
                 f"a process of vLLM takes a minute to start, and asleep keeps about {_gib(ENGINE_PROCESS)} of its GPU",
                 f'set {role}.generation.engine to "auto"{shared}',
             ),
+        )
+
+
+def engines_suit_models(subject: Subject) -> Iterator[Finding]:
+    """A large model on GPUs samples with vLLM, unless the file names another engine."""
+    places = subject.deployment.placements
+    used = {role for graph in subject.graphs.values() for role in generating(graph)}
+    for role in sorted(used & places.keys()):
+        config = getattr(subject.config, role, None)
+        if not isinstance(config, (ActorConfig, SamplerConfig)) or config.generation.engine != "auto":
+            continue
+        if not places[role].pool.use_gpu or not is_ready(subject.loaded.roles[role]):
+            continue
+        if model_config(config.model).get("model_type") in MIXTURES:
+            continue  # HF951
+        count = parameter_count(config.model) or 0
+        if count < LARGE:
+            continue
+        field = f"{role}.generation.engine"
+        yield subject.finding(
+            "HF966",
+            f"'{role}' has {count / 10**9:.1f} billion parameters and samples without vLLM, which was 1.2 to 1.8 times "
+            "as fast for such models on one GPU",
+            field,
+            notes=('"captured" or "plain" instead of "auto" keeps the engine, whose log-probs are the trainer\'s',),
+            changes=(SetField(field, "vllm"),),
+            advice=f'set {field} to "vllm"',
         )
 
 

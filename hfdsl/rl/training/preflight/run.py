@@ -22,6 +22,7 @@ from hfdsl.rl.training.preflight.architecture import model_keys_are_read
 from hfdsl.rl.training.preflight.engines import (
     engines_fit_gpus,
     engines_have_rows,
+    engines_suit_models,
     engines_take_models,
     samplers_have_the_model,
 )
@@ -78,6 +79,7 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     samplers_have_the_model,
     engines_fit_gpus,
     engines_have_rows,
+    engines_suit_models,
     engines_take_models,
 )
 """What the configuration says by itself, on any machine."""
