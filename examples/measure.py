@@ -34,6 +34,12 @@ CURVES: dict[str, list[tuple[str, str, str]]] = {
         ("pairs in order", "runs/dpo", "actor/correct"),
     ],
     "reward_model": [("pairs in order", "runs/reward_model/reward", "held_out/correct")],
+    "ppo_reward_model": [
+        ("solved, greedy", "runs/ppo_reward_model/ppo", "held_out/solved"),
+        ("scored 1 or more", "runs/ppo_reward_model/ppo", "outcome/solved"),
+        ("weak: solved, greedy", "runs/ppo_reward_model/weak_ppo", "held_out/solved"),
+        ("weak: scored 1 or more", "runs/ppo_reward_model/weak_ppo", "outcome/solved"),
+    ],
     "lora": [("solved, greedy", "runs/lora", "held_out/solved")],
     "custom_loss": [("solved, greedy", "runs/custom_loss", "held_out/solved")],
     "lagged_grpo": [("solved, greedy", "runs/lagged_grpo", "held_out/solved")],
@@ -100,7 +106,8 @@ def plot(axes: Any, curves: dict[str, list[Point]], title: str, *, powers: bool)
         axes.set_xscale("log", base=2)
     axes.set(ylim=(0, 1), title=title, xlabel="k" if powers else "step")
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", fontsize="small")
+    corner = {"loc": "lower right"} if len(curves) < 3 else {"loc": "upper right", "bbox_to_anchor": (1, 0.92)}
+    axes.legend(**corner, fontsize="small")
 
 
 def draw() -> None:
