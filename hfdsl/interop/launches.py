@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, takewhile
 
 from hfdsl.graph.spans import Span
-from hfdsl.interop.shell_text import Items, TextPiece, WordText, text_of
+from hfdsl.interop.shell_text import Items, ShellValue, TextPiece, WordText, text_of
 from hfdsl.interop.text import ReadError, SourceText, Unread
 
 SHELLS = frozenset(["bash", "sh", "zsh", "dash", "ksh"])
-INHERITING = frozenset(["env", "nice", "nohup", "numactl", "setsid", "srun", "stdbuf", "time", "timeout", "torchrun"])
+INHERITING = frozenset(
+    ["env", "nice", "nohup", "numactl", "sbatch", "setsid", "srun", "stdbuf", "time", "timeout", "torchrun"]
+)
 """Commands that start another one with their own environment."""
+
+REMOTE_SHELLS = frozenset(["screen", "ssh", "su", "tmux"])
+"""Commands whose arguments with blanks are texts for a shell."""
 
 
 IGNORED = frozenset(["[", "test", "set", ":", "true", "echo", "printf", "mkdir", "cd", "pwd", "rm", "ls", "cat",
@@ -49,33 +55,32 @@ class ShellScript:
         It stands at a text that names the program, else at another script or at what is not followed, else at line 1.
         """
         for launch in self.launches:
-            for word in launch.words:
-                if any(name in _known_text(word) for name in names):
-                    return ReadError(f"the script starts {wanted} by a text within quotes, which this reader does not "
-                                     "follow", launch.span)  # fmt: skip
-        start = self._mentioned(names)
-        if start is not None:
-            span = self.source.span(start, start)
-            return ReadError(f"the script names {wanted} in line {span.line}, and no command that this reader follows "
-                             "starts it", span)  # fmt: skip
+            for name in names:
+                if any(name in _known_text(word) for word in launch.words):
+                    return ReadError(
+                        f"this command has '{name}' in a text within quotes, which is not followed", launch.span
+                    )
+        for name in names:
+            if (start := self._mentioned(name)) is not None:
+                span = self.source.span(start, start + len(name))
+                return ReadError(f"line {span.line} names '{name}', and no command that is followed starts it", span)
         for launch in self.launches:
             if (script := other_script(launch)) is not None:
-                return ReadError(f"the script starts no {wanted} itself: it runs '{script}', which this reader does "
-                                 "not follow", launch.span)  # fmt: skip
+                return ReadError(
+                    f"the script starts {wanted} itself: it runs '{script}', which is not followed", launch.span
+                )
         if self.unread:
             first = self.unread[0]
-            return ReadError(f"the script starts no {wanted} that this reader sees: line {first.span.line} is not "
-                             f"followed: {first.reason}", first.span)  # fmt: skip
-        return ReadError(f"the script starts no {wanted}", Span(self.source.file, 1))
+            return ReadError(f"the script starts {wanted} as far as it is followed: {first.reason}", first.span)
+        return ReadError(f"the script starts {wanted}", Span(self.source.file, 1))
 
-    def _mentioned(self, names: Sequence[str]) -> int | None:
-        """Where the script first has one of these names outside of comments."""
+    def _mentioned(self, name: str) -> int | None:
+        """Where the script first has a name outside of comments."""
         start = 0
         for line in self.source.text.split("\n"):
-            if not line.lstrip().startswith("#"):
-                places = [place for name in names if (place := line.find(name)) >= 0]
-                if places:
-                    return start + min(places)
+            place = -1 if line.lstrip().startswith("#") else line.find(name)
+            if place >= 0:
+                return start + place
             start += len(line) + 1
         return None
 
@@ -85,17 +90,53 @@ def starts_nothing(name: str, words: Sequence[WordText]) -> bool:
     return name in IGNORED and not (name == "ray" and any(text_of(word) == "--" for word in words))
 
 
-def shell_argument(words: Sequence[WordText]) -> int | None:
-    """Where a command has the text that it gives to a shell, as in ``bash -c TEXT`` and ``srun bash -lc TEXT``."""
+@dataclass(frozen=True, slots=True)
+class ShellText:
+    """A text that a command gives to a shell, and the arguments of that shell."""
+
+    text: WordText
+    arguments: Items = ()
+
+
+def shell_texts(
+    words: Sequence[WordText], document: WordText | None, variables: Mapping[str, ShellValue]
+) -> list[ShellText]:
+    """The texts that a command gives to shells.
+
+    These are words of ``bash -c TEXT``, ``srun bash -lc TEXT``, ``sbatch --wrap=TEXT``, ``ssh HOST TEXT`` and ``tmux``,
+    the here-document of ``bash`` and ``sbatch``, and the variable that NeMo-RL's ``ray.sub`` runs.
+    """
     texts = [text_of(word) or "" for word in words]
-    for i, text in enumerate(texts[:-2]):
+    name = texts[0].rpartition("/")[2]
+    for i, text in enumerate(texts):
         if text.rpartition("/")[2] in SHELLS:
-            for j in range(i + 1, len(texts) - 1):
-                if not texts[j].startswith("-"):
-                    break
-                if not texts[j].startswith("--") and texts[j].endswith("c"):
-                    return j + 1
-    return None
+            options = list(takewhile(lambda option: option.startswith("-"), texts[i + 1 :]))
+            place = i + 1 + len(options)
+            if any(option.endswith("c") and not option.startswith("--") for option in options):
+                return [ShellText(words[place], tuple(words[place + 2 :]))] if place < len(words) else []
+            if document is not None and (place == len(words) or "-s" in options):
+                return [ShellText(document, tuple(words[place:]))]
+    if name in REMOTE_SHELLS and document is None:
+        return [ShellText(word) for word in words[1:] if " " in _known_text(word)]
+    if name == "sbatch":
+        command = variables.get("COMMAND")
+        wrapped = [ShellText(_without(word, "--wrap=")) for word in words if _known_text(word).startswith("--wrap=")]
+        wrapped += [ShellText(word) for option, word in pairwise(words) if text_of(option) == "--wrap"]
+        wrapped += [ShellText(command)] if texts[-1].endswith("ray.sub") and isinstance(command, tuple) else []
+        return wrapped or ([] if document is None else [ShellText(document)])
+    return [ShellText(document)] if name == "ssh" and document is not None else []
+
+
+def _without(word: WordText, prefix: str) -> WordText:
+    """A word that begins with some text, without it."""
+    rest = list(word)
+    while prefix and isinstance(piece := rest.pop(0), TextPiece):
+        count = min(len(prefix), len(piece.text))
+        prefix = prefix[count:]
+        if count < len(piece.text):
+            start = piece.start + count if piece.written else piece.start
+            rest.insert(0, replace(piece, text=piece.text[count:], start=start))
+    return tuple(rest)
 
 
 def inherits_environment(words: Sequence[WordText]) -> bool:

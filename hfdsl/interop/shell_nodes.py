@@ -72,6 +72,16 @@ class Word:
         return None
 
 
+@dataclass(slots=True)
+class HereDocument:
+    """The text between ``<< END`` and ``END``; ``word`` is None until the parser has come to it."""
+
+    end: str
+    strips_tabs: bool
+    is_quoted: bool
+    word: Word | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """``name=value``, ``name+=value`` or ``name=(items)``; ``items`` is None for a plain value."""
@@ -87,7 +97,10 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Assignments and words; ``test`` is the inside of ``[[ ]]``, ``arithmetic`` that of ``(( ))``."""
+    """Assignments and words; ``test`` is the inside of ``[[ ]]``, ``arithmetic`` that of ``(( ))``.
+
+    ``document`` is what it reads from a here-document or a here-string.
+    """
 
     assignments: tuple[Assignment, ...]
     words: tuple[Word, ...]
@@ -95,6 +108,7 @@ class Command:
     end: int
     test: str | None = None
     arithmetic: str | None = None
+    document: HereDocument | None = None
 
 
 @dataclass(frozen=True, slots=True)

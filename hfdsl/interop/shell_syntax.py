@@ -271,10 +271,11 @@ class _Parser(WordParser):
 
     def _command(self) -> Command:
         start = self._position
-        assignments, words = list[Assignment](), list[Word]()
+        assignments, words, document = list[Assignment](), list[Word](), None
         while True:
             self.blanks()
-            if self._redirect():
+            if redirect := self._redirect():
+                document = document if redirect is True else redirect
                 continue
             if not self._word_follows():
                 break
@@ -284,7 +285,7 @@ class _Parser(WordParser):
                 assignments.append(self._assignment(match))
             else:
                 words.append(self.word())
-        return Command(tuple(assignments), tuple(words), start, self._position)
+        return Command(tuple(assignments), tuple(words), start, self._position, document=document)
 
     def _assignment(self, match: re.Match[str]) -> Assignment:
         """The assignment that begins with a name and an equals sign."""

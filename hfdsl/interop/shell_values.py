@@ -22,10 +22,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from hfdsl.graph.spans import Span
-from hfdsl.interop.launches import Launch, ShellScript, inherits_environment, shell_argument, starts_nothing
+from hfdsl.interop.launches import Launch, ShellScript, ShellText, inherits_environment, shell_texts, starts_nothing
 from hfdsl.interop.shell_nodes import (
     DECLARING,
-    Assignment,
     Body,
     CaseCommand,
     Chain,
@@ -176,32 +175,45 @@ class _Runner(Variables):
             raise _Return if name == "return" else _Exit
         elif name == "exec":
             if len(words) > 1:
-                self._start(words[1:], span, certain=certain)
+                self._start(words[1:], span, self._document(command), certain=certain)
                 raise _Exit
         elif name == "shift":
             self.shift(words)
-        elif not self._changes_variables(name, words, span, certain=certain) and name:
-            self._run_command(words, command.assignments, span, certain=certain)
+        elif not self._changes_variables(name, words, command, certain=certain) and name:
+            self._run_command(words, command, span, certain=certain)
 
-    def _run_command(
-        self, words: Sequence[WordText], assignments: Sequence[Assignment], span: Span, *, certain: bool
-    ) -> None:
+    def _run_command(self, words: Sequence[WordText], command: Command, span: Span, *, certain: bool) -> None:
         """Follow a function or start a program, with the assignments before it."""
-        hidden = {assignment.name: self.values.get(assignment.name) for assignment in assignments}
-        for assignment in assignments:
+        hidden = {assignment.name: self.values.get(assignment.name) for assignment in command.assignments}
+        for assignment in command.assignments:
             self.assign(assignment)
         name = text_of(words[0])
         if name in self.functions:
             self._call(name, words, span, certain=certain)
         elif not starts_nothing(name or "", words):
-            self._start(words, span, certain=certain, exported=hidden)
+            self._start(words, span, self._document(command), certain=certain, exported=hidden)
         self.restore(hidden)
 
-    def _start(self, words: Sequence[WordText], span: Span, *, certain: bool, exported: Iterable[str] = ()) -> None:
+    def _start(
+        self,
+        words: Sequence[WordText],
+        span: Span,
+        document: WordText | None,
+        *,
+        certain: bool,
+        exported: Iterable[str] = (),
+    ) -> None:
         """Start a program; the text of a shell such as ``bash -c TEXT`` is followed where it is known."""
-        place = shell_argument(words)
-        if place is None or not self._follow_shell(words, place, {*self.exported, *exported}, certain=certain):
+        texts, names = shell_texts(words, document, self.values), {*self.exported, *exported}
+        inherits = inherits_environment(words)
+        followed = [self._follow_shell(text, names, inherits=inherits, certain=certain) for text in texts]
+        if not any(followed):
             self.log.launches.append(Launch(tuple(words), span, certain, self.texts_of_variables()))
+
+    def _document(self, command: Command) -> WordText | None:
+        """The here-document of a command."""
+        word = command.document.word if command.document is not None else None
+        return None if word is None else self.text(word, self.source)
 
     # -- functions and texts that a shell runs
 
@@ -231,13 +243,12 @@ class _Runner(Variables):
             self.restore(hidden)
             self.source, self.arguments, self.hidden, self.returned = outer
 
-    def _follow_shell(self, words: Sequence[WordText], place: int, exported: set[str], *, certain: bool) -> bool:
+    def _follow_shell(self, shell_text: ShellText, exported: set[str], *, inherits: bool, certain: bool) -> bool:
         """Follow the text of a shell that a command starts; whether it can be."""
-        text = composed((words[place],))
+        text = composed((shell_text.text,))
         body = None if text is None else self._parsed(text)
         if text is None or body is None:
             return False
-        inherits = inherits_environment(words)
         values: dict[str, ShellValue] = {
             name: value
             if inherits and name in exported
@@ -245,9 +256,8 @@ class _Runner(Variables):
             for name, value in self.values.items()
         }
         functions = {name: function for name, function in self.functions.items() if inherits and name in exported}
-        arguments = list(words[place + 2 :])
-        shell = replace(self, source=text, values=values, arguments=arguments, functions=functions, hidden=None)
-        shell.depth, shell.exported = self.depth + 1, exported
+        shell = replace(self, source=text, values=values, functions=functions, exported=exported, hidden=None)
+        shell.arguments, shell.depth = list(shell_text.arguments), self.depth + 1
         with suppress(_Exit):
             shell.run(body, certain=certain)
         return True
@@ -275,16 +285,18 @@ class _Runner(Variables):
             return True
         return len(self.log.launches) > launches and len(self.log.unread) == unread
 
-    def _changes_variables(self, name: str, words: Sequence[WordText], span: Span, *, certain: bool) -> bool:
+    def _changes_variables(self, name: str, words: Sequence[WordText], command: Command, *, certain: bool) -> bool:
         """Whether a command assigns variables in a way that is not followed, or just one that is."""
-        names = [text_of(word) or "" for word in words[1:]]
+        names, span = [text_of(word) or "" for word in words[1:]], self.source.span(command.start, command.end)
         if name == "unset":
             self.values.update((unset, ()) for unset in names)
         elif name in ("source", "."):
-            reason = f"'{names[0] if names else 'a file'}' is read by the script, and not here"
-            self.log.unread.append(Unread(reason, span))
+            file = f"'{names[0]}'" if any(names[:1]) else "a file whose name is not known"
+            self.log.unread.append(Unread(f"{file} is read by the script, and not here", span))
         elif name == "eval" and self._evaluate(words[1:], certain=certain):
             pass
+        elif name == "read" and "-d" in names and (document := self._document(command)) is not None:
+            self.values[names[-1]] = document
         elif name in ("eval", "read", "mapfile", "readarray", "getopts"):
             self.log.unread.append(Unread(f"'{name}' may assign any variable", span))
             self.forget(names, f"'{name}' assigns it", span)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
-from hfdsl.interop.shell_nodes import Arithmetic, Literal, Opaque, ShellParameter, Word, WordPart
+from hfdsl.interop.shell_nodes import Arithmetic, HereDocument, Literal, Opaque, ShellParameter, Word, WordPart
 from hfdsl.interop.text import ReadError, SourceText
 
 MAX_DEPTH = 60
@@ -25,7 +26,7 @@ class WordParser:
     def __init__(self, source: SourceText) -> None:
         self._source, self._text, self._position = source, source.text, 0
         self._depth = 0
-        self._documents: list[tuple[str, bool]] = []  # the ends of here-documents that begin after this line
+        self._documents: list[HereDocument] = []  # those that begin after this line
 
     # -- words
 
@@ -67,28 +68,33 @@ class WordParser:
     def _double_quoted(self) -> list[WordPart]:
         opening = self._position
         self._position += 1
-        parts: list[WordPart] = [Literal("", True, self._position, self._position)]
-        while not self._ahead('"'):
-            if self.at_end():
-                self._position = opening
-                raise self.error("a quote that is not closed")
+        parts = [Literal("", True, self._position, self._position), *self._inside_quotes('"', len(self._text))]
+        if self.at_end():
+            self._position = opening
+            raise self.error("a quote that is not closed")
+        self._position += 1
+        return parts
+
+    def _inside_quotes(self, quote: str, stop: int) -> list[WordPart]:
+        """The parts up to a quote or a place, with their expansions."""
+        parts, escaped = list[WordPart](), f"$`\\{quote}"
+        while self._position < stop and not (quote and self._ahead(quote)):
             start, character = self._position, self._text[self._position]
             if character == "$":
                 parts.append(self._expansion(quoted=True))
             elif character == "`":
                 parts.append(self._backquoted(quoted=True))
-            elif character == "\\" and self._text[start + 1 : start + 2] in tuple('$`"\\'):
+            elif character == "\\" and self._text[start + 1 : start + 2] in tuple(escaped):
                 self._position += 2
                 parts.append(Literal(self._text[start + 1], True, start, start + 2))
             elif self._text.startswith("\\\n", start):
                 self._position += 2
             else:
                 end = start + 1
-                while end < len(self._text) and self._text[end] not in '"$`\\':
+                while end < stop and self._text[end] not in escaped:
                     end += 1
                 self._position = end
                 parts.append(Literal(self._text[start:end], True, start, end))
-        self._position += 1
         return parts
 
     def _backquoted(self, *, quoted: bool) -> Opaque:
@@ -281,30 +287,49 @@ class WordParser:
         while self._redirect():
             self.blanks()
 
-    def _redirect(self) -> bool:
-        """Skip ``2>&1``, ``> file`` and ``<< END``; whether there was one."""
+    def _redirect(self) -> HereDocument | bool:
+        """Skip ``2>&1``, ``> file`` and ``<< END``; whether there was one, or the document that it begins."""
         match = _REDIRECT.match(self._text, self._position)
         if match is None or self._ahead("<(") or self._ahead(">("):
             return False
         self._position = match.end()
         self.blanks()
         target = self.word()
-        if match[0].lstrip("0123456789") in ("<<", "<<-"):
-            end = "".join(part.text for part in target.parts if isinstance(part, Literal))
-            self._documents.append((end, match[0].endswith("-")))
-        return True
+        operator = match[0].lstrip("0123456789")
+        if operator == "<<<":
+            return HereDocument("", strips_tabs=False, is_quoted=False, word=target)
+        if operator not in ("<<", "<<-"):
+            return True
+        literals = [part for part in target.parts if isinstance(part, Literal)]
+        is_quoted = any(part.quoted for part in literals)
+        end = "".join(part.text for part in literals)
+        self._documents.append(HereDocument(end, strips_tabs=operator == "<<-", is_quoted=is_quoted))
+        return self._documents[-1]
 
     def _skip_documents(self) -> None:
         """Stand behind the here-documents that begin on the line before."""
-        for end, tabs in self._documents:
+        for document in self._documents:
+            start = end = self._position
             while not self.at_end():
                 stop = self._text.find("\n", self._position)
                 stop = len(self._text) if stop < 0 else stop
-                line = self._text[self._position : stop]
+                line, end = self._text[self._position : stop], self._position
                 self._position = min(stop + 1, len(self._text))
-                if (line.lstrip("\t") if tabs else line) == end:
+                if (line.lstrip("\t") if document.strips_tabs else line) == document.end:
                     break
+            document.word = self._document_word(document, start, end)
         self._documents.clear()
+
+    def _document_word(self, document: HereDocument, start: int, end: int) -> Word | None:
+        """The text of a here-document as a word; None for one with expansions that no shell would take."""
+        if document.is_quoted:
+            return Word((Literal(self._text[start:end], True, start, end),), start, end)
+        position, depth, word = self._position, self._depth, None
+        self._position = start
+        with suppress(ReadError):
+            word = Word(_joined(self._inside_quotes("", end)), start, end)
+        self._position, self._depth = position, depth
+        return word
 
     def _ahead(self, text: str) -> bool:
         return self._text.startswith(text, self._position)

@@ -361,7 +361,7 @@ def test_a_script_names_its_file_and_its_environment(tmp_path: Path) -> None:
     ("name", "text", "words"),
     [
         ("run.sh", "uv run examples/run_sft.py", "the script starts run_sft.py"),
-        ("run.sh", "echo", "starts no run of NeMo-RL's GRPO .run_grpo.py"),
+        ("run.sh", "echo", "starts none of run_grpo.py"),
         ("sft.yaml", "sft: {max_num_steps: 1}", "configures 'sft'"),
         ("other.yaml", "a: 1", "it has no 'grpo'"),
         ("list.yaml", "[1]", "no table"),

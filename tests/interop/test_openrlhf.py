@@ -215,7 +215,7 @@ def test_rules_that_stop_at_one_value_are_one_line() -> None:
     ("name", "text", "words"),
     [
         ("run.sh", "python -m openrlhf.cli.train_sft --x 1", "the script starts openrlhf.cli.train_sft"),
-        ("run.sh", "ssh host 'python -m openrlhf.cli.train_ppo_ray'", "by a text within quotes"),
+        ("run.sh", "python launch.py 'python -m openrlhf.cli.train_ppo_ray'", "in a text within quotes"),
         ("run.sh", "echo", "starts no openrlhf.cli.train_ppo_ray"),
         ("run.yaml", "train: {}", "is no shell script"),
     ],

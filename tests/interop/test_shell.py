@@ -68,6 +68,11 @@ SCRIPTS = {
     "an evaluated assignment": "N=B\neval \"$N=3\"\neval 'C=$B' \"; D=4\"\ntrain $B $C $D",
     "the text of a shell": "export N=4\nbash -c 'train a=$N \"$1\" \"$@\"' name 'x y' z",
     "the text of another shell": "M='a b'\nenv X=1 bash -e -c \"train '$M' \\\n  'd\\\"e'\"",
+    "a here-document of a shell": "N=4\nexport M=5\nbash <<END\ntrain $N \\$M 'x y' \"z\"\nEND",
+    "a quoted here-document": "N=4\nexport M=5\nbash -s a <<'END' 2>&1\ntrain ${M}\nEND",
+    "two here-documents": "cat <<A <<B > /dev/null; bash <<C\ntrain a\nA\ntrain b\nB\ntrain c\nC",
+    "a here-string": "N=4\nbash <<< \"train $N\"",
+    "a here-document that is read": "N=4\nread -r -d '' A <<END\ntrain \\\n  $N\nEND\nbash -c \"$A\"",
     "a variable for a shell": "N=4 bash -c 'eval \"train a=$N\"'",
     "a redirected shell": "exec 2>&1\ntrain a",
     "the end of a subshell": "(A=1; exit 1)\n{ A=2; exit 3; } | cat\ntrain ${A:-none}",
@@ -157,6 +162,24 @@ def test_a_command_in_an_open_branch_is_not_certain() -> None:
     assert [(text_of(run.words[1]), run.certain) for run in script.launches] == [("a", False), ("b", False)]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'sbatch -N 2 --wrap="train $A x"',
+        'sbatch --wrap "train $A x"',
+        "sbatch -N 2 <<END\n#!/bin/bash\n#SBATCH -t 1\ntrain $A x\nEND",
+        'COMMAND="train $A x" CONTAINER=image sbatch --nodes=2 ray.sub',
+        'export COMMAND="train $A x"\nsbatch ray.sub',
+        'ssh -p 22 host "cd /x; train $A x"',
+        "ssh host <<END\ntrain $A x\nEND",
+        "docker exec -i container bash <<END\ntrain $A x\nEND",
+        'tmux new-session -d -s name "train $A x"',
+    ],
+)
+def test_texts_for_other_machines_are_followed(text: str) -> None:
+    assert words(f"A=1\n{text}") == ["train", "1", "x"]
+
+
 def test_functions_and_texts_that_grow_without_end_are_cut() -> None:
     script = read('f() { f; f; train a; }\nf\nA=\'eval "$A"; eval "$A"\'\neval "$A"\ntrain b')
     assert len(script.launches) < 500
@@ -194,14 +217,14 @@ def test_a_followed_text_has_the_places_where_it_is_written(text: str, places: l
     ("text", "line", "words"),
     [
         ("echo", 1, "the script starts no trainer"),
-        ("cd /x\nssh host 'python trainer'", 2, "by a text within quotes"),
-        ("# trainer\ncat > run.sh <<END\npython trainer\nEND\nbash run.sh", 3, "names trainer in line 3"),
+        ("cd /x\npython launch.py 'python trainer'", 2, "'trainer' in a text within quotes"),
+        ("# trainer\ncat > run.sh <<END\npython trainer\nEND\nbash run.sh", 3, "line 3 names 'trainer'"),
         ("source env.sh\nbash train.sh --fast", 2, "it runs 'train.sh'"),
-        ("set -x\nsource env.sh", 2, "line 2 is not followed: 'env.sh' is read by the script"),
+        ("set -x\nsource env.sh", 2, "as far as it is followed: 'env.sh' is read by the script"),
     ],
 )
 def test_a_script_without_a_run_says_where_one_may_be(text: str, line: int, words: str) -> None:
-    error = read(text).without_run("trainer", ["trainer"])
+    error = read(text).without_run("no trainer", ["trainer"])
     assert words in error.message
     assert error.span.line == line  # type: ignore[attr-defined]  # a ReadError has a span
 

@@ -189,7 +189,7 @@ def test_values_of_a_file_have_the_types_that_trl_needs(tmp_path: Path, line: st
         ("set -x\ntrl sft --output_dir x", 2, "'trl sft' is no GRPO or RLOO trainer"),
         ("set -x\npython train.py --learning_rate 1", 2, "'train.py' is no GRPO or RLOO trainer"),
         ("set -x\ntorchrun", 1, "starts no online trainer of TRL"),
-        ("set -x\nssh host 'trl grpo --output_dir x'", 2, "by a text within quotes"),
+        ("set -x\npython -c 'run(\"trl grpo --output_dir x\")'", 2, "in a text within quotes"),
     ],
 )
 def test_what_is_no_run_of_an_online_trainer(text: str, line: int, words: str) -> None:

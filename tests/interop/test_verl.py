@@ -271,7 +271,7 @@ def test_a_yaml_file_and_a_folder_of_hydra_are_read(tmp_path: Path) -> None:
         ("echo", 1, "starts no verl.trainer.main_ppo"),
         ("set -x\npython -m verl.trainer.main_generation a=1", 2, "another program"),
         ("set -x\npython3 -m verl.trainer.main_ppo --config-name=mine a=1", 2, "does not know"),
-        ("set -x\nssh host 'python3 -m verl.trainer.main_ppo a=1'", 2, "by a text within quotes"),
+        ("set -x\npython launch.py 'python3 -m verl.trainer.main_ppo a=1'", 2, "in a text within quotes"),
         ("set -x\nbash train.sh", 2, "it runs 'train.sh'"),
         ("if", 1, "no shell script"),
     ],

@@ -70,7 +70,7 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     if not readings:
         for program, span in others:
             raise ReadError(f"the script starts {program}, and this reader knows NeMo-RL's GRPO", span)
-        raise script.without_run(f"run of NeMo-RL's GRPO ({', '.join(PROGRAMS)})", PROGRAMS)
+        raise script.without_run(f"none of {', '.join(PROGRAMS)}", PROGRAMS)
     return readings
 
 

@@ -61,7 +61,7 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     if not readings:
         for program, span in others:
             raise ReadError(f"the script starts {program}, and this reader knows commands with {TRAINER}", span)
-        raise script.without_run(TRAINER, (TRAINER, "cli/train_ppo_ray.py"))
+        raise script.without_run(f"no {TRAINER}", (TRAINER, "cli/train_ppo_ray.py"))
     return readings
 
 

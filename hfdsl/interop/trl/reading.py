@@ -67,7 +67,7 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     if not readings:
         for name, span in others:
             raise ReadError(f"'{name}' is no GRPO or RLOO trainer: this reader knows trl grpo and trl rloo", span)
-        raise script.without_run("online trainer of TRL (trl grpo, trl rloo)", PROGRAMS)
+        raise script.without_run("no online trainer of TRL (trl grpo, trl rloo)", PROGRAMS)
     return readings
 
 

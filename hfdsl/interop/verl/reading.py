@@ -83,7 +83,7 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     if not readings:
         for program, span in others:
             raise ReadError(f"'{program}' is another program than {TRAINER}, which this reader knows", span)
-        raise script.without_run(TRAINER, (TRAINER, "trainer/main_ppo.py"))
+        raise script.without_run(f"no {TRAINER}", (TRAINER, "trainer/main_ppo.py"))
     return readings
 
 
