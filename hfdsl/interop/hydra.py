@@ -15,6 +15,10 @@ from hfdsl.interop.values import NoValueError, SweepError, override_value
 _KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z_@][\w.@/$:-]*|[\w.]+)")
 
 
+CONFIG_NAME = ("--config-name", "-cn")
+CONFIG_PATH = ("--config-path", "--config-dir", "-cp", "-cd")
+
+
 @dataclass(frozen=True, slots=True)
 class Override:
     """An override: its sign (``+``, ``++``, ``~`` or none) and its setting."""
@@ -43,11 +47,13 @@ def read_arguments(words: Iterable[WordText], place: Span) -> HydraArguments:
         word = rest.pop(0)
         span, text = span_of(word, place), text_of(word)
         before = _before_hole(word)
-        if text is not None and text.startswith("-"):
-            name, equals, value = text.partition("=")
-            if not equals and name in ("--config-name", "--config-path", "--config-dir", "-cn", "-cp", "-cd") and rest:
-                value = text_of(rest.pop(0)) or "?"
-            flags.append((name, value))
+        if before.startswith("-"):
+            name, equals, _ = before.partition("=")
+            argument = word if equals else rest.pop(0) if name in (*CONFIG_NAME, *CONFIG_PATH) and rest else ()
+            unknown = [piece.reason for piece in (*word, *argument) if isinstance(piece, Hole)]
+            if unknown and name not in CONFIG_PATH:
+                unread.append(Unread(f"the value of '{name}' is not known: {unknown[0]}", span))
+            flags.append((name, _after_holes(argument).removeprefix(f"{name}=").strip("'\"")))
             continue
         match = _KEY.match(before)
         if match is None or (text is None and "=" not in before):
@@ -89,6 +95,14 @@ def _before_hole(word: WordText) -> str:
             break
         text += piece.text
     return text
+
+
+def _after_holes(word: WordText) -> str:
+    """The text of a word behind what is not known, such as ``/config`` in ``$PWD/config``, without a slash there."""
+    pieces = list(word)
+    last = max((i for i, piece in enumerate(pieces) if isinstance(piece, Hole)), default=-1)
+    text = "".join(piece.text for piece in pieces[last + 1 :] if isinstance(piece, TextPiece))
+    return text.lstrip("/") if last >= 0 else text
 
 
 def _setting(key: str, word: WordText, start: int, span: Span) -> Setting:

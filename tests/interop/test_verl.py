@@ -270,7 +270,11 @@ def test_a_yaml_file_and_a_folder_of_hydra_are_read(tmp_path: Path) -> None:
     [
         ("echo", 1, "starts no verl.trainer.main_ppo"),
         ("set -x\npython -m verl.trainer.main_generation a=1", 2, "another program"),
-        ("set -x\npython3 -m verl.trainer.main_ppo --config-name=mine a=1", 2, "does not know"),
+        (
+            "set -x\npython3 -m verl.trainer.main_ppo --config-name=mine a=1",
+            2,
+            "'mine.yaml', which --config-name names",
+        ),
         ("set -x\npython launch.py 'python3 -m verl.trainer.main_ppo a=1'", 2, "in a text within quotes"),
         ("set -x\nbash train.sh", 2, "it runs 'train.sh'"),
         ("if", 1, "no shell script"),
@@ -280,6 +284,36 @@ def test_what_is_no_run_is_said_with_its_place(text: str, line: int, words: str)
     with pytest.raises(ReadError, match=words) as raised:
         report(text)
     assert raised.value.span.line == line  # type: ignore[attr-defined]  # a ReadError has a span
+
+
+@pytest.mark.parametrize(
+    ("script_file", "flags"),
+    [
+        ("run.sh", "--config-path=config --config-name=mine"),
+        ("run.sh", "--config-path=\"$PWD/config\" --config-name='mine.yaml'"),
+        ("scripts/x/run.sh", "--config-path=$(pwd)/config --config-name mine"),
+        ("config/run.sh", "-cn mine"),
+    ],
+)
+def test_a_configuration_beside_the_script_is_read(script_file: str, flags: str, tmp_path: Path) -> None:
+    file = tmp_path / "config" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text("defaults: [ppo_trainer, _self_]\ndata:\n  train_batch_size: 96\n  max_prompt_length: 7\n")
+    text = script(data__max_response_length="9", data__train_batch_size=None).replace("main_ppo", f"main_ppo {flags}")
+    (tmp_path / script_file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / script_file).write_text(text)
+    [reading] = read(Inputs(str(tmp_path / script_file)))
+    settings = reading.configuration
+    assert [settings.value(f"data.{key}") for key in ("train_batch_size", "max_prompt_length")] == [96, 512]
+    assert settings.span("data.train_batch_size").file == str(file)
+    assert any("--config-name=mine is taken to be" in unread.reason for unread in reading.unread)
+
+
+def test_a_configuration_whose_name_is_not_known_is_said() -> None:
+    [reading] = from_script(
+        SourceText("run.sh", script().replace("main_ppo", "main_ppo --config-name=$NAME")), Inputs("run.sh")
+    )
+    assert any("the value of '--config-name' is not known" in unread.reason for unread in reading.unread)
 
 
 @pytest.mark.parametrize(
