@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -212,7 +213,9 @@ def diff(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError: HF901 where one cannot be read.
     """
-    first, second = (read_toml(_file(place)) for place in (arguments.first, arguments.second))
+    places = arguments.first, arguments.second
+    beside_run = any(Path(place).is_dir() for place in places)
+    first, second = (_fields(place, beside_run=beside_run) for place in places)
     changed = differences(first, second)
     if machine(arguments):
         show_json({name: list(pair) for name, pair in changed.items()})
@@ -278,9 +281,18 @@ def _configuration(subject: str) -> type:
         raise ConfigError("HF901", f"{subject}: {error.message}") from None
 
 
-def _file(place: str) -> Path:
+def _fields(place: str, *, beside_run: bool) -> dict[str, Any]:
+    """The fields of a run or a file as they are written; those of a file beside a run with all defaults, as a run has.
+
+    Raises:
+        ConfigError: HF901 where they cannot be read.
+    """
     path = Path(place)
-    return path / "config.toml" if path.is_dir() else path
+    if path.is_dir():
+        return read_toml(path / "config.toml")
+    if not beside_run:
+        return read_toml(path)
+    return tomllib.loads(to_toml(ConfigCheck().load(place, (), Finder()).table()))
 
 
 def _shown(value: Any) -> str:

@@ -146,6 +146,9 @@ def test_diff_tells_what_differs(config: str, capsys: Capture) -> None:
     code, out, _ = run_cli(capsys, "diff", "run", "run/config.toml")
     assert code == output.OK
     assert out == f"the {out.split()[1]} fields are the same\n"
+    for places in (("run", config), (config, "run")):  # a file with the defaults that a run has written
+        assert run_cli(capsys, "diff", *places) == (output.OK, out, "")
+    assert '"run" -> "other"' in run_cli(capsys, "diff", config, "other")[1].splitlines()[0]
     code, out, _ = run_cli(capsys, "diff", "run", "other", "--format", "json")
     differences: dict[str, Any] = json.loads(out)
     assert differences["policy.seed"] == ["(absent)", 3]
