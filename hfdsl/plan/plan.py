@@ -11,7 +11,7 @@ from hfdsl.check.offloads import IdlePeriod, ResidentMemory
 from hfdsl.check.report import Report
 from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.graph.infer import Inference
-from hfdsl.graph.program import Graph, Node, Operand, Ref
+from hfdsl.graph.program import Graph, Node, Operand, Ref, RoleCall
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.stages import HeldState, Split, Stage, split
 from hfdsl.plan.optimize import Optimize
@@ -176,6 +176,17 @@ class Plan:
     def node(self, number: int) -> Node:
         """A node of the graph."""
         return self.graph.nodes[number]
+
+    def loads_in_flight(self, step: Step) -> bool:
+        """Whether a step loads weights between the tokens of a call that runs, so that no process may wait for it."""
+        op = self.node(step.node).op
+        return isinstance(op, RoleCall) and op.during is not None
+
+    @cached_property
+    def sent_in_flight(self) -> frozenset[int]:
+        """The exports that such steps load."""
+        loads = (self.node(step.node) for step in self.steps if self.loads_in_flight(step))
+        return frozenset(ref.node for load in loads for ref in load.refs)
 
     def mesh(self, role: str) -> Mesh:
         """The mesh of a role."""

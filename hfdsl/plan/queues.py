@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import row_table
-from hfdsl.plan.transports import loads_in_flight
 
 
 def decides(plan: Plan) -> bool:
@@ -13,7 +12,7 @@ def decides(plan: Plan) -> bool:
     It does not wait, or takes out other rows than a step puts in, or weights arrive in flight, at times that a log has
     to keep.
     """
-    if plan.split.queues and any(loads_in_flight(plan, step) for step in plan.steps):
+    if plan.split.queues and any(plan.loads_in_flight(step) for step in plan.steps):
         return True
     rows = row_table(plan, plan.dims).rows
     return any(

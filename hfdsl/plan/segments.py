@@ -189,6 +189,8 @@ def segments(
             and plan.optimize.fusion
             and step_deadline(plan, step) is None
             and step_deadline(plan, last.steps[0]) is None  # one with a deadline is a segment of its own
+            and not plan.loads_in_flight(step)
+            and not plan.loads_in_flight(last.steps[0])
             and _may_join(step, last, waits, received, readers, short, plan.split.of)
         ):
             ranks = tuple(sorted({*last.ranks, *step.ranks}))

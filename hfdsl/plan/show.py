@@ -64,11 +64,15 @@ def _protocol(plan: Plan, step: Step) -> str:
     if step.role is None:
         return f"function, {step.chunks} part{'s' if step.chunks > 1 else ''}"
     registration = step.signature.registration
-    op = plan.node(step.node).op
-    during = f", during {op.during}" if isinstance(op, RoleCall) and op.during else ""
-    name = f"{registration.name if registration else ''}{during}"
+    name = f"{registration.name if registration else ''}{during_text(plan, step)}"
     by = f" by {registration.balance}" if registration and step.balance else ""
     return f"{name}, {step.chunks} chunks{by}" if step.chunks > 1 else name
+
+
+def during_text(plan: Plan, step: Step) -> str:
+    """Between the tokens of which method a step loads weights; empty for any other step."""
+    op = plan.node(step.node).op
+    return f", during {op.during}" if isinstance(op, RoleCall) and op.during else ""
 
 
 def _edge(plan: Plan, edge: Edge) -> str:
@@ -84,8 +88,7 @@ def _edge(plan: Plan, edge: Edge) -> str:
     if any(isinstance(stored_spec(plan.node(edge.source).result, column), ObjSpec) for column in edge.columns):
         size += " and objects"  # of unknown size before a run
     late = plan.read_lags.get((edge.source, edge.target))
-    each_token = " per token" if tokens_have_versions(plan.graph, edge.source) else ""
-    versions = f", {versions_text(late)}{each_token}" if late else ""
+    versions = f", {versions_text(late, tokens_have_versions(plan.graph, edge.source))}" if late else ""
     return f"<- {source}{f' ({named})' if named else ''}: {size} {edge.transport}{versions}"
 
 

@@ -20,7 +20,7 @@ def goes_direct(plan: Plan, direct_groups: frozenset[str], node: int, reader: st
     op = plan.node(node).op
     stored = isinstance(op, RoleCall) and plan.deployment[op.role].transport == "object store"
     both = reader in direct_groups and plan.layouts[node].group in direct_groups
-    return plan.optimize.direct and not stored and both
+    return plan.optimize.direct and not stored and both and node not in plan.sent_in_flight
 
 
 def keeps_mapped(plan: Plan) -> bool:
@@ -47,7 +47,7 @@ def broadcasts(plan: Plan, waits: Dependencies, direct_groups: frozenset[str]) -
         direct = all(
             _receives_whole(reader) and goes_direct(plan, direct_groups, step.node, reader.group) for reader in readers
         )
-        in_flight = any(loads_in_flight(plan, reader) for reader in readers)
+        in_flight = any(plan.loads_in_flight(reader) for reader in readers)
         if readers and not in_flight and follow and at_once and direct and _on_separate_gpus(plan, [step, *readers]):
             reading = dict.fromkeys((reader.group, rank) for reader in readers for rank in reader.ranks)
             participants[step.node] = (step.layout.producer(0), *reading)
@@ -71,7 +71,7 @@ def exchanges(
         together = all(
             waits.queries[load.node] == waits.queries[step.node]
             and plan.split.of[load.node] == plan.split.of[step.node]
-            and not loads_in_flight(plan, load)
+            and not plan.loads_in_flight(load)
             for load in loads
         )
         linked = groups is None or all(each.group in groups for each in steps)
@@ -81,12 +81,6 @@ def exchanges(
                 senders = [(step.group, step.ranks[rank]) for rank in sync.senders]
                 participants[load.node] = (*senders, *((load.group, rank) for rank in load.ranks))
     return participants
-
-
-def loads_in_flight(plan: Plan, step: Step) -> bool:
-    """Whether a step loads weights between the tokens of a call that runs, so that no process may wait for it."""
-    op = plan.node(step.node).op
-    return isinstance(op, RoleCall) and op.during is not None
 
 
 def _exports_state(plan: Plan, step: Step) -> bool:

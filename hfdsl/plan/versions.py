@@ -103,16 +103,18 @@ def tokens_have_versions(graph: Graph, node: int) -> bool:
     return isinstance(op, RoleCall) and (op.role, op.signature.name) in {(load.role, load.during) for load in loads}
 
 
-def versions_text(states: Mapping[HeldState, int]) -> str:
-    """As plans show it.
+def versions_text(states: Mapping[HeldState, int], each_token: bool = False) -> str:
+    """As plans show it; ``each_token`` has versions of its own where a call takes weights in flight.
 
     >>> versions_text({HeldState("actor", "policy"): 4})
     'policy@[v-4, v]'
     >>> versions_text({HeldState("left", "policy"): 1, HeldState("right", "policy"): 1})
     'left.policy@[v-1, v], right.policy@[v-1, v]'
+    >>> versions_text({HeldState("actor", "policy"): 4}, each_token=True)
+    'policy@[v-4, v] per token'
     """
-    names = [state.state for state in states]
+    names, unit = [state.state for state in states], " per token" if each_token else ""
     return ", ".join(
-        f"{state.state if names.count(state.state) == 1 else f'{state.role}.{state.state}'}@[v-{lag}, v]"
+        f"{state.state if names.count(state.state) == 1 else f'{state.role}.{state.state}'}@[v-{lag}, v]{unit}"
         for state, lag in states.items()
     )

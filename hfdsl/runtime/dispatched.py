@@ -23,10 +23,11 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class Dispatched:
-    """One dispatch: its ``groups`` by number, of which those have rows that filters ``kept``, in this order.
+    """One dispatch, under a version: its ``groups``, of which those have rows that filters ``kept``, in this order.
 
     ``queries`` are the results of runtime queries. ``handles`` are those of payloads, by key, each with the slices that
-    it holds; ``step`` is None for a dispatch of an earlier run, all of whose groups have ended.
+    it holds; ``step`` is None for a dispatch of an earlier run, all of whose groups have ended. ``noted`` are the
+    calls, by node and rank, whose loads in flight were written down.
     """
 
     number: int
@@ -35,8 +36,10 @@ class Dispatched:
     groups: tuple[int, ...]
     sizes: Mapping[Any, int]
     step: StageRun | None = None
+    version: int = 0
     queries: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     handles: dict[PayloadKey, tuple[tuple[ColumnSlice, ...], Any]] = field(default_factory=dict)
+    noted: set[tuple[int, int]] = field(default_factory=set)
     kept: Mapping[int, int] = field(init=False, repr=False)  # places by group
     _places: dict[int, frozenset[Place]] = field(init=False, repr=False)
 

@@ -102,6 +102,7 @@ class Executor:
         self.store = self._shared_store = Store()  # the latter of all steps that run one after another
         self.add(plan)
         self._specs: dict[tuple[str, int, int], tuple[SegmentSpec, Reader]] = {}
+        self._arrival_specs: dict[tuple[str, int, int], SegmentSpec] = {}
         self._current_step: tuple[str, int] | None = None
         self._changed_in: tuple[str, int] | None = None  # the last step that may have changed a state
         self._recorder: Recorder | None = None
@@ -329,6 +330,32 @@ class Executor:
         )
         return result, sends
 
+    def arrive(self, call: SegmentCall, spec: SegmentSpec | None, payloads: Sequence[PayloadContent]) -> SegmentResult:
+        """Weights have arrived in flight, beside the call that runs: it loads them between two tokens.
+
+        It runs in another thread, and touches nothing of the step that runs.
+        """
+        start, store = time.time(), Store()
+        for content in payloads:
+            store.receive(content)
+        key = call.plan, call.routing, call.segment
+        if spec is not None:
+            self._arrival_specs[key] = spec
+        spec = self._arrival_specs[key]
+        plan, calls = self._plans[call.plan], []
+        for node in spec.task.steps:
+            step = self._steps[call.plan, node]
+            index, reader = step.ranks.index(self._rank), Reader(plan.graph.nodes, plan.layouts, spec.table, store.read)
+            current = self._current(call, step, index, spec.table)
+            worker = self.workers[step.role or ""]
+            body, arguments = getattr(worker, step.signature.name), _arguments(step, index, reader)
+            if step.sync is not None:
+                body, arguments = loading(step, worker, body, arguments, in_place=True)
+            arrived, _ = self.in_flight.arriving(call, step, current, body, arguments)
+            arrived()
+            calls.append(CallResult(step.label, self._rank, start, time.time()))
+        return SegmentResult(self._group, self._rank, start, time.time(), tuple(calls), (), 0, 0)
+
     def _spec(self, call: SegmentCall, spec: SegmentSpec | None) -> tuple[SegmentSpec, Reader]:
         """What was sent now or with an earlier call, and a reader of the store by its rows."""
         key = (call.plan, call.routing, call.segment)
@@ -341,17 +368,15 @@ class Executor:
         """Rows of a value of the step that runs."""
         return self.store.read(node, column, chunk, rows)
 
-    def _call_body(
-        self, call: SegmentCall, step: Step, index: int, arguments: dict[str, Any], table: RowTable
-    ) -> dict[str, Any]:
-        """The columns that the body of a step returns."""
+    def _current(self, call: SegmentCall, step: Step, index: int, table: RowTable) -> Call:
+        """The call of a step."""
         row_split, chunk = table.splits.get(step.node), step.chunk_of[index]
         rows = row_split.chunk_size if row_split else None
         balanced = row_split.positions(chunk) if row_split else None
         plan = self._plans[call.plan]
         version, rows_version = plan.counts.versions(step.node, call.step, call.stage_steps)
         row_versions = queued_versions(plan, table, step, chunk, call.row_versions) if call.row_versions else None
-        current = Call(
+        return Call(
             seed=self._seed,
             step=call.step,
             node=step.call,
@@ -365,6 +390,12 @@ class Executor:
             row_versions=row_versions,
             loads=self.in_flight.begun(call, step),
         )
+
+    def _call_body(
+        self, call: SegmentCall, step: Step, index: int, arguments: dict[str, Any], table: RowTable
+    ) -> dict[str, Any]:
+        """The columns that the body of a step returns."""
+        current = self._current(call, step, index, table)
         current_row = _row_name(current)
         body = step.signature.body if step.role is None else getattr(self.workers[step.role], step.signature.name)
         if step.role is not None and self.workers.may_change(step.role, step.signature.name):

@@ -8,6 +8,9 @@ A worked example, a call of eight tokens that was dispatched under version 2; ve
     sampled under      2  2  2  3  3  4  4  4
     taken              (0, 2), (3, 3), (5, 4)     in the log of the run, by which a replay loads them again
 
+A load that is in flight runs in no call of its own. It arrives in a thread that Ray gives its process beside the one of
+its calls, or on the virtual clock of the local backend, and waits for the next token of a call, or for the next call.
+
 Why it is right. *Atomic*: a load runs in the thread of the call, between two of its tokens, so that no token reads
 weights of two versions. *Bound*: a call waits with its first token for the version that it was dispatched under, and
 versions only grow; so its oldest token is no older than its dispatch. *No deadlock*: what makes a version was submitted
@@ -29,7 +32,6 @@ from hfdsl.errors import CheckpointError, HfError
 from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.program import RoleCall
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.plan.transports import loads_in_flight
 from hfdsl.protocols.call import Call, in_call, seeded
 from hfdsl.protocols.state import effects_of
 from hfdsl.runtime.messages import FlightPlan, SegmentCall
@@ -64,7 +66,7 @@ class Flights:
 
 def flights(producer: Plan, consumer: Plan) -> Flights:
     """The steps of the first and the second stage between which weights are in flight."""
-    loads = tuple(step for step in consumer.steps if loads_in_flight(consumer, step))
+    loads = tuple(step for step in consumer.steps if consumer.loads_in_flight(step))
     during = {(step.role, op.during) for step in loads if isinstance(op := consumer.node(step.node).op, RoleCall)}
     calls = tuple(step for step in producer.steps if (step.role, step.signature.name) in during)
     return Flights(calls, loads)
@@ -129,6 +131,8 @@ class TokenLoads:
             due = [version for at, version in self._schedule if is_due(at, step, steps)]
             version = self._arrived.take(self._first, max(due, default=self._first))
         if not self.taken or self.taken[-1][1] != version:
+            if self.taken and self.taken[-1][0] == step:
+                self.taken.pop()  # no token was sampled under it
             self.taken.append((step, version))
         return version
 
@@ -153,7 +157,7 @@ class InFlight:
     def begun(self, call: SegmentCall, step: Step) -> TokenLoads | None:
         """The weights that arrive while a call of a step runs; None where none do."""
         entry = _entry(call, step)
-        if entry is None or step.role is None or _loads_state(step):
+        if entry is None or step.role is None or loads_state(step):
             return None
         _, first, schedule = entry
         own = [(at, version) for rank, at, version in schedule or () if rank == self._rank]
@@ -170,7 +174,7 @@ class InFlight:
         self, call: SegmentCall, step: Step, current: Call, body: Callable[..., Any], arguments: dict[str, Any]
     ) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The body and the arguments of a step: of one whose weights are in flight what has them arrive."""
-        if step.role is None or not _loads_state(step):
+        if step.role is None or not loads_state(step):
             return body, arguments
         entry = _entry(call, step)
         if entry is None:
@@ -203,7 +207,8 @@ def _loaded(label: str, call: Call, body: Callable[..., Any], arguments: dict[st
             raise role_error(label, call.rank, call.step, error) from None
 
 
-def _loads_state(step: Step) -> bool:
+def loads_state(step: Step) -> bool:
+    """Whether a step loads a state."""
     return any(effect.kind == "loads" for effect in effects_of(step.signature.body))
 
 

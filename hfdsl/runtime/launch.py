@@ -69,8 +69,9 @@ def launch(
     deadline = checked_deadline(deadline, "launch(deadline=)")
     if decides(plan):
         stages = queue_stages(plan)
-        if backend != "local" and flights(stages.producer, stages.consumer).loads:
-            text = f"'{plan.name}' sends weights in flight, which backend='local' alone can: leave out during="
+        if flights(stages.producer, stages.consumer).loads and (retries is not None or callable(backend)):
+            refused = "with retries=" if retries is not None else "by a lowering of one's own"
+            text = f"'{plan.name}' sends weights in flight, which no run {refused} can repeat: leave out during="
             raise HfError("HF765", text)
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed, [plan]))

@@ -33,7 +33,6 @@ from hfdsl.graph.program import Filter, Queue, Ref
 from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.timeline import Interval, Timeline
-from hfdsl.plan.transports import loads_in_flight
 from hfdsl.protocols.queueing import Late
 from hfdsl.protocols.state import effects_of
 from hfdsl.runtime.decisions import Decision
@@ -190,6 +189,7 @@ class PlanClock:
     free: dict[tuple[str, int], float] = field(default_factory=dict)  # by device
     chunks: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # by step and node
     spans: dict[tuple[int, int], dict[int, tuple[float, float]]] = field(default_factory=dict)  # the same, by rank
+    fences: dict[tuple[str | None, int], float] = field(default_factory=dict)  # by role and rank, of its last weights
     work: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     end: float = 0.0
     _read_by_filters: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -201,13 +201,13 @@ class PlanClock:
                 self._run(step, number, now)
 
     def _run(self, step: Step, number: int, now: float) -> None:
-        if loads_in_flight(self.plan, step):
+        if self.plan.loads_in_flight(step):
             self._arrive(step, number, now)
             return
         places = [self._device(step.group, rank) for rank in step.ranks]
         ready = [
-            max([now, self.free.get(place, 0.0), *self._inputs(step, number, chunk)])
-            for place, chunk in zip(places, step.chunk_of, strict=True)
+            max([now, self.free.get(place, 0.0), self._fence(step, rank), *self._inputs(step, number, chunk)])
+            for place, rank, chunk in zip(places, step.ranks, step.chunk_of, strict=True)
         ]
         drawn = self.seconds.get(step.label, DrawnSeconds(0.0))
         if works_together(step):
@@ -233,7 +233,12 @@ class PlanClock:
         for rank, chunk in zip(step.ranks, step.chunk_of, strict=True):
             start = max([now, *self._inputs(step, number, chunk)])
             spans[rank] = start, start + drawn.of(self.seed, step.label, number, rank)
+            self.fences[step.role, rank] = spans[rank][1]
             self.end = max(self.end, spans[rank][1])
+
+    def _fence(self, step: Step, rank: int) -> float:
+        """When the weights in flight have arrived that were sent before a call was submitted: it waits for them."""
+        return 0.0 if step.role is None else self.fences.get((step.role, rank), 0.0)
 
     def free_at(self, step: Step) -> float:
         """When a rank of a step has nothing left to do."""

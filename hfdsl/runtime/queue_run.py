@@ -155,11 +155,12 @@ class QueueRun:
                 groups=tuple(numbers),
                 sizes=sizes,
                 step=step,
+                version=version,
             )
             if isinstance(self._time, VirtualTime) and number not in self._unsubmitted:
                 step.resolve()
                 dispatch.settle(step.table)
-            self._time.dispatched(dispatch, version)
+            self._time.dispatched(dispatch)
         self.dispatches += 1
         self.next_prompt = max(self.next_prompt, *(prompt + 1 for prompt in prompts))
         self._dispatched[number] = dispatch
@@ -186,19 +187,33 @@ class QueueRun:
             if number <= last and dispatch.step is not None:
                 del self._unsubmitted[number]
                 self._submit(number, dispatch.step, inputs, version)
-                self._note_loads(dispatch, version)
+                self._note_loads(dispatch, dispatch.groups)
 
-    def _note_loads(self, dispatch: Dispatched, version: int) -> None:
-        """Write down what the calls of a dispatch have loaded in flight."""
-        step, nodes = dispatch.step, {step.node for step in self._flights.calls}
-        calls = [] if step is None else list(step.loads(nodes))
-        results = self._runner.backend.done([handle for *_, handle in calls])
+    def _note_loads(self, dispatch: Dispatched, groups: Iterable[int]) -> None:
+        """Write down what the calls that made these groups of a dispatch have loaded in flight."""
+        if dispatch.step is None:
+            return
         labels = {called.node: called.label for called in self._flights.calls}
+        ended = {place for group in groups for place in self._makers(dispatch, group)}
+        calls = [
+            (node, rank, handle)
+            for node, rank, handle in dispatch.step.loads(labels)
+            if (node, rank) in ended - dispatch.noted
+        ]
+        dispatch.noted |= ended
+        results = self._runner.backend.done([handle for *_, handle in calls])
         loads = {
             (dispatch.number, node, rank): next(call.taken for call in result.calls if call.label == labels[node])
             for (node, rank, _), result in zip(calls, results, strict=True)
         }
-        self._loads += load_decisions(self._queue.state.spec.name, version, dispatch.groups, loads)
+        self._loads += load_decisions(self._queue.state.spec.name, dispatch.version, dispatch.groups, loads)
+
+    def _makers(self, dispatch: Dispatched, group: int) -> Iterator[tuple[int, int]]:
+        """The calls that take weights in flight, of those that made a group: node and rank."""
+        for called in self._flights.calls:
+            layout = self._stages.producer.layouts[called.node]
+            ranks = [layout.producer(chunk)[1] for node, chunk in dispatch.places(group) if node == called.node]
+            yield from ((called.node, rank) for rank in ranks or called.ranks)
 
     def loads_in_flight(self) -> list[Decision]:
         """What calls have loaded in flight since this was asked last."""
@@ -235,6 +250,9 @@ class QueueRun:
         number = self._update[0] if self._update is not None else self.dispatches
         with self._breaking(number):
             groups = self._time.ended()
+            if self._flights.calls and not isinstance(self._time, VirtualTime):
+                for dispatch in self._dispatched.values():
+                    self._note_loads(dispatch, set(dispatch.groups) & {*(groups or ())})
         if self._update is not None and self._time.idle():
             number, step = self._update
             with self._breaking(number):
@@ -342,7 +360,7 @@ class QueueRun:
     ) -> None:
         """Go on with the dispatches of an earlier run; the states of roles were loaded."""
         self.dispatches, self.loaded, self.next_prompt = dispatches, loaded, next_prompt
-        self._batches, self._synced = dict(batches), True
+        self._batches, self._synced = dict(batches), not self._flights.calls  # what was in flight was not saved
         per_dispatch = self._queue.state.spec.dispatch
         for number, (content, queries) in contents.items():
             table = row_table(self._stages.producer, sizes, queries)

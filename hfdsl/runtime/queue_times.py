@@ -33,8 +33,8 @@ class QueueTime(Protocol):
         """Whether a process that begins a dispatch has nothing left to do."""
         ...
 
-    def dispatched(self, dispatch: Dispatched, version: int) -> None:
-        """The calls of a dispatch were submitted under a version."""
+    def dispatched(self, dispatch: Dispatched) -> None:
+        """The calls of a dispatch were submitted."""
 
     def trained(self, number: int, step: StageRun | None) -> None:
         """Those of an update were."""
@@ -55,7 +55,7 @@ class VirtualTime:
         self._stages, self._flights = stages, flights(stages.producer, stages.consumer)
         self._arrivals: dict[int, Mapping[str | None, Mapping[int, float]]] = {}  # by version, role and rank
         self._producers = PlanClock(stages.producer, seconds, seed)
-        self._trainers = PlanClock(stages.consumer, seconds, seed, free=self._producers.free)
+        self._trainers = PlanClock(stages.consumer, seconds, seed, self._producers.free, fences=self._producers.fences)
         self._events: list[tuple[float, int, tuple[int, ...]]] = []
         self._order = count()
         self._now = self._trained = 0.0
@@ -72,10 +72,9 @@ class VirtualTime:
         """Whether a rank of the first call is free."""
         return self._first is None or self._producers.free_at(self._first) <= self._now
 
-    def dispatched(self, dispatch: Dispatched, version: int) -> None:
+    def dispatched(self, dispatch: Dispatched) -> None:
         """Its groups end with the last of the chunks that hold their rows, and not before filters have run."""
-        arrived = [time for ranks in self._arrivals.get(version, {}).values() for time in ranks.values()]
-        self._producers.submit(0, dispatch.number, max([self._now, *arrived]))
+        self._producers.submit(0, dispatch.number, self._now)
         if self._first is not None:  # it accepts another dispatch then, even if filters lose all groups of this one
             self._push(max(self._now, self._producers.free_at(self._first)), ())
         queried = max((self._end(dispatch.number, place) for place in self._queried), default=self._now)
@@ -104,6 +103,7 @@ class VirtualTime:
     def settle(self) -> None:
         """All weights that were sent have arrived, as they have once processes have been waited for."""
         self._arrivals.clear()
+        self._producers.fences.clear()
 
     def _end(self, number: int, place: Place) -> float:
         times = self._producers.chunks.get((number, place[0]), ())
@@ -155,7 +155,7 @@ class ProcessTime:
         first = newest.step.first_calls() if newest.step is not None else ()
         return not first or any(call in self._ended for call in first)
 
-    def dispatched(self, dispatch: Dispatched, version: int) -> None:
+    def dispatched(self, dispatch: Dispatched) -> None:
         """Wait for its calls from now on."""
         self._running[dispatch.number] = dispatch
         self._left[dispatch.number] = set(dispatch.groups)

@@ -174,6 +174,14 @@ class RankProcess(Worker):
         acknowledgment = Acknowledgment(result, inline).to_wire()
         return (acknowledgment, *stored) if stored else acknowledgment
 
+    def arrive(self, request: list[Any], *arguments: Any) -> Any:
+        """Weights have arrived while another call may run, in a thread of their own; arguments are as for ``run``."""
+        call, payload_count, has_spec, *_ = RankRequest.from_wire(request)
+        payloads, others = arguments[:payload_count], iter(arguments[payload_count:])
+        spec = SegmentSpec(task=next(others), table=next(others)) if has_spec else None
+        result = self._executor.arrive(call, spec, [content_of(deserialized(payload)) for payload in payloads])
+        return Acknowledgment(result, []).to_wire()
+
     def _send(self, sends: Sequence[PayloadContent], modes: Sequence[SendMode]) -> tuple[list[Any], list[Any]]:
         """Payloads sent with the acknowledgment, and those sent through the object store; all others are queued."""
         inline, stored = list[Any](), list[Any]()

@@ -22,6 +22,7 @@ from hfdsl.runtime.cluster import connect
 from hfdsl.runtime.direct_groups import DirectGroups, send_direct
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.failures import PATIENCE_SECONDS
+from hfdsl.runtime.in_flight import loads_state
 from hfdsl.runtime.messages import (
     DIRECT,
     INLINE,
@@ -45,7 +46,11 @@ from hfdsl.runtime.serialization import deserialized, payload_class, serialized
 from hfdsl.runtime.store import PayloadContent, bytes_of
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.roles import RayClassWithInitArgs
+from hfdsl.single_controller.start import THREADS_OPTION
 from hfdsl.single_controller.waiting import fetch
+
+ARRIVALS = "arrivals"
+"""The thread of a process that receives weights while a call runs."""
 
 FORGET_SECONDS = 5.0
 """The time in which a process ends what it does in a step that is to be repeated; one that takes longer is replaced."""
@@ -99,6 +104,8 @@ class RayBackend(RayStates):
     def _start_group(self, group: ProcessGroup, timeout: float) -> None:
         """Start the processes of a group, with its roles."""
         process = RayClassWithInitArgs(RankProcess, self._plans[0], group.name, self._seed, self._patience)
+        if any(step.group == group.name and self._plans[0].loads_in_flight(step) for step in self._plans[0].steps):
+            process.update_options({THREADS_OPTION: {ARRIVALS: 1}})
         self._groups[group.name] = RayWorkerGroup(
             self._pools.placed(group.pool, timeout),
             self._direct_groups.prepare(group.name, process),
@@ -180,6 +187,7 @@ class RayBackend(RayStates):
             self._calls.submitted(submission, [acknowledgment for acknowledgment, _ in relayed])
             return relayed
         workers = self._groups[submission.segment.group].workers
+        arrives = bool(submission.call.in_flight) and all(map(loads_state, submission.segment.steps))
         handles: list[tuple[Any, Sequence[Any]]] = []
         for i, rank in enumerate(submission.segment.ranks):
             worker, spec, payloads = workers[rank], submission.specs[i], submission.payloads[i]
@@ -198,6 +206,8 @@ class RayBackend(RayStates):
             # One return value for the acknowledgment, and one for each payload in the object store.
             stored = len(modes) - modes.count(DIRECT) - modes.count(INLINE)
             run = worker.run.options(num_returns=1 + stored) if stored else worker.run
+            if arrives:
+                run = worker.arrive.options(concurrency_group=ARRIVALS)
             arguments = (*payloads, *spec_arguments, *dispatched, *queued, *submission.after[i])
             refs = run.remote(request.to_wire(), *arguments)
             acknowledgment, *objects = refs if stored else (refs,)

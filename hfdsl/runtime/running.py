@@ -336,7 +336,8 @@ class Running:
         syncs = [sync for sync in {**dict.fromkeys(history.current), **syncs_of(self.plan)} if sync.state == state]
         if not syncs:
             known = ", ".join(map(repr, dict.fromkeys(states_of(self.plan)))) or "none"
-            missing = f"no hf.sync of '{self.plan.name}' sends the state {state!r}"
+            between = " between calls" if self.plan.sent_in_flight else ""
+            missing = f"no hf.sync of '{self.plan.name}' sends the state {state!r}{between}"
             raise ResourceError("HF772", f"{missing}; states that it sends: {known}")
         compared, skipped = list[VerifiedSync](), dict[VerifiedSync, str]()
         for sync in syncs:

@@ -18,7 +18,6 @@ from hfdsl.graph.signatures import VALUE, RecordType
 from hfdsl.graph.stages import syncs
 from hfdsl.plan.plan import DRIVER, Plan, StageOf
 from hfdsl.plan.rows import runtime_queries
-from hfdsl.plan.transports import loads_in_flight
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec
 from hfdsl.types.dims import KeptGroups
@@ -77,7 +76,7 @@ def queue_stages(plan: Plan) -> QueueStages:
         problems = (*problems, f'late="mask" sets {" or ".join(MASKS)} to zero, and no call behind it reads one')
     _refuse(plan, node, problems)
     outputs = {column: Output(_column_of(producing, ref, column)) for column in columns}
-    if any(loads_in_flight(reading, step) for step in reading.steps):  # rows are at their ranks before any call ends
+    if any(reading.loads_in_flight(step) for step in reading.steps):  # rows are at their ranks before any call ends
         producing = replace(producing, steps=tuple(replace(step, balance=None) for step in producing.steps))
         _refuse(plan, node, _in_flight_problems(producing))
     in_flight = StageOf(plan.name, 0)

@@ -24,6 +24,12 @@ from hfdsl.single_controller.waiting import Waiter, fetch
 TENSOR_TRANSPORT_OPTION = "enable_tensor_transport"
 """The option of an actor class whose tensors may travel by a transport of Ray's."""
 
+THREADS_OPTION = "concurrency_groups"
+"""The option of an actor class with threads beside the one that runs its calls in order: their number by name."""
+
+CLASS_OPTIONS = (TENSOR_TRANSPORT_OPTION, THREADS_OPTION)
+"""Options of a class alone: Ray overlooks them among those of an actor."""
+
 PICKLING_ERRORS = (TypeError, AttributeError, pickle.PicklingError)
 """Exceptions that Ray raises for a value that cannot be pickled."""
 
@@ -79,8 +85,9 @@ def create_actors(
         runtime = dict(options.get("runtime_env") or {})
         options["runtime_env"] = {**runtime, "env_vars": {**runtime.get("env_vars", {}), **env}}
     remote: Any = ray.remote  # its types do not know the option
-    if options.pop(TENSOR_TRANSPORT_OPTION, False):  # of a class alone: Ray overlooks it among those of an actor
-        remote = remote(**{TENSOR_TRANSPORT_OPTION: True})
+    of_class = {name: options.pop(name) for name in CLASS_OPTIONS if options.get(name)}
+    if of_class:
+        remote = remote(**of_class)
     actor_class = remote(host_class(role_class.name, role_class.classes, restarts=restarts(role_class)))
     arguments = (_init_arguments(role_class),) if restarts(role_class) else ()
     workers: list[Any] = []

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hfdsl.graph.program import RoleCall
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.memory import ProcessMemory
 from hfdsl.plan.plan import Edge, Step
+from hfdsl.plan.versions import tokens_have_versions
 from hfdsl.tools.command_target import CommandTarget
 
 
@@ -21,7 +23,7 @@ def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
     """A plan for machines."""
 
     def step_as_dict(step: Step) -> dict[str, Any]:
-        registration = step.signature.registration
+        registration, op = step.signature.registration, compiled.node(step.node).op
         return {
             "node": step.node,
             "label": step.label,
@@ -30,6 +32,7 @@ def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
             "ranks": list(step.ranks),
             "protocol": registration.name if registration else None,
             "chunks": step.chunks,
+            **({"during": op.during} if isinstance(op, RoleCall) and op.during else {}),
         }
 
     def lags_of(edge: Edge) -> dict[str, int]:
@@ -45,6 +48,7 @@ def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
             "moved": edge.moved,
             "transport": edge.transport,
             **({"lags": lags_of(edge)} if (edge.source, edge.target) in compiled.read_lags else {}),
+            **({"versions_per_token": True} if tokens_have_versions(compiled.graph, edge.source) else {}),
         }
 
     def memory_as_dict(peak: ProcessMemory) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from hfdsl.graph.networks import leaves
 from hfdsl.graph.program import Ref
 from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
-from hfdsl.plan.versions import versions_text
+from hfdsl.plan.show import during_text
+from hfdsl.plan.versions import tokens_have_versions, versions_text
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.types.numbers import byte_amount
 
@@ -214,6 +215,7 @@ def _call(plan: Plan, step: Step) -> SceneBox:
             lines=(f"function · {parts}",),
         )
     name = step.signature.registration.name if step.signature.registration else ""
+    name += during_text(plan, step)
     mesh = mesh_text(plan.mesh(step.role)) if len(step.ranks) > 1 else "rank 0"
     return SceneBox(
         key=key, kind="call", lane=lane, role=step.role, stage=step.stage, title=step.label, lines=(f"{name} · {mesh}",)
@@ -228,7 +230,8 @@ def _declared(plan: Plan, node: int) -> tuple[str, ...]:
 
 def _link(plan: Plan, edge: Edge) -> Link:
     late = plan.read_lags.get((edge.source, edge.target))
-    amount = " · ".join(filter(None, (_amount(edge.bytes), versions_text(late) if late else "")))
+    versions = versions_text(late, tokens_have_versions(plan.graph, edge.source)) if late else ""
+    amount = " · ".join(filter(None, (_amount(edge.bytes), versions)))
     return Link(f"n{edge.source}", f"n{edge.target}", _named(edge.columns), amount, edge.transport)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Literal
 
 import torch
@@ -53,8 +54,8 @@ def next_token(before: float, weight: float, noise: float) -> float:
 class Engine(hf.Worker):
     """An engine that takes weights between tokens."""
 
-    def __init__(self, tokens: int = TOKENS) -> None:
-        self.count, self.weight, self.version = tokens, 1.0, 0
+    def __init__(self, tokens: int = TOKENS, pause: float = 0.0) -> None:
+        self.count, self.pause, self.weight, self.version = tokens, pause, 1.0, 0
 
     @register(Dispatch.DP_PROTO)
     @hf.reads("policy")
@@ -65,6 +66,7 @@ class Engine(hf.Worker):
         tokens, versions = torch.zeros(rows, self.count, dtype=torch.float64), torch.zeros(rows, self.count).long()
         before = prompts.number.tensor.double()
         for t in range(self.count):
+            time.sleep(self.pause)
             versions[:, t] = call.take_weights(t, of=self.count)
             if versions[0, t] != self.version:
                 raise ValueError(f"token {t} is of version {self.version}, not {int(versions[0, t])}")
@@ -87,14 +89,15 @@ class Engine(hf.Worker):
 
 
 class Actor(hf.Worker):
-    def __init__(self) -> None:
-        self.weight, self.updates = 1.0, 0
+    def __init__(self, pause: float = 0.0) -> None:
+        self.pause, self.weight, self.updates = pause, 1.0, 0
 
     @register(Dispatch.DP_PROTO)
     @hf.writes("policy")
     @hf.corrects("policy", lag=8)
     def update(self, batch: Samples) -> Trained:
         """An update by all tokens, and what it was made of."""
+        time.sleep(self.pause)
         call, rows = hf.current_call(), len(batch)
         made = [call.rows_version] * rows if call.row_versions is None else list(call.row_versions)
         self.weight = 0.9 * self.weight + 0.1 * float(batch.tokens.tensor.mean())
@@ -144,11 +147,11 @@ def between_calls(
     return trained
 
 
-def flight_deployment(engines: int = 2, tokens: int = TOKENS) -> hf.Deployment:
-    """So many engine ranks, and one that trains."""
+def flight_deployment(engines: int = 2, tokens: int = TOKENS, pause: float = 0.0) -> hf.Deployment:
+    """So many engine ranks, which pause before each token, and one that trains in a third of the time."""
     return hf.Deployment(
-        engine=hf.place(Engine, tokens, pool=hf.ResourcePool([engines], use_gpu=False, name="engine")),
-        actor=hf.place(Actor, pool=hf.ResourcePool([1], use_gpu=False, name="actor")),
+        engine=hf.place(Engine, tokens, pause, pool=hf.ResourcePool([engines], use_gpu=False, name="engine")),
+        actor=hf.place(Actor, tokens * pause / 3, pool=hf.ResourcePool([1], use_gpu=False, name="actor")),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import CheckpointError, HfError
+from hfdsl.plan.throughput import throughput
 from hfdsl.protocols.call import Call
 from hfdsl.protocols.queueing import DISCIPLINES, Late
 from hfdsl.runtime.decisions import from_lines
+from hfdsl.runtime.plan_simulation import DrawnSeconds, simulate_plan
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.testing import check_decisions
 from tests.nightly import examples
@@ -206,7 +208,59 @@ def test_a_run_goes_on_from_a_checkpoint_and_loses_no_prompt(tmp_path: Path) -> 
     )
 
 
-def test_other_backends_are_refused_before_anything_starts() -> None:
+def test_weights_that_arrive_at_times_of_their_own_are_not_verified() -> None:
+    with launched(in_flight, "wait", 2) as running:
+        list(running.stream(prompts(2, SIZE)))
+        with pytest.raises(HfError, match=r"HF772: no hf\.sync of 'in_flight' sends the state 'policy' between calls"):
+            running.verify("policy")
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3])
+@pytest.mark.parametrize("seconds", [(41.0, 18.0, 1.0), (5.0, 18.0, 1.0), (10.0, 9.0, 4.0)])
+def test_the_slowest_cycle_is_the_pace_of_the_simulation(lag: int, seconds: tuple[float, float, float]) -> None:
+    plan = in_flight.given(lag=lag).compile(flight_deployment(), dims={B: SIZE, R: TOKENS})
+    calls = dict(zip(("engine.generate", "actor.update", "engine.load"), seconds, strict=True))
+    results = simulate_plan(plan, {name: DrawnSeconds(each) for name, each in calls.items()}, 60).results
+    assert (results[-1] - results[29]) / 30 == pytest.approx(throughput(plan, calls).seconds)
+
+
+def test_what_would_repeat_calls_is_refused_before_anything_starts() -> None:
     plan = in_flight.compile(flight_deployment(), dims={B: SIZE, R: TOKENS})
     with pytest.raises(HfError, match="HF765: 'in_flight' sends weights in flight"):
-        plan.launch("ray")
+        plan.launch("ray", retries=hf.Retries())
+
+
+def remade(results: Sequence[Any], size: int) -> list[list[list[float]]]:
+    """The tokens of results, one after another by the weights of the version that each has."""
+    weights, batches = [1.0], list[list[list[float]]]()
+    for result in results:
+        tokens = list[list[float]]()
+        for number, versions in zip(result.number.tensor.tolist(), result.versions.tensor.tolist(), strict=True):
+            step, row = divmod(number, size)
+            draw = Call(SEED, step, 0, 0, row, 1, "in_flight").uniforms(len(versions)).double()[0].tolist()
+            before, made = float(number), list[float]()
+            for noise, version in zip(draw, versions, strict=True):
+                made.append(before := next_token(before, weights[version], noise))
+            tokens.append(made)
+        batches.append(tokens)
+        weights.append(0.9 * weights[-1] + 0.1 * float(torch.tensor(tokens, dtype=torch.float64).mean()))
+    return batches
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("late", "again"), [("wait", "local"), ("drop", "ray")])
+def test_ray_loads_between_tokens_and_a_replay_has_the_same_bits(
+    late: Late, again: Literal["local", "ray"], ray_cluster: Any, tmp_path: Path
+) -> None:
+    log, size = tmp_path / "log", 4
+    program = in_flight.given(lag=2, late=late, rows=None if late == "wait" else 2)
+    tokens = 12
+    plan = program.compile(flight_deployment(engines=2, tokens=tokens, pause=0.02), dims={B: size, R: tokens})
+    with plan.launch("ray", seed=SEED, deadline=60) as running:
+        results = list(running.stream(prompts(8, size), log=log))
+    assert [each.tokens.tensor.tolist() for each in results] == remade(results, size)
+    check_decisions(QueueSpec("queue", 2, late, 4 if late == "wait" else 2, size), from_lines(log.read_text()))
+    rows = [row for each in results for row in each.versions.tensor.tolist()]
+    assert any(row[0] < row[-1] for row in rows), "weights arrived while a call ran"
+    with plan.launch(again, seed=SEED, deadline=60) as running:
+        assert bits(list(running.stream(prompts(8, size), replay=log))) == bits(results)

@@ -54,9 +54,9 @@ def _obstacle(context: Context, load: Node, op: RoleCall, during: str) -> tuple[
         for node in program.graph.calls
         if isinstance(node.op, RoleCall) and (node.op.role, node.op.signature.name) == (op.role, during)
     ]
-    for call in calls:
-        if program.split.queues and program.split.of[call.id] == program.split.of[load.id]:
-            return f"'{call.label}' is in the stage that sends them", (Label(call.span, "waits for the sync"),)
+    for call in _readers(context, op.role) if program.split.queues else ():
+        if program.split.of[call.id] == program.split.of[load.id]:
+            return f"'{call.label}' is in the stage that sends them", (Label(call.span, "may come before them"),)
     if program.split.queues and not _is_trained_before(context, load):
         return "no update comes before the sync, so that they have no new version", ()
     place = program.placement(load)
@@ -73,6 +73,13 @@ def _obstacle(context: Context, load: Node, op: RoleCall, during: str) -> tuple[
             why = f"{place.mesh} has {peers} ranks for each of its rows, which would take them at different tokens"
             return why, (Label(call.span, "generates the same rows on several ranks"),)
     return None, ()
+
+
+def _readers(context: Context, role: str) -> Iterator[Node]:
+    """The calls of a role that read one of its states."""
+    for node in context.program.graph.calls:
+        if any(holder.role == role and effect.kind == "reads" for holder, effect in effects(node)):
+            yield node
 
 
 def _is_trained_before(context: Context, load: Node) -> bool:

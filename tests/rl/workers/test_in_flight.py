@@ -25,6 +25,8 @@ from hfdsl.rl.batches import (
 from hfdsl.rl.functions import group_advantages, outcome
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.models.generation import sample
+from hfdsl.tools.plan_json import plan_as_dict
+from hfdsl.tools.scene import scene
 from tests.nightly import examples
 from tests.rl.dataflows.programs import ROLES, ROWS, SIZES
 from tests.rl.workers.tiny import FIXED, GENERATION, MODEL, PROMPT, RESPONSE, prompts
@@ -153,9 +155,14 @@ def test_the_check_takes_a_sampler_between_tokens_where_it_can() -> None:
 
 
 def test_a_plan_says_which_values_have_versions_per_token() -> None:
-    plan = str(grpo_in_flight.compile(placed(), SIZES))
-    assert "policy@[v-2, v] per token" in plan
-    assert "during generate" in plan
+    plan = grpo_in_flight.compile(placed(), SIZES)
+    for text in (str(plan), str(scene(plan))):
+        assert "policy@[v-2, v] per token" in text
+        assert ", during generate" in text
+    made = plan_as_dict(plan)
+    assert [step["label"] for step in made["steps"] if step.get("during") == "generate"] == ["sampler.load"]
+    labels = {step["node"]: step["label"] for step in made["steps"]}
+    assert {labels[edge["source"]] for edge in made["edges"] if edge.get("versions_per_token")} == {"sampler.generate"}
 
 
 @hf.corrects("policy", lag=8)
