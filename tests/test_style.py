@@ -112,6 +112,8 @@ ROOMS = (
     "rl/data",
     "rl/dataflows",
     "rl/losses",
+    "rl/models",
+    "rl/workers",
     "tools",
     "interop",
 )

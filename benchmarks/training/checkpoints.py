@@ -22,7 +22,7 @@ from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, R, Sequences
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.dataflows.supervised import supervised
-from hfdsl.rl.training.checkpoints import Keeper, RunInputs, RunPosition
+from hfdsl.rl.training.checkpoints import CheckpointWriter, RunInputs, RunPosition
 from hfdsl.runtime.running import Running
 
 ROWS, LENGTH = 4, 16
@@ -48,14 +48,14 @@ def batch(step: int) -> Sequences:
 def pauses(running: Running, folder: Path, behind: bool, times: int) -> dict[str, Any]:
     """Milliseconds of ordinary steps, of those while a checkpoint is written, and of what the loop waits for it."""
     inputs = RunInputs(config={}, rows=ROWS, data={}, code={}, versions={})
-    keeper = Keeper(folder, running, inputs, 1, behind)
+    checkpoint_writer = CheckpointWriter(folder, running, inputs, 1, behind)
     plain, during, waits = list[float](), list[float](), list[float]()
     for number in range(times):
         plain += [milliseconds(partial(running.step, batch(seed))) for seed in range(4)]
-        waits.append(milliseconds(partial(keeper.write, RunPosition(number + 1, Cursor(0), 1))))
-        while keeper.under_way:
+        waits.append(milliseconds(partial(checkpoint_writer.write, RunPosition(number + 1, Cursor(0), 1))))
+        while checkpoint_writer.in_progress:
             during.append(milliseconds(partial(running.step, batch(0))))
-            waits[-1] += milliseconds(keeper.look)
+            waits[-1] += milliseconds(checkpoint_writer.poll)
     size = sum(file.stat().st_size for file in folder.glob("*/*.safetensors")) / 1e6
     return {
         "MB": round(size, 1),

@@ -12,7 +12,7 @@ from hfdsl.deploy.experiment import Experiment
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.experiments import compiled
-from hfdsl.rl.training.rounds import Rounds, Taken, check_rounds, kept_by
+from hfdsl.rl.training.rounds import Rounds, StepResult, check_rounds, kept_rows
 from hfdsl.rl.training.run_config import UpdateConfig
 from hfdsl.runtime.running import Running
 from hfdsl.tools.scene import Link, Scene, returned, scene
@@ -55,7 +55,7 @@ class RoundsAndUpdate:
     def scene(self, sampling: CompiledPlan, updating: CompiledPlan) -> Scene:
         """The update after a round, from what the rounds have kept."""
         first, then = scene(sampling), scene(updating)
-        kept_ref = kept_by(sampling, updating)
+        kept_ref = kept_rows(sampling, updating)
         source = next(key for key, ref in returned(sampling).items() if ref == kept_ref)
         boxes = tuple(replace(box, key=f"u{box.key}", stage=first.stages + box.stage) for box in then.boxes)
         links = tuple(replace(link, source=f"u{link.source}", target=f"u{link.target}") for link in then.links)
@@ -73,7 +73,7 @@ class RoundsAndUpdate:
     def _filled(self) -> tuple[str, str]:
         return f"{self.update_config.rows} rows", f"of {self.update_config.rounds} rounds at most"
 
-    def stepping(self, updating: CompiledPlan) -> Callable[[Running], Iterator[tuple[Taken, float]]]:
+    def stepping(self, updating: CompiledPlan) -> Callable[[Running], Iterator[tuple[StepResult, float]]]:
         """A function that runs steps of launched rounds, as ``hfdsl train`` does, and yields each with its seconds.
 
         Raises:
@@ -84,7 +84,7 @@ class RoundsAndUpdate:
 
         feed, start = prepare(self.loaded).feed, self.loaded.cursor()
 
-        def steps(running: Running) -> Iterator[tuple[Taken, float]]:
+        def steps(running: Running) -> Iterator[tuple[StepResult, float]]:
             filling, cursor = Rounds(feed, running, running.also(updating), self.update_config), start
             for number in count():
                 begin = perf_counter()

@@ -137,7 +137,7 @@ def train(arguments: argparse.Namespace) -> int:
                 worker_env=_environment(finder.sources),
             )
     except BaseException as error:
-        if hint := _resume_hint(checkpoints.whole(folder), error):
+        if hint := _resume_hint(checkpoints.complete(folder), error):
             say(hint, file=sys.stderr)
         raise
     return _exit_code(ended, any_step=bool(steps))

@@ -1,1 +1,1 @@
-"""What the bodies of the ready roles call; these modules load torch and transformers."""
+"""The models behind the ready roles; these modules load torch and transformers."""

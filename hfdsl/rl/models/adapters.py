@@ -1,6 +1,6 @@
-"""LoRA adapters in the linear layers of a model, which peft computes with.
+"""LoRA adapters in the linear layers of a model, by peft.
 
-peft replaces a layer ``q_proj`` by one that holds it. So the names in a module's state change::
+peft replaces a layer ``q_proj`` by one that holds it, so the names in a module's state change::
 
     before           with an adapter
     q_proj.weight    q_proj.base_layer.weight       frozen
@@ -8,9 +8,9 @@ peft replaces a layer ``q_proj`` by one that holds it. So the names in a module'
                      q_proj.lora_A.default.weight   learns, [rank, inputs]
                      q_proj.lora_B.default.weight   learns, [outputs, rank]
 
-Other roles, engines and exported models know the names before, and have for the weight W + (alpha / rank) B A: see
-``Adapter.merged``, which makes a new tensor. The weights of the module itself are never merged: to add the product and
-to subtract it again would round them, and they would drift.
+Other roles, engines and exported models use the names before, with the weight W + (alpha / rank) B A: see
+``Adapter.merged``, which returns a new tensor. The weights of the module itself are never merged: adding the product
+and subtracting it again would round them, and they would drift.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ ADAPTER: Final = "default"
 """peft's name of the one adapter of a model."""
 
 BASE: Final = "base_layer"
-"""What peft calls the layer that an adapted one holds."""
+"""peft's name of the layer inside an adapted one."""
 
 
 def add_adapters(model: Any, lora: Lora, seed: int, tp: AxisGroup, autocast: FloatDType | None = None) -> None:
-    """Put a new adapter into a model, and freeze the rest; adapters are drawn on the CPU, the same on every rank.
+    """Put a new adapter into a model and freeze the rest; adapters are drawn on the CPU, equal on all ranks.
 
     ``autocast`` is the dtype of matrix products in all passes of this model.
 
@@ -71,13 +71,13 @@ def add_adapters(model: Any, lora: Lora, seed: int, tp: AxisGroup, autocast: Flo
         inject_adapter_in_model(LoraConfig(**arguments), model, ADAPTER)
     for parameter in model.parameters():
         if parameter.requires_grad:
-            parameter.data = parameter.data.float()  # peft has it in the dtype of the layer
+            parameter.data = parameter.data.float()  # peft creates it in the dtype of the layer
     for _, layer in adapted_layers(model):
         layer.cast_input_dtype_enabled = autocast is None  # autocast casts inputs, and needs no float32 copies of them
 
 
 def targeted_layers(model: Any, lora: Lora) -> dict[str, nn.Linear | Conv1D]:
-    """The layers of a model that an adapter is for, by their names.
+    """The layers of a model that an adapter targets, by their names.
 
     Raises:
         ResourceError: HF962.
@@ -127,7 +127,7 @@ class Adapter:
 
 
 def adapters(module: nn.Module) -> dict[str, Adapter]:
-    """The adapters of a module, by the names of the weights in its state; none of a module without."""
+    """The adapters of a module, by the names of their weights in its state."""
     return {
         f"{path}.{BASE}.weight": Adapter(
             f"{path}.lora_A.{ADAPTER}.weight",
@@ -140,7 +140,7 @@ def adapters(module: nn.Module) -> dict[str, Adapter]:
 
 
 def adapter_names(module: nn.Module) -> dict[str, str]:
-    """What the matrices of a module's adapters are called in its state, by their names elsewhere.
+    """The names in a module's state of its adapters' matrices, by their names elsewhere.
 
     Elsewhere ``q_proj.lora_A.default.weight`` is ``q_proj.lora_A.weight``, as peft saves it.
     """
@@ -157,7 +157,7 @@ def adapted_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def without_adapters(module: nn.Module) -> Iterator[None]:
-    """Within this context a module computes with its base weights alone."""
+    """Compute with the base weights of a module alone within this context."""
     layers = [layer for _, layer in adapted_layers(module)]
     try:
         for layer in layers:
@@ -169,7 +169,7 @@ def without_adapters(module: nn.Module) -> Iterator[None]:
 
 
 def base_names(module: nn.Module) -> dict[str, str]:
-    """What a module's weights are called without adapters, by their names in its state; adapters' are left out."""
+    """The names of a module's weights without adapters, by their names in its state; those of adapters are left out."""
     prefixes = tuple(f"{path}." for path, _ in adapted_layers(module))
     names = {}
     for name in module.state_dict():
@@ -182,7 +182,7 @@ def base_names(module: nn.Module) -> dict[str, str]:
 
 
 def save_adapter(model: Any, folder: Path, base: str | None) -> None:
-    """Save the adapter of a causal model alone, as ``peft.PeftModel.from_pretrained`` loads it onto the base model."""
+    """Save the adapter of a causal model alone, for ``peft.PeftModel.from_pretrained`` to load onto the base model."""
     from safetensors.torch import save_file
 
     config = deepcopy(model.peft_config[ADAPTER])

@@ -1,12 +1,12 @@
 """Sampling in steps of fixed shapes, which a GPU runs as CUDA graphs.
 
-An eager model launches one small kernel after another, and the GPU waits for most of them. Here the whole step of a
-token, sampling included, is captured once and replayed. On a CPU the same steps run eagerly.
+An eager model launches one small kernel after another, and the GPU idles between most of them. Here the whole step of
+a token, sampling included, is captured once and replayed. On a CPU the same steps run eagerly.
 
 An example
 ----------
-Four prompts of 5 tokens, with ``SPAN = 8`` slots of the cache, and a look at the GPU ``CHECK_EVERY = 2`` tokens (the
-true numbers are larger)::
+Four prompts of 5 tokens, with spans of ``SPAN = 8`` cache slots and a look at the GPU every ``CHECK_EVERY = 2`` tokens
+(the real numbers are larger)::
 
     token   rows   slots attended   what runs
       0       4      5 (prompt)     the model over the prompts, eagerly; their keys and values go to slots 0 to 4
@@ -18,14 +18,14 @@ true numbers are larger)::
 
 So few graphs serve a batch: one for each halving of its rows and each multiple of ``SPAN``, not one for each token.
 
-Why this gives the tokens of the plain engine, up to rounding: a row attends to its own slots only, so rows that leave
+Why the tokens are those of the plain engine, up to rounding: a row attends to its own slots only, so rows that leave
 change nothing for the others. Slots beyond the current token are masked, and their attention weights are exactly 0, so
-a longer reach changes nothing either. Each row is sampled with its own uniforms, wherever it has moved to; ``origin``
-holds the place it came from, and puts the results back in order.
+a longer reach changes nothing either. Each row is sampled with its own uniforms, wherever it has moved; ``origin``
+holds its place in the caller's batch, and puts the results back in order.
 
 Why replaying is safe: a graph reads and writes fixed addresses. What changes from step to step (the number of the
 token, the positions, the masks) is in tensors that are updated in place; nothing in a step depends on a Python number.
-The weights' addresses are compared before each batch, and all graphs are dropped where they have moved, as after an
+The weights' addresses are compared before each batch, and all graphs are dropped if they have moved, as after an
 offload. An update or an ``hf.sync`` writes weights in place, so graphs stay valid.
 """
 
@@ -46,23 +46,23 @@ from hfdsl.rl.workers.config import GenerationConfig
 from hfdsl.rl.workers.model_config import FloatDType
 
 CHECK_EVERY = 8
-"""The tokens between two looks at how many rows are active; each waits for the GPU."""
+"""The tokens between two counts of the active rows; each count waits for the GPU."""
 
 SPAN = 128
 """A step attends to a multiple of this many slots of the cache, so that early tokens do not read all of it."""
 
 MAX_SPANS = 16
-"""The most multiples of a span, and so of graphs for a number of rows; a longer cache has longer spans."""
+"""The most spans of a cache, and so the most graphs for a number of rows; a longer cache has longer spans."""
 
 MIN_ROWS = 8
-"""A batch is not halved below this: each size needs graphs of its own, and fewer rows are hardly faster."""
+"""The rows below which a batch is not halved: each size needs graphs of its own, and fewer rows are hardly faster."""
 
 MAX_SHAPES = 3
 """The most shapes of batches whose graphs are kept."""
 
 
 def capture_obstacle(policy: Policy) -> str | None:
-    """Why the steps of a policy cannot be captured; None where they can."""
+    """Why the steps of a policy cannot be captured; None if they can."""
     name, config = type(policy.model).__name__, policy.model.config.get_text_config()
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
     if is_sharded(policy):
@@ -80,7 +80,7 @@ def capture_obstacle(policy: Policy) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """The shape of a batch, which its graphs depend on."""
+    """The shape of a batch, on which its graphs depend."""
 
     rows: int
     width: int
@@ -91,7 +91,7 @@ class BatchShape:
 
 
 class CapturedGenerator:
-    """Samples responses to batches of few shapes, many times."""
+    """Samples responses to many batches of few shapes."""
 
     def __init__(
         self,
@@ -109,13 +109,13 @@ class CapturedGenerator:
     def __call__(
         self, ids: torch.Tensor, mask: torch.Tensor, uniforms: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As :func:`hfdsl.rl.models.generation.generate` with the same prompts."""
+        """The responses of :func:`hfdsl.rl.models.generation.generate` to the same prompts."""
         shape = BatchShape(ids.shape[0], ids.shape[1], greedy=uniforms is None, device=ids.device)
         # Kernels of masked attention want lengths that are multiples of 8.
         slots = -(-(shape.width + self._config.max_tokens) // 8) * 8
         addresses, memory = self._shared.addresses(), self._shared.memory
         if addresses != self._addresses or shape.rows * slots > memory.tokens:
-            # Graphs read and write where weights and cache were when they were captured.
+            # Graphs read and write the addresses of weights and cache at their capture.
             self.forget()
             self._addresses, memory.tokens = addresses, max(memory.tokens, shape.rows * slots)
         batch = self._batches.pop(shape, None) or _CapturedBatch(
@@ -133,12 +133,12 @@ class CapturedGenerator:
         return batch.run(ids, mask, uniforms)
 
     def forget(self) -> None:
-        """Free all memory that is held between calls."""
+        """Free all memory that stays allocated between calls."""
         self._batches.clear()
         self._shared.forget()
 
     def kept(self) -> int:
-        """The bytes that are held between calls."""
+        """The bytes that stay allocated between calls."""
         return self._shared.nbytes() + sum(batch.nbytes() for batch in self._batches.values())
 
 
@@ -152,7 +152,7 @@ class _BatchState:
     attended: torch.Tensor
     active: torch.Tensor
     last: torch.Tensor
-    """The token before the next one."""
+    """The token before the next one, i64[b, 1]."""
 
     position: torch.Tensor
     """The next token's position less one, which is the position of ``last``."""
@@ -206,7 +206,7 @@ class _CapturedBatch:
         self.state = _BatchState.of(shape, config.max_tokens, slots)
 
     def nbytes(self) -> int:
-        """The bytes of the tensors that are not shared with other batches."""
+        """The bytes of the tensors that other batches do not share."""
         return sum(column.nbytes for column in (*self.state.columns(), self.end_tokens, self.token_index))
 
     @torch.no_grad()
@@ -215,7 +215,7 @@ class _CapturedBatch:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Responses to prompts i64[b, P], bool[b, P]."""
         dtype, state, rows = self.shared.dtype, self.state, self.shape.rows
-        # Autocast's cache of cast weights would be captured, and replays would read weights from before an update.
+        # A capture would include autocast's cache of cast weights, so replays would read those from before an update.
         autocast = torch.autocast(ids.device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
         with autocast:
             self._prefill(ids, mask, uniforms)
@@ -230,7 +230,7 @@ class _CapturedBatch:
         return state.tokens[order], state.response_mask[order]
 
     def _prefill(self, ids: torch.Tensor, mask: torch.Tensor, uniforms: torch.Tensor | None) -> None:
-        """Run the prompts, fill the cache with them, and sample the first token."""
+        """Run the model over the prompts, fill the cache, and sample the first token."""
         self.shared.refresh()
         state = self.state
         if uniforms is not None:
@@ -249,9 +249,9 @@ class _CapturedBatch:
         self._sample(logits, state)
 
     def _compacted(self, rows: int, active: int, filled: int) -> int:
-        """Halve the rows as long as all active ones fit, and move these to the front; how many rows are left.
+        """Halve the rows as long as all active ones fit, move these to the front, and return the number of rows.
 
-        ``filled`` slots of the cache are in use: all but that of the last token, which no pass has seen yet.
+        ``filled`` slots of the cache are in use: all but that of the last token, which no pass has read yet.
         """
         fewer = rows
         while active <= -(-fewer // 2) < fewer and -(-fewer // 2) >= MIN_ROWS:

@@ -1,4 +1,4 @@
-"""A copy of a policy that samples: a model of transformers, or an engine with the weights in host memory beside it."""
+"""A copy of a policy that samples: a model of transformers, or an engine with its weights in host memory beside it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from hfdsl.runtime.digests import HeldPart
 
 
 class PolicyCopy(Protocol):
-    """What a sampler does with its copy of the policy."""
+    """The operations of a sampler on its copy of the policy."""
 
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
         """The columns of a ``Rollout``."""
@@ -47,7 +47,7 @@ class PolicyCopy(Protocol):
         ...
 
     def receiving(self) -> AbstractContextManager[Mapping[str, HeldPart]]:
-        """Where arriving weights are written, which is all of what it loads."""
+        """The memory that arriving weights are written to: all that the copy loads."""
         ...
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -59,7 +59,7 @@ class PolicyCopy(Protocol):
         ...
 
     def held_weights(self) -> dict[str, HeldPart]:
-        """The parts of what it loads that this rank holds."""
+        """The parts of the loaded weights that this rank holds."""
         ...
 
     def offload(self) -> None:
@@ -67,7 +67,7 @@ class PolicyCopy(Protocol):
         ...
 
     def onload(self) -> None:
-        """Take it again."""
+        """Allocate it again."""
         ...
 
 
@@ -80,7 +80,7 @@ def copy_of_policy(config: SamplerConfig, worker: Worker) -> PolicyCopy:
 
 
 class LoadFence:
-    """Keeps a copy from being used while its weights are those of two versions, as a load that fails may leave them.
+    """Keeps a copy from sampling with weights of two versions, as a failed load may leave them.
 
     >>> fence = LoadFence()
     >>> with fence.loading():
@@ -93,7 +93,7 @@ class LoadFence:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Within this context weights are written; an error leaves them incomplete until a load succeeds."""
+        """Guard a write of weights; after an error they are incomplete until a load succeeds."""
         try:
             yield
         except BaseException as error:
@@ -102,7 +102,7 @@ class LoadFence:
         self._failure = None
 
     def check(self) -> None:
-        """Refuse incomplete weights.
+        """Refuse to use incomplete weights.
 
         Raises:
             SyncError: HF770.
@@ -146,12 +146,12 @@ class ModelCopy:
 
     @contextmanager
     def receiving(self) -> Iterator[Mapping[str, HeldPart]]:
-        """Where arriving weights are written: into the model, or into its adapter."""
+        """The memory that arriving weights are written to: the model's, or its adapter's."""
         with self.fence.loading():
             yield self.held_weights()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The weights for a checkpoint; of a policy with an adapter, those of the adapter."""
+        """The weights for a checkpoint; those of the adapter if the policy has one."""
         self.fence.check()
         names = adapter_names(self.policy).values()
         state = self.policy.state_dict()
@@ -163,7 +163,7 @@ class ModelCopy:
             self.policy.load_state_dict(state, strict=not adapter_names(self.policy))
 
     def held_weights(self) -> dict[str, HeldPart]:
-        """The parts of what it loads that this rank holds."""
+        """The parts of the loaded weights that this rank holds."""
         return dict(held_adapter(self.policy) if adapter_names(self.policy) else held_pieces(self.policy))
 
     def offload(self) -> None:
@@ -172,71 +172,71 @@ class ModelCopy:
         model_to_host(self.policy)
 
     def onload(self) -> None:
-        """Take it again."""
+        """Allocate it again."""
         model_to_device(self.policy)
 
 
 @dataclass(frozen=True, slots=True)
-class _FirstWeights:
-    """What an engine's model starts with: its weights on the host, and its configuration."""
+class _InitialModel:
+    """The initial model of an engine: its weights on the host, and its configuration."""
 
     weights: dict[str, torch.Tensor]
     adapter: dict[str, torch.Tensor]
     """The matrices of its adapter, by names as in ``full_adapter``."""
 
     adapted: dict[str, Adapter]
-    """The adapter of a weight, with the names of its matrices."""
+    """The adapters of weights, with the names of their matrices."""
 
     apart: Lora | None
-    """The adapter that the engine has beside the weights."""
+    """The adapter that the engine holds apart from the weights."""
 
     config: Any
     ends: tuple[int, ...]
     pad: int
 
 
-def _first_weights(config: ModelConfig, generation: GenerationConfig, lora: Lora | None) -> _FirstWeights:
+def _initial_model(config: ModelConfig, generation: GenerationConfig, lora: Lora | None) -> _InitialModel:
     model = load(config)
-    first, apart = engine_config(model), apart_in_engine(generation, lora, model)
+    config_of_engine, apart = engine_config(model), apart_in_engine(generation, lora, model)
     if lora is not None:
         add_adapters(model, lora, config.seed, SoleRank())
-    whole = Policy(model, 1.0, SoleRank())
-    model_to_host(whole)  # the engine needs the device
-    outside = {inner: name for name, inner in adapter_names(whole).items()}
-    names = base_names(whole)
-    return _FirstWeights(
-        weights=dict(full_weights(whole, merged=False)),
-        adapter=dict(full_adapter(whole)),
+    initial = Policy(model, 1.0, SoleRank())
+    model_to_host(initial)  # the engine needs the device
+    outside = {inner: name for name, inner in adapter_names(initial).items()}
+    names = base_names(initial)
+    return _InitialModel(
+        weights=dict(full_weights(initial, merged=False)),
+        adapter=dict(full_adapter(initial)),
         adapted={
             names[weight]: replace(adapter, a=outside[adapter.a], b=outside[adapter.b])
-            for weight, adapter in adapters(whole).items()
+            for weight, adapter in adapters(initial).items()
         },
         apart=apart,
-        config=first,
+        config=config_of_engine,
         ends=end_tokens(config, model),
         pad=pad_token(config, model),
     )
 
 
 class EngineCopy:
-    """An engine, with its weights in host memory beside it: for checkpoints, and for an engine that starts again."""
+    """An engine with its weights in host memory beside it, for checkpoints and for a restart of the engine."""
 
     def __init__(self, config: SamplerConfig, ranks: EngineRanks) -> None:
         dtype = computes(config)
-        first = _first_weights(replace(config.model, dtype=dtype, compile=False), config.generation, config.lora)
-        self.weights, self.adapter, self.version = first.weights, first.adapter, 1
-        self.adapted, self.apart, self.fence = first.adapted, first.apart is not None, LoadFence()
+        initial = _initial_model(replace(config.model, dtype=dtype, compile=False), config.generation, config.lora)
+        self.weights, self.adapter, self.version = initial.weights, initial.adapter, 1
+        self.adapted, self.apart, self.fence = initial.adapted, initial.apart is not None, LoadFence()
         self.engine = EngineHandle(
-            first.config,
-            _shapes(first.weights),
+            initial.config,
+            _shapes(initial.weights),
             config.generation,
             dtype=dtype,
-            end_tokens=first.ends,
-            pad_token=first.pad,
+            end_tokens=initial.ends,
+            pad_token=initial.pad,
             ranks=ranks,
             weight_peers=SoleRank(),
-            lora=first.apart,
-            adapter_shapes=_shapes(first.adapter) if self.apart else {},
+            lora=initial.apart,
+            adapter_shapes=_shapes(initial.adapter) if self.apart else {},
         )
 
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
@@ -258,30 +258,30 @@ class EngineCopy:
         """Take an actor's weights, or its adapter.
 
         Raises:
-            WiringError: HF956 where they are those of another model; the copy keeps its own then.
+            WiringError: HF956 for weights of another model; the copy then keeps its own.
         """
-        kept = self.adapter or self.weights
-        for _ in fitting(weights.items(), _shapes(kept), "engine"):
+        held = self.adapter or self.weights
+        for _ in fitting(weights.items(), _shapes(held), "engine"):
             pass
         with self.fence.loading():
             for name, weight in weights.items():
-                kept[name].copy_(weight)
+                held[name].copy_(weight)
             self.version += 1
 
     @contextmanager
     def receiving(self) -> Iterator[Mapping[str, HeldPart]]:
-        """Where arriving weights are written, or those of an adapter; the engine gets them before it samples."""
+        """The memory that arriving weights, or an adapter's, are written to; the engine gets them before it samples."""
         with self.fence.loading():
             yield self.held_weights()
             self.version += 1
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The weights for a checkpoint; of a policy with an adapter, those of the adapter."""
+        """The weights for a checkpoint; those of the adapter if the policy has one."""
         self.fence.check()
         return self.adapter or self.weights
 
     def held_weights(self) -> dict[str, HeldPart]:
-        """What it loads, beside the engine: all of it on every rank."""
+        """The weights beside the engine that it loads, complete on every rank."""
         return {name: HeldPart(weight) for name, weight in (self.adapter or self.weights).items()}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
@@ -293,7 +293,7 @@ class EngineCopy:
         self.engine.sleep()
 
     def onload(self) -> None:
-        """Nothing: the engine wakes when it is called."""
+        """Do nothing: the engine wakes when it is called."""
 
     def _merged(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, weight in self.weights.items():

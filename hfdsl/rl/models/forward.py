@@ -23,7 +23,7 @@ Entropy: TypeAlias = Literal["none", "detached", "differentiable"]
 
 
 def positions(mask: torch.Tensor) -> torch.Tensor:
-    """Positions from the first token that is no padding, i64[b, t]."""
+    """The positions of tokens, counted from the first one that is not padding, i64[b, t]."""
     return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
 
 
@@ -35,11 +35,11 @@ def hidden_states(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Te
 
 
 class Policy(nn.Module):
-    """A causal model that gives log-probs of responses. The model may be sliced over the ranks of ``tp``.
+    """A causal model that computes log-probs of responses, and may be sliced over the ranks of ``tp``.
 
     Logits are by far the largest tensor of a pass: 16,384 tokens of a vocabulary of 150,000 take 10 GB in float32. So
     hidden states go through the output layer in parts of at most ``MAX_LOGITS`` logits. With a gradient and more than
-    one part, logits are recomputed in the backward pass instead of kept.
+    one part, the backward pass recomputes logits instead of keeping them.
     """
 
     def __init__(self, model: Any, temperature: float, tp: AxisGroup, *, packing: bool = False) -> None:
@@ -49,20 +49,20 @@ class Policy(nn.Module):
         self.model, self.temperature, self.tp, self.packing = model, temperature, tp, packing
         self.slices = tp.size if isinstance(model.get_output_embeddings(), Sliced) else 1
         self.writes = 0
-        self.export_dtype: torch.dtype | None = None  # of weights for other roles, where it is not that of this module
+        self.export_dtype: torch.dtype | None = None  # of weights for other roles, if not that of this module
 
     @property
     def version(self) -> int:
-        """A number from 1 that is another one whenever weights have been written.
+        """A number from 1 that changes with every write of weights.
 
-        It adds torch's count of writes in place, and a learner's: fused optimizers and writes to shards leave torch's
-        alone.
+        It adds torch's count of in-place writes and a learner's own, since fused optimizers and writes to shards do not
+        change torch's.
         """
         return 1 + self.writes + sum(parameter._version for parameter in self.parameters())
 
     @property
     def base_version(self) -> int:
-        """The same of the weights that do not learn, beside an adapter."""
+        """The version of the weights that do not learn, beside an adapter."""
         return 1 + sum(parameter._version for parameter in self.parameters() if not parameter.requires_grad)
 
     def forward(
@@ -103,7 +103,7 @@ class Policy(nn.Module):
     def next_logits(
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any
     ) -> tuple[torch.Tensor, Any]:
-        """The logits of the token after ids i64[b, n], f32[b, V], and the cache, which had the tokens before them."""
+        """The logits of the token after ids i64[b, n], f32[b, V], and the cache, which held the tokens before them."""
         output = self.model.base_model.forward(  # ``forward`` skips the version compiled for whole sequences
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
         )

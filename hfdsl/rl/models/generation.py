@@ -15,8 +15,8 @@ from hfdsl.rl.models.forward import Policy, positions
 from hfdsl.rl.workers.config import GenerationConfig
 
 COMPACTION_SHARE = 0.75
-"""Rows that have ended leave a batch when at most this share of its rows is active. Compacting the cache copies it, so
-it should not happen for every row."""
+"""The share of active rows at which those that have ended leave a batch. Compacting copies the cache, so it should not
+happen for every row."""
 
 
 class TokenRecord:
@@ -47,7 +47,7 @@ class TokenRecord:
         self.log_probs[rows, r] = log_probs * real
 
 
-@torch.no_grad()  # not inference_mode: what is generated here is trained on
+@torch.no_grad()  # not inference_mode: updates train on these tokens
 def generate(
     policy: Policy,
     ids: torch.Tensor,
@@ -60,8 +60,8 @@ def generate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Responses to a micro-batch of prompts i64[b, P], bool[b, P]: tokens i64[b, R] and their mask bool[b, R].
 
-    Token r of a row is sampled with its ``uniforms`` f32[b, R]; without them the likeliest token is taken. After the
-    end of a row comes padding. Rows that have ended leave the batch, many at a time; it is done when none is active.
+    Token r of a row is sampled with its ``uniforms`` f32[b, R]; without them the likeliest token is taken. Padding
+    follows the end of a row. Rows that have ended leave the batch, many at a time, until none is active.
 
     Weights that arrive ``in_flight`` sample the next token, and the cache is computed again: so each token is one that
     its weights alone would have sampled after the tokens before it.
@@ -96,7 +96,7 @@ def generate(
         step_ids, step_positions = token[:, None], step_positions[:, -1:] + 1
         if active_count <= COMPACTION_SHARE * len(kept_rows) and isinstance(cache, Cache):
             selected: Any = active.nonzero().squeeze(1)
-            # Not ``batch_select_indices``, which some kinds of layers lack; reordering may also drop rows.
+            # Some kinds of layers lack ``batch_select_indices``; reordering may also drop rows.
             cache.reorder_cache(selected)
             kept_rows, active, attended, step_ids, step_positions = (
                 column[selected] for column in (kept_rows, active, attended, step_ids, step_positions)
@@ -105,10 +105,10 @@ def generate(
 
 
 def sample(logits: torch.Tensor, uniforms: torch.Tensor, top_p: float = 1.0, top_k: int = 0) -> torch.Tensor:
-    """One token a row by inverting the cumulative distribution, f32[b, V], f32[b] -> i64[b].
+    """One token for each row, by inverting the cumulative distribution, f32[b, V], f32[b] -> i64[b].
 
-    It is drawn from the ``top_k`` likeliest tokens (0: all), and of those from the fewest that have a probability of
-    ``top_p`` together.
+    Candidates are the ``top_k`` likeliest tokens (0: all), and of those the fewest whose probabilities add up to
+    ``top_p``.
 
     >>> sample(torch.tensor([[0.0, 0.0]]), torch.tensor([0.6])).tolist()
     [1]
@@ -130,7 +130,7 @@ def _truncated(probabilities: torch.Tensor, top_p: float, top_k: int) -> torch.T
     ranked, order = probabilities.sort(dim=-1, descending=True, stable=True)
     if top_k:
         ranked[:, top_k:] = 0.0
-    before = ranked.cumsum(-1) - ranked
-    dropped = before >= top_p * ranked.sum(-1, keepdim=True)
+    probability_before = ranked.cumsum(-1) - ranked
+    dropped = probability_before >= top_p * ranked.sum(-1, keepdim=True)
     dropped[:, 0] = False
     return torch.zeros_like(probabilities).scatter(-1, order, ranked.masked_fill(dropped, 0.0))

@@ -1,9 +1,9 @@
-"""The slices with which an actor samples, where ``gen_tp`` is less than ``tp`` (Sheng et al., 2025, HybridFlow).
+"""The slices with which an actor samples if ``gen_tp`` is less than ``tp`` (Sheng et al., 2025, HybridFlow).
 
 An example
 ----------
 ``Mesh(tp=4, gen_tp=2)``, and a weight of 8 rows that ``tp`` slices. Neighbors along ``tp`` share a generation slice,
-so that every rank's training slice lies inside its generation slice::
+so every rank's training slice lies inside its generation slice::
 
     tp rank    training    receives     generation slice    replica    samples
        0       rows 0-1    2-3 of 1     0-3                    0       the first half of the prompts
@@ -11,14 +11,14 @@ so that every rank's training slice lies inside its generation slice::
        2       rows 4-5    6-7 of 3     4-7                    0       the first half
        3       rows 6-7    4-5 of 2     4-7                    1       the second half
 
-With M bytes of weights a rank holds M/4, receives (2 - 1) M/4, and has M/2 while it samples: no byte twice. The
-training slice becomes a view of the generation slice and its own memory is freed, weight by weight. Weights travel in
+With M bytes of weights, a rank holds M/4, receives (2 - 1) M/4, and has M/2 while it samples: no byte twice. Weight by
+weight, the training slice becomes a view of the generation slice, and its own memory is freed. Weights travel in
 buckets, each while the one before is copied into its place, so the peak is M/2 and two buckets. Afterward each training
 slice is copied out and the rest is freed.
 
 Why this is right: the slices of a dim are equal and in the order of ``tp``, and the ranks of a group are neighbors, so
-their slices joined are a slice of ``gen_tp``. What ``tp`` replicates, both share. What only ``gen_tp`` slices, since
-its size divides there alone, a rank takes from its own replica.
+their joined slices are a slice of ``gen_tp``. A weight that ``tp`` replicates serves both. A weight that only
+``gen_tp`` slices, since only its size divides it, comes from the rank's own replica.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hfdsl.rl.workers.layouts import GATHERED_BUCKETS, GATHERED_BYTES
 
 
 def generation_slices(policy: Policy, worker: Worker) -> GenerationSlices | None:
-    """The slices with which a role samples; None where they are those with which it learns."""
+    """The slices with which a role samples; None if it learns with the same slices."""
     mesh = worker.mesh
     if mesh.gen_tp_size == mesh.tp:
         return None
@@ -50,9 +50,9 @@ def generation_slices(policy: Policy, worker: Worker) -> GenerationSlices | None
 
 
 class GenerationSlices:
-    """A policy of the same model, sliced over ``peers``, that has weights only within ``gathered``.
+    """A policy of the same model, sliced over ``peers``, with weights only within ``gathered``.
 
-    ``fold`` neighbors of ``tp`` share a slice of it; they are consecutive among ``replicas``.
+    ``fold`` neighbors of ``tp`` share one of its slices; they are consecutive among ``replicas``.
     """
 
     def __init__(self, policy: Policy, peers: AxisGroup, replicas: AxisGroup, fold: int) -> None:
@@ -65,7 +65,7 @@ class GenerationSlices:
     @contextmanager
     @torch.no_grad()
     def gathered(self) -> Iterator[Policy]:
-        """Within this context the policy has the weights; a collective of all replicas as it begins."""
+        """Give the policy its weights within this context; entering it is a collective of all replicas."""
         views: dict[str, torch.Tensor] = {}
         try:
             if is_sharded(self._training):
@@ -83,7 +83,7 @@ class GenerationSlices:
                     )
 
     def _gather_in_place(self, views: dict[str, torch.Tensor]) -> None:
-        """Gather bucket by bucket; ``views`` gets the training slices that now lie in generation slices."""
+        """Gather bucket by bucket; the training slices, which now lie in generation slices, go into ``views``."""
         names: dict[nn.Parameter, list[str]] = {}
         for name in self._names:
             names.setdefault(self._training.get_parameter(name), []).append(name)
@@ -128,7 +128,7 @@ class GenerationSlices:
             _set_parameter(self.policy, name, parameter)
 
     def _gather_units(self) -> None:
-        """Gather what FSDP shards: unit by unit over ``dp``, then over the replicas. Shards stay as they are."""
+        """Gather sharded weights: unit by unit over ``dp``, then over the replicas. The shards do not change."""
         for unit, names in _units(self._training, self._names).items():
             unit.unshard()
             slices: dict[nn.Parameter, nn.Parameter] = {}
@@ -142,7 +142,7 @@ class GenerationSlices:
             unit.reshard()
 
     def _slice(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        """The generation slice of a weight, of which this rank has a training slice, or all."""
+        """The generation slice of a weight, of which this rank has a training slice or the whole."""
         if name in self._training_dims:
             parts = self._replicas.all_gather(part)
             first = self._replicas.rank - self._replicas.rank % self._fold
@@ -152,17 +152,17 @@ class GenerationSlices:
         return part
 
     def _share_buffers(self) -> None:
-        """Such as rotary frequencies, which an offload moves."""
+        """Share buffers such as rotary frequencies, which an offload moves."""
         for name, buffer in self._training.named_buffers():
             path, _, leaf = name.rpartition(".")
             self.policy.get_submodule(path)._buffers[leaf] = buffer
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Consecutive parameters of one dtype, of a bucket's bytes together."""
+    """Runs of consecutive parameters of one dtype that fit in a bucket."""
     bucket: list[nn.Parameter] = []
     for parameter in parameters:
-        size = sum(other.nbytes for other in bucket) + parameter.nbytes
+        size = sum(member.nbytes for member in bucket) + parameter.nbytes
         if bucket and (size > GATHERED_BYTES or parameter.dtype != bucket[0].dtype):
             yield bucket
             bucket = []
@@ -195,5 +195,5 @@ def _units(module: nn.Module, names: list[str]) -> Mapping[FSDPModule, list[str]
 
 
 def replicas_of(worker: Worker | None) -> AxisGroup:
-    """The ranks of a role that sample other rows of its training chunk."""
+    """The ranks that sample the rows of one training chunk of a role."""
     return SoleRank() if worker is None else worker.axis("micro_dp")

@@ -1,8 +1,8 @@
 """Attention of one new token to a cache, without repeating the cache's heads.
 
-With grouped queries, several heads of queries share one of keys and values. A pass that repeats keys and values for
-each head writes and reads them as often, and a step of generation is little else than reading the cache. But the heads
-of a group can stand where otherwise the tokens of a sequence do: one token with 4 heads in 2 groups attends like 2
+With grouped queries, several query heads share a head of keys and values. A pass that repeats keys and values for each
+query head writes and reads them that many times, and a step of generation does little else than read the cache. But the
+heads of a group can take the place of the tokens of a sequence: one token with 4 heads in 2 groups attends like 2
 tokens with 2 heads, as long as all of them see the same slots.
 """
 
@@ -26,7 +26,7 @@ GROUPED: Final = "hfdsl_grouped"
 
 @contextmanager
 def grouped_attention(config: Any) -> Iterator[None]:
-    """Within this context, a model with SDPA attends by groups; other kinds of attention stay as they are."""
+    """Let a model with SDPA attend by groups within this context; other kinds of attention do not change."""
     usual = config._attn_implementation
     if usual not in ("sdpa", ATTENTION):
         yield

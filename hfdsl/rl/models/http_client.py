@@ -1,12 +1,12 @@
 """Requests to a server that speaks JSON over HTTP: many at a time, with retries until a deadline.
 
-It needs the standard library only. Delays between retries have no random part, so a step draws the same random numbers
-whether a request is retried or not.
+The module needs the standard library only. Delays between retries have no jitter, so a step draws the same random
+numbers whether or not a request is retried.
 
-A server may do anything: dribble its headers, send without end, ask for a retry at once for ever, or repeat the key in
-what it says. Timeouts of sockets begin again with every byte, so each try runs on a thread of its own, which the
-request waits for until the deadline and then leaves, with its connection shut. Answers have a limit, and what a message
-shows of one is without the credentials that were sent.
+A server may do anything: dribble its headers, send without end, ask for immediate retries forever, or echo the key in
+its answer. Socket timeouts restart with every byte, so each try runs on a thread of its own; at the deadline the
+request stops waiting for it and shuts the connection. Answers have a size limit, and error messages redact the
+credentials of the request.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 """The statuses after which a retry may succeed."""
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
-"""The seconds before the first retry, doubled each time up to the second number, unless the server names a longer delay
-than the first number."""
+"""The seconds before the first retry, which double each time up to the second number, unless the server names a delay
+longer than the first."""
 
 MAX_ANSWER_BYTES = 64 * 2**20
 """The most bytes of an answer; one of 128,000 tokens with their log-probs has about 8 MiB."""
 
-MAX_SHOWN, MAX_PROBLEM = 400, 2000
-"""The most characters of an answer that an error shows, and of what it says itself."""
+MAX_EXCERPT, MAX_PROBLEM = 400, 2000
+"""The most characters of an answer in an error, and of the error's own text."""
 
 NAME_OF_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
-"""A name that an environment variable usually has; anything else may be the key itself, and is not shown."""
+"""A usual name of an environment variable; anything else may be the key itself, and no message shows it."""
 
 SHORTEST_SECRET = 4
-"""Shorter texts are no secrets, and may be part of any word."""
+"""The fewest characters of a secret; a shorter text may be part of any word."""
 
 
 class RequestError(Exception):
-    """A failed request, which becomes an error of its row; ``shown`` is what the server said, at the message's end."""
+    """A failed request, which becomes an error of its row; an excerpt of the server's answer ends its message."""
 
-    def __init__(self, code: str, problem: str, shown: str | None = None) -> None:
+    def __init__(self, code: str, problem: str, excerpt: str | None = None) -> None:
         super().__init__(problem)
-        self.code, self.problem, self.shown = code, problem, shown
+        self.code, self.problem, self.excerpt = code, problem, excerpt
 
 
 class _StoppedError(Exception):
-    """A request is not retried, since another one has failed for good."""
+    """Ends the retries of a request after another one has failed for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _Answer:
     status: int
     text: str
     retry_after: str | None
-    """Its header ``Retry-After``."""
+    """The header ``Retry-After``."""
 
 
 class Client:
@@ -96,16 +96,16 @@ class Client:
         self._stopped = threading.Event()
         self._exchanges: set[_Exchange] = set()
 
-    def ask(self, path: str, bodies: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], T]) -> list[T]:
-        """Send the request of every row, and return what ``read`` makes of each answer, in the order of the rows.
+    def ask(self, path: str, bodies: Sequence[dict[str, Any]], parse: Callable[[dict[str, Any]], T]) -> list[T]:
+        """Send the request of every row, and return the parsed answers in the order of the rows.
 
         Raises:
-            HfError: HF911 where the server does not answer in time, HF912 where it refuses a request, HF913 where an
-                answer is malformed; the error names the first such row. Other requests are not retried then.
+            HfError: HF911 if the server does not answer in time, HF912 if it refuses a request, HF913 if an answer is
+                malformed; the error names the first such row. Other requests are then not retried.
         """
         self._stopped.clear()
         with ThreadPoolExecutor(max(1, min(self._config.concurrency, len(bodies)))) as pool:
-            futures = [pool.submit(self._request, path, body, read) for body in bodies]
+            futures = [pool.submit(self._request, path, body, parse) for body in bodies]
             unfinished: Collection[Future[T]] = futures
             try:
                 _, unfinished = wait(futures, return_when=FIRST_EXCEPTION)
@@ -128,10 +128,10 @@ class Client:
 
     def _text(self, error: RequestError) -> str:
         """The message of an error, without credentials."""
-        shown = "" if error.shown is None else f": {_short(self._redacted(error.shown))}"
-        return _short(self._redacted(error.problem), MAX_PROBLEM) + shown
+        excerpt = "" if error.excerpt is None else f": {_short(self._redacted(error.excerpt))}"
+        return _short(self._redacted(error.problem), MAX_PROBLEM) + excerpt
 
-    def _request(self, path: str, body: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
+    def _request(self, path: str, body: dict[str, Any], parse: Callable[[dict[str, Any]], T]) -> T:
         answer = self._with_retries(path, json.dumps({"model": self._config.model, **body}).encode())
         try:
             value = parse_json(answer.text)
@@ -139,13 +139,13 @@ class Client:
             raise RequestError("HF913", f"the answer is not JSON ({error})", answer.text) from None
         if not isinstance(value, dict):
             raise RequestError("HF913", "the answer is not a JSON object", answer.text)
-        return read(value)
+        return parse(value)
 
     def _with_retries(self, path: str, body: bytes) -> _Answer:
         """The answer with status 200, within ``patience`` seconds; without patience there is one try."""
         start, tries, backoff = time.monotonic(), 0, FIRST_DELAY
         timeout, patience = self._config.timeout, self._config.patience
-        problem, shown = "", None
+        problem, excerpt = "", None
         while True:
             tries += 1
             requested_delay = None
@@ -154,29 +154,29 @@ class Client:
                 answer = self._attempt(path, body, seconds)
                 if answer.status == 200:
                     return answer
-                problem, shown = f"the server answered {answer.status}", _message(answer.text)
+                problem, excerpt = f"the server answered {answer.status}", _message(answer.text)
                 if answer.status not in RETRYABLE:
-                    raise RequestError("HF912", problem, shown)
+                    raise RequestError("HF912", problem, excerpt)
                 requested_delay = _seconds(answer.retry_after)
             except TimeoutError:
-                if tries == 1 or seconds == timeout:  # else the end of patience cut it, and the try before says more
-                    problem, shown = f"no answer within {'timeout=' * (seconds == timeout)}{seconds:.3g} s", None
+                if tries == 1 or seconds == timeout:  # else patience cut this try short, and the one before says more
+                    problem, excerpt = f"no answer within {'timeout=' * (seconds == timeout)}{seconds:.3g} s", None
             except (OSError, HTTPException) as error:
-                problem, shown = type(error).__name__, str(getattr(error, "strerror", None) or error)
+                problem, excerpt = type(error).__name__, str(getattr(error, "strerror", None) or error)
             backoff = min(backoff, LONGEST_DELAY)
             delay = backoff if requested_delay is None else requested_delay
             if time.monotonic() - start + delay >= patience:
-                where = f"POST {without_credentials(self._config.url).rstrip('/')}/{path}"
+                request = f"POST {without_credentials(self._config.url).rstrip('/')}/{path}"
                 times = f"{tries} tr{'y' if tries == 1 else 'ies'} within patience={patience:g} s"
                 raise RequestError(
-                    "HF911", f"{where} did not succeed in {times}; the last one: {problem}", shown
+                    "HF911", f"{request} did not succeed in {times}; the last one: {problem}", excerpt
                 ) from None
             if self._stopped.wait(delay):
                 raise _StoppedError
             backoff *= 2
 
     def _attempt(self, path: str, body: bytes, seconds: float) -> _Answer:
-        """One try of at most so many seconds, on a connection of its own, since servers drop idle connections."""
+        """One try of at most ``seconds``, on a connection of its own, since servers drop idle ones."""
         query = f"?{self._url.query}" if self._url.query else ""
         exchange = _Exchange(self._url, seconds, (f"{self._url.path.rstrip('/')}/{path}{query}", body, self._headers))
         self._exchanges.add(exchange)
@@ -187,7 +187,7 @@ class Client:
 
 
 class _Exchange:
-    """One request and its answer, on a thread that is left behind where it takes too long."""
+    """One request and its answer, on a thread that is abandoned if it takes too long."""
 
     def __init__(self, url: SplitResult, timeout: float, request: tuple[str, bytes, dict[str, str]]) -> None:
         kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
@@ -197,12 +197,12 @@ class _Exchange:
         self._outcome: Future[_Answer] = Future()
 
     def answer(self, seconds: float) -> _Answer:
-        """The answer within these seconds.
+        """The answer, within ``seconds``.
 
         Raises:
-            TimeoutError: where it is not complete by then.
-            RequestError: HF913 where it is too long.
-            OSError, HTTPException: where the connection fails, or is aborted.
+            TimeoutError: if it is not complete by then.
+            RequestError: HF913 if it is too long.
+            OSError, HTTPException: if the connection fails or is aborted.
         """
         threading.Thread(target=self._run, daemon=True).start()
         try:
@@ -214,7 +214,7 @@ class _Exchange:
         """Shut the connection, if there is one, so that the thread ends."""
         self._aborted = True
         if self._socket is not None:
-            with suppress(OSError):  # where it is shut
+            with suppress(OSError):  # it may be shut already
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def _run(self) -> None:
@@ -233,7 +233,7 @@ class _Exchange:
         if self._aborted:
             raise ConnectionAbortedError
         self._connection.request("POST", *self._request)
-        # A response that ends its connection has taken the socket over, so closing the connection would not close it.
+        # A response that ends its connection takes over the socket, so closing the connection would not close it.
         with self._connection.getresponse() as response:
             parts, size = [], 0
             while part := response.read1(1 << 16):
@@ -249,36 +249,36 @@ class _Exchange:
 
 
 def _address(text: str) -> SplitResult:
-    """The parts of a server's address; HF812 for one that is malformed."""
+    """The parts of a server's address; HF812 for a malformed one."""
     url = SplitResult("", "", "", "", "")
     try:
         url = urlsplit(text)
-        right = url.scheme in ("http", "https") and url.hostname is not None and url.port != 0
+        is_valid = url.scheme in ("http", "https") and url.hostname is not None and url.port != 0
     except ValueError:
-        right = False
-    if not right or not text.isascii() or not text.isprintable() or " " in text:
-        wanted = 'a ServerConfig needs url="http://host:port/v1" or one with https'
-        raise ResourceError("HF812", f"{wanted}, got {without_credentials(text)!r}")
+        is_valid = False
+    if not is_valid or not text.isascii() or not text.isprintable() or " " in text:
+        expected = 'a ServerConfig needs url="http://host:port/v1" or one with https'
+        raise ResourceError("HF812", f"{expected}, got {without_credentials(text)!r}")
     return url
 
 
 def _key(variable: str) -> str:
-    """The key in an environment variable; HF812 where there is none, or one that no header can hold."""
-    shown = repr(variable) if NAME_OF_VARIABLE.fullmatch(variable) else "..."
+    """The key in an environment variable; HF812 without a key, or for one that no header can hold."""
+    label = repr(variable) if NAME_OF_VARIABLE.fullmatch(variable) else "..."
     key = os.environ.get(variable, "").strip() if variable and "=" not in variable and "\0" not in variable else ""
     if not key:
         raise ResourceError(
             "HF812",
-            f"a ServerConfig has api_key={shown}, the name of the environment variable that holds the key, and there "
+            f"a ServerConfig has api_key={label}, the name of the environment variable that holds the key, and there "
             "is none on the worker; launch(..., worker_env={...}) sets one",
         )
     if not key.isascii() or not key.isprintable():
-        raise ResourceError("HF812", f"a ServerConfig has api_key={shown}, and the key there has other characters")
+        raise ResourceError("HF812", f"a ServerConfig has api_key={label}, and the key there has other characters")
     return key
 
 
 def _redaction(url: SplitResult, authorization: str) -> Callable[[str], str]:
-    """What takes the credentials of requests out of a text."""
+    """A function that redacts the credentials of requests in a text."""
     values = [value for _, _, value in (part.partition("=") for part in url.query.split("&"))]
     raw = {url.username or "", url.password or "", authorization.partition(" ")[2], *values}
     raw |= {unquote(secret) for secret in raw}
@@ -290,13 +290,13 @@ def _redaction(url: SplitResult, authorization: str) -> Callable[[str], str]:
 
 
 def _truncated(response: HTTPResponse, size: int) -> bool:
-    """Whether the connection closed before the end of the answer; ``http.client`` notices it for chunked ones only."""
+    """Whether the connection closed before the end of the answer; ``http.client`` notices it in chunked ones only."""
     length = response.headers.get("Content-Length", "")
     return length.isdecimal() and len(length) < 20 and size < int(length)
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """The seconds of a header ``Retry-After``, a number or a date; None for anything else, or hardly any seconds.
+    """The seconds of a header ``Retry-After``, a number or a date; None for anything else or a negligible delay.
 
     >>> _seconds("1.5"), _seconds("soon"), _seconds("nan"), _seconds("-5"), _seconds("0"), _seconds(None)
     (1.5, None, None, None, None, None)
@@ -310,11 +310,11 @@ def _seconds(retry_after: str | None) -> float | None:
             seconds = (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
         except (ValueError, TypeError, OverflowError):
             return None
-    return seconds if seconds >= FIRST_DELAY else None  # NaN is not, either
+    return seconds if seconds >= FIRST_DELAY else None  # NaN compares false
 
 
 def _message(text: str) -> str:
-    """The message in an error's body, in any of the usual forms.
+    """The message in the body of an error, in any of the usual forms.
 
     >>> _message('{"error": {"message": "too long", "type": "BadRequest"}}'), _message("<html>")
     ('too long', '<html>')
@@ -329,11 +329,11 @@ def _message(text: str) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _short(text: str, most: int = MAX_SHOWN) -> str:
-    """A text as a message shows it.
+def _short(text: str, limit: int = MAX_EXCERPT) -> str:
+    """A text in printable characters, cut for a message.
 
-    >>> _short(""), _short("a" + chr(0xD800) + chr(27)), _short("abcd", most=2)
+    >>> _short(""), _short("a" + chr(0xD800) + chr(27)), _short("abcd", limit=2)
     ('nothing', 'a??', 'ab ...')
     """
-    printable = "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text[:most])
-    return (printable if len(text) <= most else f"{printable} ...") or "nothing"
+    printable = "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text[:limit])
+    return (printable if len(text) <= limit else f"{printable} ...") or "nothing"

@@ -7,24 +7,24 @@ ranks' gradients:
 
 - Ranks that hold all parameters add them up with one all-reduce of a flat tensor, in coordinate order, so that every
   rank has the same bits.
-- FSDP reduces gradients itself and takes the mean over ranks; each loss is multiplied by the number of ranks first. Its
-  passes are collective: with 3 micro-batches on rank 0 and 2 on rank 1 the third pass would wait forever, so rank 1
-  repeats one with no row that counts (``padded_to_peers``).
-- Over ``tp`` nothing is added up. The ranks of ``tp`` see the same rows; each has the gradient of its slices, and the
-  same gradient as its peers of what is replicated.
+- FSDP reduces gradients itself and takes the mean over ranks, so each loss is first multiplied by the number of ranks.
+  Its passes are collective: with 3 micro-batches on rank 0 and 2 on rank 1, the third pass would wait forever, so rank
+  1 repeats one in which no row counts (``padded_to_peers``).
+- Over ``tp`` nothing is added up. The ranks of ``tp`` have the same rows; each has the gradient of its own slices, and
+  the same gradient as its peers of replicated parameters.
 
 The norm over slices
 --------------------
-Take ``tp=2``, a weight that is sliced and a bias that is replicated::
+With ``tp=2``, a sliced weight and a replicated bias::
 
              gradient of the slice   gradient of the bias   slice**2 + bias**2 / 2
     rank 0            3                       12                  9 + 72 = 81
     rank 1            4                       12                 16 + 72 = 88
                                                                  sum:    169 = 13**2
 
-The norm of the whole gradient (3, 4, 12) is 13. Each rank counts its slices in full and what is replicated by 1/tp, and
-one all-reduce gives the square on every rank. If each took the norm of what it has, ranks would clip by different
-factors, and what is replicated would drift apart.
+The norm of the whole gradient (3, 4, 12) is 13. Each rank counts its slices in full and replicated gradients by 1/tp,
+and one all-reduce gives the square on every rank. If each took the norm of its own gradients, ranks would clip by
+different factors, and replicas would drift apart.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Learner:
     """A module and its optimizer."""
 
     def __init__(self, module: Policy | Scorer, model: Any, config: TrainingConfig, peers: AxisGroup) -> None:
-        lr_factor(config.optimizer, config.optimizer.warmup_steps)  # a schedule without an end is refused here
+        lr_factor(config.optimizer, config.optimizer.warmup_steps)  # refuses a schedule without an end
         if config.checkpointing:
             enable = getattr(model, "activation_checkpointing_enable", None)  # newer versions
             (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -89,17 +89,17 @@ class Learner:
         self.steps = 0
 
     def padded_to_peers(self, parts: list[MicroBatch], peers: AxisGroup) -> list[MicroBatch]:
-        """Under FSDP, as many micro-batches as the peer with the most has; no token of those added counts."""
+        """Under FSDP, as many micro-batches as the peer with the most; no token of the added ones counts."""
         if not is_sharded(self.module):
             return parts
-        most = peers.all_reduce(len(parts), "max")
-        return [*parts, *[replace(parts[0], real_rows=0)] * (most - len(parts))]
+        count = peers.all_reduce(len(parts), "max")
+        return [*parts, *[replace(parts[0], real_rows=0)] * (count - len(parts))]
 
     def step(self, losses: Iterable[torch.Tensor], peers: AxisGroup) -> OptimizerStep:
-        """One update with the sum of these losses and of those of all peers.
+        """Update the parameters by the sum of these losses and those of all peers.
 
         Raises:
-            HfError: HF811 where the gradient is not finite; no parameter has changed then.
+            HfError: HF811 for a gradient that is not finite; no parameter has then changed.
         """
         sharded = is_sharded(self.module)
         self.module.train()
@@ -123,21 +123,21 @@ class Learner:
         return OptimizerStep(norm, learning_rate)
 
     def _clip(self) -> float:
-        """Clip the gradient; the norm that it had."""
+        """Clip the gradient, and return its norm before."""
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optimizer.clip_norm).detach()
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def _clip_slices(self, peers: AxisGroup) -> float:
-        """The same where the ranks of ``tp`` hold slices: see the example above."""
+        """Clip the gradient of slices over ``tp``, and return its norm before: see the example above."""
         tp, clip = self.module.tp, self.config.optimizer.clip_norm
         for parameter in self.masters(parameters_with_partial_gradients(self.module)):
             if parameter.grad is not None:
                 gradient = local_part(parameter.grad)
                 gradient.copy_(tp.all_reduce(gradient.contiguous()))
         gradients = [(p, local_part(p.grad)) for p in self.parameters if p.grad is not None]
-        of_slices = get_total_norm([gradient for p, gradient in gradients if p in self.sliced])
-        of_replicas = get_total_norm([gradient for p, gradient in gradients if p not in self.sliced])
-        square = of_slices.float().square() + of_replicas.float().square() / tp.size
+        slice_norm = get_total_norm([gradient for p, gradient in gradients if p in self.sliced])
+        replica_norm = get_total_norm([gradient for p, gradient in gradients if p not in self.sliced])
+        square = slice_norm.float().square() + replica_norm.float().square() / tp.size
         square = peers.all_reduce(square) if is_sharded(self.module) else square
         norm = float(tp.all_reduce(square).sqrt())
         for _, gradient in gradients:
@@ -167,9 +167,9 @@ class Learner:
             optimizer_to_device(self.optimizer)
 
     def state(self) -> dict[str, Any]:
-        """What this rank needs to continue exactly: weights that learn, the optimizer's states, the number of steps.
+        """The state from which this rank continues exactly: weights that learn, the optimizer's states, and its steps.
 
-        Frozen weights, beside an adapter, come from the configuration again.
+        Frozen weights beside an adapter are loaded from the configuration again.
         """
         parameters = self.module.named_parameters(remove_duplicate=False)
         frozen = {name for name, parameter in parameters if not parameter.requires_grad}
@@ -188,11 +188,11 @@ class Learner:
         self.masters.load_state(state.get("masters", ()))
         self.module.writes += 1
         # A state holds local tensors; under FSDP each becomes this rank's shard of the parameter's layout again.
-        moments_of = {
+        optimizer_states = {
             index: {name: sharded_like(value, self.parameters[index]) for name, value in moments.items()}
             for index, moments in state["optimizer"].items()
         }
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments_of})
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": optimizer_states})
         self.steps = state["steps"]
 
 

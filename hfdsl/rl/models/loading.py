@@ -27,11 +27,11 @@ _PROGRESS_HOOK = Lock()
 def load(config: ModelConfig, tp: AxisGroup | None = None, *, output_layer: bool = True) -> Any:
     """The causal model of a configuration, in its dtype; random weights are drawn on the CPU, the same on every rank.
 
-    With ``tp``, only this rank's slices go to the GPU. Without ``output_layer``, a saved model may lack that one.
+    With ``tp``, only this rank's slices go to the GPU. Without ``output_layer``, a saved model may lack that layer.
 
     Raises:
-        ResourceError: HF812 where there is no model at the path, where the configuration names none, or where it cannot
-            be sliced over so many ranks; HF964 where the weights at the path are not those of its configuration.
+        ResourceError: HF812 if there is no model at the path, the configuration names none, or it cannot be sliced over
+            this many ranks; HF964 if the weights at the path do not fit its configuration.
 
     >>> sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     >>> load(ModelConfig(config={"model_type": "llama", "vocab_size": 100, **sizes})).num_parameters()
@@ -48,7 +48,7 @@ def load(config: ModelConfig, tp: AxisGroup | None = None, *, output_layer: bool
     settings = _transformers_config(config, folder)
     name = repr(config.path or settings.model_type)
     if tp.size > 1:
-        # On the meta device, so that a plan that does not fit is reported before gigabytes are loaded.
+        # On the meta device, to report a plan that does not fit before gigabytes are loaded.
         with torch.device("meta"):
             tensor_parallel_plan(AutoModelForCausalLM.from_config(settings), tp.size, name)
     options: dict[str, Any] = {"attn_implementation": config.attention} if config.attention else {}
@@ -65,34 +65,34 @@ def load(config: ModelConfig, tp: AxisGroup | None = None, *, output_layer: bool
 
 
 def _saved(folder: Path, settings: Any, name: str, output_layer: bool, options: dict[str, Any]) -> Any:
-    """A saved model, with all of its weights: transformers alone draws at random what the files lack.
+    """A saved model with all of its weights; transformers alone would draw at random those that the files lack.
 
     Raises:
         ResourceError: HF964.
     """
-    from_pretrained: Any = AutoModelForCausalLM.from_pretrained  # declared without the report that it returns here
-    with no_progress_bars(), _no_warnings():  # what they would warn of is reported below
+    from_pretrained: Any = AutoModelForCausalLM.from_pretrained  # its declared type lacks the report
+    with no_progress_bars(), _no_warnings():  # HF964 reports instead
         model, report = from_pretrained(
             folder,
             config=settings,
             dtype=torch.float32,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are reported here
+            ignore_mismatched_sizes=True,  # HF964 names them
             **options,
         )
     outputs = model.get_output_embeddings()
     optional = [path for path, layer in model.named_modules() if layer is outputs and not output_layer]
     missing = {weight for weight in report["missing_keys"] if weight.rpartition(".")[0] not in optional}
-    shapes = {weight: (tuple(saved), tuple(wanted)) for weight, saved, wanted in report["mismatched_keys"]}
-    unlike = [weight for weight in model.state_dict() if weight in missing or weight in shapes]
-    if unlike:
-        first = unlike[0]
+    shapes = {weight: (tuple(saved), tuple(expected)) for weight, saved, expected in report["mismatched_keys"]}
+    differing = [weight for weight in model.state_dict() if weight in missing or weight in shapes]
+    if differing:
+        weight = differing[0]
         problem = (
-            "its files have '{}' of shape {}, where its configuration has {}".format(first, *shapes[first])
-            if first in shapes
-            else f"its files have no '{first}'"
+            "its files have '{}' of shape {}, where its configuration has {}".format(weight, *shapes[weight])
+            if weight in shapes
+            else f"its files have no '{weight}'"
         )
-        more = f", and {len(unlike) - 1} more weights differ" if len(unlike) > 1 else ""
+        more = f", and {len(differing) - 1} more weights differ" if len(differing) > 1 else ""
         raise ResourceError(
             "HF964", f"the weights at {name} are not those of a {type(model).__name__}: {problem}{more}"
         )
@@ -112,31 +112,31 @@ def _placed(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Within this context transformers shows no progress bars; one thread at a time, since its hook is global."""
+    """Hide the progress bars of transformers within this context; one thread at a time, since its hook is global."""
     with _PROGRESS_HOOK:
-        before = logging.set_tqdm_hook(lambda bar, args, options: bar(*args, **{**options, "disable": True}))
+        previous_hook = logging.set_tqdm_hook(lambda bar, args, options: bar(*args, **{**options, "disable": True}))
         try:
             yield
         finally:
-            logging.set_tqdm_hook(before)
+            logging.set_tqdm_hook(previous_hook)
 
 
 @contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Within this context transformers logs errors alone."""
-    before = logging.get_verbosity()
+    """Let transformers log only errors within this context."""
+    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        logging.set_verbosity(verbosity)
 
 
 def model_folder(path: str) -> Path:
-    """The folder of a saved model; a name on the hub is downloaded where the cache lacks it.
+    """The folder of a saved model; a name on the hub is downloaded if the cache lacks it.
 
     Raises:
-        ResourceError: HF812 where there is no model.
+        ResourceError: HF812 if there is no model.
     """
     try:
         folder = fetched(path, weights=True)
@@ -166,7 +166,7 @@ def _transformers_config(config: ModelConfig, folder: Path | None) -> Any:
 
 
 def end_tokens(config: ModelConfig, model: Any) -> tuple[int, ...]:
-    """The tokens that end a response; none where the model has none."""
+    """The tokens that end a response, if the model has any."""
     end = config.end_tokens if config.end_tokens is not None else model.config.eos_token_id
     if end is None:
         return ()
@@ -177,7 +177,7 @@ def pad_token(config: ModelConfig, model: Any) -> int:
     """The token that fills a response after its end.
 
     Raises:
-        ResourceError: HF812 for a model without a pad token, where the configuration names none.
+        ResourceError: HF812 if neither the configuration nor the model names one.
     """
     pad = config.pad_token if config.pad_token is not None else model.config.pad_token_id
     if pad is None:
@@ -190,13 +190,13 @@ def pad_token(config: ModelConfig, model: Any) -> int:
 
 
 def max_sequence_length(model: Any) -> int | None:
-    """The most tokens of a sequence, where the model's configuration says so."""
+    """The most tokens of a sequence, if the model's configuration sets a limit."""
     limit = getattr(model.config, "max_position_embeddings", None)
     return int(limit) if limit else None
 
 
 def saved_head(path: str | None) -> torch.Tensor | None:
-    """The score head that a saved model has beside its backbone, f32[1, H]."""
+    """The score head that a saved model has beside its backbone, f32[1, H]; None without one."""
     from safetensors import safe_open
 
     for file in sorted(local_folder(path).glob("*.safetensors")) if path is not None else ():

@@ -9,9 +9,9 @@ A parameter of 1.0 in bfloat16, whose neighbors are 0.996 and 1.008, and steps o
       2    1.0 + 0.001 -> 1.0         1.002     1.0
       5    1.0 + 0.001 -> 1.0         1.005     1.008
 
-Without the copy every step is rounded away. So gradients are added up in float32, the optimizer updates the copy, and
-the parameter is the copy rounded, once a step. A gradient of 16 bits lasts until its backward pass has computed it: the
-hook below adds it to the copy's, and frees it.
+Without the copy, every step is rounded away. So gradients add up in float32, the optimizer updates the copy, and the
+parameter is the rounded copy, once a step. A gradient of 16 bits lives only until its backward pass has computed it:
+the hook below adds it to the copy's, and frees it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NARROW = (torch.bfloat16, torch.float16)
 
 
 class MasterWeights:
-    """The float32 copies of those parameters that have 16 bits."""
+    """The float32 copies of parameters of 16 bits."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._masters: dict[nn.Parameter, nn.Parameter] = {}
@@ -38,7 +38,7 @@ class MasterWeights:
                 parameter.register_post_accumulate_grad_hook(self._add_gradient)
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        """What the optimizer learns instead of these parameters: their copies where they have one."""
+        """The tensors that the optimizer updates for these parameters: their copies, or themselves without one."""
         return [self._masters.get(parameter, parameter) for parameter in parameters]
 
     def _add_gradient(self, parameter: torch.Tensor) -> None:

@@ -1,9 +1,9 @@
-"""Rows cut into micro-batches, and their results assembled to columns again.
+"""The cut of rows into micro-batches, and the assembly of their results to columns.
 
 Dim letters: B rows of a rank, b rows of a micro-batch, P prompt tokens, R response tokens, T = P + R.
 
 Prompts are padded on the left and responses on the right, so a micro-batch needs only the columns around the border in
-which any of its rows has a token. With P = 4, R = 3 and at most 8 tokens a micro-batch::
+which one of its rows has a token. With P = 4, R = 3 and at most 8 tokens in a micro-batch::
 
              prompt     response
     row 0    . . a b  | c . .      2 before, 1 after     rows 0 and 1 together: 2 + 2 columns of 2 rows, 8 tokens
@@ -25,22 +25,22 @@ from hfdsl.rl.workers.config import BatchingConfig
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Some rows, and the columns in which any of them has a token."""
+    """Some rows, and the columns in which one of them has a token."""
 
     rows: torch.Tensor
-    """The rows' numbers within the rank's, i64[b]."""
+    """The indices of the rows among the rank's, i64[b]."""
 
     real_rows: int
-    """How many of them count; those after them only fill the micro-batch up."""
+    """The number of rows that count; those after them only fill up the micro-batch."""
 
     start: int
-    """The first column of the sequences that is needed."""
+    """The first column of the sequences that the micro-batch needs."""
 
     length: int
-    """How many columns of the responses are needed."""
+    """The number of columns of responses that the micro-batch needs."""
 
     def sequences(self, column: torch.Tensor, width: int) -> torch.Tensor:
-        """The part of a column [B, T] where responses have ``width`` columns: [b, t]."""
+        """The part of a column [B, T], of which responses are the last ``width`` columns: [b, t]."""
         return column[self.rows, self.start : column.shape[1] - width + self.length]
 
     def response(self, column: torch.Tensor) -> torch.Tensor:
@@ -58,7 +58,7 @@ class MicroBatch:
 def micro_batches(mask: torch.Tensor, width: int, config: BatchingConfig, extra_tokens: int = 0) -> list[MicroBatch]:
     """The micro-batches of sequences with mask bool[B, T], of which the last ``width`` columns are responses.
 
-    ``extra_tokens`` is how many tokens every row will grow by while it is generated.
+    ``extra_tokens`` is the number of tokens by which generation extends every row.
 
     >>> mask = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1], [0, 1, 1, 0]]).bool()
     >>> [part.rows.tolist() for part in micro_batches(mask, 2, BatchingConfig(tokens=8))]
@@ -81,7 +81,7 @@ def _fixed(count: int, height: int, device: torch.device, width: int) -> Iterato
 
 
 def _lengths(mask: torch.Tensor, width: int) -> list[tuple[int, int]]:
-    """How many columns each row needs before and after the border, at least one where there is any."""
+    """The number of columns that each row needs before and after the border, at least one if there is any."""
     columns = torch.arange(mask.shape[1], device=mask.device)
     border = mask.shape[1] - width
     sides = [
@@ -95,7 +95,7 @@ def _lengths(mask: torch.Tensor, width: int) -> list[tuple[int, int]]:
 
 
 def _by_length(lengths: Sequence[tuple[int, int]], tokens: int, extra_tokens: int) -> Iterator[list[int]]:
-    """Rows of like lengths together, the longest first; a single row may be longer than ``tokens``."""
+    """Groups of rows of similar lengths, the longest first; a single row may be longer than ``tokens``."""
     rows, before, after = list[int](), 0, 0
     for row in sorted(range(len(lengths)), key=lambda row: (-sum(lengths[row]), row)):
         columns = max(before, lengths[row][0]) + max(after, lengths[row][1])
@@ -109,7 +109,7 @@ def _by_length(lengths: Sequence[tuple[int, int]], tokens: int, extra_tokens: in
 
 
 def _packed(lengths: Sequence[tuple[int, int]], tokens: int, extra_tokens: int) -> Iterator[list[int]]:
-    """Rows that have at most so many tokens together, the longest first; a single row may have more."""
+    """Groups of rows with at most ``tokens`` together, the longest first; a single row may have more."""
     rows, used = list[int](), 0
     for row in sorted(range(len(lengths)), key=lambda row: (-sum(lengths[row]), row)):
         needed = sum(lengths[row]) + extra_tokens
@@ -123,7 +123,7 @@ def _packed(lengths: Sequence[tuple[int, int]], tokens: int, extra_tokens: int) 
 
 
 def assembled(parts: Sequence[tuple[MicroBatch, torch.Tensor]], rows: int, width: int) -> torch.Tensor:
-    """The column [B, width] of the results [b, r] of all micro-batches; 0 where none has a token."""
+    """The column [B, width] of the results [b, r] of all micro-batches; 0 outside of them."""
     like = parts[0][1]
     column = torch.zeros(rows, width, dtype=like.dtype, device=like.device)
     for part, values in parts:

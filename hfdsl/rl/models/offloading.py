@@ -1,4 +1,4 @@
-"""Moves models and optimizers to host memory while their role is idle, and back to the GPU.
+"""Offloads of models and optimizers to host memory while their role is idle.
 
 A non-blocking copy to the host allocates pinned memory, which PyTorch keeps in its cache for the next offload.
 """
@@ -14,7 +14,7 @@ HOST = torch.device("cpu")
 
 
 def model_to_host(module: nn.Module) -> None:
-    """Move parameters and buffers to the host; of a sharded module this rank's shards."""
+    """Move parameters and buffers, or this rank's shards of them, to the host."""
     module.to(HOST, non_blocking=True)
     _free()
 
@@ -26,7 +26,7 @@ def model_to_device(module: nn.Module) -> None:
 
 
 def optimizer_to_host(optimizer: torch.optim.Optimizer) -> None:
-    """Move its states to the host; gradients are freed, since every update computes its own."""
+    """Move an optimizer's states to the host, and free gradients, since every update computes its own."""
     optimizer.zero_grad()
     _move(optimizer, HOST)
     _free()
@@ -41,7 +41,7 @@ def optimizer_to_device(optimizer: torch.optim.Optimizer) -> None:
 def _move(optimizer: torch.optim.Optimizer, target: torch.device) -> None:
     for state in optimizer.state.values():
         for name, value in state.items():
-            if isinstance(value, torch.Tensor) and value.dim():  # step counts stay where the optimizer has put them
+            if isinstance(value, torch.Tensor) and value.dim():  # step counts stay where the optimizer puts them
                 state[name] = moved_tensor(value, target)
 
 

@@ -18,14 +18,14 @@ from hfdsl.rl.models.rule_rewards import decoder
 from hfdsl.rl.workers.config import JudgeConfig, ServedConfig
 
 LOWEST_LOG_PROB = -1e30
-"""A log-prob below is no number that float32 holds, or none at all."""
+"""The least log-prob that an answer may have; float32 can hardly hold a lower one."""
 
 TOKEN_PREFIX = "token_id:"
 """The prefix of a token's number where a server returns tokens as texts."""
 
 
 def server_rollout(client: Client, prompts: Prompts, config: ServedConfig, *, greedy: bool) -> dict[str, Any]:
-    """The columns of a ``Rollout``; each row is a request of its own, with a seed of its own."""
+    """The columns of a ``Rollout``; each row is a request with a seed of its own."""
     ids, mask, length = prompts.ids.tensor, prompts.mask.tensor, config.generation.max_tokens
     tokens_of = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
     seeds = [{} for _ in tokens_of] if greedy else [{"seed": seed % 2**31} for seed in current_call().row_seeds()]
@@ -59,7 +59,7 @@ def _sampling(config: ServedConfig, greedy: bool) -> dict[str, Any]:
 
 
 def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list[float]]:
-    """The tokens of an answer, and their log-probs."""
+    """The tokens of an answer and their log-probs."""
     choice = _choice(answer)
     if choice.get("finish_reason") not in ("stop", "length"):
         raise RequestError(
@@ -99,7 +99,7 @@ def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list
 
 
 class JudgeRequests:
-    """The question to a judge about each response, and the number in its answer.
+    """The questions to a judge about responses, and the numbers in its answers.
 
     Raises:
         ResourceError: HF812 for a pattern that is not a regular expression.
@@ -116,13 +116,13 @@ class JudgeRequests:
         """The score of every response, f32[B].
 
         Raises:
-            HfError: HF811 for a row whose task does not fit the question, HF911 to HF913 as ``Client.ask``.
+            HfError: HF811 for a row whose task does not fit the question; HF911 to HF913 as for ``Client.ask``.
         """
         width = sequences.response_mask.tensor.shape[1]
         ids, masks = sequences.ids.tensor, sequences.response_mask.tensor
-        asked = [row[real].tolist() for row, real in zip(prompts.ids.tensor, prompts.mask.tensor, strict=True)]
+        questions = [row[real].tolist() for row, real in zip(prompts.ids.tensor, prompts.mask.tensor, strict=True)]
         responses = [row[real].tolist() for row, real in zip(ids[:, -width:], masks, strict=True)]
-        rows = zip(asked, responses, prompts.task.objects, strict=True)
+        rows = zip(questions, responses, prompts.task.objects, strict=True)
         bodies = [self._body(row_index, *row) for row_index, row in enumerate(rows)]
         scores = client.ask("chat/completions", bodies, self._score)
         return torch.tensor(scores, dtype=torch.float32, device=ids.device)

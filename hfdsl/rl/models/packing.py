@@ -1,24 +1,25 @@
-"""Sequences one after the other in a single row, without padding, and attention that keeps them apart.
+"""Packing: sequences one after another in a single row, without padding, and attention that keeps them apart.
 
 Dim letters: b rows, t tokens with padding, n tokens without, H hidden.
 
 An example
 ----------
-Two rows with a border between prompt and response, and what the model sees of them::
+Two rows with a border between prompt and response, and the row that the model sees::
 
              prompt     response          packed        a b c f g h
     row 0    . a b  |  c . .              position      0 1 2 0 1 2
     row 1    . . f  |  g h .              starts        0     3     6
 
 A padded pass has 12 tokens, the packed one 6. Attention is called once with all six and the starts (``cu_seqlens``),
-and no token attends across a start: ``f`` sees nothing of ``a b c``. All else in such a model works token by token.
+and no token attends across a start: ``f`` sees nothing of ``a b c``. Everything else in such a model works token by
+token.
 
-The token ``c`` is predicted by the state of ``b``, and ``g`` by that of ``f``: always by the one before it. That holds
-as long as the column before the border has a token, so ``real_tokens`` takes it even where a prompt has none: else the
-state before ``g`` would be that of ``c``, of another row.
+The state of ``b`` predicts the token ``c``, and that of ``f`` predicts ``g``: always the state before it. This needs a
+token in the column before the border, so ``packed`` includes that column even if a prompt is empty: otherwise the state
+before ``g`` would be that of ``c``, in another row.
 
-Why the numbers are those of the padded pass: a padded token is masked from attention, so no real token depends on it;
-positions count real tokens in both; and results of padding are thrown away.
+Why the numbers are those of the padded pass: padding is masked from attention, so no real token depends on it;
+positions count real tokens in both passes; and the results of padding are discarded.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ MAX_HEAD_WIDTH: Final = 256
 
 
 def packing_obstacle(model: Any) -> str | None:
-    """Why the sequences of a model cannot be packed; None where they can."""
+    """Why the sequences of a model cannot be packed; None if they can."""
     name, config = type(model).__name__, model.config.get_text_config()
     attention = str(model.config._attn_implementation)
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
@@ -83,22 +84,22 @@ def allow_packing(model: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Where the real tokens of padded rows are."""
+    """The places of the real tokens in padded rows."""
 
     real: torch.Tensor
-    """The tokens that are packed, bool[b, t]."""
+    """Whether a token is packed, bool[b, t]."""
 
     positions: torch.Tensor
-    """The position of each in its sequence, i64[1, n]."""
+    """The position of each packed token in its sequence, i64[1, n]."""
 
     starts: torch.Tensor
-    """Where sequences start, and the number of all tokens: i32[b + 1]."""
+    """The starts of the sequences, and the number of all tokens: i32[b + 1]."""
 
     longest: int
-    """The tokens of the longest sequence."""
+    """The length of the longest sequence."""
 
     def index(self) -> torch.Tensor:
-        """The number of each token among the packed ones, i64[b, t]; of padding, that of the last token before it."""
+        """The index of each token among the packed ones, i64[b, t]; at padding, that of the last token before it."""
         return self.real.flatten().cumsum(0).view(self.real.shape) - 1
 
 
@@ -146,7 +147,7 @@ def packed_attention(
     max_length_q: int = 0,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of packed sequences [1, heads, n, width] as transformers calls it; of padded ones by its own SDPA."""
+    """Attention over packed sequences [1, heads, n, width], as transformers calls it; over padded ones, SDPA."""
     if cu_seq_lens_q is None:
         output: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
@@ -189,13 +190,13 @@ def _sequence_by_sequence(
     scaling: float | None,
     sliding_window: int | None,
 ) -> torch.Tensor:
-    """The same where there is no kernel for it, as on a CPU or in float32: [n, heads, width]."""
+    """Attention one sequence at a time, where torch has no kernel, as on a CPU or in float32: [n, heads, width]."""
     options = {"dropout_p": dropout, "scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
-    whole = [states.transpose(0, 1)[None] for states in (query, key, value)]
-    if torch.compiler.is_compiling():  # lengths would have to be known
-        return _attended(whole, _mask(starts, query.shape[0], sliding_window), options)
+    batched = [states.transpose(0, 1)[None] for states in (query, key, value)]
+    if torch.compiler.is_compiling():  # splitting needs lengths, which a compiled graph does not know
+        return _attended(batched, _mask(starts, query.shape[0], sliding_window), options)
     lengths = starts.diff().tolist()
-    sequences = zip(*(states.split(lengths, 2) for states in whole), strict=True)
+    sequences = zip(*(states.split(lengths, 2) for states in batched), strict=True)
     return torch.cat(
         [
             _attended(sequence, _mask(starts[:1], length, sliding_window), options)
@@ -210,7 +211,7 @@ def _attended(states: Sequence[torch.Tensor], mask: torch.Tensor, options: Mappi
 
 
 def _mask(starts: torch.Tensor, length: int, window: int | None) -> torch.Tensor:
-    """Which token attends to which: to those before it in its sequence, and in its window; bool[length, length]."""
+    """The tokens that each attends to: those before it in its sequence and its window; bool[length, length]."""
     token = torch.arange(length, device=starts.device)
     sequence = torch.searchsorted(starts, token, right=True, out_int32=True)
     behind = token[:, None] - token
@@ -219,7 +220,7 @@ def _mask(starts: torch.Tensor, length: int, window: int | None) -> torch.Tensor
 
 
 def _packed_mask(*arguments: Any, **options: Any) -> torch.Tensor | None:
-    """No mask for packed sequences, which come without one; else that of SDPA."""
+    """The mask of SDPA; none for packed sequences, which come without one."""
     if options.get("attention_mask") is None:
         return None
     mask: torch.Tensor | None = sdpa_mask(*arguments, **options)

@@ -18,10 +18,10 @@ One collective, and no rank has all of A, B or h. Backwards, from dL/dy = 1 on b
     rank 0    dy = 1   dy = 1     dh0 = 10         dA0 = 30, dx part = 10       dx = 12
     rank 1    dy = 1   dy = 1     dh1 = 1          dA1 = 3,  dx part = 2        dx = 12
 
-Why this is right: after the reduce every rank computes the same loss of the same y. dL/dy is replicated, so the
+Why this is right: after the reduce, every rank computes the same loss from the same y. dL/dy is replicated, so the
 backward pass of an all-reduce of values is the identity; an all-reduce there would count the loss once for each rank.
-The copy is its mirror image: x is read by slices, each of which contributes to dL/dx, so its backward pass adds the
-parts up. In the same way gather and scatter are each other's backward pass:
+The copy is its mirror image: slices read x, and each contributes to dL/dx, so its backward pass adds up the parts.
+Gather and scatter are each other's backward pass in the same way:
 
     ==================  ========================  =======================
     crossing            forward                   backward
@@ -32,8 +32,8 @@ parts up. In the same way gather and scatter are each other's backward pass:
     scatter to ranks    this rank's slice         all-gather
     ==================  ========================  =======================
 
-The log-softmax over a sliced vocabulary needs two reduces of one number a token instead of a gather of the logits: each
-rank sends logsumexp of its slice, and only the rank that holds the chosen token adds its logit.
+The log-softmax over a sliced vocabulary needs two reduces of one number per token instead of a gather of the logits:
+each rank sends the logsumexp of its slice, and only the rank that holds the chosen token adds its logit.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def reduce_from_ranks(partial: torch.Tensor, peers: AxisGroup) -> torch.Tensor:
     return total
 
 
-def local_slice(whole: torch.Tensor, dim: int, peers: AxisGroup) -> torch.Tensor:
+def local_slice(full: torch.Tensor, dim: int, peers: AxisGroup) -> torch.Tensor:
     """This rank's slice of a tensor, a copy."""
-    return whole.chunk(peers.size, dim)[peers.rank].clone(memory_format=torch.contiguous_format)
+    return full.chunk(peers.size, dim)[peers.rank].clone(memory_format=torch.contiguous_format)
 
 
 def gathered_slices(part: torch.Tensor, peers: AxisGroup, dim: int = -1) -> torch.Tensor:
@@ -124,8 +124,8 @@ EnterParallel: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 class ParallelInput:
     """The copy of a replicated value that several layers read.
 
-    Queries, keys and values are projected from one hidden state. Were each projection to copy it by itself, the
-    backward pass would have three all-reduces; with one copy autograd adds the three gradients up first.
+    Queries, keys and values are projections of one hidden state. If each projection copied it, the backward pass would
+    have three all-reduces; with a single copy, autograd adds up the three gradients first.
     """
 
     def __init__(self, peers: AxisGroup) -> None:
@@ -150,7 +150,7 @@ class Sliced(nn.Module):
 
 
 class ColumnParallelLinear(Sliced):
-    """A linear layer of which every rank has some output features."""
+    """A linear layer whose output features are sliced over ranks."""
 
     dims = {"weight": 0, "bias": 0}  # noqa: RUF012  # annotated above
     weight: nn.Parameter
@@ -167,7 +167,7 @@ class ColumnParallelLinear(Sliced):
 
 
 class RowParallelLinear(Sliced):
-    """A linear layer of which every rank has some input features; the bias is replicated and added to the sum."""
+    """A linear layer whose input features are sliced over ranks; the bias is replicated and added to the sum."""
 
     dims = {"weight": 1}  # noqa: RUF012  # as above
     weight: nn.Parameter
@@ -178,7 +178,7 @@ class RowParallelLinear(Sliced):
         self.peers, self.split = peers, split
 
     def forward(self, part: torch.Tensor) -> torch.Tensor:
-        """The output, replicated, of this rank's features of the input; with ``split`` of a replicated input."""
+        """The replicated output from this rank's features of the input, or with ``split`` from a replicated input."""
         if self.split:
             part = _ScatterToRanks.apply(part, self.peers)  # type: ignore[no-untyped-call]  # of torch
         total = reduce_from_ranks(functional.linear(part, self.weight), self.peers)
@@ -187,7 +187,7 @@ class RowParallelLinear(Sliced):
 
 
 class VocabParallelEmbedding(Sliced):
-    """An embedding of which every rank has some tokens."""
+    """An embedding whose tokens are sliced over ranks."""
 
     dims = {"weight": 0}  # noqa: RUF012  # as above
     weight: nn.Parameter
@@ -206,7 +206,7 @@ class VocabParallelEmbedding(Sliced):
 
 
 def local_tokens(ids: torch.Tensor, count: int, peers: AxisGroup) -> tuple[torch.Tensor, torch.Tensor]:
-    """The indices of tokens in this rank's slice of ``count`` tokens, and whether they are in it; 0 where not."""
+    """The indices of tokens in this rank's slice of ``count`` tokens, 0 outside of it, and whether they are in it."""
     indices = ids - peers.rank * count
     is_local = (indices >= 0) & (indices < count)
     return torch.where(is_local, indices, 0), is_local
@@ -216,9 +216,9 @@ def parallel_log_probs_and_entropies(
     logits: torch.Tensor, chosen: torch.Tensor, peers: AxisGroup, entropy: bool, differentiable: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The log-probs of tokens i64[n] and their entropies, from this rank's slice f32[n, v] of the logits."""
-    of_slice = logits.logsumexp(-1)
-    peak = peers.all_reduce(of_slice.detach(), "max")
-    total = reduce_from_ranks((of_slice - peak).exp(), peers).log() + peak
+    slice_total = logits.logsumexp(-1)
+    peak = peers.all_reduce(slice_total.detach(), "max")
+    total = reduce_from_ranks((slice_total - peak).exp(), peers).log() + peak
     indices, is_local = local_tokens(chosen, logits.shape[-1], peers)
     picked = logits.gather(-1, indices[:, None]).squeeze(-1)
     log_probs = reduce_from_ranks(picked.where(is_local, torch.zeros_like(picked)), peers) - total

@@ -49,7 +49,7 @@ def policy(
     *,
     packing: bool = False,
 ) -> Policy:
-    """A policy of a causal model, sliced over the ranks of ``tp``, or with an adapter and passes in this autocast.
+    """A policy of a causal model, sliced over the ranks of ``tp`` or with an adapter; passes autocast to ``dtype``.
 
     Raises:
         ResourceError: HF812 for an adapter of a sliced model, HF962 for one that the model cannot have.
@@ -68,9 +68,9 @@ def scorer(
     *,
     packing: bool = False,
 ) -> Scorer:
-    """A model with a head of one number, sliced likewise; without a saved head, the head is zero.
+    """A model with a head of one number, sliced in the same way; without a saved head, the head is zero.
 
-    Its adapter is in the backbone, and the head learns as a whole. Errors are as for ``policy``.
+    Its adapter is in the backbone; the whole head learns. Errors are as for ``policy``.
     """
     model = load(config, tp, output_layer=False)
     if lora is None:
@@ -91,22 +91,22 @@ class Sampling:
     end_tokens: tuple[int, ...]
     pad_token: int
     limit: int | None
-    """The most tokens of a sequence; None where the model sets no limit."""
+    """The most tokens of a sequence; None if the model sets no limit."""
 
     captured: CapturedGenerator | None
     """The generator of the engine ``"captured"``; None with other engines."""
 
     external: EngineHandle | None
-    """The engine in a process of its own; None where the policy samples itself."""
+    """The engine in a process of its own; None if the policy itself samples."""
 
     slices: GenerationSlices | None
-    """The slices that sample, where ``gen_tp`` has others than ``tp``; None where the policy itself samples."""
+    """The slices that sample if ``gen_tp`` is not ``tp``; None if the policy itself samples."""
 
     replicas: AxisGroup
     """The ranks that sample the other rows of this rank's training chunk."""
 
     def forget(self) -> None:
-        """Free the memory of the device that an engine holds between calls."""
+        """Free the device memory that an engine holds between calls."""
         if self.captured is not None:
             self.captured.forget()
         if self.external is not None:
@@ -122,7 +122,7 @@ def sampling(
     worker: Worker | None = None,
     lora: Lora | None = None,
 ) -> Sampling:
-    """How a policy samples under these configurations; an engine is shared with peers of the ``worker``.
+    """How a policy samples under these configurations; peers of the ``worker`` may share an engine.
 
     Raises:
         ResourceError: HF812 for a model without a pad token, or whose steps cannot be captured; HF963 for an adapter
@@ -163,7 +163,7 @@ def sampling(
 
 
 def apart_in_engine(generation: GenerationConfig, lora: Lora | None, model: Any) -> Lora | None:
-    """The adapter that an engine has beside the weights of a model of transformers; None for one that is merged.
+    """The adapter that an engine holds apart from the weights of a model of transformers; None for a merged one.
 
     Raises:
         ResourceError: HF963.
@@ -251,7 +251,7 @@ def _take(call: Call, before: int, steps: int, token: int) -> int:
 def _trainer_log_probs(
     policy: Policy, ids: torch.Tensor, mask: torch.Tensor, response_mask: torch.Tensor, sampling: Sampling
 ) -> torch.Tensor:
-    """The log-probs of this rank's responses, f32[B, R], by the slices that learn: all of their ranks pass all rows."""
+    """The log-probs of this rank's responses, f32[B, R], by the slices that learn, whose ranks all pass all rows."""
     replicas = sampling.replicas
     columns = ids, mask, response_mask
     if replicas.size > 1:
@@ -263,7 +263,7 @@ def _trainer_log_probs(
 def _generate_externally(
     policy: Policy, ids: torch.Tensor, mask: torch.Tensor, engine: EngineHandle, greedy: bool
 ) -> Sampled:
-    """The rows of an engine beside the policy; each of the two has the memory that the other does not need."""
+    """The responses of an engine beside the policy; the two use the device's memory in turn."""
     _free_for_engine(policy)
     sampled = engine.sample(ids, mask, *engine_weights(policy, engine), greedy=greedy)
     engine.sleep()
@@ -271,7 +271,7 @@ def _generate_externally(
 
 
 def engine_weights(policy: Policy, engine: EngineHandle) -> tuple[Versioned, Versioned | None]:
-    """What an engine gets of a policy: all weights, or the base weights and the adapter."""
+    """The weights of a policy for an engine: all merged, or the base weights and the adapter."""
     if engine.start.adapter is None:
         return Versioned(policy.version, lambda: full_weights(policy)), None
     base = Versioned(policy.base_version, lambda: full_weights(policy, merged=False))
@@ -279,7 +279,7 @@ def engine_weights(policy: Policy, engine: EngineHandle) -> tuple[Versioned, Ver
 
 
 def _free_for_engine(policy: Policy) -> None:
-    """Free gradients, which the next update computes again, and what torch keeps for itself."""
+    """Free gradients, which the next update computes again, and the cache of torch's allocator."""
     for parameter in policy.parameters():
         parameter.grad = None
     if device().type == "cuda":
@@ -309,7 +309,7 @@ def _generate_micro_batches(
 
 @contextmanager
 def _sampling_policy(policy: Policy, sampling: Sampling) -> Iterator[Policy]:
-    """Within this context the policy that samples has its weights."""
+    """The policy that samples, with its weights within this context."""
     if sampling.slices is None:
         with gathered_parameters(policy):
             yield policy
@@ -317,11 +317,11 @@ def _sampling_policy(policy: Policy, sampling: Sampling) -> Iterator[Policy]:
     with sampling.slices.gathered() as sampler:
         yield sampler
         if sampling.captured is not None:
-            sampling.captured.forget()  # its graphs read weights that are freed now
+            sampling.captured.forget()  # its graphs read the weights that are freed next
 
 
 def _parts(mask: torch.Tensor, sampling: Sampling) -> list[MicroBatch]:
-    """Micro-batches of as many rows as the cache may hold; for captured steps, all of one shape."""
+    """Micro-batches of as many rows as the cache can hold; for captured steps, all of one shape."""
     rows, length, tokens = len(mask), sampling.generation.max_tokens, sampling.generation.cache_tokens
     if sampling.captured is None or sampling.batching.rows is not None:
         return micro_batches(mask, 0, replace(sampling.batching, tokens=tokens, packing=False), extra_tokens=length)

@@ -21,14 +21,14 @@ from hfdsl.rl.workers.server_config import Decoder
 
 TASK_REPR = Repr()
 TASK_REPR.maxstring = TASK_REPR.maxother = 120
-"""The form in which errors show a task, which may be long."""
+"""The short form of a task in errors."""
 
 
 class RuleReward:
-    """The scorer of a configuration: the tokens of a response and its task -> a number.
+    """The scorer of a configuration: from the tokens of a response and its task to a number.
 
     Raises:
-        ResourceError: HF812 where the configuration names no scorer, or one that does not exist.
+        ResourceError: HF812 if the configuration names no scorer, or one that does not exist.
     """
 
     def __init__(self, config: VerifierConfig) -> None:
@@ -45,7 +45,7 @@ class RuleReward:
         """The score of row ``row`` of this rank.
 
         Raises:
-            HfError: HF811 where the scorer raises, or returns anything but a finite number.
+            HfError: HF811 if the scorer raises, or returns anything but a finite number.
         """
         response = self._decode(tokens)
         context = f"the response is {response!r}, its task {TASK_REPR.repr(task)}"
@@ -64,7 +64,7 @@ class RuleReward:
 
 
 def decoder(tokenizer: Decoder | Tokenizer | str | None) -> Callable[[list[int]], Any]:
-    """What turns the tokens of a response into its text; without a tokenizer, it returns the tokens."""
+    """The function from the tokens of a response to its text; without a tokenizer, it returns the tokens."""
     if tokenizer is None:
         return lambda tokens: tokens
     if callable(tokenizer) or (isinstance(tokenizer, str) and ":" in tokenizer):
@@ -74,10 +74,10 @@ def decoder(tokenizer: Decoder | Tokenizer | str | None) -> Callable[[list[int]]
 
 
 def imported(name: Callable[..., Any] | str) -> Callable[..., Any]:
-    """The function of a name ``"module:name"`` or ``"file.py:name"``; a function stays as it is.
+    """The function that ``"module:name"`` or ``"file.py:name"`` names; a function is returned unchanged.
 
     Raises:
-        ResourceError: HF812 where there is none of the name.
+        ResourceError: HF812 if there is no such function.
 
     >>> imported("math:sqrt")(4.0)
     2.0
@@ -95,12 +95,12 @@ def imported(name: Callable[..., Any] | str) -> Callable[..., Any]:
 
 
 def module_of(place: Path) -> ModuleType:
-    """The module of a Python file, relative to the folder of the command: in a package by its dotted name.
+    """The module of a Python file, relative to the current folder; in a package, by its dotted name.
 
-    A worker on Ray has that folder among those from which Python imports.
+    The current folder of the driver is in the ``sys.path`` of a worker on Ray.
 
     Raises:
-        ImportError: where there is no such file.
+        ImportError: if there is no such file.
     """
     files = [path for folder in ("", *sys.path) if (path := Path(folder, place)).is_file()]
     if not files:
@@ -114,7 +114,7 @@ def module_of(place: Path) -> ModuleType:
         parts.insert(0, root.name)
         root = root.parent
     if str(root) not in sys.path:
-        sys.path.append(str(root))  # for what it imports from beside it
+        sys.path.append(str(root))  # for imports of files beside it
     if len(parts) > 1:
         return import_module(".".join(parts))
     name = file.stem

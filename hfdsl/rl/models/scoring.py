@@ -56,7 +56,7 @@ def values(scorer: Scorer, sequences: Sequences, batching: BatchingConfig, dtype
     ids, mask, response_mask = columns(sequences)
 
     def forward(part: MicroBatch, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        # The value of a state stands at the last token of that state, which is the one before the token it leads to.
+        # The value of a state is at its last token, the one before the token that it leads to.
         return scorer(ids, mask)[:, -part.length - 1 : -1]  # type: ignore[no-any-return]  # of torch
 
     passes = _passes(scorer, forward, ids, mask, response_mask.shape[1], batching, dtype)
@@ -68,7 +68,7 @@ def scores(scorer: Scorer, sequences: Sequences, batching: BatchingConfig, dtype
     ids, mask, response_mask = columns(sequences)
 
     def forward(part: MicroBatch, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        last = mask.shape[1] - 1 - mask.flip(1).long().argmax(1)  # of several maxima, argmax gives the first
+        last = mask.shape[1] - 1 - mask.flip(1).long().argmax(1)  # argmax returns the first of several maxima
         return scorer(ids, mask).gather(1, last[:, None]).squeeze(1)  # type: ignore[no-any-return]  # of torch
 
     last_scores = torch.zeros(len(ids), device=ids.device)
@@ -87,7 +87,7 @@ def _passes(
     batching: BatchingConfig,
     dtype: FloatDType | None,
 ) -> list[tuple[MicroBatch, torch.Tensor]]:
-    """What ``forward`` makes of the ids and the mask of each micro-batch, i64[b, t] and bool[b, t]."""
+    """The results of ``forward`` on the ids and the mask of each micro-batch, i64[b, t] and bool[b, t]."""
     with gathered_parameters(module), autocast(dtype, ids.device):
         return [
             (part, forward(part, part.sequences(ids, width), part.sequences(mask, width)))

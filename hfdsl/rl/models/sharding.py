@@ -1,7 +1,7 @@
 """Parameters sharded over the ranks of ``dp`` with FSDP2 (Zhao et al., 2023, PyTorch FSDP).
 
-Where a model is also sliced over ``tp``, a rank's shard is a part of its slice. FSDP gathers parameters within each
-pass, so all ranks have to run the same number of passes. Updates do; outside of them, ``gathered_parameters`` gathers
+If a model is also sliced over ``tp``, a rank's shard is a part of its slice. FSDP gathers parameters within each pass,
+so all ranks have to run the same number of passes. Updates do; outside of them, ``gathered_parameters`` gathers
 everything first, so that ranks with more micro-batches or longer responses may run more passes than others.
 """
 
@@ -37,12 +37,12 @@ def shard(
     *,
     master_weights: bool = False,
 ) -> None:
-    """Shard the parameters over all peers; FSDP gathers each module whose class ``blocks`` names as a unit.
+    """Shard the parameters over all peers; FSDP gathers each module whose class is in ``blocks`` as a unit.
 
-    With ``master_weights`` shards are in float32, and are gathered, and exported, in the dtype that parameters had.
+    With ``master_weights``, shards are float32, and are gathered and exported in the parameters' former dtype.
 
     Raises:
-        ResourceError: HF812 where ranks share a process.
+        ResourceError: HF812 if ranks share a process.
     """
     if peers.size == 1:
         return
@@ -67,7 +67,7 @@ def shard(
 
 @contextmanager
 def gathered_parameters(module: nn.Module) -> Iterator[None]:
-    """Within this context every rank has all parameters, and may run any number of passes."""
+    """Gather all parameters on every rank within this context, so that each may run any number of passes."""
     units = [inner for inner in module.modules() if isinstance(inner, FSDPModule)]
     for unit in units:
         unit.set_reshard_after_forward(False, recurse=False)
@@ -77,7 +77,7 @@ def gathered_parameters(module: nn.Module) -> Iterator[None]:
     finally:
         for unit in units:
             unit.reshard()
-            # FSDP's default: the root keeps its parameters from forward to backward, the blocks do not.
+            # FSDP's default: the root keeps its parameters from forward to backward, blocks do not.
             unit.set_reshard_after_forward(unit is not module, recurse=False)
 
 
@@ -87,30 +87,30 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def full_state_dict(module: Policy) -> dict[str, Any]:
-    """All weights by name, a copy with adapters merged; a collective of all peers of ``dp`` and ``tp``."""
+    """Copies of all weights by name, with adapters merged; a collective of all peers of ``dp`` and ``tp``."""
     return dict(full_weights(module))
 
 
 def full_weights(module: Policy | Scorer, *, merged: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
-    """The same one by one, so that no rank has to hold all of them; each step is a collective.
+    """Full copies of weights one by one, so that no rank has to hold all of them; each step is a collective.
 
-    Without ``merged`` they are the base weights, beside which ``full_adapter`` gives the adapters.
+    With ``merged=False`` they are the base weights, to which ``full_adapter`` adds the adapters.
     """
     state, dims, adapters_by_weight = module.state_dict(), slice_dims(module), adapters(module) if merged else {}
     for name, base_name in base_names(module).items():
-        weight = _whole(state[name])
+        weight = _full(state[name])
         if name in adapters_by_weight:
             adapter = adapters_by_weight[name]
-            weight = adapter.merged(weight, _whole(state[adapter.a]), _whole(state[adapter.b]))
+            weight = adapter.merged(weight, _full(state[adapter.a]), _full(state[adapter.b]))
         weight = weight if module.export_dtype is None else weight.to(module.export_dtype)
         yield base_name, gathered_slices(weight, module.tp, dims[name]) if name in dims else weight
 
 
 def full_adapter(module: Policy) -> Iterator[tuple[str, torch.Tensor]]:
-    """The matrices of a module's adapters by name, whole copies one by one; each step is a collective."""
+    """Full copies of the matrices of a module's adapters by name, one by one; each step is a collective."""
     state = module.state_dict()
     for name, inner in adapter_names(module).items():
-        yield name, _whole(state[inner])
+        yield name, _full(state[inner])
 
 
 def adapter_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
@@ -119,8 +119,8 @@ def adapter_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
     return {name: tuple(state[inner].shape) for name, inner in adapter_names(module).items()}
 
 
-def _whole(value: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor, gathered where ranks hold shards."""
+def _full(value: torch.Tensor) -> torch.Tensor:
+    """A full copy of a tensor, gathered if ranks hold shards."""
     return value.full_tensor() if isinstance(value, DTensor) else value.detach().clone()
 
 
@@ -137,9 +137,9 @@ def full_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
 
 
 def held_pieces(module: Policy) -> Iterator[tuple[str, HeldPart]]:
-    """The parts of the weights that this rank holds, as they are exported, and where they are in the whole.
+    """The parts of the exported weights that this rank holds, with their offsets in the full weights.
 
-    With adapters, which are merged into whole weights, a collective as ``full_weights``.
+    With adapters, which are merged into full weights, a collective like ``full_weights``.
     """
     if adapters(module):
         yield from ((name, HeldPart(weight)) for name, weight in full_weights(module))
@@ -149,7 +149,7 @@ def held_pieces(module: Policy) -> Iterator[tuple[str, HeldPart]]:
         offset = [0] * value.dim()
         if name in dims:
             offset[dims[name]] = module.tp.rank * value.shape[dims[name]]
-        offset[:1] = [first + _first_row(value) for first in offset[:1]]
+        offset[:1] = [row + _first_row(value) for row in offset[:1]]
         part = local_part(value)
         if part.numel():
             yield name, HeldPart(part if module.export_dtype is None else part.to(module.export_dtype), tuple(offset))
@@ -165,14 +165,14 @@ def held_adapter(module: Policy) -> Iterator[tuple[str, HeldPart]]:
 
 
 def _first_row(value: torch.Tensor) -> int:
-    """Where a rank's shard begins: FSDP2 cuts dim 0 as torch.chunk does."""
+    """The first row of a rank's shard: FSDP2 cuts dim 0 as torch.chunk does."""
     if not isinstance(value, DTensor):
         return 0
     return value.device_mesh.get_local_rank() * -(-value.shape[0] // value.device_mesh.size())
 
 
 def check_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
-    """Refuse weights, whole or this rank's slices, that are not all of a module's, or of its adapter, where it has one.
+    """Refuse weights, full or this rank's slices, that are not exactly those of a module, or of its adapter if any.
 
     Raises:
         WiringError: HF956.
@@ -187,23 +187,23 @@ def check_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -
 
 
 def load_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
-    """Load weights, or an adapter's, whole or this rank's slices, into a module of which it may hold a part."""
+    """Load weights or an adapter, full or this rank's slices, into a module that this rank may hold in part."""
     state, dims = module.state_dict(), slice_dims(module)
     inner = adapter_names(module)
     with torch.no_grad():
         for name, weight in weights.items():
             target = state[inner.get(name, name)]
-            whole = name in dims and weight.shape != target.shape
-            value = local_slice(weight, dims[name], module.tp) if whole else weight
+            is_full = name in dims and weight.shape != target.shape
+            value = local_slice(weight, dims[name], module.tp) if is_full else weight
             value = value.to(target.device, target.dtype)
             if isinstance(target, DTensor):
-                # Every rank has the whole weight, so each takes its shard without a broadcast.
+                # Every rank has the full weight, so each takes its shard without a broadcast.
                 value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
             target.copy_(value)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's shard of a tensor, or all of it where it is not sharded."""
+    """This rank's shard of a tensor, or the whole tensor if it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 

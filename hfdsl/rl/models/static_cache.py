@@ -1,13 +1,13 @@
-"""What the captured steps of all shapes of batches share: weights, a key-value cache, and graphs with their memory.
+"""The state that the captured steps of all shapes of batches share: weights, a key-value cache, and graphs.
 
-One batch runs at a time, and a batch leaves nothing behind that the next one needs. So all shapes use the same memory:
+One batch runs at a time and leaves nothing behind that the next one needs, so all shapes use the same memory:
 
 - ``CacheMemory`` is a flat tensor for each layer's keys and one for its values, as large as the largest batch needs; a
   batch of another shape is another view of it.
-- ``GraphCache`` captures all graphs into one memory pool: intermediate results of one graph lie where those of another
-  were.
-- ``SharedState.refresh`` writes the weights of linear layers once a batch in the dtype of autocast. Without it every
-  step, so every token, would cast all of them again.
+- ``GraphCache`` captures all graphs into one memory pool, where intermediate results of one graph overwrite those of
+  another.
+- ``SharedState.refresh`` casts the weights of linear layers to the dtype of autocast once a batch. Without it every
+  step, and so every token, would cast all of them again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.grouped_attention import grouped_attention
 
 MAX_GRAPHS = 64
-"""The most graphs that are kept; those used last stay."""
+"""The most graphs of a cache, which drops the least recently used."""
 
 GraphKey: TypeAlias = tuple[Hashable, int, int]
-"""The shape of batches that a graph is for, the rows that it decodes, and the slots of the cache that it reads."""
+"""A graph's shape of batches, the rows that it decodes, and the slots of the cache that it reads."""
 
 
 class SharedState:
-    """A policy whose steps are captured, and what they hold between calls."""
+    """A policy whose steps are captured, and the memory that they hold between calls."""
 
     def __init__(self, policy: Policy, dtype: torch.dtype | None) -> None:
         self.dtype, self.memory, self.graphs = dtype, CacheMemory(), GraphCache()
@@ -68,18 +68,18 @@ class SharedState:
         }
 
     def addresses(self) -> tuple[int, ...]:
-        """The addresses of parameters and buffers, where graphs read them."""
+        """The addresses of parameters and buffers, which graphs read."""
         module = self._next_logits
         return tuple(tensor.data_ptr() for group in (module.parameters(), module.buffers()) for tensor in group)
 
     def forget(self) -> None:
-        """Free all of it."""
+        """Free the weights, the cache and the graphs."""
         self._weights.clear()
         self.memory.clear()
         self.graphs.clear()
 
     def nbytes(self) -> int:
-        """The bytes of all of it."""
+        """The bytes of the weights, the cache and the graphs."""
         return sum(weight.nbytes for weight in self._weights.values()) + self.memory.nbytes() + self.graphs.nbytes()
 
 
@@ -111,23 +111,23 @@ class CacheMemory:
         return self._flat[name][: rows * slots * heads * width].view(shape)
 
     def clear(self) -> None:
-        """Free it; the next view allocates as much again."""
+        """Free the memory; the next view allocates it again."""
         self._flat.clear()
 
     def nbytes(self) -> int:
-        """The bytes of it."""
+        """The bytes of the memory."""
         return sum(flat.nbytes for flat in self._flat.values())
 
 
 class GraphCache:
-    """Captured steps, all in one memory pool: one runs at a time, and leaves nothing there that another needs."""
+    """Captured steps in one memory pool: one runs at a time, and leaves nothing there that another needs."""
 
     def __init__(self) -> None:
         self._graphs: OrderedDict[GraphKey, torch.cuda.CUDAGraph] = OrderedDict()
         self._pool: Any = None
 
     def replay(self, key: GraphKey) -> bool:
-        """Replay a step; False where it has not been captured."""
+        """Replay a step; False if it has not been captured."""
         if key not in self._graphs:
             return False
         self._graphs.move_to_end(key)
@@ -135,7 +135,7 @@ class GraphCache:
         return True
 
     def capture(self, key: GraphKey, step: Callable[[], None]) -> None:
-        """Capture a step, without running it."""
+        """Capture a step without running it."""
         while len(self._graphs) >= MAX_GRAPHS:
             self._graphs.popitem(last=False)
         if not self._graphs:  # CUDA frees a pool with its last graph
@@ -166,7 +166,7 @@ class GraphCache:
 class PrefixLayer(StaticLayer):
     """A layer's keys and values, in the dtype that attention casts them to.
 
-    Attention sees the first ``reach`` slots of as many rows as a step has.
+    Attention reads the first ``reach`` slots of the rows of a step.
     """
 
     keys: Any  # None before the first tokens
@@ -177,7 +177,7 @@ class PrefixLayer(StaticLayer):
         self.memory, self.layer, self.rows, self.storage_dtype, self.reach = memory, layer, rows, dtype, slots
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate, now that the number of heads and their width are known."""
+        """Allocate the tensors: the number of heads and their width are known now."""
         self.dtype, self.device = self.storage_dtype or key_states.dtype, key_states.device
         self.keys, self.values = (
             self.memory.view(
@@ -192,14 +192,14 @@ class PrefixLayer(StaticLayer):
         self.is_initialized = True
 
     def prefill(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Start over with those of the prompts; the slots after them are masked, whatever they hold."""
+        """Start over with the keys and values of prompts; the slots after them are masked, whatever they hold."""
         self.cumulative_length.zero_()
         self.update(keys, values)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **options: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append tokens to the first rows; the keys and values that attention sees."""
+        """Append tokens to the first rows, and return the keys and values that attention reads."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, _, count, _ = key_states.shape
@@ -216,5 +216,5 @@ class PrefixLayer(StaticLayer):
             column[: len(rows), :, :filled] = column[:, :, :filled].index_select(0, rows)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """How many slots attention sees, and from which one on."""
+        """The number of slots that attention reads, and the first of them."""
         return self.reach, 0

@@ -1,4 +1,4 @@
-"""Which slices of a model the ranks of ``tp`` hold, by the plan that its class in transformers declares.
+"""Slices of a model over the ranks of ``tp``, by the plan that its class in transformers declares.
 
 An example
 ----------
@@ -14,10 +14,9 @@ A Llama with 4 attention heads, 2 key-value heads and a feed-forward layer of 8 
     layers.*.mlp.down_proj     rowwise                  features 0..3    features 4..7
     lm_head                    colwise                  tokens 0..V/2    tokens V/2..V
 
-Why this is right: between a ``colwise`` and a ``rowwise`` module a rank sees only its own features, so what happens
-there must not mix features of two ranks. An activation function works feature by feature. Attention works head by head:
-slices are consecutive, query head i reads key-value head i // 2, and both are on the same rank. That is what the
-checks below are for:
+Why this is right: between a ``colwise`` and a ``rowwise`` module a rank has only its own features, so nothing there may
+mix features of two ranks. An activation function works feature by feature. Attention works head by head: slices are
+consecutive, query head i reads key-value head i // 2, and both are on the same rank. The checks below ensure it:
 
 - ``tp`` divides the heads, the key-value heads and the features (``_check_sizes``); with ``tp=4`` two ranks would need
   the same key-value head.
@@ -56,7 +55,7 @@ COLUMN_STYLES: Final = ("colwise", "colwise_gather_output", "colwise_rep")
 ROW_STYLES: Final = ("rowwise", "rowwise_split_input", "rowwise_rep")
 VOCAB_STYLE: Final = "embedding_rowwise"
 REPLICATED_STYLE: Final = "replicated_with_grad_allreduce"
-"""The styles of plans in transformers; the last is of replicated modules that read slices."""
+"""The styles of plans in transformers; the last one is for replicated modules that read slices."""
 
 LAYERS: Final[Mapping[str, type[Sliced]]] = {
     **dict.fromkeys(COLUMN_STYLES, ColumnParallelLinear),
@@ -65,21 +64,21 @@ LAYERS: Final[Mapping[str, type[Sliced]]] = {
 }
 
 KEY_PROJECTIONS: Final = ("k_proj", "qkv_proj", "query_key_value")
-"""The modules whose features are those of heads: where they are sliced and not gathered, attention is."""
+"""The modules whose features are those of heads: attention is sliced if they are sliced and not gathered."""
 
 DIVISIBLE_FIELDS: Final = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
-"""The numbers of a configuration that ``tp`` has to divide; the first two where attention is sliced."""
+"""The numbers of a configuration that ``tp`` has to divide; the first two only if attention is sliced."""
 
 
 def parallelize(model: Any, peers: AxisGroup, name: str) -> Any:
-    """The same causal model with this rank's slices only; messages call it ``name``.
+    """Replace a causal model's weights by this rank's slices; messages call it ``name``.
 
     Raises:
-        ResourceError: HF812 where it cannot be cut into so many slices.
+        ResourceError: HF812 if it cannot be cut into this many slices.
     """
     if peers.size == 1:
         return model
-    # Modules of one parent share their input's copy. Not so the output layer, the only one at the top: it reads the
+    # Modules of one parent share the copy of their input. The output layer, the only one at the top, does not: it reads
     # hidden states in several parts (see ``Policy.forward``), each of which needs a copy of its own.
     enters: dict[str, EnterParallel] = {"": partial(copy_to_ranks, peers=peers)}
     slices: dict[int, nn.Parameter] = {}
@@ -109,24 +108,24 @@ def _empty(style: str, module: Any, enter: EnterParallel | None, peers: AxisGrou
 
 
 def _slice(
-    whole: nn.Parameter | None, dim: int | None, peers: AxisGroup, slices: dict[int, nn.Parameter]
+    full: nn.Parameter | None, dim: int | None, peers: AxisGroup, slices: dict[int, nn.Parameter]
 ) -> nn.Parameter | None:
-    """This rank's slice of a parameter; ``slices`` has those made so far, so that tied parameters stay tied."""
-    if whole is None or dim is None:
-        return whole
-    # By id, which is safe: all whole parameters exist before the first slice, so none can reuse the id of another.
-    if id(whole) not in slices:
-        slices[id(whole)] = nn.Parameter(local_slice(whole.data, dim, peers), whole.requires_grad)
-    return slices[id(whole)]
+    """This rank's slice of a parameter; ``slices`` collects them, so that tied parameters stay tied."""
+    if full is None or dim is None:
+        return full
+    # An id is safe as a key: all full parameters exist before the first slice, so none can reuse another's id.
+    if id(full) not in slices:
+        slices[id(full)] = nn.Parameter(local_slice(full.data, dim, peers), full.requires_grad)
+    return slices[id(full)]
 
 
 def tensor_parallel_plan(model: Any, size: int, name: str) -> dict[str, str]:
     """The style of every module that is cut into ``size`` slices, by its name.
 
-    An output layer whose tokens do not divide stays whole, and so does an embedding that is tied to it.
+    An output layer whose tokens ``size`` does not divide stays whole, and so does an embedding that is tied to it.
 
     Raises:
-        ResourceError: HF812 where the model has no plan, or one with an unknown style or sizes that do not divide.
+        ResourceError: HF812 if the model has no plan, or one with an unknown style or sizes that do not divide.
     """
     modules = dict(model.named_modules())
     patterns = [
@@ -147,7 +146,7 @@ def tensor_parallel_plan(model: Any, size: int, name: str) -> dict[str, str]:
 
 
 def _with_vocabulary(plan: dict[str, str], model: Any, size: int) -> None:
-    """Slice the output layer and the embedding where their sizes allow it; both or neither where they are tied."""
+    """Slice the output layer and the embedding if their sizes allow it; both or neither if they are tied."""
     names = {id(module): path for path, module in model.named_modules()}
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     tied = head.weight is embedding.weight
@@ -157,7 +156,7 @@ def _with_vocabulary(plan: dict[str, str], model: Any, size: int) -> None:
         if not divides:
             plan.pop(path, None)
     if names[id(head)] in plan:
-        plan[names[id(head)]] = "colwise"  # slices of logits are read as such: see parallel_log_probs_and_entropies
+        plan[names[id(head)]] = "colwise"  # not gathered: parallel_log_probs_and_entropies reads slices of logits
     if tied:
         plan.pop(names[id(embedding)], None)
     if tied and names[id(head)] in plan:
@@ -185,7 +184,7 @@ def _check_sizes(plan: Mapping[str, str], modules: Mapping[str, nn.Module], conf
 
 
 def _check_complete(plan: Mapping[str, str], modules: Mapping[str, nn.Module], size: int, name: str) -> None:
-    """Beside modules that pass slices to each other, the plan names every module that has parameters."""
+    """Refuse a plan that leaves out a module with parameters beside modules that pass slices to each other."""
     parents = {path.rpartition(".")[0] for path, style in plan.items() if style in ("colwise", "rowwise")}
     for parent in sorted(parents):
         for path, module in modules.items():
@@ -213,7 +212,7 @@ def slice_dims(module: nn.Module) -> dict[str, int]:
 
 
 def planned_slice_dims(model: Any, size: int) -> dict[str, int]:
-    """The same for a whole model that is to be cut into ``size`` slices."""
+    """The dims by which a plan would slice a model into ``size`` slices, by the parameter's name."""
     if size == 1:
         return {}
     return {
@@ -225,12 +224,12 @@ def planned_slice_dims(model: Any, size: int) -> dict[str, int]:
 
 
 def sliced_parameters(module: nn.Module) -> set[nn.Parameter]:
-    """The parameters of which this rank has a slice."""
+    """The parameters that this rank holds a slice of."""
     return {module.get_parameter(name) for name in slice_dims(module)}
 
 
 def parameters_with_partial_gradients(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Replicated parameters that read slices: each rank has a part of their gradient."""
+    """The replicated parameters that read slices, so that each rank has a part of their gradient."""
     for inner in module.modules():
         if getattr(inner, "reads_slices", False):
             yield from inner.parameters()

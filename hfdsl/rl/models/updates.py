@@ -28,12 +28,12 @@ all-reduce adds them up), and every token weighs 1/8 wherever it is. Micro-batch
 [4.0, 4.0, 4.0]
 
 Why this is right: the loss is a sum over tokens, whose weights depend on the masks of the whole batch and on nothing
-else. ``backward`` adds gradients up, and so does the all-reduce over ranks (``Learner.step``). Any split into
-micro-batches and ranks is another bracketing of the same sum, so all of them give the same gradient, up to the order in
-which floats are rounded. The other aggregations differ in their weights alone. Metrics are sums of the same kind:
-ranks return shares, which ``hf.Metric[float, "sum"]`` adds up. But only the loss has the weights of its aggregation.
-Every other metric is a mean over the tokens of the batch, a rank's sum over all ranks' tokens: by the weights of
-``sequence-mean-token-sum`` an entropy would be that of a whole response.
+else. ``backward`` adds up gradients, and so does the all-reduce over ranks (``Learner.step``). Any split into
+micro-batches and ranks is another bracketing of the same sum, so all of them give the same gradient, up to the order of
+floating-point rounding. The other aggregations differ only in their weights. Metrics are sums of the same kind: ranks
+return shares, which ``hf.Metric[float, "sum"]`` adds up. But only the loss has the weights of its aggregation. Every
+other metric is a mean over the tokens of the batch, a rank's sum over all ranks' tokens: with the weights of
+``sequence-mean-token-sum``, an entropy would be that of a whole response.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from hfdsl.rl.models.scoring import columns, response_log_probs, scores
 from hfdsl.rl.workers.config import ActorConfig, CriticConfig
 
 TokenTerms = Mapping[str, torch.Tensor]
-"""What is known of every token of a micro-batch, f32[b, r]: ``loss``, which has a gradient, and metrics."""
+"""The terms of every token of a micro-batch, f32[b, r]: ``loss``, which has a gradient, and metrics."""
 
 
 def policy_update(
@@ -106,8 +106,8 @@ def _staleness(experience: Experience) -> torch.Tensor:
     if experience.from_version is not None and experience.to_version is not None:
         return (experience.to_version.tensor - experience.from_version.tensor)[:, None]
     call = current_call()
-    made = [call.rows_version] * len(experience) if call.row_versions is None else call.row_versions
-    return call.version - torch.tensor(made)[:, None]
+    from_versions = [call.rows_version] * len(experience) if call.row_versions is None else call.row_versions
+    return call.version - torch.tensor(from_versions)[:, None]
 
 
 def sft_update(learner: Learner, sequences: Sequences, config: ActorConfig, peers: AxisGroup) -> dict[str, float]:
@@ -129,16 +129,16 @@ def dpo_update(
 ) -> dict[str, float]:
     """One step of a policy on pairs of responses: the columns of ``PreferenceMetrics``.
 
-    The loss of a pair is no sum over rows, and micro-batches separate the rows of a pair. But by the chain rule its
+    The loss of a pair is not a sum over rows, and micro-batches separate the rows of a pair. But by the chain rule its
     gradient is a sum over rows: d loss / d log-prob of a response, a number, times the gradient of that log-prob. A
-    pass without gradients gives the log-probs and with them the numbers; the update then learns from
-    number * log-prob, row by row.
+    pass without gradients yields the log-probs and thus the numbers; the update then learns from number * log-prob, row
+    by row.
     """
     ids, mask, response_mask = columns(preferences)
     width = response_mask.shape[1]
-    now = response_log_probs(policy, ids, mask, response_mask, config.batching, config.training.autocast)
+    current = response_log_probs(policy, ids, mask, response_mask, config.batching, config.training.autocast)
     reference = masked_sum(preferences.ref_log_probs.tensor.to(ids.device).double(), response_mask, -1).view(-1, 2)
-    sums = masked_sum(now.double(), response_mask, -1).view(-1, 2).requires_grad_()
+    sums = masked_sum(current.double(), response_mask, -1).view(-1, 2).requires_grad_()
     sign = preferences.preference.tensor.to(ids.device).view(-1, 2)[:, 0]
     pair_terms = loss(*_better_first(sums, sign), *_better_first(reference, sign))
     shares, slope = _shares(pair_terms, sign, sums, peers)
@@ -160,9 +160,9 @@ def ranking_update(
     """
     ids, mask, response_mask = columns(pairs)
     width = response_mask.shape[1]
-    now = scores(scorer, pairs, config.batching, config.training.autocast).double().view(-1, 2).requires_grad_()
+    current = scores(scorer, pairs, config.batching, config.training.autocast).double().view(-1, 2).requires_grad_()
     sign = pairs.preference.tensor.to(ids.device).view(-1, 2)[:, 0]
-    shares, slope = _shares(loss(*_better_first(now, sign)), sign, now, peers)
+    shares, slope = _shares(loss(*_better_first(current, sign)), sign, current, peers)
 
     def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
         outputs = learner.module(part.sequences(ids, width), part.sequences(mask, width))[:, -part.length :]
@@ -174,7 +174,7 @@ def ranking_update(
 
 
 def _better_first(values: torch.Tensor, sign: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Of pairs [n, 2] the values of the better responses and of the others; ``sign`` [n] is 1 where the first is it."""
+    """The values of the better and the worse responses of pairs [n, 2]; ``sign`` [n] is 1 if the first is better."""
     better = (sign < 0).long()
     return values.gather(1, torch.stack([better, 1 - better], 1)).unbind(1)
 
@@ -182,7 +182,7 @@ def _better_first(values: torch.Tensor, sign: torch.Tensor) -> tuple[torch.Tenso
 def _shares(
     pair_terms: PreferenceTerms, sign: torch.Tensor, values: torch.Tensor, peers: AxisGroup
 ) -> tuple[dict[str, float], torch.Tensor]:
-    """This rank's shares of the means over pairs of which one is better, and the slopes of the loss in ``values``."""
+    """This rank's shares of the means over pairs with a preference, and the slopes of the loss in ``values``."""
     decided = (sign != 0).double()
     pairs = peers.all_reduce(decided.sum()).clamp(min=1)
     shares = {name: (term * decided).sum() / pairs for name, term in pair_terms._asdict().items()}
@@ -200,7 +200,7 @@ def value_update(
 
     def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
         outputs = learner.module(part.sequences(ids, width), part.sequences(mask, width))
-        # The value of a state stands at the last token of that state, which is the one before the token it leads to.
+        # The value of a state is at its last token, the one before the token that it leads to.
         values = outputs[:, -part.length - 1 : -1]
         return loss(values, part.response(old), part.response(returns), token_mask)._asdict()
 
@@ -217,15 +217,15 @@ def _optimizer_step(
     config: ActorConfig | CriticConfig,
     peers: AxisGroup,
 ) -> dict[str, float]:
-    """Learn from the loss of all tokens; the columns of the step, and this rank's shares of the terms.
+    """Learn from the loss of all tokens, and return the columns of the step with this rank's shares of the terms.
 
     ``loss_weights`` are those of the loss. Every other term is averaged over tokens.
     """
     sums: dict[str, list[torch.Tensor]] = {}
-    losses_of: list[tuple[MicroBatch, torch.Tensor]] = []
+    detached_losses: list[tuple[MicroBatch, torch.Tensor]] = []
 
-    # A generator, so that the learner runs the backward pass of a micro-batch, and frees its activations, before the
-    # forward pass of the next.
+    # A generator, so that the learner runs the backward pass of a micro-batch and frees its activations before the
+    # forward pass of the next one.
     def losses() -> Iterator[torch.Tensor]:
         parts = micro_batches(mask, response_mask.shape[1], config.batching)
         for part in learner.padded_to_peers(parts, peers):
@@ -233,12 +233,12 @@ def _optimizer_step(
             with autocast(config.training.autocast, mask.device):
                 token_terms = terms(part, token_mask)
             loss = masked(token_terms["loss"] * part.response(loss_weights).to(token_terms["loss"].dtype), token_mask)
-            losses_of.append((part, loss.detach()))
+            detached_losses.append((part, loss.detach()))
             for name, term in {**token_terms, "loss": loss}.items():
                 sums.setdefault(name, []).append(masked_sum(term.detach().double(), token_mask))
             yield loss.sum()
         # Once, after the last micro-batch: reading a number waits for the GPU. No parameter has changed yet.
-        _check_finite(losses_of)
+        _check_finite(detached_losses)
 
     optimizer_step = learner.step(losses(), peers)
     tokens = response_mask.sum().double()

@@ -1,4 +1,4 @@
-"""Checkpoints: a folder per step, complete or not there at all."""
+"""Checkpoints: a folder per step, either complete or absent."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from hfdsl.runtime.sealed_json import digest, sealed, unsealed
 from hfdsl.runtime.state_files import sync_to_disk
 
 FOLDER = re.compile(r"step-(\d{8,})")
-STATED = "checkpoint.json"
+CHECKPOINT_FILE = "checkpoint.json"
 
 
 @dataclass(frozen=True, slots=True)
 class RunPosition:
-    """Where a run is: how many steps it made, and where it is in its data, which has ``rows`` rows."""
+    """The position of a run: the number of its last step, and the cursor in its data, which has ``rows`` rows."""
 
     step: int
     cursor: Cursor
     rows: int
 
     def in_order_of(self, start: Cursor) -> RunPosition:
-        """The same position in the order of rows that another cursor has."""
+        """The position with another cursor's order of rows."""
         return replace(self, cursor=replace(self.cursor, seed=start.seed))
 
 
 @dataclass(slots=True)
-class Keeper:
-    """Writes the checkpoints of a run into a folder, beside others, and leaves the last ``keep``.
+class CheckpointWriter:
+    """Writes the checkpoints of a run into a folder, and keeps the last ``keep``.
 
-    One is written to a folder of another name, forced to the disk, and renamed: who is killed meanwhile leaves the ones
-    before it as they were. ``behind`` the steps, workers copy their states and write while the run goes on, one
+    A checkpoint is written to a folder of another name, synced to the disk, and renamed: a process killed meanwhile
+    leaves the earlier ones intact. With ``behind``, workers copy their states and write while the run goes on, one
     checkpoint at a time.
     """
 
@@ -53,117 +53,119 @@ class Keeper:
     inputs: RunInputs
     keep: int
     behind: bool
-    _under_way: tuple[RunPosition, Saving] | None = None
+    _in_progress: tuple[RunPosition, Saving] | None = None
 
     @property
-    def under_way(self) -> bool:
-        """Whether one is being written."""
-        return self._under_way is not None
+    def in_progress(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._in_progress is not None
 
-    def write(self, point: RunPosition) -> None:
-        """Begin a checkpoint, after the one that is under way; without ``behind`` it is whole afterwards.
+    def write(self, position: RunPosition) -> None:
+        """Begin a checkpoint after completing the one in progress; without ``behind``, complete it.
 
         Raises:
-            CheckpointError: HF908 where a role's state cannot be kept, HF906 where a disk is full, or not ours to
-                write: for this one, or for the one before.
-            RoleError: HF806 where a role's ``state()`` raises.
+            CheckpointError: HF908 if a role's state cannot be saved, HF906 if a disk is full or not writable, for this
+                checkpoint or the one before.
+            RoleError: HF806 if a role's ``state()`` raises.
         """
-        self.look(math.inf)
-        with _told(point):
+        self.poll(math.inf)
+        with _write_errors(position):
             self.folder.mkdir(parents=True, exist_ok=True)
-            for left in self.folder.glob(".*.part"):
-                shutil.rmtree(left)
-            part = self._part(point)
+            for incomplete in self.folder.glob(".*.part"):
+                shutil.rmtree(incomplete)
+            part = self._part(position)
             part.mkdir()
             if self.behind:
-                self._under_way = point, self.running.save_in_background(part)
+                self._in_progress = position, self.running.save_in_background(part)
             else:
                 self.running.save(part)
-                self._publish(point)
+                self._publish(position)
 
-    def look(self, wait: float = 0.0) -> None:
-        """Give the checkpoint that is under way its name, if all of it is written after ``wait`` seconds.
+    def poll(self, wait: float = 0.0) -> None:
+        """Publish the checkpoint in progress if it is written within ``wait`` seconds.
 
         Raises:
-            CheckpointError: HF906 where it cannot be written.
+            CheckpointError: HF906 if it cannot be written.
         """
-        if self._under_way is None:
+        if self._in_progress is None:
             return
-        point, saving = self._under_way
-        self._under_way = None  # a failure is reported once
-        with _told(point):
+        position, saving = self._in_progress
+        self._in_progress = None  # a failure is reported once
+        with _write_errors(position):
             try:
                 done = saving.done(wait)
             except LostProcessError:
                 if not self.running.recovers:
                     raise
-                self._write_again(point, saving)
+                self._write_again(position, saving)
                 return
             if done:
-                self._publish(point)
+                self._publish(position)
             else:
-                self._under_way = point, saving
+                self._in_progress = position, saving
 
-    def _write_again(self, point: RunPosition, saving: Saving) -> None:
-        """Write a checkpoint again whose processes were lost; not if the run has gone on: the next one is due soon."""
-        part = self._part(point)
+    def _write_again(self, position: RunPosition, saving: Saving) -> None:
+        """Rewrite a checkpoint whose processes were lost, unless the run has gone on: the next one is due soon."""
+        part = self._part(position)
         shutil.rmtree(part)
         if all(self.running.all_steps[plan] == count for plan, count in saving.steps.items()):
             part.mkdir()
             self.running.save(part)
-            self._publish(point)
+            self._publish(position)
 
-    def _publish(self, point: RunPosition) -> None:
-        part, final = self._part(point), self.folder / name(point)
-        stated = {
-            "step": point.step,
-            "cursor": asdict(point.cursor),
-            "rows": point.rows,
+    def _publish(self, position: RunPosition) -> None:
+        part, final = self._part(position), self.folder / name(position)
+        contents = {
+            "step": position.step,
+            "cursor": asdict(position.cursor),
+            "rows": position.rows,
             "config": self.inputs.config,
             "data": self.inputs.data,
             "code": self.inputs.code,
             "versions": self.inputs.versions,
             "state_sha256": file_sha256(part / MANIFEST),
         }
-        (part / STATED).write_text(sealed(stated), "utf-8")
-        sync_to_disk(part / STATED)
+        (part / CHECKPOINT_FILE).write_text(sealed(contents), "utf-8")
+        sync_to_disk(part / CHECKPOINT_FILE)
         sync_to_disk(part)
-        if final.exists():  # of a run that was stopped after it, and went on from before it
+        if final.exists():  # of a run that stopped after it and resumed before it
             final.rename(self.folder / f".{final.name}.old.part")
         part.rename(final)
         sync_to_disk(self.folder)
         self.running.go_back_to(final)
-        for old in [*whole(self.folder)[: -self.keep], *self.folder.glob(".*.part")]:
+        for old in [*complete(self.folder)[: -self.keep], *self.folder.glob(".*.part")]:
             shutil.rmtree(old)
 
-    def _part(self, point: RunPosition) -> Path:
-        return self.folder / f".{name(point)}.part"
+    def _part(self, position: RunPosition) -> Path:
+        return self.folder / f".{name(position)}.part"
 
 
-def name(point: RunPosition) -> str:
-    """The name of a point's folder."""
-    return f"step-{point.step:08d}"
+def name(position: RunPosition) -> str:
+    """The name of a position's folder."""
+    return f"step-{position.step:08d}"
 
 
 @contextmanager
-def _told(point: RunPosition) -> Iterator[None]:
-    """Whatever keeps a file from being written, as HF906 with its step."""
+def _write_errors(position: RunPosition) -> Iterator[None]:
+    """Turn errors of writing into HF906 with the step."""
     try:
         yield
     except OSError as error:
-        why = str(error)
+        reason = str(error)
     except CheckpointError as error:
         if error.code != "HF906":
             raise
-        why = error.message
+        reason = error.message
     else:
         return
-    raise CheckpointError("HF906", f"the checkpoint of step {point.step} cannot be written: {why}")
+    raise CheckpointError("HF906", f"the checkpoint of step {position.step} cannot be written: {reason}")
 
 
-def whole(folder: Path) -> list[Path]:
-    """The checkpoints that are complete, by step."""
-    checkpoints = [path for path in folder.glob("step-*") if FOLDER.fullmatch(path.name) and (path / STATED).is_file()]
+def complete(folder: Path) -> list[Path]:
+    """The complete checkpoints, by step."""
+    checkpoints = [
+        path for path in folder.glob("step-*") if FOLDER.fullmatch(path.name) and (path / CHECKPOINT_FILE).is_file()
+    ]
     return sorted(checkpoints, key=lambda path: int(path.name.removeprefix("step-")))
 
 
@@ -171,41 +173,44 @@ def latest(folder: Path) -> Path:
     """The last complete checkpoint.
 
     Raises:
-        CheckpointError: HF906 where there is none.
+        CheckpointError: HF906 if there is none.
     """
-    checkpoints = whole(folder)
+    checkpoints = complete(folder)
     if not checkpoints:
         raise CheckpointError("HF906", f"there is no whole checkpoint in '{folder}'")
     return checkpoints[-1]
 
 
 def read(checkpoint: Path, inputs: RunInputs, accepted: Collection[str] = ()) -> Resumed:
-    """Where a checkpoint's run was, held against what is to go on from it; ``accepted`` differences are allowed.
+    """Read a checkpoint and compare its inputs with those of the run that resumes from it.
 
-    These are "config", "data", "code" and "versions", or names of fields.
+    ``accepted`` lists kinds of differences, "config", "data", "code" and "versions", or names of fields.
 
     Raises:
-        CheckpointError: HF905 with what differs and is not accepted, HF906 where it cannot be read.
+        CheckpointError: HF905 with the differences, if one is not accepted; HF906 if the checkpoint cannot be read.
     """
     try:
-        stated = unsealed((checkpoint / STATED).read_bytes())
-        point = RunPosition(_count(stated["step"]), _cursor(stated["cursor"]), _count(stated["rows"]))
-        was = RunInputs(
-            config=dict(stated["config"]),
-            rows=point.rows,
-            data=dict(stated.get("data", {})),
-            code=dict(stated.get("code", {})),
-            versions=dict(stated["versions"]),
+        contents = unsealed((checkpoint / CHECKPOINT_FILE).read_bytes())
+        position = RunPosition(_count(contents["step"]), _cursor(contents["cursor"]), _count(contents["rows"]))
+        saved = RunInputs(
+            config=dict(contents["config"]),
+            rows=position.rows,
+            data=dict(contents.get("data", {})),
+            code=dict(contents.get("code", {})),
+            versions=dict(contents["versions"]),
         )
-        if point.cursor.position >= point.rows or checkpoint.name not in (name(point), f"{name(point)}.part"):
+        if position.cursor.position >= position.rows or checkpoint.name not in (
+            name(position),
+            f"{name(position)}.part",
+        ):
             raise ValueError("its step or its position in the data is none that a run writes")
-        if "format" not in stated and stated["config_sha256"] != digest(was.config):
+        if "format" not in contents and contents["config_sha256"] != digest(saved.config):
             raise ValueError("its configuration is not the one that was written")
-        if "format" in stated and stated["state_sha256"] != file_sha256(checkpoint / MANIFEST):
+        if "format" in contents and contents["state_sha256"] != file_sha256(checkpoint / MANIFEST):
             raise ValueError(f"its {MANIFEST} is that of another checkpoint")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError("HF906", f"'{checkpoint}' cannot be read: {type(error).__name__}: {error}") from None
-    differing = different_inputs(was, inputs, compares_files="format" in stated)
+    differing = different_inputs(saved, inputs, compares_files="format" in contents)
     refused = [difference for difference in differing if not difference.is_accepted(accepted)]
     if refused:
         kinds = [kind for kind in KINDS if any(difference.is_accepted([kind]) for difference in refused)]
@@ -213,9 +218,11 @@ def read(checkpoint: Path, inputs: RunInputs, accepted: Collection[str] = ()) ->
         ways += ", --set does so for a field" if "config" in kinds else ""
         ways = ways if all(difference.is_accepted(KINDS) for difference in refused) else "seed and meshes cannot change"
         raise CheckpointError("HF905", f"'{checkpoint}' is of {listed(differing)}\n{ways}")
-    if inputs.rows != point.rows:  # another order of rows: the rest of the epoch is not the rest of that one
-        point = replace(point, rows=inputs.rows, cursor=replace(point.cursor, epoch=point.cursor.epoch + 1, position=0))
-    return Resumed(point, tuple(differing), is_sealed="format" in stated)
+    if inputs.rows != position.rows:  # the order of rows is another, so the rest of the epoch is too
+        position = replace(
+            position, rows=inputs.rows, cursor=replace(position.cursor, epoch=position.cursor.epoch + 1, position=0)
+        )
+    return Resumed(position, tuple(differing), is_sealed="format" in contents)
 
 
 def _count(number: Any) -> int:
@@ -233,12 +240,12 @@ def _cursor(fields: Any) -> Cursor:
     return cursor
 
 
-# -- what a checkpoint was written with, and what goes on from it
+# -- the inputs of a checkpoint, and those of the run that resumes from it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInputs:
-    """What the results of a run follow from; data, code and versions as ``fingerprints`` has them."""
+    """The inputs that determine the results of a run; data, code and versions as ``fingerprints`` has them."""
 
     config: Mapping[str, Any]
     rows: int
@@ -249,16 +256,16 @@ class RunInputs:
 
 @dataclass(frozen=True, slots=True)
 class InputDifference:
-    """A field, file or package that is not what it was when a checkpoint was written."""
+    """A field, file or package that has changed since a checkpoint was written."""
 
     kind: Literal["config", "data", "code", "versions"]
     name: str
     text: str
 
     def is_accepted(self, accepted: Collection[str]) -> bool:
-        """Whether the user goes on with it: it is accepted by its kind, by its name, or by a table that has it.
+        """Whether the user accepts it: by its kind, by its name, or by a table above it.
 
-        States and random streams are those of a mesh and a seed: no run goes on with others.
+        States and random streams depend on meshes and the seed, so no run resumes with others.
         """
         if self.kind == "config" and (self.name == "seed" or self.name.endswith((".mesh", ".mesh."))):
             return False
@@ -269,44 +276,44 @@ class InputDifference:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Where a run goes on, with what differs from the checkpoint and is accepted."""
+    """The position at which a run resumes, with the accepted differences from the checkpoint."""
 
-    point: RunPosition
+    position: RunPosition
     differences: tuple[InputDifference, ...]
     is_sealed: bool
     """Whether the checkpoint has digests over all of its fields; those of earlier versions have none."""
 
 
 KINDS = {"config": "another configuration", "data": "other data", "code": "other code", "versions": "other versions"}
-"""What may differ, and how messages call it."""
+"""The kinds of differences, and their names in messages."""
 
 
-def different_inputs(was: RunInputs, inputs: RunInputs, *, compares_files: bool = True) -> list[InputDifference]:
-    """All that differs and may change what the next steps do; without ``compares_files``, data only by their rows."""
-    found = [
+def different_inputs(former: RunInputs, inputs: RunInputs, *, compares_files: bool = True) -> list[InputDifference]:
+    """The differences that may change the next steps; without ``compares_files``, data only by the number of rows."""
+    differing = [
         InputDifference("config", name, f"{_shown(before)} there, {_shown(now)} here")
-        for name, (before, now) in differences(was.config, inputs.config).items()
+        for name, (before, now) in differences(former.config, inputs.config).items()
         if decides(name)
     ]
-    named = {difference.name for difference in found}
-    if was.rows != inputs.rows and not any(field.startswith("data.source.") for field in named):
-        found.append(InputDifference("data", "data.source", f"{was.rows} rows there, {inputs.rows} here"))
+    named = {difference.name for difference in differing}
+    if former.rows != inputs.rows and not any(field.startswith("data.source.") for field in named):
+        differing.append(InputDifference("data", "data.source", f"{former.rows} rows there, {inputs.rows} here"))
     if compares_files:
-        found += [
+        differing += [
             InputDifference("data", name, "the files have other contents")
-            for name, (before, now) in differences(was.data, inputs.data).items()
+            for name, (before, now) in differences(former.data, inputs.data).items()
             if ABSENT not in (before, now) and not any(field.startswith(f"{name}.") for field in named)
         ]
-        found += [
+        differing += [
             InputDifference("code", name, _file_change(before, now))
-            for name, (before, now) in differences({"": was.code}, {"": inputs.code}).items()
+            for name, (before, now) in differences({"": former.code}, {"": inputs.code}).items()
         ]
-    found += [
+    differing += [
         InputDifference("versions", name, f"{before} there, {now} here")
-        for name, (before, now) in differences(was.versions, inputs.versions).items()
+        for name, (before, now) in differences(former.versions, inputs.versions).items()
         if ABSENT not in (before, now)
     ]
-    return found
+    return differing
 
 
 def _file_change(before: str, now: str) -> str:
@@ -314,13 +321,13 @@ def _file_change(before: str, now: str) -> str:
 
 
 def listed(differing: Sequence[InputDifference]) -> str:
-    """What differs, a line each, after the kinds that they are of."""
+    """The text of differences: their kinds, and a line for each."""
     kinds = " and ".join(KINDS[kind] for kind in dict.fromkeys(difference.kind for difference in differing))
     return f"{kinds}:" + "".join(f"\n  {difference.name}: {difference.text}" for difference in differing)
 
 
 def decides(name: str) -> bool:
-    """Whether a field has a part in what the next steps do."""
+    """Whether a field may change the next steps."""
     return name.endswith((".mesh", ".mesh.")) or not any(
         name == field or name.startswith(f"{field}.") for field in MAY_CHANGE
     )

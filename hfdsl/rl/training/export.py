@@ -12,7 +12,7 @@ from hfdsl.errors import CheckpointError
 from hfdsl.protocols.collectives import SoleRank
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl.data.tokenizers import load_tokenizer
-from hfdsl.rl.training.checkpoints import STATED, latest
+from hfdsl.rl.training.checkpoints import CHECKPOINT_FILE, latest
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.config_names import Find
 from hfdsl.rl.workers.config import CriticConfig, ModelConfig
@@ -56,7 +56,7 @@ def export(run: Path, role: str | None, folder: Path, find: Find | None = None, 
     from hfdsl.rl.models.loading import load, no_progress_bars
 
     checkpoint = latest(run / "checkpoints")
-    config = from_table(_fields(checkpoint / STATED)["config"], (), find).config
+    config = from_table(_fields(checkpoint / CHECKPOINT_FILE)["config"], (), find).config
     roles = _fields(checkpoint / MANIFEST)["roles"]
     if role is None:
         role = next(iter(roles)) if len(roles) == 1 else "actor"

@@ -21,13 +21,13 @@ from hfdsl.rl.training.samples import records
 from hfdsl.runtime.running import Running
 from hfdsl.types.batches import Batch
 
-Recorded: TypeAlias = Callable[[Running], AbstractContextManager[None]]
-"""From what is stepped to within what it is stepped."""
+Recording: TypeAlias = Callable[[Running], AbstractContextManager[None]]
+"""The context in which a plan takes a step."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What a step came to: the place in the data after it, metrics, seconds of each node, and its rounds."""
+class StepResult:
+    """The result of a step: the cursor after it, its metrics, the seconds of each node, and its rounds."""
 
     cursor: Cursor
     values: dict[str, float]
@@ -44,50 +44,50 @@ class Single:
 
     @property
     def runs(self) -> tuple[Running, ...]:
-        """What is stepped."""
+        """The plans that a step runs."""
         return (self.running,)
 
-    def step(self, cursor: Cursor, step: int, recorded: Recorded) -> Taken:
+    def step(self, cursor: Cursor, step: int, recorded: Recording) -> StepResult:
         """One step; errors as for ``Feed.take``, ``Running.step`` and ``values_of``."""
         batch, cursor = self.feed.take(cursor)
         with recorded(self.running):
             result = self.running.step(batch)
-        return Taken(cursor, values_of(self.running.plan, result, step), self.running.timings)
+        return StepResult(cursor, values_of(self.running.plan, result, step), self.running.timings)
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Steps of a dataflow that samples, and then one of another on exactly the rows that it asks for.
+    """Steps of rounds of a dataflow that samples, and then an update by another on exactly the rows that it takes.
 
-    The rows that rounds keep are in the memory of the driver until the batch is full.
+    The driver's memory holds the rows of rounds until the batch is full.
     """
 
     feed: Feed | Prefetcher
     sampling: Running
     updating: Running
-    asked: UpdateConfig
+    config: UpdateConfig
 
     @property
     def runs(self) -> tuple[Running, ...]:
-        """What is stepped."""
+        """The plans that a step runs."""
         return self.sampling, self.updating
 
-    def step(self, cursor: Cursor, step: int, recorded: Recorded) -> Taken:
-        """As many rounds as it takes, and the update, which is what is recorded.
+    def step(self, cursor: Cursor, step: int, recorded: Recording) -> StepResult:
+        """Take as many rounds as the update needs, and the update, which alone is recorded.
 
         Raises:
-            SizeError: HF321 where the rounds keep too little.
-            Others as ``Single.step``.
+            SizeError: HF321 if the rounds keep too few rows.
+            Others as for ``Single.step``.
         """
         batches, values, nodes = list[Batch](), dict[str, float](), dict[str, float]()
         rounds = gathered = 0
-        while gathered < self.asked.rows and rounds < self.asked.rounds:
+        while gathered < self.config.rows and rounds < self.config.rounds:
             prompts, cursor = self.feed.take(cursor)
             result = self.sampling.step(prompts)
             values = _added(values, values_of(self.sampling.plan, result, step))
             nodes = _added(nodes, self.sampling.timings)
             batches.append(
-                next(record for record in records(result) if isinstance(record, taken_by(self.updating.plan)))
+                next(record for record in records(result) if isinstance(record, update_record(self.updating.plan)))
             )
             rounds, gathered = rounds + 1, gathered + len(batches[-1])
         batch = self._batch(batches, step)
@@ -96,61 +96,61 @@ class Rounds:
         means = {name: total / rounds for name, total in values.items()}
         counts = {"rounds/number": float(rounds), "rounds/kept": float(gathered)}
         values = means | values_of(self.updating.plan, result, step) | counts
-        return Taken(cursor, values, _added(nodes, self.updating.timings), rounds)
+        return StepResult(cursor, values, _added(nodes, self.updating.timings), rounds)
 
     def _batch(self, batches: list[Batch], step: int) -> Batch:
-        """The first rows that were kept, as many as the update asks for."""
-        batch, asked = type(batches[0]).__hf_concat__(batches), self.asked
-        if len(batch) < asked.rows and (asked.short == "raise" or not len(batch)):
+        """The first rows that the rounds kept, as many as the update takes."""
+        batch, config = type(batches[0]).__hf_concat__(batches), self.config
+        if len(batch) < config.rows and (config.short == "raise" or not len(batch)):
             raise SizeError(
                 "HF321",
-                f"step {step}: '{self.updating.plan.name}' takes {asked.rows} rows, and {asked.rounds} rounds of "
+                f"step {step}: '{self.updating.plan.name}' takes {config.rows} rows, and {config.rounds} rounds of "
                 f"'{self.sampling.plan.name}' keep {len(batch)}; allow more with update.rounds"
                 + (', or have rows start over with update.short = "repeat"' if len(batch) else ""),
             )
-        return batch[: asked.rows] if len(batch) >= asked.rows else hf.fill(batch, asked.rows)
+        return batch[: config.rows] if len(batch) >= config.rows else hf.fill(batch, config.rows)
 
 
 def _added(totals: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
     return {name: totals.get(name, 0.0) + more.get(name, 0.0) for name in {**totals, **more}}
 
 
-def taken_by(plan: Plan) -> type[Batch]:
-    """The record that the update takes."""
+def update_record(plan: Plan) -> type[Batch]:
+    """The record that an update takes."""
     return next(node.op.record for node in plan.graph.inputs if isinstance(node.op, Input))
 
 
-def check_rounds(sampling: Plan, updating: Plan, asked: UpdateConfig) -> None:
-    """Hold what a round gives against what the update takes.
+def check_rounds(sampling: Plan, updating: Plan, config: UpdateConfig) -> None:
+    """Check that rounds return what the update takes.
 
     Raises:
-        ConfigError: HF901 where a round does not return just one record that the update takes, where the rows that are
-            asked for cut a group, or where all rounds together have fewer.
+        ConfigError: HF901 if a round does not return exactly one record that the update takes, if the number of rows
+            would cut a group, or if all rounds together have fewer.
     """
-    node = sampling.node(kept_by(sampling, updating).node)
+    node = sampling.node(kept_rows(sampling, updating).node)
     group = node.op.group if isinstance(node.op, Filter) else 1
-    if asked.rows % group:
+    if config.rows % group:
         raise ConfigError(
             "HF901",
-            f"update.rows = {asked.rows} would cut a group: '{sampling.name}' keeps groups of {group} rows",
+            f"update.rows = {config.rows} would cut a group: '{sampling.name}' keeps groups of {group} rows",
             "update.rows",
         )
-    whole = node.batch.node if isinstance(node.op, Filter) and node.batch else node.id
-    most = row_table(sampling, sampling.dims).rows.get(whole)
-    if asked.short == "raise" and most is not None and most * asked.rounds < asked.rows:
+    batch_node = node.batch.node if isinstance(node.op, Filter) and node.batch else node.id
+    limit = row_table(sampling, sampling.dims).rows.get(batch_node)
+    if config.short == "raise" and limit is not None and limit * config.rounds < config.rows:
         raise ConfigError(
             "HF901",
-            f"update.rows = {asked.rows}, and '{sampling.name}' keeps at most {most} rows: update.rounds = "
-            f"{asked.rounds} is too few, {-(-asked.rows // most)} may do",
+            f"update.rows = {config.rows}, and '{sampling.name}' keeps at most {limit} rows: update.rounds = "
+            f"{config.rounds} is too few, {-(-config.rows // limit)} may do",
             "update.rounds",
         )
 
 
-def kept_by(sampling: Plan, updating: Plan) -> Ref:
-    """What a round returns for the update.
+def kept_rows(sampling: Plan, updating: Plan) -> Ref:
+    """The result of a round for the update.
 
     Raises:
-        ConfigError: HF901 where it is not just one record that the update takes.
+        ConfigError: HF901 if it is not exactly one record that the update takes.
     """
     takes = [node.op.record for node in updating.graph.inputs if isinstance(node.op, Input)]
     if len(takes) != 1:

@@ -22,7 +22,7 @@ from typing import Any
 from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.training.metrics import values_of, writing
-from hfdsl.rl.training.rounds import Recorded, Taken
+from hfdsl.rl.training.rounds import Recording, StepResult
 from hfdsl.runtime.running import Running
 
 DECISIONS = "queues.jsonl"
@@ -45,7 +45,7 @@ class Streamed:
         """The plans that a step runs."""
         return (self.running,)
 
-    def step(self, cursor: Cursor, step: int, recorded: Recorded) -> Taken:
+    def step(self, cursor: Cursor, step: int, recorded: Recording) -> StepResult:
         """The next result, with the place in the data after all batches that were begun.
 
         Errors as for ``Feed.take``, ``Running.stream`` and ``values_of``.
@@ -57,7 +57,7 @@ class Streamed:
             self._results = self.running.stream(self._batches(), timeout=self.timeout, log=self.log)
         result = next(self._results)
         values = values_of(self.running.plan, result, step)
-        return Taken(self._cursor or cursor, values, self.running.timings)
+        return StepResult(self._cursor or cursor, values, self.running.timings)
 
     def _batches(self) -> Iterator[Any]:
         while self._cursor is not None:

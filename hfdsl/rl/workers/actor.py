@@ -27,11 +27,11 @@ from hfdsl.rl.workers.slicing import sliced
 from hfdsl.rl.workers.state_bytes import state_bytes
 
 FROM_FIRST = hf.Protocol("FROM_FIRST", collect={"dp": "first", "pp": "last", "tp": "first"})
-"""All ranks take part, and the value is that of the first rank of ``dp`` and ``tp``, in the last stage of ``pp``."""
+"""All ranks take part; the value is that of the first rank of ``dp`` and ``tp``, in the last stage of ``pp``."""
 
 
 class Actor(hf.Worker):
-    """The policy: it generates, learns by any loss of ``hfdsl.rl.losses``, and exports its weights to other roles."""
+    """The policy: it generates, learns from any loss in ``hfdsl.rl.losses``, and exports its weights to other roles."""
 
     gpu_bytes = staticmethod(gpu_bytes)
     sliced = staticmethod(sliced)
@@ -72,7 +72,7 @@ class Actor(hf.Worker):
     @register(Dispatch.THREE_D_PROTO)
     @hf.reads("policy")
     def log_probs(self, sequences: Sequences) -> ReferenceLogProbs:
-        """The log-probs of another policy's responses; 0 on padding."""
+        """The log-probs of responses, of this or another policy; 0 on padding."""
         from hfdsl.rl.models.scoring import log_probs
 
         autocast = self.config.training.autocast
@@ -80,7 +80,7 @@ class Actor(hf.Worker):
 
     @register(Dispatch.THREE_D_PROTO)
     def base_log_probs(self, sequences: Sequences) -> ReferenceLogProbs:
-        """The log-probs of the model without its adapter: those of a ``Reference``, without a second copy.
+        """The log-probs of the model without its adapter: those of a ``Reference``, but without a second copy.
 
         Raises:
             ResourceError: HF812 for an actor without an adapter.
@@ -124,7 +124,7 @@ class Actor(hf.Worker):
     @register(FROM_FIRST)
     @hf.exports("policy", layout=training_layout)
     def weights(self) -> dict[str, Any]:
-        """The policy's weights by name, a copy, for ``hf.sync``; those of its adapter, where ``lora`` says so."""
+        """Copies of the policy's weights by name for ``hf.sync``, or of its adapter's, as ``lora.exports`` decides."""
         from hfdsl.rl.models.sharding import full_adapter, full_state_dict
 
         if self.config.lora is not None and self.config.lora.exports == "adapter":
@@ -132,11 +132,11 @@ class Actor(hf.Worker):
         return full_state_dict(self.policy)
 
     def held_weights(self, state: str) -> dict[str, Any]:
-        """The parts of what it exports that this rank holds, for ``running.verify``."""
+        """The parts of the exported weights that this rank holds, for ``running.verify``."""
         from hfdsl.rl.models.sharding import held_adapter, held_pieces
 
-        alone = self.config.lora is not None and self.config.lora.exports == "adapter"
-        return dict(held_adapter(self.policy) if alone else held_pieces(self.policy))
+        exports_adapter = self.config.lora is not None and self.config.lora.exports == "adapter"
+        return dict(held_adapter(self.policy) if exports_adapter else held_pieces(self.policy))
 
     def state(self) -> dict[str, Any]:
         """The state in a checkpoint: weights, the optimizer's states, the number of steps."""

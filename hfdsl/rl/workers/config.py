@@ -1,6 +1,6 @@
 """The configurations of the ready roles: frozen dataclasses of plain values, which print, compare and pickle.
 
-The text below a field says what it holds, its unit, and which values are usual.
+The text below a field describes it, with its unit and usual values.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SamplerConfig:
     """A policy that only generates, with weights that ``hf.sync`` sends from the actor."""
 
     model: ModelConfig
-    """The model; its own weights last until the first ``hf.sync``."""
+    """The model; the first ``hf.sync`` replaces its weights."""
 
     generation: GenerationConfig
     """How it samples."""
@@ -85,8 +85,8 @@ class SamplerConfig:
     """The micro-batches of log-probs."""
 
     lora: Lora | None = None
-    """The actor's, where it sends its adapter alone (``exports = "adapter"``); the model is then the one that the actor
-    starts from."""
+    """The actor's ``lora``, if it sends only its adapter (``exports = "adapter"``); ``model`` is then the one that the
+    actor starts from."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -104,11 +104,11 @@ def computes(config: ActorConfig | SamplerConfig) -> FloatDType:
 
 
 TRAINER_ENGINES: Final = frozenset({"auto", "plain", "captured"})
-"""The engines that pass the tokens through the model that learns, whose log-probs are thus the trainer's."""
+"""The engines that pass tokens through the model that learns, so that their log-probs are the trainer's."""
 
 
 def samples_with(config: ActorConfig | SamplerConfig) -> str | None:
-    """The engine that samples instead of the trainer's, for checks; None for one of the trainer's.
+    """The engine that samples instead of the trainer's model, for checks; None if that model samples.
 
     >>> samples_with(SamplerConfig(ModelConfig(path="model"), GenerationConfig(8, engine="plain"))) is None
     True
@@ -197,8 +197,8 @@ class VerifierConfig:
     """A function of a response and its ``task``, or its name as ``"module:name"`` or ``"file.py:name"``."""
 
     tokenizer: Decoder | Tokenizer | str | None = None
-    """What turns the tokens of a response into a text: a tokenizer as the data has it, the folder of a saved one, or a
-    function, also by its name. None gives the scorer the list of tokens."""
+    """The decoder of a response's tokens: a tokenizer as the data has it, the folder of a saved one, or a function or
+    its name. None passes the list of tokens to the scorer."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -54,7 +54,7 @@ class Critic(hf.Worker):
         self.learner.load_state(state)
 
     def offload(self, part: Part) -> None:
-        """Move a part of the role to the host while it is idle."""
+        """Move a part to the host while the role is idle."""
         self.learner.offload(part)
 
     def onload(self, part: Part) -> None:

@@ -1,7 +1,7 @@
-"""LoRA adapters in a generation engine: beside its weights as adapters, or merged into them.
+"""LoRA adapters in a generation engine: apart from its weights, or merged into them.
 
-vLLM computes with A and B beside its own weights. It has adapters of the linear layers of a block, and allocates them
-for some ranks alone; it leaves out the adapter of any other layer without a word. What it cannot have as an adapter is
+vLLM computes with A and B apart from its weights. It supports adapters of the linear layers of a block, allocates them
+only for certain ranks, and silently ignores the adapter of any other layer. An adapter that it does not support is
 merged into the weights, all of which then go to the engine after an update.
 """
 
@@ -15,24 +15,24 @@ from hfdsl.rl.workers.linear_layers import KNOWN, linear_layers, targets_of
 from hfdsl.rl.workers.lora import Lora
 
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The ranks that vLLM allocates; an adapter of another one takes the next."""
+"""The ranks that vLLM allocates; an adapter of another rank takes the next larger one."""
 
 TOGETHER: Final = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Layers that vLLM computes as one: where one has an adapter, room is allocated for all."""
+"""Layers that vLLM computes as one: if one has an adapter, it allocates room for all of them."""
 
 BY_OUTPUTS: Final = frozenset(name for names in TOGETHER for name in names)
-"""The layers of which ranks of an engine have some outputs, so some rows of B; of the others, some columns of A."""
+"""The layers whose outputs, and so rows of B, the ranks of an engine divide; of the others, the columns of A."""
 
 LAYERS: Final = BY_OUTPUTS | {"o_proj", "down_proj"}
 """The layers that may have an adapter in an engine."""
 
 MATRIX_A: Final = ".lora_A.weight"
 MATRIX_B: Final = ".lora_B.weight"
-"""The ends of the names of an adapter's matrices outside of a module, as peft saves them."""
+"""The suffixes of an adapter's matrices outside of a module, as peft saves them."""
 
 
 def adapter_problem(lora: Lora, values: Mapping[str, Any]) -> str | None:
-    """What to say where vLLM cannot have an adapter beside the weights of a model of this configuration, or None.
+    """Why vLLM cannot hold an adapter apart from the weights of a model of this configuration, or None.
 
     >>> adapter_problem(Lora(), {"model_type": "llama"})
     >>> adapter_problem(Lora(targets=("q_proj", "lm_head")), {"model_type": "llama"})
@@ -43,14 +43,14 @@ def adapter_problem(lora: Lora, values: Mapping[str, Any]) -> str | None:
     if values.get("model_type") not in KNOWN:
         kinds = ", ".join(KNOWN)
         return f"hfdsl has tried adapters in vLLM with {kinds}, and the model is {values.get('model_type')!r}"
-    other = next((target for target in targets_of(lora) if target.rpartition(".")[2] not in LAYERS), None)
-    if other is not None:
-        return f"vLLM has no adapter of '{other}'"
+    unsupported = next((target for target in targets_of(lora) if target.rpartition(".")[2] not in LAYERS), None)
+    if unsupported is not None:
+        return f"vLLM has no adapter of '{unsupported}'"
     return None if lora.rank <= RANKS[-1] else f"vLLM has adapters up to rank {RANKS[-1]}, and rank = {lora.rank}"
 
 
 def is_apart(generation: GenerationConfig, lora: Lora | None, values: Mapping[str, Any]) -> bool:
-    """Whether the engine of a role has its adapter beside the weights."""
+    """Whether the engine of a role holds its adapter apart from the weights."""
     if lora is None or generation.engine != "vllm" or generation.adapter == "merged":
         return False
     return generation.adapter == "apart" or adapter_problem(lora, values) is None
@@ -66,7 +66,7 @@ def allocated_rank(rank: int) -> int:
 
 
 def engine_adapter_elements(model: ModelConfig, lora: Lora, parts: int = 1) -> int | None:
-    """The elements that each part of an engine allocates for an adapter; None where the model's sizes are missing.
+    """The elements that each part of an engine allocates for an adapter; None if a size of the model is missing.
 
     >>> sizes = {"hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1}
     >>> sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}

@@ -1,7 +1,7 @@
 """The GPU memory of a ready role, predicted from its configuration before anything is loaded.
 
 A role holds some parts all the time, and more while one of its methods runs. An engine beside a trainer is awake only
-while the role generates, so the peak is the largest phase and not the sum. An actor of 1.26 billion float32 parameters
+while the role generates, so the peak is the largest phase, not the sum. An actor of 1.26 billion float32 parameters
 with AdamW, autocast to bfloat16, recomputed activations, and vLLM with a cache of 131,072 tokens, in GiB::
 
     between calls   weights 4.7, moments 9.4, engine's process 1.4, gradients 4.7
@@ -9,14 +9,14 @@ with AdamW, autocast to bfloat16, recomputed activations, and vLLM with a cache 
     update          weights 4.7, moments 9.4, engine's process 1.4, gradients 4.7, activations 6.4, fragmentation 1.3
     weights         weights 4.7, moments 9.4, engine's process 1.4, gradients 4.7, exported copy 4.7
 
-With FSDP2 over two ranks the weights, moments and gradients are halves, and a pass gathers blocks one by one in the 16
+With FSDP2 over two ranks the weights, moments and gradients are halved, and a pass gathers blocks one by one in the 16
 bits of autocast, in which it also keeps its residuals::
 
     update          weights 2.4, moments 4.7, gradients 2.4, communicators 1.1, activations 4.0, fragmentation 3.0
 
-Weights, moments and the engine's weights and cache are exact where the sizes of the model are known: they are what
-HF959 counts. The rest are estimates: ``ENGINE_PROCESS`` and ``ENGINE_WORKING`` were measured with vLLM 0.26 on an H200,
-``COMMUNICATORS`` there with NCCL, and activations are what a layer of a Llama keeps.
+Weights, moments and the engine's weights and cache are exact if the sizes of the model are known: HF959 counts them.
+The rest are estimates: ``ENGINE_PROCESS`` and ``ENGINE_WORKING`` were measured with vLLM 0.26 on an H200,
+``COMMUNICATORS`` there with NCCL, and activations are those of a layer of a Llama.
 """
 
 from __future__ import annotations
@@ -43,32 +43,34 @@ from hfdsl.rl.workers.slicing import model_config
 from hfdsl.rl.workers.state_bytes import ITEM_BYTES, state_bytes, weight_count
 
 PartBytes: TypeAlias = dict[str, int]
-"""Bytes by what they hold."""
+"""Bytes by the name of the part of memory."""
 
 ModelRoleConfig: TypeAlias = ActorConfig | SamplerConfig | CriticConfig | ReferenceConfig | RewardConfig
 
 ENGINE_PROCESS: Final = 11 * 2**27
-"""What an engine's process keeps while it sleeps: its CUDA context, kernels, and the graphs of its steps."""
+"""The bytes that an engine's process holds while it sleeps: its CUDA context, kernels, and the graphs of its steps."""
 
 ENGINE_WORKING: Final = 5 * 2**29
-"""What vLLM needs beside weights and cache while it samples: activations of a batch of prompts, logits, buffers."""
+"""The bytes that vLLM needs beside weights and cache while it samples: activations of prompts, logits, buffers."""
 
 BLOCK_TOKENS: Final = 512
-"""The tokens that an engine's cache has beyond ``cache_tokens``: two blocks, none of which is larger than 256. The
-engine itself needs one more than the sequences do."""
+"""The tokens of an engine's cache beyond ``cache_tokens``: two blocks of at most 256. The engine itself needs one block
+more than the sequences do."""
 
 CHUNK_BYTES: Final = 2**30
-"""What a part of the logits needs at a time: the logits, of 256 MiB, and what is computed from them."""
+"""The bytes of a part of the logits at a time: the logits, of 256 MiB, and the tensors computed from them."""
 
 FRAGMENTS: Final = 5
-"""Torch's allocator keeps a fifth more than activations take: 0.6 GiB beside 3.3, and 1.5 beside 6.4, were measured."""
+"""The divisor of activations that yields the extra memory of torch's allocator, a fifth: measured were 0.6 GiB beside
+3.3, and 1.5 beside 6.4."""
 
 SHARDED_FRAGMENTS: Final = (6, 5)
-"""With FSDP2, whose streams each keep blocks of their own, it keeps so many times what comes and goes within a pass:
-twice 0.62 was measured with rows of one length, and 1.5 with packs of unlike lengths beside an engine."""
+"""The factor, as a fraction, for the extra memory with FSDP2, whose streams each keep blocks of their own, of the
+tensors that come and go within a pass: twice 0.62 was measured with rows of one length, and 1.5 with packs of unlike
+lengths beside an engine."""
 
 COMMUNICATORS: Final = 17 * 2**26
-"""What NCCL keeps on each GPU for the ranks of FSDP2, or of an engine in parts."""
+"""The bytes that NCCL keeps on each GPU for the ranks of FSDP2, or of an engine in parts."""
 
 SCORING: Final = ("log_probs", "base_log_probs", "values", "score", "cost")
 """The methods that pass sequences through a model without a gradient."""
@@ -80,7 +82,7 @@ ESTIMATES: Final = frozenset(
 
 
 def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
-    """The parts on the GPU of a rank by method, and under ``""`` between calls; none where the model is not known.
+    """The parts on the GPU of a rank by method, and under ``""`` between calls; none if the model is not known.
 
     >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
     >>> sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -91,54 +93,54 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
     count = parameter_count(config.model)
     generation = config.generation if isinstance(config, (ActorConfig, SamplerConfig)) else None
     engine = _engine(mesh, config, generation) if generation is not None and generation.engine == "vllm" else {}
-    only_engine = isinstance(config, SamplerConfig) and bool(engine)  # that one has its weights in the engine alone
-    held = None if count is None else _held(mesh, config, count, weights=not only_engine)
-    if count is None or held is None:
+    only_engine = isinstance(config, SamplerConfig) and bool(engine)  # its weights are in the engine alone
+    resident = None if count is None else _resident(mesh, config, count, weights=not only_engine)
+    if count is None or resident is None:
         return {}
     if engine:
-        held["engine's process"] = ENGINE_PROCESS
+        resident["engine's process"] = ENGINE_PROCESS
     if groups := _is_sharded(mesh, config) + (bool(engine) and _engine_ranks(mesh, generation) > 1):
-        held["communicators"] = groups * COMMUNICATORS
+        resident["communicators"] = groups * COMMUNICATORS
     scoring = {} if only_engine else _activations(mesh, config, count, None)
     sampling = max(
-        {**held, **engine}, {**held, **scoring}, key=total
+        {**resident, **engine}, {**resident, **scoring}, key=total
     )  # the engine sleeps before log-probs are computed
-    if "moments" in held:
-        held["gradients"] = held["moments"] // 2
-    phases: dict[str, PartBytes] = {"": sampling if only_engine else held}
+    if "moments" in resident:
+        resident["gradients"] = resident["moments"] // 2
+    phases: dict[str, PartBytes] = {"": sampling if only_engine else resident}
     if engine:
         phases["generate"] = sampling
     if isinstance(config, ActorConfig):
         exported = state_bytes(config).get("policy", 0)
-        phases["weights"] = {**held, "exported copy": exported}
+        phases["weights"] = {**resident, "exported copy": exported}
         if config.lora is not None and config.lora.exports == "merged":  # gathered, with the adapter merged
             phases["held_weights"] = phases["weights"]
         elif config.lora is None and _shards_masters(mesh, config):  # shards in 16 bits, of those in float32
-            phases["held_weights"] = {**held, "exported copy": -(-exported // (mesh.tp * mesh.dp))}
+            phases["held_weights"] = {**resident, "exported copy": -(-exported // (mesh.tp * mesh.dp))}
     training = config.training if isinstance(config, (ActorConfig, CriticConfig)) else None
-    phases |= {name: {**held, **scoring} for name in SCORING if scoring}
+    phases |= {name: {**resident, **scoring} for name in SCORING if scoring}
     if training is not None:
         learning = _activations(mesh, config, count, training)
-        phases |= {name: {**held, **learning} for name in ("update", "prefer", "imitate") if learning}
+        phases |= {name: {**resident, **learning} for name in ("update", "prefer", "imitate") if learning}
     return phases
 
 
-def _held(mesh: Mesh, config: Any, count: int, *, weights: bool) -> PartBytes | None:
-    """What a rank has of a model all the time, and of its optimizer; None where an adapter's sizes are not known."""
+def _resident(mesh: Mesh, config: Any, count: int, *, weights: bool) -> PartBytes | None:
+    """The parts of a model and its optimizer that a rank always holds; None if an adapter's sizes are not known."""
     training: TrainingConfig | None = getattr(config, "training", None)
     sharded = _is_sharded(mesh, config)
     shards = mesh.tp * (mesh.dp if sharded else 1)
     masters = training is not None and _has_masters(config)
     item = 4 if masters and sharded else ITEM_BYTES[config.model.dtype]
-    held = {"weights": -(-count * item // shards)} if weights else {}
+    parts = {"weights": -(-count * item // shards)} if weights else {}
     if training is not None:
         learned = _learned_bytes(config, count)
         if learned is None:
             return None
         if masters and not sharded and config.lora is None:
-            held["master weights"] = -(-learned // shards)
-        held["moments"] = -(-2 * learned // shards)
-    return held
+            parts["master weights"] = -(-learned // shards)
+        parts["moments"] = -(-2 * learned // shards)
+    return parts
 
 
 def _is_sharded(mesh: Mesh, config: Any) -> bool:
@@ -151,12 +153,12 @@ def _shards_masters(mesh: Mesh, config: ActorConfig) -> bool:
 
 
 def no_gpu_bytes(mesh: Mesh, *args: object, **kwargs: object) -> dict[str, PartBytes]:
-    """Those of a role without a model."""
+    """The parts of a role without a model: none."""
     return {"": {}}
 
 
 def parameter_count(model: ModelConfig) -> int | None:
-    """How many parameters a model has, a tied one once; None where that is not known."""
+    """The number of a model's parameters, a tied one once; None if it is not known."""
     count, values = weight_count(model), model_config(model)
     vocabulary, width = values.get("vocab_size"), values.get("hidden_size")
     if count is None or not values.get("tie_word_embeddings"):
@@ -165,13 +167,13 @@ def parameter_count(model: ModelConfig) -> int | None:
 
 
 def engine_bytes(mesh: Mesh, config: ActorConfig | SamplerConfig) -> PartBytes:
-    """The weights and the cache of a role's engine, which are exact; none where the model's sizes are not known."""
+    """The weights and the cache of a role's engine, which are exact; none if the model's sizes are not known."""
     parts = _engine(mesh, config, config.generation)
     return {name: size for name, size in parts.items() if name not in ESTIMATES}
 
 
 def _engine(mesh: Mesh, config: Any, generation: GenerationConfig) -> PartBytes:
-    """What a rank has of its engine, which is cut over ``engine_tp`` ranks; an adapter counts with the weights."""
+    """The parts of an engine on a rank, one of ``engine_tp`` that share it; an adapter counts with the weights."""
     ranks = _engine_ranks(mesh, generation)
     item = ITEM_BYTES[computes(config)]
     weights, token = weight_count(config.model), _model_token_bytes(config.model, item, ranks)
@@ -191,9 +193,9 @@ def _engine_ranks(mesh: Mesh, generation: GenerationConfig | None) -> int:
 
 
 def token_bytes(layers: int, key_heads: int, head_width: int, item: int, parts: int = 1) -> int:
-    """The bytes of the keys and values of a token in each part of an engine, which has a whole head at least.
+    """The bytes of the keys and values of a token in each part of an engine, which has at least a whole head.
 
-    ``item`` is the bytes of a number; attention is in every layer.
+    ``item`` is the bytes of a number; every layer has attention.
 
     >>> [token_bytes(2, 2, 16, 2, parts) for parts in (1, 2, 4)]
     [256, 128, 128]
@@ -202,7 +204,7 @@ def token_bytes(layers: int, key_heads: int, head_width: int, item: int, parts: 
 
 
 def _model_token_bytes(model: ModelConfig, item: int, parts: int) -> int | None:
-    """Those of a model; None where its sizes are not known."""
+    """The bytes of the keys and values of a token of a model; None if its sizes are not known."""
     values = model_config(model)
     layers, heads, width = (values.get(name) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
     if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(width, int) and heads):
@@ -212,7 +214,7 @@ def _model_token_bytes(model: ModelConfig, item: int, parts: int) -> int | None:
 
 
 def _learned_bytes(config: Any, count: int) -> int | None:
-    """The bytes of what the optimizer learns: all parameters or their masters, or those of the adapter, in float32."""
+    """The bytes that the optimizer updates: all parameters or their masters, or those of the adapter, in float32."""
     if config.lora is None:
         return count * (4 if _has_masters(config) else ITEM_BYTES[config.model.dtype])
     adapter = adapter_parameters(config.model, config.lora)
@@ -225,13 +227,12 @@ def _has_masters(config: Any) -> bool:
 
 
 def _activations(mesh: Mesh, config: Any, count: int, training: TrainingConfig | None) -> PartBytes:
-    """What a pass over a micro-batch needs at its peak; none where that is not known.
+    """The peak of a pass over a micro-batch, without gradients if ``training`` is None; none if it is not known.
 
-    Without ``training`` it has no gradient.
-
-    With autocast, residuals are float32, the inputs and outputs of linear layers 2 bytes, and the weights are there
-    once more in 2 bytes until the pass ends. With FSDP2 residuals are 2 bytes too. Of its weights a block is there, the
-    next one, and the gradients of one; and the embeddings and the head all the time, with their gradients.
+    With autocast, residuals are float32, inputs and outputs of linear layers have 2 bytes, and so has a second copy of
+    the weights until the pass ends. With FSDP2, residuals have 2 bytes too, and the gathered weights are those of a
+    block and the next one, with the gradients of one, and throughout the pass the embeddings and the head, with their
+    gradients.
     """
     values, batching = model_config(config.model), config.batching
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")
@@ -249,17 +250,17 @@ def _activations(mesh: Mesh, config: Any, count: int, training: TrainingConfig |
     if training is None:
         scoring = batching.tokens * (8 * width + 3 * inner * narrow)
         return _fragmented(0, around + casts + max(scoring + blocks, CHUNK_BYTES), sharded=sharded)
-    kept = layers * batching.tokens * (width * residual if training.checkpointing else layer)
+    saved = layers * batching.tokens * (width * residual if training.checkpointing else layer)
     working = batching.tokens * (layer * training.checkpointing + 2 * inner * narrow) + blocks
-    # the end of the forward pass, or the backward pass
-    return _fragmented(kept, around + max(casts + CHUNK_BYTES, working), sharded=sharded)
+    # The peak is at the end of the forward pass or in the backward pass.
+    return _fragmented(saved, around + max(casts + CHUNK_BYTES, working), sharded=sharded)
 
 
-def _fragmented(kept: int, passing: int, *, sharded: bool) -> PartBytes:
-    """Activations, of the whole pass or passing, and what torch keeps beside them in blocks that no tensor fits."""
+def _fragmented(saved: int, passing: int, *, sharded: bool) -> PartBytes:
+    """Activations, saved for the whole pass or passing, and the memory of torch in blocks that fit no tensor."""
     times, parts = SHARDED_FRAGMENTS
-    fragments = passing * times // parts if sharded else (kept + passing) // FRAGMENTS
-    return {"activations": kept + passing, "fragmentation": fragments}
+    fragments = passing * times // parts if sharded else (saved + passing) // FRAGMENTS
+    return {"activations": saved + passing, "fragmentation": fragments}
 
 
 def _autocast(config: Any) -> str | None:

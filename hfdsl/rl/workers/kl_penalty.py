@@ -30,7 +30,7 @@ class KLPenalty(hf.Worker):
 
         mask, old, ref = rollout.response_mask.tensor, rollout.log_probs.tensor, reference.ref_log_probs.tensor
         rewards = kl_penalized(token_rewards(scores.score.tensor, mask), old, ref, mask, self.control.coefficient)
-        # Over all ranks, so that each arrives at the same coefficient.
+        # The sums of all ranks, so that all compute the same coefficient.
         sums = torch.tensor([masked_sum(kl_estimate(old, ref, "k1").double(), mask), len(mask)], dtype=torch.float64)
         kl, responses = self.axis("dp").all_reduce(sums).tolist()
         self.control = self.control.after(kl / responses)

@@ -1,4 +1,4 @@
-"""The parameters of a ready role's model and which part of them its ranks hold, before the model is loaded."""
+"""The parameters of a ready role's model, and the parts of them that its ranks hold, before the model is loaded."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from hfdsl.rl.workers.slicing import HEADS, WithModel, model_config
 from hfdsl.rl.workers.state_bytes import saved_shapes, weight_count
 
 COLUMNS: Final = ("gate_proj", "up_proj")
-"""Modules that are sliced by their outputs, beside those of heads; outputs of the others are whole on every rank."""
+"""Modules whose outputs are sliced, beside those of heads; outputs of the others are whole on every rank."""
 
 ROWS: Final = ("o_proj.weight", "down_proj.weight")
-"""Parameters that are sliced by the inputs of their modules."""
+"""Parameters sliced by the inputs of their modules."""
 
 VOCABULARY: Final = ("model.embed_tokens.weight", "lm_head.weight")
 
 EXPORTED: Final = "model."
-"""What the names of a role's weights begin with, before those of the model."""
+"""The prefix of a role's weights before their names in the model."""
 
 
 def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
-    """The parameters of the state ``"policy"`` as it is exported; none where the configuration does not have them.
+    """The parameters of the exported state ``"policy"``; none if the configuration does not determine them.
 
-    Of an adapter that is sent alone, and of a sampler with an adapter, they are its matrices, in float32.
+    They are the matrices of an adapter, in float32, for a sampler with one and for a role that sends it alone.
 
     >>> from hfdsl.rl.workers import ReferenceConfig
     >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
@@ -50,7 +50,7 @@ def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
 
 
 def _adapter_matrices(model: ModelConfig, lora: Lora) -> Iterator[Parameter]:
-    """The matrices A and B of an adapter, layer by layer; none where the model's layers are not known."""
+    """The matrices A and B of an adapter, layer by layer; none if the model's layers are not known."""
     for path, (outputs, inputs) in (adapted_layers(model, lora) or {}).items():
         yield Parameter(f"{EXPORTED}{path}{MATRIX_A}", (lora.rank, inputs), "float32")
         yield Parameter(f"{EXPORTED}{path}{MATRIX_B}", (outputs, lora.rank), "float32")
@@ -72,7 +72,7 @@ def _model_parameters(model: ModelConfig) -> dict[str, tuple[Parameter, ...]]:
 
 
 def _llama_like(model: ModelConfig) -> Iterator[Parameter]:
-    """The parameters of a model of which all linear layers are known, in the order of its modules."""
+    """The parameters of a model whose linear layers are all known, in the order of its modules."""
     values, layers = model_config(model), linear_layers(model)
     vocabulary, width, kind = values.get("vocab_size"), values.get("hidden_size"), values.get("model_type")
     if layers is None or not isinstance(vocabulary, int) or not isinstance(width, int):
@@ -108,7 +108,7 @@ def _has_bias(kind: object, module: str, attention: bool, mlp: bool) -> bool:
 
 
 def model_layout(model: ModelConfig, tp: int) -> StandardLayout | None:
-    """The slices of a model over ``tp`` ranks; None where its plan is known only once it is loaded.
+    """The slices of a model over ``tp`` ranks; None if its plan is known only once it is loaded.
 
     >>> sizes = {"vocab_size": 9, "hidden_size": 4, "intermediate_size": 6}
     >>> sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
@@ -133,7 +133,7 @@ def model_layout(model: ModelConfig, tp: int) -> StandardLayout | None:
 
 
 def training_layout(mesh: Mesh, config: ActorConfig) -> StandardLayout | None:
-    """What a rank of an actor holds: its slice of ``tp``, of which it has a shard of ``dp`` with FSDP."""
+    """The layout in which an actor learns: slices over ``tp``, and with FSDP shards of these over ``dp``."""
     layout = model_layout(config.model, mesh.tp)
     if layout is None or mesh.pp > 1:
         return None
@@ -141,20 +141,20 @@ def training_layout(mesh: Mesh, config: ActorConfig) -> StandardLayout | None:
 
 
 def generation_layout(mesh: Mesh, config: ActorConfig) -> StandardLayout | None:
-    """What a rank of an actor holds while it generates: its slice of ``gen_tp``."""
+    """The layout in which an actor generates: slices over ``gen_tp``."""
     layout = model_layout(config.model, mesh.gen_tp_size)
     return None if layout is None or mesh.pp > 1 else Generation(layout)
 
 
 GATHERED_BYTES: Final = 32 * 2**20
-"""The most bytes of a rank's own slices that travel at once as they become generation slices."""
+"""The most bytes of a rank's own slices in a bucket on the way to generation slices."""
 
 GATHERED_BUCKETS: Final = 2
-"""The buckets of them that exist at a time."""
+"""The buckets that exist at a time."""
 
 
 def reshards(mesh: Mesh, config: ActorConfig) -> dict[str, Resharding]:
-    """How an actor's weights become its generation slices; nothing where they are the same, or an engine has its own.
+    """How an actor's weights become its generation slices; nothing if they are the same, or an engine has its own.
 
     >>> from hfdsl.rl.workers import GenerationConfig
     >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
@@ -189,7 +189,7 @@ def _held_bytes(layout: StandardLayout, parameter: Parameter, mesh: Mesh) -> int
 
 
 def _gathered(mesh: Mesh, parameters: Sequence[Parameter], sizes: Sequence[int]) -> int:
-    """What buckets take: the slices of this rank, and those of all ranks of its replicas."""
+    """The bytes of the buckets: the slices of this rank, and those of all ranks of its replicas."""
     buckets = [0]
     for parameter, size in zip(parameters, sizes, strict=True):
         if size == parameter.bytes:
@@ -202,7 +202,7 @@ def _gathered(mesh: Mesh, parameters: Sequence[Parameter], sizes: Sequence[int])
 
 
 def _largest_unit(parameters: Sequence[Parameter], sizes: Sequence[int]) -> int:
-    """What FSDP gathers at once: the slices of a layer, or of all that is in none."""
+    """The most bytes that FSDP gathers at once: the slices of a layer, or of all parameters outside of layers."""
     units = dict[str, int]()
     for parameter, size in zip(parameters, sizes, strict=True):
         layer = parameter.name.partition(".layers.")[2].partition(".")[0]
@@ -211,7 +211,7 @@ def _largest_unit(parameters: Sequence[Parameter], sizes: Sequence[int]) -> int:
 
 
 def sampler_layout(mesh: Mesh, config: SamplerConfig) -> StandardLayout | None:
-    """What a rank of a sampler holds: its slice of ``gen_tp``, or for an engine all of the model in host memory."""
+    """The layout of a sampler: slices over ``gen_tp``, or with an engine all of the model in host memory."""
     if config.generation.engine == "vllm":
         return Replicas()
     layout = model_layout(config.model, mesh.gen_tp_size)

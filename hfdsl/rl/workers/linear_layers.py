@@ -10,11 +10,11 @@ from hfdsl.rl.workers.lora import Lora, matches
 from hfdsl.rl.workers.slicing import model_config
 
 KNOWN: Final = ("llama", "mistral", "qwen2", "qwen3")
-"""The model types of which the linear layers are known; their names are the same."""
+"""The model types whose linear layers are known; the names of the layers are the same in all of them."""
 
 
 def linear_layers(model: ModelConfig) -> dict[str, tuple[int, int]] | None:
-    """The outputs and inputs of every linear layer but the output layer; None where the configuration lacks a size.
+    """The outputs and inputs of every linear layer but the output layer; None if the configuration lacks a size.
 
     >>> sizes = {"hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1}
     >>> sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}
@@ -47,11 +47,11 @@ def _head_width(values: Mapping[str, Any], width: int, heads: int) -> int | None
     head = values.get("head_dim")
     if isinstance(head, int):
         return head
-    return None if values["model_type"] == "qwen3" else width // heads  # of that one, the default differs by version
+    return None if values["model_type"] == "qwen3" else width // heads  # its default differs between versions
 
 
 def adapter_parameters(model: ModelConfig, lora: Lora) -> int | None:
-    """How many parameters an adapter has, its targets' matrices A and B; None where that is not known.
+    """The number of parameters in the matrices A and B of an adapter's targets; None if it is not known.
 
     >>> sizes = {"hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1}
     >>> sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}
@@ -63,7 +63,7 @@ def adapter_parameters(model: ModelConfig, lora: Lora) -> int | None:
 
 
 def adapted_layers(model: ModelConfig, lora: Lora) -> dict[str, tuple[int, int]] | None:
-    """The outputs and inputs of the layers that an adapter is for; None where the model's layers are not known."""
+    """The outputs and inputs of the layers that an adapter targets; None if the model's layers are not known."""
     layers, targets = linear_layers(model), targets_of(lora)
     if layers is None or any(matches("lm_head", target) for target in targets):
         return None
@@ -75,5 +75,5 @@ def adapted_layers(model: ModelConfig, lora: Lora) -> dict[str, tuple[int, int]]
 
 
 def targets_of(lora: Lora) -> tuple[str, ...]:
-    """The targets that an adapter names; none where it is for all linear layers."""
+    """The targets that an adapter names; none if it targets all linear layers."""
     return () if isinstance(lora.targets, str) else lora.targets

@@ -32,11 +32,11 @@ class Lora:
     """The adapter counts alpha / rank times. Usually once or twice the rank."""
 
     targets: Targets = "all-linear"
-    """The linear layers that have an adapter: the ends of their names, such as ``("q_proj", "v_proj")``, or
-    ``"all-linear"``, which are all but the output layer."""
+    """The linear layers that get an adapter: the ends of their names, such as ``("q_proj", "v_proj")``, or
+    ``"all-linear"``, which is all but the output layer."""
 
     dropout: Annotated[float, Within(at_least=0, below=1)] = 0.0
-    """The share of an adapter's inputs that an update sets to 0. RL keeps 0: else ratios are not 1 before an update."""
+    """The share of an adapter's inputs that an update sets to 0. RL keeps 0: otherwise ratios do not start at 1."""
 
     exports: Literal["merged", "adapter"] = "merged"
     """What ``hf.sync`` sends: all weights, with the adapter merged, which any role with the model can load; or the
@@ -58,19 +58,19 @@ def matches(path: str, target: str) -> bool:
 
 
 def missing_target(target: str, layers: Iterable[str], model: str = "the model") -> str:
-    """What to say about a target that is the end of no linear layer's name.
+    """The message for a target that is the end of no linear layer's name.
 
     >>> missing_target("query_proj", ["layers.0.q_proj", "layers.0.v_proj"])
     "the model has no linear layer 'query_proj'; did you mean 'q_proj'? It has q_proj, v_proj"
     """
     ends = sorted({path.rpartition(".")[2] for path in layers})
-    near = nearest_target(target, ends)
-    hint = f"did you mean '{near}'? It" if near else "it"
+    nearest = nearest_target(target, ends)
+    hint = f"did you mean '{nearest}'? It" if nearest else "it"
     return f"{model} has no linear layer '{target}'; {hint} has {', '.join(ends)}"
 
 
 def nearest_target(target: str, ends: Sequence[str]) -> str | None:
-    """The end of a layer's name that is spelled most like a target.
+    """The end of a layer's name whose spelling is nearest to a target.
 
     >>> nearest_target("query_proj", ["down_proj", "q_proj", "up_proj"])
     'q_proj'
@@ -79,5 +79,5 @@ def nearest_target(target: str, ends: Sequence[str]) -> str | None:
 
 
 def large_rank(rank: int, path: str, sides: Sequence[int]) -> str:
-    """What to say about a rank that is larger than a side of a weight."""
+    """The message for a rank that is larger than a side of a weight."""
     return f"rank = {rank} is more than '{path}' can use, whose weight is {sides[0]} x {sides[1]}"

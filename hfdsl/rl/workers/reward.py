@@ -46,7 +46,7 @@ class RewardModel(Reward):
 
     @register(Dispatch.THREE_D_PROTO)
     def cost(self, prompts: Prompts, sequences: Sequences) -> Costs:
-        """The same number as a cost, for a model that was trained to predict harm."""
+        """The cost of every response: the model's score, for a model trained to predict harm."""
         from hfdsl.rl.models.scoring import scores
 
         return Costs(cost=scores(self.model, sequences, self.config.batching, self.config.autocast))

@@ -18,7 +18,7 @@ from hfdsl.rl.workers.slicing import sliced
 
 
 class Sampler(hf.Worker):
-    """Generates as the actor does, from a copy of its weights."""
+    """Generates like the actor, from a copy of its weights."""
 
     gpu_bytes = staticmethod(gpu_bytes)
     sliced = staticmethod(sliced)
@@ -44,11 +44,11 @@ class Sampler(hf.Worker):
         self.copy.load(weights)
 
     def receiving(self, state: str) -> AbstractContextManager[Mapping[str, Any] | None]:
-        """Where it keeps what it loads, for weights that arrive bucket by bucket."""
+        """The memory that weights are written to, for weights that arrive bucket by bucket."""
         return self.copy.receiving()
 
     def held_weights(self, state: str) -> dict[str, Any]:
-        """The parts of what it loads that this rank holds, for ``running.verify``."""
+        """The parts of the loaded weights that this rank holds, for ``running.verify``."""
         return self.copy.held_weights()
 
     def state(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class ServerConfig:
     """A server that speaks the OpenAI API, such as vLLM's or SGLang's."""
 
     url: str
-    """Its address with the version, ``"http://host:port/v1"``."""
+    """The address of the server with the API's version, ``"http://host:port/v1"``."""
 
     model: str
     """The name of the model, as the server knows it."""
@@ -28,16 +28,16 @@ class ServerConfig:
     """The most seconds of one request. A response of thousands of tokens on a busy server can take minutes."""
 
     patience: NonNegative = 300.0
-    """The most seconds of a request with all its tries: busy or unreachable servers are tried again. 0 for one try."""
+    """The most seconds of a request with its retries, if the server is busy or unreachable; 0 for a single try."""
 
     concurrency: Count = 32
-    """The most requests that a rank has open; usually 16 to 256, of which the server makes batches."""
+    """The most open requests of a rank, which the server batches; usually 16 to 256."""
 
     api_key: str | None = None
     """The name of the environment variable that holds the key; never the key itself."""
 
     extra: dict[str, Any] = field(default_factory=dict)
-    """Fields that go into every request, such as ``{"repetition_penalty": 1.1}``; they override those of the role."""
+    """Fields of every request, such as ``{"repetition_penalty": 1.1}``; they override those of the role."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -49,7 +49,7 @@ class ServerConfig:
 
 
 def without_credentials(url: str) -> str:
-    """An address for a message: without user, password and query.
+    """An address without user, password and query, for a message.
 
     >>> without_credentials("https://user:password@host:8000/v1?key=1"), without_credentials("user:password@host")
     ('https://***@host:8000/v1', '***@host')
@@ -62,7 +62,7 @@ def without_credentials(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServedConfig:
-    """A policy on a server. Prompts and responses travel as tokens, so its tokenizer is that of the other roles."""
+    """A policy on a server. Prompts and responses travel as tokens, so all roles must have its tokenizer."""
 
     server: ServerConfig
     """The server and its model."""
@@ -79,7 +79,7 @@ class ServedConfig:
 
 @dataclass(frozen=True, slots=True)
 class JudgeConfig:
-    """A judge on a server: the question that it is asked about a response, and where its answer has the score."""
+    """A judge on a server: the question about a response, and the pattern of the score in the answer."""
 
     server: ServerConfig
     """The server and its model."""
@@ -88,20 +88,20 @@ class JudgeConfig:
     """A template over ``{prompt}``, ``{response}`` and ``{task[...]}``."""
 
     tokenizer: Decoder | Tokenizer | str
-    """What turns the tokens of prompts and responses into texts, as in ``VerifierConfig``."""
+    """The decoder of the tokens of prompts and responses, as in ``VerifierConfig``."""
 
     system: str | None = None
     """The system message before the question; None sends none."""
 
     pattern: str = r"-?\d+(?:\.\d+)?"
-    """A regular expression whose last match in the answer is the score; of one with groups, its last group. The default
+    """A regular expression whose last match in the answer is the score, or the last group of that match. The default
     takes the last number."""
 
     temperature: NonNegative = 0.0
-    """The judge's temperature; 0 gives the same score again."""
+    """The judge's temperature; 0 makes scores repeatable."""
 
     max_tokens: Count = 512
-    """The most tokens of the judge's answer. One that reasons before it scores needs more."""
+    """The most tokens of the judge's answer; a judge that reasons before it scores needs more."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -1,4 +1,4 @@
-"""The configuration of a model, read before the model is loaded, and the sizes in it that tensor parallelism slices."""
+"""The configuration of a model, read before the model is loaded, and the sizes that tensor parallelism slices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BY_HEADS: Final = frozenset(
         "helium", "llama", "ministral", "mistral", "nemotron", "olmo", "phi", "qwen2", "qwen3", "smollm3", "starcoder2",
     )
 )  # fmt: skip  # a list of names
-"""Model types whose attention transformers slices by heads; others are checked when they are loaded."""
+"""Model types whose attention transformers slices by heads; loading checks the others."""
 
 HEADS, WIDTHS = ("num_attention_heads", "num_key_value_heads"), ("intermediate_size",)
 
@@ -43,7 +43,7 @@ def model_config(model: ModelConfig) -> dict[str, Any]:
 
 
 def _saved_config(file: Path | None) -> dict[str, Any]:
-    """The values of a file, as far as it can be read; what is wrong with it is reported where it is loaded."""
+    """The values of a file that can be read; loading reports any problem with it."""
     try:
         return parse_object(file.read_bytes()) if file is not None and file.is_file() else {}
     except (OSError, ValueError):
@@ -51,7 +51,7 @@ def _saved_config(file: Path | None) -> dict[str, Any]:
 
 
 def sliced(config: WithModel) -> dict[str, int]:
-    """The sizes of a role's model that its ``tp`` has to divide, where the configuration has them.
+    """The sizes in the configuration of a role's model that its ``tp`` has to divide.
 
     >>> from hfdsl.rl.workers import ReferenceConfig
     >>> sliced(ReferenceConfig(ModelConfig(config={"model_type": "llama", "num_attention_heads": 14})))
@@ -65,10 +65,10 @@ def sliced(config: WithModel) -> dict[str, int]:
 
 
 def parts_problem(values: Mapping[str, Any], parts: int) -> str | None:
-    """What to say where vLLM cannot cut a model of this configuration into so many parts, or None.
+    """Why vLLM cannot cut a model of this configuration into ``parts``, or None.
 
-    A part has the same number of attention heads as the others. It has some of the key-value heads, or where there are
-    fewer than parts, one that others have too.
+    All parts have the same number of attention heads. Each has some of the key-value heads or, if there are fewer heads
+    than parts, shares one with other parts.
 
     >>> sizes = {"model_type": "llama", "num_attention_heads": 12, "num_key_value_heads": 3, "intermediate_size": 32}
     >>> [parts_problem({**sizes, "num_key_value_heads": heads}, 4) for heads in (1, 2, 4, 12)]
@@ -86,7 +86,7 @@ def parts_problem(values: Mapping[str, Any], parts: int) -> str | None:
 
 
 def group_problem(mesh: Mesh, engine_tp: int | None) -> str | None:
-    """What to say where the ranks of a mesh cannot share engines of this width, or None.
+    """Why the ranks of a mesh cannot share engines of this width, or None.
 
     >>> group_problem(Mesh(dp=4), 2), group_problem(Mesh(tp=4, gen_tp=2), 2)
     (None, None)

@@ -1,4 +1,4 @@
-"""Bytes of the weights that a policy exports, read from its configuration or its files before it is loaded."""
+"""The bytes of the weights that a policy exports, read from its configuration or files before it is loaded."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class WithAdapter(WithModel, Protocol):
 
 
 def state_bytes(config: WithAdapter) -> dict[str, int]:
-    """The bytes of the state ``"policy"``, where the model's files or configuration tell how many weights it has.
+    """The bytes of the state ``"policy"``, if the model's files or configuration determine its number of weights.
 
-    Of an actor that exports its adapter alone, those of the adapter, which is float32.
+    For an actor that exports only its adapter, they are those of the adapter, in float32.
 
     >>> from hfdsl.rl.workers import ActorConfig, GenerationConfig
     >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
@@ -50,7 +50,7 @@ def state_bytes(config: WithAdapter) -> dict[str, int]:
 
 
 def weight_count(model: ModelConfig) -> int | None:
-    """How many weights a model exports, tied ones once for each of their names; None where that is not known."""
+    """The number of weights that a model exports, tied ones once for each of their names; None if it is not known."""
     values = model_config(model)
     shapes = saved_shapes(local_folder(model.path)) if model.path is not None and not model.config else {}
     if not shapes:
@@ -71,13 +71,13 @@ def saved_shapes(folder: Path) -> dict[str, list[int]]:
                 size = min(int.from_bytes(opened.read(8), "little"), file.stat().st_size)
                 header = parse_object(opened.read(size))
             shapes |= {name: list(map(int, entry["shape"])) for name, entry in header.items() if name != "__metadata__"}
-        except (OSError, ValueError, KeyError, TypeError):  # reported where the model is loaded
+        except (OSError, ValueError, KeyError, TypeError):  # loading the model reports it
             return {}
     return shapes
 
 
 def _llama_like(values: Mapping[str, Any]) -> int | None:
-    """The weights of a llama, mistral, qwen2 or qwen3 of which a configuration has all sizes."""
+    """The number of weights of a llama, mistral, qwen2 or qwen3 whose configuration has all sizes."""
     kind, key_heads, head_dim = (values.get(name) for name in ("model_type", "num_key_value_heads", "head_dim"))
     sizes = [values.get(name) for name in NEEDED]
     if kind not in ("llama", "mistral", "qwen2", "qwen3") or not all(isinstance(size, int) for size in sizes):

@@ -10,7 +10,7 @@ from hfdsl.rl.workers.reward import Reward
 
 
 class Verifier(Reward):
-    """Scores a response by the scorer of a reasoning-gym data set, or by a function."""
+    """Scores responses by the scorer of a reasoning-gym data set, or by a function."""
 
     gpu_bytes = staticmethod(no_gpu_bytes)
 

@@ -76,7 +76,7 @@ def test_a_run_leaves_what_it_made(straight: Path) -> None:
     samples = lines(straight, "samples.jsonl")
     assert [(one["step"], one["prompt"]) for one in samples[:5]] == [(0, "a"), (0, "b"), (0, "c"), (0, "d"), (2, "a")]
     assert {"response", "score"} <= samples[0].keys()
-    kept = checkpoints.whole(straight / "run/checkpoints")
+    kept = checkpoints.complete(straight / "run/checkpoints")
     assert [one.name for one in kept] == ["step-00000003", "step-00000006"]
     assert sorted(one.name for one in kept[0].iterdir()) == [
         "checkpoint.json",
@@ -333,7 +333,7 @@ def test_steps_go_on_while_a_checkpoint_is_written(
         return write(folder, role, apart)
 
     def show(record: Record) -> None:
-        seen.append(len(checkpoints.whole(other / "run/checkpoints")))
+        seen.append(len(checkpoints.complete(other / "run/checkpoints")))
         if record.step == 4:  # two steps later: the state must be that of step 2 all the same
             written.set()
 
@@ -341,7 +341,7 @@ def test_steps_go_on_while_a_checkpoint_is_written(
     monkeypatch.setattr(state_files, "write", slow)
     train(from_table(table(tmp_path), [f"output={other}/run", "checkpoints.every=2", "checkpoints.keep=9"]), show=show)
     assert seen[:5] == [0, 0, 0, 0, 0]
-    names = [name.name for name in checkpoints.whole(other / "run/checkpoints")]
+    names = [name.name for name in checkpoints.complete(other / "run/checkpoints")]
     assert names == ["step-00000002", "step-00000004", "step-00000006"]
     for name in names[1:]:
         shutil.rmtree(other / "run/checkpoints" / name)
@@ -355,7 +355,7 @@ def test_a_checkpoint_that_is_not_behind_is_whole_before_the_next_step(tmp_path:
     changes = ["checkpoints.every=1", "checkpoints.keep=9", "checkpoints.behind=false"]
     train(
         from_table(table(tmp_path), [f"output={tmp_path}/run", *changes]),
-        show=lambda record: seen.append(len(checkpoints.whole(kept))),
+        show=lambda record: seen.append(len(checkpoints.complete(kept))),
     )
     assert seen == [0, 0, 1, 2, 3, 4, 5]
 
@@ -383,7 +383,7 @@ def test_a_file_that_cannot_be_written_is_reported_at_a_later_step(
     with pytest.raises(CheckpointError, match=message):
         run(tmp_path, "checkpoints.every=2")
     kept = tmp_path / "run/checkpoints"
-    assert [checkpoint.name for checkpoint in checkpoints.whole(kept)] == ["step-00000002"]
+    assert [checkpoint.name for checkpoint in checkpoints.complete(kept)] == ["step-00000002"]
 
 
 def test_a_checkpoint_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,7 +393,7 @@ def test_a_checkpoint_that_cannot_be_written_is_reported(tmp_path: Path, monkeyp
     monkeypatch.setattr(checkpoints, "sync_to_disk", full)
     with pytest.raises(CheckpointError, match=r"HF906: the checkpoint of step 3 cannot be written: .*No space left"):
         run(tmp_path)
-    assert checkpoints.whole(tmp_path / "run/checkpoints") == []
+    assert checkpoints.complete(tmp_path / "run/checkpoints") == []
 
 
 def test_every_record_is_shown(tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ def test_steps_that_are_asked_for_are_recorded(straight: Path, tmp_path: Path) -
 def test_recordings_and_checkpoints_of_one_step_do_not_meet(straight: Path, tmp_path: Path) -> None:
     changes = ["record=[3, 4, 5]", "checkpoints.keep=9"]
     recorded = both(tmp_path, "recorded", changes)
-    kept = checkpoints.whole(recorded / "run/checkpoints")
+    kept = checkpoints.complete(recorded / "run/checkpoints")
     assert [checkpoint.name for checkpoint in kept] == ["step-00000003", "step-00000006"]
     for file in (file for checkpoint in kept for file in checkpoint.glob("*.safetensors")):
         assert load_file(file)

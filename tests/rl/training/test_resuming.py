@@ -160,8 +160,8 @@ def test_other_data_are_refused_or_accepted(tmp_path: Path) -> None:
 
 def test_other_code_and_versions_are_refused_or_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(loaded(tmp_path, "steps=3"))
-    monkeypatch.setattr("hfdsl.rl.training.beginning.versions", lambda: {"torch": "0.0"})
-    monkeypatch.setattr("hfdsl.rl.training.beginning.code_fingerprints", lambda table: {"flows.py": "other"})
+    monkeypatch.setattr("hfdsl.rl.training.resuming.versions", lambda: {"torch": "0.0"})
+    monkeypatch.setattr("hfdsl.rl.training.resuming.code_fingerprints", lambda table: {"flows.py": "other"})
     with pytest.raises(CheckpointError) as caught:
         train(loaded(tmp_path), resume=True, accept=["code"])
     assert "is of other code and other versions:\n" in str(caught.value)
@@ -245,7 +245,7 @@ def test_a_change_of_any_field_is_found(stopped: Path, name: str) -> None:
     assert len(paths) > 8
     inputs = inputs_of(checkpoint)
     accept = ("config", "data", "code", "versions")
-    assert checkpoints.read(checkpoint, inputs, accept).point.step == 3
+    assert checkpoints.read(checkpoint, inputs, accept).position.step == 3
     for path in paths:
         stated = json.loads(text)
         inner = stated

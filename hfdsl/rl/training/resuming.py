@@ -1,10 +1,10 @@
-"""Where a run begins in its folder: at step 0, after its last checkpoint, or at step 0 again.
+"""The start of a run in its folder: at step 0, after its last checkpoint, or at step 0 again.
 
-A run that ended before its first checkpoint has nothing to go on from, and nothing to lose: with the same command it
-starts again, and what it wrote is written again::
+A run that ended before its first checkpoint has nothing to resume from and nothing to lose: the same command starts it
+again and rewrites its files::
 
     run/config.toml, metrics.jsonl with steps 0 to 7, no checkpoints/step-*
-    hfdsl train run.toml, with or without --resume: the steps 0, 1, ... with the same results
+    hfdsl train run.toml, with or without --resume: steps 0, 1, ... again, with the same results
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from hfdsl.runtime.running import Running
 CONFIG, CHECKPOINTS = "config.toml", "checkpoints"
 """Names in the folder of a run."""
 
-BEFORE_ALL = -1
-"""The step after which nothing is kept of files that are written again."""
+NO_STEP = -1
+"""The last kept step of a run that starts again: its files lose all records."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """Where a run begins, the checkpoint that it loads, and the differences from it that the user accepts."""
+class RunStart:
+    """The position at which a run starts, the checkpoint that it loads, and the accepted differences from that."""
 
-    start: RunPosition
+    position: RunPosition
     checkpoint: Path | None = None
-    kept: int | None = None
-    """The step up to which the files of the folder are kept; None for a new run."""
+    last_kept_step: int | None = None
+    """The step up to which the files of the folder keep their records; None for a new run."""
     differences: tuple[InputDifference, ...] = ()
 
 
 def run_inputs(loaded: Loaded, rows: int) -> RunInputs:
-    """What the results of a run follow from."""
+    """The inputs that determine the results of a run."""
     table = loaded.table()
     return RunInputs(
         config=table,
@@ -54,32 +54,32 @@ def run_inputs(loaded: Loaded, rows: int) -> RunInputs:
 
 
 def require_run(folder: Path) -> None:
-    """Refuse to resume where there is no run.
+    """Refuse to resume without a run.
 
     Raises:
-        CheckpointError: HF906 where the folder has no run.
+        CheckpointError: HF906 if the folder has no run.
     """
     if not (folder / CONFIG).exists():
         checkpoints.latest(folder / CHECKPOINTS)
 
 
-def beginning(
+def run_start(
     loaded: Loaded, folder: Path, inputs: RunInputs, *, resume: bool, accept: Collection[str] = ()
-) -> Beginning:
-    """Where a run begins; its configuration is written to its folder.
+) -> RunStart:
+    """Determine the start of a run, and write its configuration to its folder.
 
     Raises:
-        ConfigError: HF901 where the folder has a run that is not to be resumed, or cannot be written.
-        CheckpointError: HF905, HF906 where there is nothing that it can go on from.
+        ConfigError: HF901 if the folder has a run that is not to be resumed, or cannot be written.
+        CheckpointError: HF905, HF906 if the run cannot resume from what the folder has.
     """
     saved = folder / CHECKPOINTS
-    begins = Beginning(RunPosition(0, loaded.cursor(), inputs.rows))
-    if resume and checkpoints.whole(saved):
-        begins = _after(checkpoints.latest(saved), loaded, inputs, accept)
-    elif checkpoints.whole(saved):
-        raise _taken(folder, "; go on with --resume, or begin another: --set output=FOLDER")
+    start = RunStart(RunPosition(0, loaded.cursor(), inputs.rows))
+    if resume and checkpoints.complete(saved):
+        start = _resumed(checkpoints.latest(saved), loaded, inputs, accept)
+    elif checkpoints.complete(saved):
+        raise _folder_in_use(folder, "; go on with --resume, or begin another: --set output=FOLDER")
     elif resume or (folder / METRICS_FILE).exists():
-        begins = _again(begins.start, folder, inputs, accept)
+        start = _restarted(start.position, folder, inputs, accept)
     text = tables.to_toml(inputs.config)
     try:
         new = folder / f".{CONFIG}.new"
@@ -87,11 +87,11 @@ def beginning(
         new.replace(folder / CONFIG)
     except OSError as error:
         raise ConfigError("HF901", f"'output': '{folder}' cannot be written: {error.strerror}", "output") from None
-    return begins
+    return start
 
 
-def _after(checkpoint: Path, loaded: Loaded, inputs: RunInputs, accept: Collection[str]) -> Beginning:
-    """After a checkpoint."""
+def _resumed(checkpoint: Path, loaded: Loaded, inputs: RunInputs, accept: Collection[str]) -> RunStart:
+    """Start after a checkpoint."""
     resumed = checkpoints.read(checkpoint, inputs, accept)
     if resumed.differences:
         _warn("HF905", f"'{checkpoint}' goes on although it is of {checkpoints.listed(resumed.differences)}")
@@ -100,29 +100,27 @@ def _after(checkpoint: Path, loaded: Loaded, inputs: RunInputs, accept: Collecti
             "HF905",
             f"'{checkpoint}' is of an earlier version, without digests: changed files, data and code go unnoticed",
         )
-    point = resumed.point.in_order_of(loaded.cursor())
-    return Beginning(point, checkpoint, point.step, resumed.differences)
+    position = resumed.position.in_order_of(loaded.cursor())
+    return RunStart(position, checkpoint, position.step, resumed.differences)
 
 
-def _again(start: RunPosition, folder: Path, inputs: RunInputs, accept: Collection[str]) -> Beginning:
-    """At step 0 again, if the folder has a run of the same configuration that has no checkpoint."""
+def _restarted(start: RunPosition, folder: Path, inputs: RunInputs, accept: Collection[str]) -> RunStart:
+    """Start at step 0 again, if the folder has a run of the same configuration without a checkpoint."""
     broken = [path.name for path in (folder / CHECKPOINTS).glob("step-*")]
     if broken:
         raise CheckpointError("HF906", f"there is no whole checkpoint in '{folder / CHECKPOINTS}', only {broken[0]}")
     if not (folder / CONFIG).exists():
-        raise _taken(folder, " without its configuration; begin another: --set output=FOLDER")
-    before, now = tables.read_toml(folder / CONFIG), tomllib.loads(tables.to_toml(inputs.config))
-    was = RunInputs(config=before, rows=inputs.rows, data={}, code={}, versions={})
-    differing = checkpoints.different_inputs(
-        was, RunInputs(config=now, rows=inputs.rows, data={}, code={}, versions={})
-    )
+        raise _folder_in_use(folder, " without its configuration; begin another: --set output=FOLDER")
+    configs = tables.read_toml(folder / CONFIG), tomllib.loads(tables.to_toml(inputs.config))
+    former, current = (RunInputs(config=config, rows=inputs.rows, data={}, code={}, versions={}) for config in configs)
+    differing = checkpoints.different_inputs(former, current)
     if refused := [difference for difference in differing if not difference.is_accepted(accept)]:
-        raise _taken(folder, f" of {checkpoints.listed(refused)}\nbegin another: --set output=FOLDER")
+        raise _folder_in_use(folder, f" of {checkpoints.listed(refused)}\nbegin another: --set output=FOLDER")
     _warn("HF906", f"the run in '{folder}' ended before its first checkpoint: it starts again from step 0")
-    return Beginning(start, kept=BEFORE_ALL)
+    return RunStart(start, last_kept_step=NO_STEP)
 
 
-def _taken(folder: Path, text: str) -> ConfigError:
+def _folder_in_use(folder: Path, text: str) -> ConfigError:
     return ConfigError("HF901", f"'output': there is a run in '{folder}'{text}", "output")
 
 
@@ -134,9 +132,9 @@ def load(running: Running, checkpoint: Path, differing: Sequence[InputDifference
     """Load a checkpoint.
 
     Raises:
-        CheckpointError: HF905 where a role cannot load its state, now that the configuration differs; HF906 where it is
-            damaged.
-        RoleError: HF806 where a role's ``load_state()`` raises.
+        CheckpointError: HF905 if a role cannot load its state after a change of configuration or code; HF906 if the
+            checkpoint is damaged.
+        RoleError: HF806 if a role's ``load_state()`` raises.
     """
     try:
         running.load(checkpoint)
