@@ -102,22 +102,8 @@ def test_prose_is_in_the_words_of_the_field() -> None:
     assert {f"{file.relative_to(ROOT)}: {m}" for file, text in prose.items() for m in OUR_OWN.findall(text)} == set()
 
 
-ROOMS = (
-    "types",
-    "protocols",
-    "graph",
-    "deploy",
-    "check",
-    "plan",
-    "rl/data",
-    "rl/dataflows",
-    "rl/losses",
-    "rl/models",
-    "rl/workers",
-    "tools",
-    "interop",
-)
-"""Rooms, or parts of them, whose docstrings begin with a verb or a noun phrase."""
+ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "rl", "tools", "interop")
+"""Rooms whose docstrings begin with a verb or a noun phrase, but for the engines of ``rl``."""
 
 
 def summaries(text: str) -> Iterator[str]:
@@ -128,7 +114,7 @@ def summaries(text: str) -> Iterator[str]:
 
 
 def test_docstrings_name_their_subject() -> None:
-    files = texts(*(f"hfdsl/{room}/**/*.py" for room in ROOMS))
+    files = [file for file in texts(*(f"hfdsl/{room}/**/*.py" for room in ROOMS)) if file.parent.name != "engines"]
     vague = re.compile(r"(What|The same|That|Those|Which) ")
     lines = [(file, line) for file in files for line in summaries(file.read_text("utf-8"))]
     assert [f"{file.relative_to(ROOT)}: {line}" for file, line in lines if vague.match(line)] == []

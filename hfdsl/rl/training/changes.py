@@ -47,7 +47,7 @@ FieldChange: TypeAlias = SetField | RenameField
 
 
 def edits_of(change: FieldChange, spans: TomlSpans) -> tuple[Edit, ...]:
-    r"""The edits that make a change; none where the text has no place for it.
+    r"""The edits that make a change; none if the text has no place for it.
 
     >>> from hfdsl.check.repair.edits import apply
     >>> from hfdsl.rl.training.toml_spans import spans_of
@@ -75,7 +75,7 @@ def edits_of(change: FieldChange, spans: TomlSpans) -> tuple[Edit, ...]:
 
 
 def _added(change: SetField, spans: TomlSpans) -> tuple[Edit, ...]:
-    """A new key in the nearest table above it that is written, or in a new table at the end of its relatives."""
+    """A new key in the nearest table above it in the text, or in a new table after related ones."""
     table, _, name = change.field.rpartition(".")
     above = next(path for path in (*upwards(table), "") if path in spans.gaps or path in spans.values)
     if above not in spans.gaps:
@@ -83,12 +83,12 @@ def _added(change: SetField, spans: TomlSpans) -> tuple[Edit, ...]:
     gap = spans.gaps[above]
     assigned = f"{key_text(name)} = {value_text(change.value)}"
     if table and not above:
-        last = _last_line(change.field.partition(".")[0], spans)
-        newline = last.before.rstrip(" \t") or last.after
+        last_line = _last_line(change.field.partition(".")[0], spans)
+        newline = last_line.before.rstrip(" \t") or last_line.after
         header = ".".join(map(key_text, table.split(".")))
-        return (Edit(last.place, f"{newline}{newline}[{header}]{newline}{assigned}"),)
+        return (Edit(last_line.place, f"{newline}{newline}[{header}]{newline}{assigned}"),)
     path = change.field.removeprefix(f"{gap.base}.") if gap.base else change.field
-    prefix = "".join(f"{key_text(part)}." for part in path.split(".")[:-1])
+    prefix = "".join(f"{key_text(name_part)}." for name_part in path.split(".")[:-1])
     return (Edit(gap.place, f"{gap.before}{prefix}{assigned}{gap.after}"),)
 
 

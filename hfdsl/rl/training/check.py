@@ -1,4 +1,4 @@
-"""The check of a configured run: its dataflows, and everything else that can be known before launch."""
+"""The check of a configured run: of its dataflows, and of everything else that is known before launch."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from hfdsl.rl.training.trials import Attempt, ConfigTrials, help_error
 from hfdsl.types.dims import Dim
 
 AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}
-"""Findings of a configuration that say at its keys what a check of the dataflow says without them."""
+"""Findings at keys of a configuration, each with the finding of the dataflow that it replaces."""
 
 CAUSES: Mapping[str, tuple[str, ...]] = {"HF963": ("HF730", "HF731", "HF732")}
-"""Findings of a configuration, each with those of a dataflow that follow from it: other parameters on both sides."""
+"""Findings of a configuration, each with the findings of a dataflow that it causes: parameters that differ."""
 
 
 def _other_value(finding: Finding) -> Any:
-    """The value to try for an option that a finding of a dataflow is about; None where there is none to try."""
+    """The value to try for an option that a finding of a dataflow is about; None if there is none."""
     match finding.code:
         case "HF314":
             return 8  # a group of more than one response
         case "HF360":
-            kept = re.search(r"at most (\d+) are kept", finding.message)
-            return None if kept is None else int(kept[1])
+            limit = re.search(r"at most (\d+) are kept", finding.message)
+            return None if limit is None else int(limit[1])
         case "HF943":
             return {"level": "token"}  # the default correction
     return None
@@ -47,16 +47,16 @@ def _other_value(finding: Finding) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ConfigCheck:
-    """What is checked: on which cluster, and with ``elsewhere`` without the files and packages of this machine."""
+    """The check of a run on a cluster; with ``elsewhere``, without the files and packages of this machine."""
 
     cluster: Cluster | None = None
     elsewhere: bool = False
 
     def reports(self, loaded: Loaded) -> list[Report]:
-        """The reports on all dataflows of a run; the first has what is found of the configuration as well.
+        """The reports on all dataflows of a run; the first includes the findings of the configuration.
 
         Raises:
-            ConfigError: HF901 for sizes and places that do not go with the dataflow.
+            ConfigError: HF901 for sizes and placements that do not fit the dataflow.
         """
         places = loaded.places
         trials = None
@@ -66,10 +66,10 @@ class ConfigCheck:
         return [report, *beside]
 
     def load(self, path: str, changes: Sequence[str], find: Find) -> Loaded:
-        """The configuration of a file, with roles placed and sizes known.
+        """Load the configuration of a file, and place its roles.
 
         Raises:
-            ConfigError: HF901 as for ``config.load`` and ``reports``, with the changes of the file that mend it.
+            ConfigError: HF901 as for ``config.load`` and ``reports``, with changes of the file that fix it.
         """
         try:
             loaded = load(path, changes, find)
@@ -118,23 +118,23 @@ class ConfigCheck:
         ]
         repeated = {AT_A_KEY[finding.code] for finding in at_keys if finding.code in AT_A_KEY}
         repeated |= {code for finding in at_keys for code in CAUSES.get(finding.code, ())}
-        others = [finding for finding in reports[0].findings if finding.code not in repeated]
-        first, *beside = reports
-        return list(_each_once([replace(first, findings=order([*others, *at_keys])), *beside]))
+        remaining = [finding for finding in reports[0].findings if finding.code not in repeated]
+        run_report, *beside = reports
+        return list(_each_once([replace(run_report, findings=order([*remaining, *at_keys])), *beside]))
 
 
 def _each_once(reports: Sequence[Report]) -> Iterator[Report]:
-    """The reports, each without what one before it has said: all dataflows of a run are on the same places."""
-    known: set[tuple[object, ...]] = set()
+    """The reports, each without the findings of those before it: all dataflows of a run share their placements."""
+    reported: set[tuple[object, ...]] = set()
     for report in reports:
         keys = [(finding.code, finding.primary.span, finding.message) for finding in report]
-        new = tuple(finding for finding, key in zip(report, keys, strict=True) if key not in known)
+        new = tuple(finding for finding, key in zip(report, keys, strict=True) if key not in reported)
         yield replace(report, findings=new)
-        known |= set(keys)
+        reported |= set(keys)
 
 
 def _with_options(finding: Finding, loaded: Loaded, trials: ConfigTrials, table: str) -> Finding:
-    """A finding of a dataflow with another value of the option that it is about."""
+    """A finding of a dataflow, with another value for its option as help."""
     value = _other_value(finding)
     if value is None:
         return finding
@@ -143,7 +143,7 @@ def _with_options(finding: Finding, loaded: Loaded, trials: ConfigTrials, table:
 
 
 def require_clean(reports: Sequence[Report]) -> None:
-    """Let a run go on that its reports do not refute.
+    """Refuse a run whose reports have an error.
 
     Raises:
         CheckError: with the first report that has an error.
@@ -155,7 +155,7 @@ def require_clean(reports: Sequence[Report]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ConfigNumbers:
-    """Sizes and meshes as the keys of a configuration; ``table`` names the dataflow, as that of the update."""
+    """Edits of sizes and meshes at the keys of a configuration; ``table`` names the dataflow."""
 
     loaded: Loaded
     table: str
@@ -166,7 +166,7 @@ class ConfigNumbers:
         return None if field is None else self._edit(field, number)
 
     def axis(self, role: str, axis: str, number: int) -> Edit | None:
-        """Another size of an axis of a role's mesh, also where other roles share it."""
+        """Another size of an axis of a role's mesh, even if other roles share it."""
         placed = f"roles.{role}" if role in self.loaded.config.deployment.roles else "default"
         return self._edit(f"deployment.{placed}.mesh.{axis}", number)
 

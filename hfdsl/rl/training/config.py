@@ -1,16 +1,17 @@
 """The configuration of a run: from a table, a file or Python to the dataflows and role classes that it names.
 
-What a table may have depends on what it names. ``algorithm`` names a dataflow, whose parameters are the roles; a role's
-class says what the role's table holds. So a table is read in the order of that dependency, every change once::
+The fields of a table depend on the names in it. ``algorithm`` names a dataflow, whose parameters are the roles; the
+class of a role determines the fields of its table. So a table is read in the order of that dependency, and every change
+is applied once::
 
     algorithm = "flows.py:flow"         1. the names: algorithm, update.algorithm, evaluation.algorithm, roles
     roles = { reward = "flows.py:Keen" }
-    options = { width = 3 }             2. options: with them the dataflow is made, and its roles are known
-    dims = { B = 32 }                   3. all the rest, as a RunConfig with a field for each role
+    options = { width = 3 }             2. the options, which determine the dataflow and so its roles
+    dims = { B = 32 }                   3. the rest, as a RunConfig with a field for each role
     policy = { size = 11 }
 
-For the ready algorithms, ``hfdsl.rl.training.algorithms`` declares that class. For others, or where a role has a class
-of the user's own, ``config_classes`` derives it from annotations. ``config_names`` does steps 1 and 2.
+For the ready algorithms, ``hfdsl.rl.training.algorithms`` declares that class. For others, or if a role has a class of
+the user's own, ``config_classes`` derives it from annotations. ``config_names`` does steps 1 and 2.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from hfdsl.types.batches import closest, nearest
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration with what it names: the dataflows, and the class of every role."""
+    """A configuration with the dataflows and role classes that it names."""
 
     config: RunConfig
     algorithm: Dataflow[..., Any]
@@ -56,9 +57,9 @@ class Loaded:
     update: Dataflow[..., Any] | None
     roles: Mapping[str, type[Worker]]
     places: Places | CallPlace | None = None
-    """Where the fields stand."""
+    """The places of the fields in files or code."""
     find: Find | None = None
-    """What found the parts that the configuration names."""
+    """The function that resolved the names in the configuration."""
 
     def table(self) -> tables.Table:
         """The configuration with every default, as plain values."""
@@ -69,7 +70,7 @@ class Loaded:
         """The deployment of all roles.
 
         Raises:
-            ConfigError: HF901 for the place of an optional role without a table; others as
+            ConfigError: HF901 for the placement of an optional role without a table; others as for
                 ``DeploymentConfig.deployment``.
         """
         with self.located():
@@ -87,7 +88,7 @@ class Loaded:
                 raise ConfigError("HF901", problem, f"deployment.roles.{name}")
 
     def located(self) -> AbstractContextManager[None]:
-        """Within this context, errors about fields name their file, line and key."""
+        """A context in which errors about fields name their file, line and key."""
         return self.places.located() if isinstance(self.places, Places) else nullcontext()
 
     def experiment(self) -> hf.Experiment:
@@ -108,7 +109,7 @@ class Loaded:
             yield batch
 
     def cursor(self) -> Cursor:
-        """Where the data begins."""
+        """The beginning of the data."""
         return Cursor(self.config.seed if self.config.data.seed is None else self.config.data.seed)
 
     def _constructor(self, name: str) -> tuple[type[Worker], tuple[Any, ...], Mapping[str, Any]]:
@@ -122,22 +123,22 @@ class Loaded:
         return role, (), {parameter.name: getattr(config, parameter.name) for parameter in parameters}
 
     def sizes(self, changes: Mapping[str, int] | None = None) -> dict[type[hf.Dim], int]:
-        """The sizes of the dims that the dataflows have.
+        """The sizes of the dims of the dataflows.
 
         Raises:
-            ConfigError: HF901 for a dim that none of them has.
+            ConfigError: HF901 for a dim that no dataflow has.
         """
         flows = [flow for flow in (self.algorithm, self.evaluation, self.update) if flow is not None]
-        known = {dim.__name__: dim for flow in flows for dim in program_dims(flow.trace())}
+        dims = {dim.__name__: dim for flow in flows for dim in program_dims(flow.trace())}
         sizes = {**self.config.dims, **(changes or {})}
         for name in sizes:
-            if name not in known:
-                problem = f"dims: there is no dim '{name}'; {closest(name, sorted(known))}"
-                near = nearest(name, sorted(known))
-                renamed = () if near is None else (RenameField(f"dims.{name}", near),)
+            if name not in dims:
+                problem = f"dims: there is no dim '{name}'; {closest(name, sorted(dims))}"
+                candidate = nearest(name, sorted(dims))
+                renamed = () if candidate is None else (RenameField(f"dims.{name}", candidate),)
                 with self.located():
                     raise ConfigError("HF901", problem, f"dims.{name}", changes=renamed)
-        return {known[name]: size for name, size in sizes.items()}
+        return {dims[name]: size for name, size in sizes.items()}
 
 
 def load(path: str | Path, changes: Sequence[str] = (), find: Find | None = None) -> Loaded:
@@ -162,10 +163,10 @@ def load(path: str | Path, changes: Sequence[str] = (), find: Find | None = None
 
 
 def from_config(config: RunConfig, find: Find | None = None) -> Loaded:
-    """Load a configuration that was written in Python, such as a ``GRPO`` of ``hfdsl.rl.training.algorithms``.
+    """Load a configuration written in Python, such as a ``GRPO`` of ``hfdsl.rl.training.algorithms``.
 
     Raises:
-        ConfigError: HF901 where a role's class does not take the role's configuration.
+        ConfigError: HF901 if a role's class does not take the role's configuration.
 
     >>> from hfdsl.rl.data.sources import ReasoningGym
     >>> from hfdsl.rl.data.tokenizers import Characters
@@ -199,7 +200,7 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
     find = find or by_name
     parts, changes = read_names(table, changes, find)
     table = tables.with_changes(parts.table, parts.kind, [_dotted(change, parts.algorithm) for change in changes])
-    # The options have been built already, to make the dataflows.
+    # The options are built already, for the dataflows.
     _require_tables(table, parts)
     config: RunConfig = build(parts.kind, _with_options(tables.resolve_references(table), parts))
     tabled = [name for name in parts.roles if hasattr(config, name)]
@@ -212,7 +213,7 @@ def _require_tables(table: Mapping[str, Any], parts: NamedParts) -> None:
     """Refuse an evaluation with a role of its own that nothing configures.
 
     Raises:
-        ConfigError: HF901 naming the roles of the run, of which one may be meant.
+        ConfigError: HF901 naming the roles of the run, one of which may be meant.
     """
     run = parts.algorithm.trace().roles
     for name in parts.roles:
@@ -230,7 +231,7 @@ def _dotted(change: str, flow: Dataflow[..., Any]) -> str:
 
 
 def _with_options(values: tables.Table, parts: NamedParts) -> tables.Table:
-    """A table with the options that have been built."""
+    """A table with the built options."""
     if parts.options is not None:
         values = {**values, "options": parts.options}
     if parts.update_options is not None and isinstance(values["update"], Mapping):

@@ -15,19 +15,19 @@ from hfdsl.rl.training.typed import hints, is_dataclass_type, required
 
 
 def takes_update(ready: type[RunConfig], update_options: type | None) -> bool:
-    """Whether a ready configuration has a table for an update with these options."""
+    """Whether a ready configuration takes an update with these options."""
     return any(hints(kind)["options"] is update_options for kind in _classes_in(ready, "update"))
 
 
 def narrowed(
     ready: type[RunConfig], roles: Mapping[str, type], evaluation_roles: Collection[str]
 ) -> type[RunConfig] | None:
-    """Narrow a ready configuration to just these classes of tables; None where it has other roles, or other tables.
+    """Narrow a ready configuration to these classes of tables; None if it has other roles or tables.
 
-    Roles that the evaluation alone has get tables beside those of the ready configuration.
+    Roles of the evaluation alone get tables beside those of the ready configuration.
 
-    The field of a role that may be of several classes, such as a reward, takes that of the class that was named, so
-    that its table need not tell its ``kind``.
+    The field of a role that may have one of several classes, such as a reward, takes only the class that was named, so
+    that its table needs no ``kind``.
     """
     ready_roles = {field.name: field for field in fields(ready) if field.name not in RunConfig.__dataclass_fields__}
     needed = {name for name, field in ready_roles.items() if required(field)}
@@ -42,7 +42,7 @@ def narrowed(
 def configuration_class(
     options: type | None, update_options: type | None, roles: Mapping[str, type]
 ) -> type[RunConfig]:
-    """Derive the configuration of a dataflow that is not a ready one, or that has other roles than its own."""
+    """Derive the configuration of a dataflow that is not ready, or has other role classes than its own."""
     tables = roles if options is None else {"options": options, **roles}
     kind = _subclass(RunConfig, "Configuration", tables)
     if update_options is None:
@@ -54,7 +54,7 @@ def configuration_class(
 
 
 def _subclass(base: type[Any], name: str, added: Mapping[str, type]) -> type[Any]:
-    """A subclass with more fields, each of a class; one may be left out where all of its own fields may."""
+    """A subclass with more fields, each of a class; one is optional if all of its own fields are."""
     listed = [
         (name, kind, field() if any(map(required, fields(kind))) else field(default_factory=kind))
         for name, kind in added.items()

@@ -1,6 +1,6 @@
-"""Which dataflows, options and role classes a configuration names, and so which fields it has.
+"""The dataflows, options and role classes that a configuration names, and so the fields that it has.
 
-The names are read first: ``algorithm`` with its options makes the dataflow, whose parameters are the roles.
+The names are read first: ``algorithm`` with its options yields the dataflow, whose parameters are the roles.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from hfdsl.rl.training.typed import NONE, build
 from hfdsl.types.batches import closest, nearest
 
 READY_ROOM = "hfdsl.rl.dataflows."
-"""How the names of ready dataflows begin: only these need ``hfdsl.rl.training.algorithms``, whose many classes take a
-twentieth of a second."""
+"""The prefix of the names of ready dataflows: only these need ``hfdsl.rl.training.algorithms``, whose many classes take
+a twentieth of a second."""
 
 
 READY_ROLES = tuple(f"hfdsl.rl.workers:{name}" for name in workers.__all__ if not name.endswith("Config"))
@@ -33,14 +33,14 @@ READY_ROLES = tuple(f"hfdsl.rl.workers:{name}" for name in workers.__all__ if no
 
 
 Find: TypeAlias = Callable[[str], Any]
-"""From ``"module:name"`` to what it names."""
+"""A function from ``"module:name"`` to the object of that name."""
 
 
 def by_name(text: str) -> Any:
     """Import the object that ``"package.module:name"`` names.
 
     Raises:
-        ConfigError: HF901 where there is no such module or name.
+        ConfigError: HF901 if there is no such module or name.
 
     >>> by_name("math:pi") > 3
     True
@@ -48,8 +48,8 @@ def by_name(text: str) -> Any:
     module, _, name = text.partition(":")
     try:
         value: Any = import_module(module)
-        for part in name.split("."):
-            value = getattr(value, part)
+        for attribute in name.split("."):
+            value = getattr(value, attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError("HF901", f"there is no '{text}', which is read as 'module:name': {error}") from None
     return value
@@ -59,21 +59,21 @@ def find_named(find: Find, text: str, field_name: str) -> Any:
     """Find the object that a field names.
 
     Raises:
-        ConfigError: HF901 with a fix where the name is close to that of a ready dataflow or role.
+        ConfigError: HF901, with a fix if the name is close to that of a ready dataflow or role.
     """
     try:
         return find(text)
     except ConfigError as error:
         from hfdsl.rl.training.algorithms import READY
 
-        near = near_target(text, (*READY, *READY_ROLES))
-        changes = () if near is None else (SetField(field_name, near),)
+        candidate = near_target(text, (*READY, *READY_ROLES))
+        changes = () if candidate is None else (SetField(field_name, candidate),)
         raise ConfigError("HF901", f"'{field_name}': {error.message}", field_name, changes=changes) from None
 
 
 @dataclass(frozen=True, slots=True)
 class NamedParts:
-    """The dataflows and role classes that a table names; its other fields are those of ``kind``."""
+    """The dataflows and role classes that a table names; ``kind`` declares its other fields."""
 
     table: tables.Table
     kind: type[RunConfig]
@@ -86,7 +86,7 @@ class NamedParts:
 
 
 def _ready(algorithm: str) -> type[RunConfig] | None:
-    """The configuration that is written down for an algorithm."""
+    """The declared configuration of an algorithm."""
     if not algorithm.startswith(READY_ROOM):
         return None
     from hfdsl.rl.training.algorithms import READY
@@ -95,7 +95,7 @@ def _ready(algorithm: str) -> type[RunConfig] | None:
 
 
 def _ready_options(algorithm: str) -> type | None:
-    """The options that are written down for it, or for an update."""
+    """The declared options of an algorithm or an update."""
     if not algorithm.startswith(READY_ROOM):
         return None
     from hfdsl.rl.training.algorithms import READY_OPTIONS
@@ -104,10 +104,10 @@ def _ready_options(algorithm: str) -> type | None:
 
 
 def read_names(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> tuple[NamedParts, list[str]]:
-    """Read the dataflows and roles that a table names; also return the changes that remain to be made.
+    """Read the dataflows and roles that a table names, and return the changes that remain to be made.
 
     Raises:
-        ConfigError: HF901 for names of nothing, and options that a dataflow does not take.
+        ConfigError: HF901 for names of nothing, and for options that a dataflow does not take.
     """
     table, changes = with_deployment(table, changes)
     naming, changes = _divided(changes, "algorithm", "roles", "update.algorithm", "evaluation")
@@ -158,11 +158,11 @@ def read_names(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> 
 
 
 def _evaluation(table: Mapping[str, Any], find: Find) -> Dataflow[..., Any] | None:
-    """The dataflow that evaluates, where a table asks for one."""
-    written = table.get("evaluation")
-    if written in (None, NONE):
+    """The dataflow that evaluates, if a table asks for one."""
+    evaluation = table.get("evaluation")
+    if evaluation in (None, NONE):
         return None
-    name = _entry(written, "algorithm")
+    name = _entry(evaluation, "algorithm")
     flow = find_named(find, name if isinstance(name, str) else EVALUATE, "evaluation.algorithm")
     if not isinstance(flow, Dataflow):
         raise ConfigError("HF901", f"evaluation.algorithm: {flow!r} is no dataflow", "evaluation.algorithm")
@@ -170,7 +170,7 @@ def _evaluation(table: Mapping[str, Any], find: Find) -> Dataflow[..., Any] | No
 
 
 def _divided(changes: Iterable[str], *names: str) -> tuple[list[str], list[str]]:
-    """The changes of these fields, or of fields below them, and the others."""
+    """The changes of these fields or of fields below them, and the other changes."""
     groups: tuple[list[str], list[str]] = [], []
     for change in changes:
         field_name = change.partition("=")[0].strip()
@@ -179,7 +179,7 @@ def _divided(changes: Iterable[str], *names: str) -> tuple[list[str], list[str]]
 
 
 def with_deployment(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[tables.Table, list[str]]:
-    """The table with the file of its deployment read; ``deployment=FILE`` replaces it before all other changes."""
+    """The table with its deployment read from a file; ``deployment=FILE`` replaces it before all other changes."""
     fields_and_texts = [change.partition("=") for change in changes]
     files = [tables.parse_value(text, str, "deployment") for name, _, text in fields_and_texts if _is_deployment(name)]
     deployment = files[-1] if files else table.get("deployment")
@@ -189,8 +189,8 @@ def with_deployment(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[t
         except ConfigError as error:
             error.field = "deployment"
             raise
-    others = [change for change in changes if not _is_deployment(change.partition("=")[0])]
-    return {**table, **({} if deployment is None else {"deployment": deployment})}, others
+    remaining = [change for change in changes if not _is_deployment(change.partition("=")[0])]
+    return {**table, **({} if deployment is None else {"deployment": deployment})}, remaining
 
 
 def _is_deployment(name: str) -> bool:
@@ -204,7 +204,7 @@ def _entry(table: Any, name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A dataflow, or a function that makes one, with its options: what ``algorithm`` or ``update.algorithm`` names."""
+    """A dataflow, or a function that returns one, that a field names, with its options."""
 
     field: str
     target: Any
@@ -226,7 +226,7 @@ class _Named:
         return arguments_class(target.body, listed, "Options") if listed else None
 
     def build_options(self, table: Any) -> Any:
-        """The options of a table; None where there are none to be had."""
+        """The options of a table; None if the dataflow has none."""
         if self.options is None:
             return None
         path = f"{self.field.removesuffix('algorithm')}options"
@@ -246,32 +246,32 @@ class _Named:
 
 
 def _is_written(table: Mapping[str, Any], role: str) -> bool:
-    """Whether a table has that of an optional role, or names its class."""
+    """Whether a table configures an optional role, or names its class."""
     classes = table.get("roles")
     return table.get(role) not in (None, NONE) or (isinstance(classes, Mapping) and role in classes)
 
 
 def with_roles(flow: Dataflow[..., Any], names: Collection[str]) -> Dataflow[..., Any]:
-    """The dataflow with those of its optional roles that are named."""
+    """The dataflow with its optional roles of these names."""
     return flow.given(**{name: role for name, role in flow.optional_roles.items() if name in names})
 
 
 def _role_classes(
-    flow: Dataflow[..., Any], evaluation: Dataflow[..., Any] | None, others: Any, find: Find
+    flow: Dataflow[..., Any], evaluation: Dataflow[..., Any] | None, named: Any, find: Find
 ) -> dict[str, type[Worker]]:
-    """The class of every role: that of the dataflow's parameter, or another that is named.
+    """The class of every role: the one that ``named`` has, or else that of the dataflow's parameter.
 
-    A role of the evaluation that the run has as well is the run's.
+    A role that both the evaluation and the run have is the run's.
     """
     classes = {**(evaluation.trace().roles if evaluation is not None else {}), **flow.trace().roles}
-    for name, text in others.items() if isinstance(others, Mapping) else ():
+    for name, text in named.items() if isinstance(named, Mapping) else ():
         if name not in classes:
-            near = nearest(name, list(classes))
+            candidate = nearest(name, list(classes))
             raise ConfigError(
                 "HF901",
                 f"roles: '{flow.body.__name__}' has no role '{name}'; {closest(name, list(classes))}",
                 f"roles.{name}",
-                changes=() if near is None else (RenameField(f"roles.{name}", near),),
+                changes=() if candidate is None else (RenameField(f"roles.{name}", candidate),),
             )
         role = find_named(find, text, f"roles.{name}") if isinstance(text, str) else text
         if not (isinstance(role, type) and issubclass(role, Worker)):

@@ -1,4 +1,4 @@
-"""Ready evaluations: a policy's likeliest answers to unseen prompts, and a reward model's order of unseen pairs."""
+"""Ready evaluations: a policy's greedy answers to unseen prompts, and a reward model's order of unseen pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hfdsl.rl.workers import Actor, Reward, RewardLearner, Sampler, Verifier
 def evaluate(
     prompts: Prompts, actor: Actor, reward: Reward, sampler: Sampler | None = None
 ) -> tuple[Outcome, Rollout, Scores]:
-    """Greedy answers and their scores; the answers come along to be read."""
+    """Greedy answers and their scores; the answers are returned for reading."""
     rollout = synced(actor, sampler).generate(prompts, greedy=True)
     scores = reward.score(prompts, rollout)
     return outcome(rollout, scores), rollout, scores
@@ -23,7 +23,7 @@ def evaluate(
 def evaluate_by_rule(
     prompts: Prompts, actor: Actor, verifier: Verifier, sampler: Sampler | None = None
 ) -> tuple[Outcome, Rollout, Scores]:
-    """Greedy answers and what a rule gives them, whatever rewards the training: a verifier, with a table of its own.
+    """Greedy answers and their scores by a rule, whatever rewards the training: a verifier with a table of its own.
 
     >>> evaluate_by_rule.trace().roles["verifier"].__name__
     'Verifier'
@@ -35,7 +35,7 @@ def evaluate_by_rule(
 
 @hf.dataflow
 def evaluate_pairs(pairs: Pairs, reward: RewardLearner) -> PairOutcome:
-    """The share of pairs that a reward model puts in order, without learning from them.
+    """The share of pairs that a reward model orders correctly, without learning from them.
 
     >>> evaluate_pairs.trace().roles["reward"].__name__
     'RewardLearner'

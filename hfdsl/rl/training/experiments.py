@@ -1,4 +1,4 @@
-"""The dataflows of one configuration: that of the run, its update and its evaluation, on the same places."""
+"""The dataflows of a configuration: those of the run, its update and its evaluation, on the same placements."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hfdsl.rl.training.relocation import relocated
 from hfdsl.rl.training.run_config import RunConfig
 
 ELSEWHERE = "HF508"
-"""What is placed and a dataflow has no such role: here it is placed for another one."""
+"""The code for a placement of a role that a dataflow lacks; here, another dataflow has the role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experiments:
-    """The dataflow that a configuration is for, and those that run beside it on the same workers."""
+    """The dataflow of a run, and those that run beside it on the same workers."""
 
     run: hf.Experiment
     update: hf.Experiment | None = None
@@ -26,7 +26,7 @@ class Experiments:
 
     @classmethod
     def of(cls, loaded: Loaded, cluster: Cluster | None = None) -> Experiments:
-        """Those of a configuration, on one deployment; errors as for ``Loaded.experiment``."""
+        """The experiments of a configuration, on one deployment; errors as for ``Loaded.experiment``."""
         config = loaded.config
         run = replace(loaded.experiment(), cluster=cluster)
         update = evaluation = None
@@ -38,7 +38,7 @@ class Experiments:
         return cls(run, update, evaluation)
 
     def items(self) -> Iterator[tuple[str, hf.Experiment]]:
-        """Each with the table that names its dataflow: ``""``, ``"update"``, ``"evaluation"``."""
+        """The experiments by the table that names their dataflow: ``""``, ``"update"``, ``"evaluation"``."""
         for table, experiment in (("", self.run), ("update", self.update), ("evaluation", self.evaluation)):
             if experiment is not None:
                 yield table, experiment
@@ -48,7 +48,7 @@ class Experiments:
 
 
 def size_fields(config: RunConfig, table: str) -> dict[str, str]:
-    """The field that has the size of each dim, for the dataflow that a table names."""
+    """The field with the size of each dim, for the dataflow that a table names."""
     sizes = {dim: f"dims.{dim}" for dim in config.dims}
     if table == "evaluation" and config.evaluation is not None:
         sizes |= {dim: f"evaluation.dims.{dim}" for dim in config.evaluation.dims}
@@ -56,16 +56,16 @@ def size_fields(config: RunConfig, table: str) -> dict[str, str]:
 
 
 def checked(report: hf.Report, loaded: Loaded | None, table: str = "") -> hf.Report:
-    """The report on one of them: its findings, as far as they are no other's, at places that a user can edit."""
+    """The report on one dataflow of a configuration, without findings of others, at places that a user can edit."""
     report = report.without(ELSEWHERE)
     return report if loaded is None else relocated(report, loaded, size_fields(loaded.config, table), table)
 
 
 def compiled(experiment: hf.Experiment, loaded: Loaded | None = None, table: str = "") -> CompiledPlan:
-    """The plan of the one that a table names; with ``loaded``, findings are at the keys of its file.
+    """The plan of the dataflow that a table names; with ``loaded``, findings are at the keys of its file.
 
     Raises:
-        CheckError: with the report, where a check finds errors.
+        CheckError: with the report, if a check finds errors.
     """
     try:
         plan = experiment.compile()

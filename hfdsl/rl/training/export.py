@@ -1,4 +1,4 @@
-"""From a checkpoint to a model in a folder, as ``transformers`` saves and loads one."""
+"""Export of a model from a checkpoint to a folder, in the format of ``transformers``."""
 
 from __future__ import annotations
 
@@ -28,32 +28,30 @@ if TYPE_CHECKING:
     from hfdsl.rl.models.forward import Policy
 
 INNER = "model."
-"""Where a policy has its model."""
+"""The prefix of a policy's model in its state."""
 
 BACKBONE = "base_model."
-"""Where a critic or a reward model has its model."""
+"""The prefix of a critic's or a reward model's backbone in its state."""
 
 HEAD = "score.weight"
-"""The head of one: the name that it has there, and in the classifiers of transformers."""
+"""The name of its head, there and in the classifiers of transformers."""
 
 
 def export(run: Path, role: str | None, folder: Path, find: Find | None = None, *, adapter: bool = False) -> Path:
-    """Save the model of a role and the tokenizer, from the last checkpoint of a run; gives the checkpoint.
+    """Save the model of a role and the tokenizer from the last checkpoint of a run, and return the checkpoint.
 
-    Without ``role`` it is the actor's, or that of the only role whose state the checkpoint has. That of a policy is a
-    causal model; that of a critic or a reward model is a sequence classifier of one number, which a ``RewardModel``
-    loads.
+    Without ``role``, it is the actor, or the only role in the checkpoint. A policy is saved as a causal model; a critic
+    or a reward model as a sequence classifier of one number, which a ``RewardModel`` loads.
 
-    The model's ``path`` in a later run is then this folder. Parts that ranks hold of a sharded model are joined, over
-    ``dp`` and then over ``tp``. A LoRA adapter is merged into the model, or with ``adapter`` saved
-    alone, as by peft.
+    In a later run, this folder is the model's ``path``. The parts of a sharded model are joined, over ``dp`` and then
+    over ``tp``. A LoRA adapter is merged into the model or, with ``adapter``, saved alone, as by peft.
 
     Raises:
-        CheckpointError: HF906 where there is no whole checkpoint, or none with a model of this role, no adapter, or
-            no such classifier.
+        CheckpointError: HF906 if there is no complete checkpoint, or it has no model of this role, no adapter, or no
+            such classifier.
     """
     from hfdsl.rl.models.adapters import save_adapter
-    from hfdsl.rl.models.loading import load, no_progress_bars
+    from hfdsl.rl.models.loading import no_progress_bars
 
     checkpoint = latest(run / "checkpoints")
     config = from_table(_fields(checkpoint / CHECKPOINT_FILE)["config"], (), find).config
@@ -67,24 +65,16 @@ def export(run: Path, role: str | None, folder: Path, find: Find | None = None, 
     lora: Lora | None = getattr(role_config, "lora", None)
     if adapter and lora is None:
         raise CheckpointError("HF906", f"'{role}' in '{checkpoint}' has no adapter: its whole model learned")
-    parts = _Parts.read(checkpoint, roles[role])
     is_scorer = isinstance(role_config, CriticConfig)
     if not is_scorer and not hasattr(role_config, "generation"):
         raise CheckpointError("HF906", f"'{role}' in '{checkpoint}' is neither a policy nor a critic or reward model")
     if is_scorer and adapter:
         raise CheckpointError("HF906", f"'{role}' in '{checkpoint}' is no policy: an adapter beside a head is merged")
-    if is_scorer:
-        model, weights = _scorer(model_config, lora, parts)
-    elif lora is not None:
-        policy = _adapted(model_config, lora, parts)
-        if adapter:
-            save_adapter(policy.model, folder, model_config.path)
-            return checkpoint
-        weights = _merged(policy)
-        model = load(replace(model_config, dtype="float32")).cpu()
-    else:
-        model = load(replace(model_config, dtype="float32")).cpu()
-        weights = parts.joined(model)
+    parts = _Parts.read(checkpoint, roles[role])
+    if adapter and lora is not None:
+        save_adapter(_adapted(model_config, lora, parts).model, folder, model_config.path)
+        return checkpoint
+    model, weights = (_scorer if is_scorer else _causal)(model_config, lora, parts)
     model.load_state_dict(weights)
     with no_progress_bars():
         model.to(dtype=next(iter(weights.values())).dtype).save_pretrained(folder)
@@ -93,7 +83,7 @@ def export(run: Path, role: str | None, folder: Path, find: Find | None = None, 
 
 
 def _fields(file: Path) -> dict[str, Any]:
-    """The fields of a file of a checkpoint."""
+    """The fields of a checkpoint's file."""
     try:
         return unsealed(file.read_bytes())
     except (OSError, ValueError) as error:
@@ -101,7 +91,7 @@ def _fields(file: Path) -> dict[str, Any]:
 
 
 def _adapted(config: ModelConfig, lora: Lora, parts: _Parts) -> Policy:
-    """The policy of a configuration with the adapter that a checkpoint has."""
+    """The policy of a configuration with the adapter of a checkpoint."""
     from hfdsl.rl.models.policies import policy
 
     adapted = policy(replace(config, compile=False), 1.0, SoleRank(), lora).cpu()
@@ -110,16 +100,28 @@ def _adapted(config: ModelConfig, lora: Lora, parts: _Parts) -> Policy:
 
 
 def _load_learned(module: nn.Module, parts: _Parts) -> None:
-    """Load what has learned of a module with an adapter."""
+    """Load the learned weights of a module with an adapter."""
     state = module.state_dict()
     module.load_state_dict({name: parts.tensor(name, state[name], None) for name in parts.names}, strict=False)
 
 
+def _causal(config: ModelConfig, lora: Lora | None, parts: _Parts) -> tuple[Any, dict[str, torch.Tensor]]:
+    """A policy's causal model of transformers, and its weights."""
+    from hfdsl.rl.models.loading import load
+    from hfdsl.rl.models.sharding import full_weights
+
+    model = load(replace(config, dtype="float32")).cpu()
+    if lora is None:
+        return model, parts.joined(model)
+    weights = full_weights(_adapted(config, lora, parts))
+    return model, {name.removeprefix(INNER): weight for name, weight in weights}
+
+
 def _scorer(config: ModelConfig, lora: Lora | None, parts: _Parts) -> tuple[Any, dict[str, torch.Tensor]]:
-    """The classifier of transformers whose one number is a critic's or a reward model's, and its weights.
+    """A critic's or a reward model's classifier of transformers, with a single number, and its weights.
 
     Raises:
-        CheckpointError: HF906 where transformers has no classifier of this architecture.
+        CheckpointError: HF906 if transformers has no classifier of this architecture.
     """
     from transformers import AutoModelForSequenceClassification
 
@@ -127,8 +129,8 @@ def _scorer(config: ModelConfig, lora: Lora | None, parts: _Parts) -> tuple[Any,
     from hfdsl.rl.models.policies import scorer
     from hfdsl.rl.models.sharding import full_weights
 
-    whole = replace(config, dtype="float32", compile=False)
-    causal = load(whole, output_layer=False).cpu()
+    plain = replace(config, dtype="float32", compile=False)
+    causal = load(plain, output_layer=False).cpu()
     causal.config.num_labels = 1
     try:
         model: Any = AutoModelForSequenceClassification.from_config(causal.config)
@@ -140,22 +142,16 @@ def _scorer(config: ModelConfig, lora: Lora | None, parts: _Parts) -> tuple[Any,
         learned = parts.joined(causal.base_model, BACKBONE, f"{causal.base_model_prefix}.", causal)
         learned = {**learned, HEAD: parts.tensor(HEAD, model.score.weight, None)}
     else:
-        adapted = scorer(whole, SoleRank(), lora).cpu()
+        adapted = scorer(plain, SoleRank(), lora).cpu()
         _load_learned(adapted, parts)
         learned = {name.removeprefix(BACKBONE): weight for name, weight in full_weights(adapted)}
     prefix = f"{model.base_model_prefix}."
     return model, {name if name == HEAD else prefix + name: weight for name, weight in learned.items()}
 
 
-def _merged(policy: Policy) -> dict[str, torch.Tensor]:
-    from hfdsl.rl.models.sharding import full_weights
-
-    return {name.removeprefix(INNER): weight for name, weight in full_weights(policy)}
-
-
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The weights that the ranks of a role saved: for each rank of ``tp``, those of its ranks of ``dp``."""
+    """The weights that the ranks of a role saved: for each rank of ``tp``, those of its ``dp`` ranks."""
 
     by_tp: Sequence[Sequence[Mapping[str, torch.Tensor]]]
 
@@ -178,11 +174,11 @@ class _Parts:
         return list(self.by_tp[0][0])
 
     def tensor(self, name: str, whole: torch.Tensor, dim: int | None) -> torch.Tensor:
-        """A tensor of the shape of ``whole``, sliced along ``dim``."""
+        """A tensor of the shape of ``whole``, joined from slices along ``dim``."""
         return joined([[part[name] for part in slice_] for slice_ in self.by_tp], whole, dim)
 
     def joined(self, model: Any, inner: str = INNER, outer: str = "", whole: Any = None) -> dict[str, torch.Tensor]:
-        """All weights of a model, which the role has as ``inner``, and the ``whole`` model of which it is a part."""
+        """All weights of a model that is at ``inner`` in the role, and at ``outer`` in the ``whole`` model."""
         from hfdsl.rl.models.tensor_parallel import planned_slice_dims
 
         dims = planned_slice_dims(whole or model, len(self.by_tp))
@@ -191,9 +187,9 @@ class _Parts:
 
 
 def joined(slices: list[list[Any]], whole: torch.Tensor, dim: int | None) -> torch.Tensor:
-    """A tensor of the shape of ``whole``, from its slices along ``dim``, or without one from the first.
+    """A tensor of the shape of ``whole``, from its slices along ``dim``, or without a dim from the first of them.
 
-    Of each there are copies, or parts along the first dim.
+    Each slice comes as copies, or as parts along the first dim.
 
     >>> import torch
     >>> joined([[torch.zeros(2, 3), torch.ones(1, 3)]], torch.empty(3, 3), None).sum().item()
@@ -206,5 +202,5 @@ def joined(slices: list[list[Any]], whole: torch.Tensor, dim: int | None) -> tor
     shape = list(whole.shape)
     if dim is not None:
         shape[dim] //= len(slices)
-    found: list[torch.Tensor] = [parts[0] if list(parts[0].shape) == shape else torch.cat(parts) for parts in slices]
-    return found[0] if dim is None else torch.cat(found, dim)
+    tensors: list[torch.Tensor] = [parts[0] if list(parts[0].shape) == shape else torch.cat(parts) for parts in slices]
+    return tensors[0] if dim is None else torch.cat(tensors, dim)

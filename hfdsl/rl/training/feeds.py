@@ -1,4 +1,4 @@
-"""The batches of a run, and those that it is evaluated on, from its configuration."""
+"""The batches of a run and of its evaluation, from its configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hfdsl.rl.training.run_config import EvaluationConfig, RunConfig
 from hfdsl.types.batches import Batch
 
 RESPONSES: Mapping[type[Batch], int] = {Prompts: 0, Sequences: 1, Pairs: 2}
-"""The batches that a run feeds, with the responses that each row of the data has."""
+"""The batches that a run feeds, with the number of responses in each row of the data."""
 
 SIZES = (("B", "P"), ("B", "P", "R"), ("B", "P", "R"))
 """The dims that need sizes, by the number of responses."""
@@ -35,7 +35,7 @@ def run_feed(
     flow: Dataflow[..., Any],
     evaluation: Dataflow[..., Any] | None,
 ) -> Feed:
-    """The batches of a run, without the rows that its evaluation holds out; errors as for ``training_feed``."""
+    """The feed of a run, without the rows that its evaluation holds out; errors as for ``training_feed``."""
     feed = training_feed(config, roles, flow.trace())
     if config.evaluation is None or evaluation is None:
         return feed
@@ -43,12 +43,12 @@ def run_feed(
 
 
 def training_feed(config: RunConfig, roles: Mapping[str, type[Worker]], graph: Graph) -> Feed:
-    """The batches of a dataflow, from all rows.
+    """The feed of a dataflow, from all rows.
 
     Raises:
-        ConfigError: HF901 for a dataflow that takes other batches, or a size that is missing.
-        DataError: HF902 to HF904 for data, tokenizers and models that do not go together.
-        PackageError: HF990 where torch, transformers or safetensors is not installed.
+        ConfigError: HF901 for a dataflow that takes other batches, or a missing size.
+        DataError: HF902 to HF904 for data, tokenizers and models that do not fit together.
+        PackageError: HF990 if torch, transformers or safetensors is not installed.
     """
     require_packages()
     check_models(config, roles, load_tokenizer(config.data.tokenizer))
@@ -56,7 +56,7 @@ def training_feed(config: RunConfig, roles: Mapping[str, type[Worker]], graph: G
 
 
 def evaluation_batch(config: RunConfig, evaluation: EvaluationConfig, graph: Graph, feed: Feed) -> tuple[Any, Feed]:
-    """The batch that a run is evaluated on, and its feed without rows of the same text; errors as above."""
+    """The batch of a run's evaluation, and the run's feed without rows of the same text; errors as above."""
     batch, texts = _feed(config, evaluation.source, graph, {**config.dims, **evaluation.dims}).first()
     return batch, replace(feed, held_out=texts) if evaluation.held_out else feed
 

@@ -1,6 +1,6 @@
-"""What a run's results follow from beside its configuration: data, code and versions, as digests of files.
+"""The inputs of a run beside its configuration: data and code as digests of files, and versions.
 
-The code of a run is the Python files that its configuration names, and what they import from beside them. With
+The code of a run is the Python files that its configuration names, and the files beside them that they import. With
 ``algorithm = "flows.py:flow"``, where ``flows.py`` begins with ``import rewards, torch``::
 
     {"flows.py": "3f0c...", "rewards.py": "a91e..."}
@@ -28,7 +28,7 @@ from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.tables import flattened
 
 WHOLE_BYTES = 2**30
-"""Files up to this size are read whole; of larger ones ``BLOCKS`` blocks of ``BLOCK_BYTES``, evenly spread."""
+"""The largest file that is read whole; of larger ones, ``BLOCKS`` blocks of ``BLOCK_BYTES`` are, evenly spread."""
 
 BLOCKS, BLOCK_BYTES = 1024, 2**20
 
@@ -36,13 +36,13 @@ PACKAGES = ("torch", "transformers", "ray", "vllm", "reasoning-gym")
 """The packages whose versions may change results."""
 
 TARGET = re.compile(r"(?P<place>[^:]+\.py|[\w.]+):\w+")
-"""What names a thing in a Python file or a module."""
+"""A name in a Python file or a module."""
 
 TOKENIZER_FILES = "*.json", "*.model", "*.txt", "*.jinja"
 
 
 def data_fingerprints(config: RunConfig) -> dict[str, str]:
-    """The digests of what a run reads: its sources, and the files of its tokenizer, by field."""
+    """The digests of a run's sources and of its tokenizer's files, by field."""
     digests = {"data.source": _source_digest(config.data.source)}
     if config.evaluation is not None:
         digests["evaluation.source"] = _source_digest(config.evaluation.source)
@@ -54,7 +54,7 @@ def data_fingerprints(config: RunConfig) -> dict[str, str]:
 
 
 def _source_digest(source: Source) -> str | None:
-    """The digest of a source's files, or the commit of one on the hub; None for one that its package draws."""
+    """The digest of a source's files, or the commit of one on the hub; None for generated rows."""
     named = hub_dataset(source.path) if isinstance(source, Dataset) else None
     if named is not None:
         snapshot = cached_snapshot("dataset", *named)
@@ -64,7 +64,7 @@ def _source_digest(source: Source) -> str | None:
 
 
 def _source_files(source: Source) -> list[Path]:
-    """The files of a source; one that draws its rows has none, but the version of its package."""
+    """The files of a source; one that generates its rows has none, but a version of its package."""
     match source:
         case JsonLines(path):
             return [Path(path)]
@@ -97,14 +97,14 @@ def _file_digest(path: Path) -> bytes:
 
 
 def _spread_blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Blocks from the first to the last of a file."""
+    """Blocks of a file, evenly spread from its start to its end."""
     for i in range(BLOCKS):
         file.seek((size - BLOCK_BYTES) * i // (BLOCKS - 1))
         yield file.read(BLOCK_BYTES)
 
 
 def code_fingerprints(table: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of the Python files that a configuration names, and of what they import from beside them."""
+    """The digests of the Python files that a configuration names, and of the files beside them that they import."""
     fingerprints: dict[str, str] = {}
     pending = [place for _, value in flattened(table) for place in _named_file(value)]
     while pending:
@@ -118,7 +118,7 @@ def code_fingerprints(table: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _named_file(value: Any) -> Iterator[tuple[Path, Path]]:
-    """The file of a name such as ``"flows.py:flow"``, and the folder from which it imports; none of hfdsl itself."""
+    """The file of a name such as ``"flows.py:flow"``, and the folder from which it imports; none for hfdsl's own."""
     match = TARGET.fullmatch(value) if isinstance(value, str) else None
     if match is None or match["place"].partition(".")[0] == "hfdsl":
         return
@@ -126,8 +126,8 @@ def _named_file(value: Any) -> Iterator[tuple[Path, Path]]:
     if place.endswith(".py"):
         file = Path(place).resolve()
         yield from [(file.parent, file)] if file.is_file() else []
-    elif (written := getattr(sys.modules.get(place), "__file__", None)) and written.endswith(".py"):
-        file = Path(written).resolve()
+    elif (module_file := getattr(sys.modules.get(place), "__file__", None)) and module_file.endswith(".py"):
+        file = Path(module_file).resolve()
         depth = len(place.split(".")) + (file.name == "__init__.py")
         yield file.parents[depth - 1], file
 
@@ -140,7 +140,7 @@ def _imported_files(root: Path, file: Path, text: bytes) -> Iterator[Path]:
         if module[0] == "hfdsl" or (installed and module[0] != package):
             continue
         path = root.joinpath(*module)
-        yield from (one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file())
+        yield from (source for source in (path.with_suffix(".py"), path / "__init__.py") if source.is_file())
 
 
 def _imported_modules(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

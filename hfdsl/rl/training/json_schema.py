@@ -1,6 +1,7 @@
 """JSON schemas of configurations, from which editors complete and check TOML files.
 
-A schema follows the rules of ``typed.value_of``, field by field, and takes what a file may have beside plain values:
+A schema follows the rules of ``typed.value_of``, field by field, and takes the forms that a file may have beside plain
+values:
 
 ======================================  ==================================================================
 ``learning_rate: float = 1e-6``         a number, with its default
@@ -11,13 +12,13 @@ A schema follows the rules of ``typed.value_of``, field by field, and takes what
 the string below a field                its ``description``
 ======================================  ==================================================================
 
-References and ``"none"`` could be further members of an ``anyOf``. But where a table fits no member, an editor can only
-say that, at the table's head. So types are listed, ``"type": ["object", "string"]``: JSON schema applies ``properties``
-to objects only and ``pattern`` to strings only, and a misspelled field is marked where it stands.
+References and ``"none"`` could be further members of an ``anyOf``. But if a table fits no member, an editor can only
+say so at the table's head. So types are listed, ``"type": ["object", "string"]``: JSON schema applies ``properties`` to
+objects only and ``pattern`` to strings only, and an editor marks the misspelled field itself.
 
-What a schema refuses, ``build`` refuses too. It does not know what depends on more than one value: which dims there
-are, whether a reference leads anywhere, whether ``slots`` goes with ``part_of``. It keeps to keywords that JSON schema
-has had since draft 6, as far as the TOML plugins of editors go.
+``build`` refuses whatever a schema refuses. A schema does not know rules on several values: which dims there are,
+whether a reference leads anywhere, whether ``slots`` goes with ``part_of``. Its keywords are in JSON schema since draft
+6, which the TOML plugins of editors support.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ def json_schema(kind: type, title: str) -> JsonSchema:
     >>> from hfdsl.rl.training.run_config import CheckpointConfig
     >>> schema = json_schema(CheckpointConfig, "checkpoints")
     >>> schema["properties"]["keep"]["default"], schema["properties"]["keep"]["description"]
-    (2, 'How many checkpoints are kept, the newest ones.')
+    (2, 'The number of checkpoints to keep, the newest ones.')
     """
     writer = _Writer()
     return {"$schema": DIALECT, "title": title, **writer.table(kind), "definitions": writer.definitions}
 
 
 class _Writer:
-    """Writes schemas, and keeps those of tables as definitions, by class."""
+    """Writes schemas, with those of tables as definitions by class."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, JsonSchema] = {}
@@ -82,10 +83,10 @@ class _Writer:
             }
             for field in fields(kind)
         }
-        # A table may tell its class, also where it need not.
+        # A table may name its class even if it need not.
         properties.setdefault(KIND, {"enum": [kind.__name__]})
         run = issubclass(kind, RunConfig)
-        # A file has to name its algorithm, although the class of a ready one has it as a default.
+        # A file has to name its algorithm, although the class of a ready algorithm has it as a default.
         needed = [field.name for field in fields(kind) if required(field) or (run and field.name == "algorithm")]
         return {
             "type": "object",
@@ -98,13 +99,13 @@ class _Writer:
     def _property(self, kind: type, field: Field[Any], annotation: Any, bounded: Any) -> JsonSchema:
         if issubclass(kind, RunConfig) and field.name == "deployment":
             annotation = annotation | str  # a path
-        # A role's table need not tell its kind: that is the role's class, which "roles" names.
+        # A role's table need not name its kind: "roles" names the role's class.
         role = issubclass(kind, RunConfig) and field.name not in RunConfig.__dataclass_fields__
         schema = self._value(annotation, tagged=not role)
         return {**schema, **_limits(bounds_of(bounded))}
 
     def _value(self, annotation: Any, tagged: bool = True) -> JsonSchema:
-        """The schema of what an annotation takes, a reference, and ``"none"`` where it takes None."""
+        """The schema of an annotation's values, of a reference, and of ``"none"`` if the annotation takes None."""
         members = get_args(annotation) if is_union(annotation) else (annotation,)
         schemas = [schema for member in members if (schema := self._member(member)) is not None]
         if tagged and sum("$ref" in schema for schema in schemas) > 1:
@@ -112,20 +113,20 @@ class _Writer:
             schemas = [{"allOf": [schema, named]} if "$ref" in schema else schema for schema in schemas]
         if {} in schemas:
             return {}
-        # The definition of a table takes "none", so that it need not be repeated; a field may not.
+        # The definition of a table takes "none", which saves a second one; a field may not take it.
         tables = any(map(is_dataclass_type, members))
-        some = {"not": {"enum": [NONE]}} if tables and type(None) not in members else {}
+        not_none = {"not": {"enum": [NONE]}} if tables and type(None) not in members else {}
         if len(schemas) == 1 and "$ref" in schemas[0]:
-            return {"allOf": schemas, **some}  # not the $ref alone, beside which draft 7 ignores a description
+            return {"allOf": schemas, **not_none}  # in an allOf, since draft 7 ignores a description beside a $ref
         if PLAIN[str] in schemas:
             return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
         text = _text(type(None) in members)
         if len(schemas) == 1 and "type" in schemas[0]:
             return {**schemas[0], **text, "type": [schemas[0]["type"], "string"]}
-        return {"anyOf": [*schemas, text], **some}
+        return {"anyOf": [*schemas, text], **not_none}
 
     def _member(self, annotation: Any) -> JsonSchema | None:
-        """The schema of one member of a union; None for what no table can give, such as a function."""
+        """The schema of one member of a union; None for values that no table can have, such as functions."""
         origin, arguments = get_origin(annotation), get_args(annotation)
         if annotation in PLAIN:
             return PLAIN[annotation]
@@ -143,10 +144,10 @@ class _Writer:
         return None
 
     def _reference(self, kind: type) -> JsonSchema:
-        """A reference to the definition of a class, which is written at the first one."""
+        """A reference to the definition of a class, which the first reference writes."""
         if kind not in self._names:
-            taken = self._names.values()
-            name = kind.__name__ if kind.__name__ not in taken else f"{kind.__module__}.{kind.__qualname__}"
+            names = self._names.values()
+            name = kind.__name__ if kind.__name__ not in names else f"{kind.__module__}.{kind.__qualname__}"
             self._names[kind] = name
             table = self.table(kind)
             self.definitions[name] = {**table, **_text(none=True), "type": ["object", "string"]}
@@ -154,7 +155,7 @@ class _Writer:
 
 
 def _limits(bounds: Within | None) -> JsonSchema:
-    """Within as keywords, which apply to numbers only."""
+    """The bounds of ``Within`` as keywords, which apply to numbers only."""
     if bounds is None:
         return {}
     limits = {
@@ -167,27 +168,27 @@ def _limits(bounds: Within | None) -> JsonSchema:
 
 
 def _text(none: bool) -> JsonSchema:
-    """The texts that stand for a value: a reference, and ``"none"``."""
+    """The schema of the texts that stand for a value: a reference, and ``"none"``."""
     return {"type": "string", "pattern": f"^({REFERENCE}|{NONE})$" if none else f"^{REFERENCE}$"}
 
 
 def _default(field: Field[Any]) -> JsonSchema:
-    """The default of a field; a table that leaves out some of its fields takes those of the default."""
+    """The default of a field, which also fills in fields that a table leaves out."""
     if field.default is MISSING or field.default is None:
         return {}
     return {"default": as_table(field.default)}
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """The string literals directly below the fields of a dataclass, by field; those of its bases too.
+    """The string literals directly below the fields of a dataclass and its bases, by field.
 
     >>> from hfdsl.rl.training.algorithms import GRPO
     >>> field_docs(GRPO)["steps"], field_docs(GRPO)["actor"]
-    ('How many steps the run takes.', 'The policy that generates and learns.')
+    ('The number of steps in the run.', 'The policy that generates and learns.')
     """
     docs: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        # A class that was made at run time has no source, or that of another class of its name.
+        # A class created at run time has no source, or that of another class of its name.
         if is_dataclass(base) and getattr(sys.modules.get(base.__module__), base.__name__, None) is base:
             [statement] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
             docs |= dict(_documented(statement.body)) if isinstance(statement, ast.ClassDef) else {}

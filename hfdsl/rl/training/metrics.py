@@ -1,4 +1,4 @@
-"""What a step's result tells in numbers, and where they are written."""
+"""The metrics of a step's result, and the files that they are written to."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Record:
 def values_of(plan: Plan, result: Any, step: int) -> dict[str, float]:
     """The metrics in a dataflow's result: ``actor/loss`` of ``actor.update``, ``outcome/score`` of a function.
 
-    Where two methods of a role give one of the same name, it has the method's too; what one method gave several times,
-    as for mini-batches, is averaged.
+    If two methods of a role return metrics of one name, the key has the method's name too; several values from one
+    method, as for mini-batches, are averaged.
 
     Raises:
-        HfError: HF907 for a number that is not finite, naming the step and who gave it.
+        HfError: HF907 for a number that is not finite, naming the step and the call.
 
     >>> import torch
     >>> import hfdsl as hf
@@ -64,11 +64,11 @@ def values_of(plan: Plan, result: Any, step: int) -> dict[str, float]:
         if not math.isfinite(value):
             raise HfError("HF907", f"in step {step} of '{plan.name}' '{label}' gives {name} = {value}")
         values_by_name.setdefault((label, name), []).append(value)
-    givers: dict[tuple[str, str], set[str]] = {}
+    calls: dict[tuple[str, str], set[str]] = {}
     for label, name in values_by_name:
-        givers.setdefault((_short(label), name), set()).add(label)
+        calls.setdefault((_short(label), name), set()).add(label)
     return {
-        f"{_short(label) if len(givers[_short(label), name]) == 1 else label}/{name}": sum(values) / len(values)
+        f"{_short(label) if len(calls[_short(label), name]) == 1 else label}/{name}": sum(values) / len(values)
         for (label, name), values in values_by_name.items()
     }
 
@@ -78,7 +78,7 @@ def _short(label: str) -> str:
 
 
 def _numbers(plan: Plan, output: Output, result: Any) -> Iterator[tuple[str, str, float]]:
-    """Who gave which number, in the order of the result."""
+    """The numbers of a result, each with the label of its call and its name."""
     if isinstance(output.value, dict):
         for key, inner in output.value.items():
             yield from _numbers(plan, inner, result[key])
@@ -97,10 +97,10 @@ def _numbers(plan: Plan, output: Output, result: Any) -> Iterator[tuple[str, str
 
 
 SHOWN_METRICS = ("score", "solved", "reward", "accuracy", "loss", "kl", "reference_kl")
-"""The metrics that a line in the terminal has, where they are there."""
+"""The metrics in a line of the terminal, if the record has them."""
 
 MIN_SHOWN_S = 0.005
-"""Seconds up to which a node is left out of a line."""
+"""The seconds below which a line leaves out a node."""
 
 
 def shown_metrics(record: Record) -> list[str]:
@@ -122,7 +122,7 @@ def line(record: Record) -> str:
     >>> line(Record(3, {"outcome/score": 0.25}, seconds=2.0, nodes={"actor.generate": 1.5}, tokens_per_second=900.0))
     'step     3  score 0.25  900 tokens/s  2.00 s (actor.generate 1.50)'
     """
-    held = [
+    held_out = [
         f"held-out {name} {record.values[key]:.4g}"
         for name in SHOWN_METRICS
         if (key := f"held_out/{name}") in record.values
@@ -130,26 +130,26 @@ def line(record: Record) -> str:
     took = "  ".join(f"{name} {seconds:.2f}" for name, seconds in record.nodes.items() if seconds >= MIN_SHOWN_S)
     time = [f"{record.seconds:.2f} s ({took})" if took else f"{record.seconds:.2f} s"] if record.seconds else []
     speed = [f"{record.tokens_per_second:,.0f} tokens/s"] if record.tokens_per_second else []
-    return "  ".join([f"step {record.step:5d}", *shown_metrics(record), *held, *speed, *time])
+    return "  ".join([f"step {record.step:5d}", *shown_metrics(record), *held_out, *speed, *time])
 
 
 class Writer(Protocol):
-    """Where records go."""
+    """A destination of records."""
 
     def write(self, record: Record) -> None:
-        """Take a record; it is there when this returns."""
+        """Write a record, which is stored when this returns."""
 
     def close(self) -> None:
-        """No more records come."""
+        """Finish: no more records follow."""
 
 
 METRICS_FILE = "metrics.jsonl"
-"""The file in a run's folder that has every record."""
+"""The file in a run's folder with every record."""
 
 
 @contextmanager
 def writing(file: Path) -> Iterator[None]:
-    """Within this, what keeps a file of a run from being written, such as a full disk, is HF901 with its name."""
+    """Turn errors of writing a run's file, such as a full disk, into HF901 with its name."""
     try:
         yield
     except OSError as error:
@@ -160,10 +160,10 @@ def writing(file: Path) -> Iterator[None]:
 
 
 class JsonLinesWriter:
-    """A file with an object a line; of a run that goes on, those of later steps than ``step`` are dropped.
+    """A file with an object per line; a resumed run drops those of steps after ``step``.
 
     Raises:
-        ConfigError: HF901 where it cannot be written.
+        ConfigError: HF901 if it cannot be written.
     """
 
     def __init__(self, path: Path, step: int | None = None) -> None:
@@ -173,7 +173,7 @@ class JsonLinesWriter:
             self._file = path.open("a", encoding="utf-8")
 
     def write(self, record: Record) -> None:
-        """One line: the step, the metrics, and under ``time`` what differs from run to run."""
+        """Write a line: the step, the metrics, and under ``time`` the values that differ from run to run."""
         time: dict[str, Any] = {"seconds": record.seconds, "nodes": dict(record.nodes)}
         if record.tokens_per_second is not None:
             time["tokens_per_second"] = record.tokens_per_second
@@ -183,12 +183,12 @@ class JsonLinesWriter:
 
     def close(self) -> None:
         """Close the file."""
-        with suppress(OSError):  # of a line that could not be written
+        with suppress(OSError):  # the last line may not be written
             self._file.close()
 
 
 def records_between(path: Path, after: int, last: int) -> list[Record]:
-    """The records of steps after one, up to another, that a file of ``JsonLinesWriter`` has.
+    """The records of a file of ``JsonLinesWriter`` for the steps after ``after``, up to ``last``.
 
     >>> records_between(Path("no such file"), 0, 10)
     []
@@ -211,22 +211,22 @@ def records_between(path: Path, after: int, last: int) -> list[Record]:
 
 
 def drop_after(path: Path, step: int) -> None:
-    """Leave the lines of a file up to a step; what is no record, as the end that a killed run left, goes too."""
+    """Keep the lines of a file up to a step; drop those after it, and any that is no record, as a kill may leave."""
     if not path.exists():
         return
     new = path.with_suffix(".new")
-    with path.open("rb") as old, new.open("wb") as kept:
-        kept.writelines(line.rstrip(b"\r\n") + b"\n" for line in old if _is_up_to(line, step))
+    with path.open("rb") as old, new.open("wb") as remaining:
+        remaining.writelines(line.rstrip(b"\r\n") + b"\n" for line in old if _is_up_to(line, step))
     new.replace(path)
 
 
 def _is_up_to(line: bytes, step: int) -> bool:
-    """Whether a line is a record of a step up to this one."""
+    """Whether a line is a record of a step up to ``step``."""
     try:
-        written = parse_object(line).get("step")
+        recorded_step = parse_object(line).get("step")
     except ValueError:
         return False
-    return type(written) is int and written <= step
+    return type(recorded_step) is int and recorded_step <= step
 
 
 def scalars_of(record: Record) -> dict[str, float]:
@@ -242,7 +242,7 @@ class TensorBoardWriter:
     """Event files for TensorBoard, by the package tensorboardX.
 
     Raises:
-        ConfigError: HF901 where the package is missing.
+        ConfigError: HF901 if the package is missing.
     """
 
     def __init__(self, folder: Path, step: int | None = None) -> None:
@@ -255,7 +255,7 @@ class TensorBoardWriter:
         self._writer = SummaryWriter(str(folder), purge_step=None if step is None else step + 1)
 
     def write(self, record: Record) -> None:
-        """A scalar a metric, the speed, and the seconds of every node."""
+        """Write a scalar for each metric, for the speed, and for the seconds of every node."""
         for name, value in scalars_of(record).items():
             self._writer.add_scalar(name, value, record.step)
         self._writer.flush()

@@ -1,4 +1,4 @@
-"""What a tokenizer and the models of a run must agree on, looked at before anything starts."""
+"""The agreement of a tokenizer and the models of a run, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hfdsl.rl.workers.slicing import model_config
 
 @dataclass(frozen=True, slots=True)
 class ModelMismatch:
-    """A number of a model that does not go with one of the run: the field of the model, and what it is against."""
+    """A number of a model that contradicts one of the run: the fields of both, and the reason."""
 
     code: str
     message: str
@@ -22,22 +22,22 @@ class ModelMismatch:
     against: str
     because: str
     value: int | None
-    """What the field would be, if the model is a new one."""
+    """The value that the field would need, if the model is a new one."""
 
 
 def check_models(config: RunConfig, roles: Iterable[str], tokenizer: Any) -> None:
-    """Hold vocabulary, end of sequence and length of every model against the tokenizer and the sizes.
+    """Check vocabulary, end of sequence and length of every model against the tokenizer and the sizes.
 
     Raises:
-        DataError: HF903 where P + R is more than a model takes, HF904 where a model has no embedding for a token, or
-            ends a response with another token than the tokenizer does.
+        DataError: HF903 if P + R is more than a model takes, HF904 if a model has no embedding for a token or ends a
+            response with another token than the tokenizer.
     """
     for mismatch in mismatches(config, roles, len(tokenizer), tokenizer.eos_token_id):
         raise DataError(mismatch.code, mismatch.message)
 
 
 def mismatches(config: RunConfig, roles: Iterable[str], tokens: int | None, end: int | None) -> Iterator[ModelMismatch]:
-    """The same for a tokenizer of so many tokens, one of which ends a response; None is a number that is unknown."""
+    """The mismatches with a tokenizer of ``tokens`` tokens that ends responses with ``end``; None is unknown."""
     length = config.dims.get("P", 0) + config.dims.get("R", 0)
     for role, model in _models(config, roles):
         values, field = model_config(model), f"{role}.model"

@@ -1,4 +1,4 @@
-"""Deployments as data: pools and the placement of roles, so that another file is another deployment."""
+"""Deployments as data, so that another file is another deployment: pools, and the placements of roles."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from hfdsl.types.batches import closest, nearest
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """A pool: ``processes`` on each node, the slots of other pools, ``merged``, or a range of another pool's slots."""
+    """A pool: ``processes`` on each node, the ``merged`` slots of other pools, or a range of another pool's slots."""
 
     processes: tuple[int, ...] = ()
-    """How many processes every node holds."""
+    """The number of processes on every node."""
     gpu: bool = True
-    """Every process has a GPU."""
+    """Whether every process has a GPU."""
     merged: tuple[str, ...] = ()
     """The pools whose slots this one joins."""
     part_of: str | None = None
-    """The pool of which this one is a part."""
+    """The pool that this one is a part of."""
     slots: tuple[int, int] | None = None
     """The first slot of ``part_of``, and the one after the last."""
 
@@ -44,22 +44,22 @@ class PoolConfig:
 
 @dataclass(frozen=True, slots=True)
 class PlacementConfig:
-    """Where a role runs, as in ``hf.place``."""
+    """The placement of a role, as in ``hf.place``."""
 
     pool: str
     """The name of its pool."""
     mesh: dict[str, int] | None = None
     """The sizes of its mesh by axis, such as ``{ dp = 2, tp = 2 }``."""
     colocate: bool = True
-    """Share processes with the other roles of the pool."""
+    """Whether the role shares processes with the other roles of the pool."""
     gpu_memory: str | dict[str, str] | None = None
     """The GPU memory of a process: ``"40GiB"`` or ``"60%"`` of the device, or such an amount for each part."""
     transport: Way | None = None
     """The only way for its columns between processes; left out, the plan chooses."""
     offload: bool | None = None
-    """Keep it on the host while it is idle."""
+    """Whether the role is in host memory while it is idle."""
     deadline: Positive | None = None
-    """Seconds that its constructor, and each of its calls, may take; left out, those of the run."""
+    """The most seconds of its constructor and of each of its calls; left out, the run's deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class DeploymentConfig:
     roles: dict[str, PlacementConfig] = field(default_factory=dict)
     """Placements by role."""
     default: PlacementConfig | None = None
-    """The placement of roles that have none of their own."""
+    """The placement of roles without one of their own."""
     file: str | None = None
     """The file that this table was read from, for messages."""
 
@@ -82,18 +82,18 @@ class DeploymentConfig:
     ) -> hf.Deployment:
         """The deployment of these roles, each a class with the arguments of its constructor.
 
-        ``places`` say where the fields stand; without them, the file that the table was read from does.
+        ``places`` are the places of the fields, by default those in the file that the table was read from.
 
         Raises:
             ConfigError: HF901 for the placement of an unknown role, a role without a placement, and a pool that is
-                unknown or made of itself.
+                unknown or contains itself.
             ResourceError: HF501, HF514 for meshes that do not fit their pools.
         """
         for name in self.roles:
             if name not in roles:
                 problem = f"{self._where}there is no role '{name}' to place; {closest(name, list(roles))}"
-                near, wrong = nearest(name, list(roles)), f"deployment.roles.{name}"
-                changes = () if near is None else (RenameField(wrong, near),)
+                candidate, wrong = nearest(name, list(roles)), f"deployment.roles.{name}"
+                changes = () if candidate is None else (RenameField(wrong, candidate),)
                 raise ConfigError("HF901", problem, wrong, changes=changes)
         if places is None and self.file is not None:
             places = Places(TomlSpans(self.file), read_spans(self.file))
@@ -127,47 +127,47 @@ class DeploymentConfig:
     def _pool(
         self, name: str, pools: dict[str, hf.ResourcePool], within: tuple[str, ...], field: str
     ) -> hf.ResourcePool:
-        """The pool that a field names, from ``pools`` or added to it with those it is made of.
+        """The pool that a field names, from ``pools``, or added to it with the pools that it consists of.
 
-        ``within`` finds circles.
+        ``within`` are the pools above it, to find cycles.
         """
         if name in within:
             raise ConfigError("HF901", f"{self._where}pool '{name}' is made of itself", f"deployment.pools.{name}")
         if name not in self.pools:
             problem = f"{self._where}there is no pool '{name}'; {closest(name, list(self.pools))}"
-            near = nearest(name, list(self.pools))
-            raise ConfigError("HF901", problem, field, changes=() if near is None else (SetField(field, near),))
+            known = nearest(name, list(self.pools))
+            raise ConfigError("HF901", problem, field, changes=() if known is None else (SetField(field, known),))
         if name in pools:
             return pools[name]
         config, within = self.pools[name], (*within, name)
         field = f"deployment.pools.{name}"
         with _about(field):
             if config.merged:
-                first, *others = (
-                    self._pool(part, pools, within, f"{field}.merged[{i}]") for i, part in enumerate(config.merged)
+                pool, *others = (
+                    self._pool(merged, pools, within, f"{field}.merged[{i}]") for i, merged in enumerate(config.merged)
                 )
                 for other in others:
-                    first = first.merge(other, name)
-                pools[name] = first
+                    pool = pool.merge(other, name)
+                pools[name] = pool
             elif config.part_of is not None and config.slots is not None:
-                whole, (start, stop) = self._pool(config.part_of, pools, within, f"{field}.part_of"), config.slots
-                sizes = [start, stop - start, whole.world_size - stop]
-                pools[name] = whole.split([size for size in sizes if size])[1 if start else 0]
+                parent, (start, stop) = self._pool(config.part_of, pools, within, f"{field}.part_of"), config.slots
+                sizes = [start, stop - start, parent.world_size - stop]
+                pools[name] = parent.split([size for size in sizes if size])[1 if start else 0]
             else:
                 pools[name] = hf.ResourcePool(config.processes, use_gpu=config.gpu, name=name)
         return pools[name]
 
     def _offload(self, name: str, role: type[Worker], pool: hf.ResourcePool, offload: bool | None) -> bool | None:
-        """A default applies only to roles that can be offloaded; a placement of the role itself is not questioned."""
+        """The offload of a role; a default applies only to roles that can be offloaded, its own placement always."""
         return None if name not in self.roles and (not_offloadable(role) or not pool.use_gpu) else offload
 
     def _mesh(self, role: str, axes: Mapping[str, Any], field: str) -> hf.Mesh:
-        known = [entry.name for entry in fields(hf.Mesh)]
+        axis_names = [entry.name for entry in fields(hf.Mesh)]
         for axis in axes:
-            if axis not in known:
-                problem = f"{self._where}the mesh of '{role}': it has no axis '{axis}'; {closest(axis, known)}"
-                near, wrong = nearest(axis, known), f"{field}.{axis}"
-                changes = () if near is None else (RenameField(wrong, near),)
+            if axis not in axis_names:
+                problem = f"{self._where}the mesh of '{role}': it has no axis '{axis}'; {closest(axis, axis_names)}"
+                candidate, wrong = nearest(axis, axis_names), f"{field}.{axis}"
+                changes = () if candidate is None else (RenameField(wrong, candidate),)
                 raise ConfigError("HF901", problem, wrong, changes=changes)
         return hf.Mesh(**axes)
 
@@ -178,7 +178,7 @@ class DeploymentConfig:
 
 @contextmanager
 def _about(field_name: str) -> Iterator[None]:
-    """Within this context, errors are about a field, unless they name one that is below it."""
+    """Attribute errors within this context to a field, unless they name a field below it."""
     try:
         yield
     except HfError as error:

@@ -1,4 +1,4 @@
-"""Where the fields of a configuration stand: in its file, or in the file of its deployment."""
+"""The places of a configuration's fields: in its file, or in the file of its deployment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEPLOYMENT, OPTIONS = "deployment", "options"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The files of a configuration, and what the command line changes of them (``--set``)."""
+    """The files of a configuration, and the changes to them on the command line (``--set``)."""
 
     main: TomlSpans
     deployment: TomlSpans | None = None
@@ -28,7 +28,7 @@ class Places:
 
     @classmethod
     def of(cls, path: str | Path, changes: Sequence[str] = ()) -> Places:
-        """The places of a file, and of the file of its deployment where it names one."""
+        """The places of a file, and of the file of its deployment if it names one."""
         places = cls(read_spans(path), changes=tuple(changes))
         try:
             deployment = read_toml(path).get(DEPLOYMENT)
@@ -37,7 +37,7 @@ class Places:
         return replace(places, deployment=read_spans(deployment)) if isinstance(deployment, str) else places
 
     def with_deployment(self, table: Mapping[str, Any]) -> Places:
-        """The same with the file of the deployment, if the table's was read from one."""
+        """The places with those in the deployment's file, if the table has one."""
         deployment = table.get(DEPLOYMENT)
         file = deployment.get("file") if isinstance(deployment, Mapping) else None
         return replace(self, deployment=read_spans(file)) if isinstance(file, str) else self
@@ -48,16 +48,16 @@ class Places:
         if head == DEPLOYMENT and below and self.deployment is not None:
             return self.deployment.at(below)
         if head == OPTIONS and head not in self.main.keys:
-            return self.main.at("algorithm")  # whose options have their defaults
+            return self.main.at("algorithm")  # its options have their defaults
         return self.main.at(field)
 
     def label(self, field: str, text: str = "") -> Label:
-        """The same with what is to be said about it; what the command line says is at no line of the file."""
+        """The key of a field with a text; a value from the command line has no place in the file."""
         change = self.change(field)
         return Label(self.span(field), text) if change is None else Label(NOWHERE, f"--set {change}")
 
     def edits(self, change: FieldChange) -> tuple[Edit, ...]:
-        """The edits that make a change of a field; none where the command line says what it is."""
+        """The edits that make a change of a field; none if its value is from the command line."""
         field = change.field
         if self.change(field):
             return ()
@@ -67,12 +67,12 @@ class Places:
         return edits_of(change, self.main)
 
     def change(self, field: str) -> str | None:
-        """The last change of the command line that is of a field, or of one above it."""
+        """The last change on the command line of a field, or of one above it."""
         return next((change for change in reversed(self.changes) if _is_of(field, change)), None)
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Errors about fields name their file, line and key."""
+        """A context in which errors about fields name their file, line and key."""
         try:
             yield
         except ConfigError as error:
@@ -92,24 +92,24 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """The place of a configuration that was written in Python: the line of the user's that hands it over."""
+    """The place of a configuration written in Python: the user's line that passes it."""
 
     call: Span
 
     def span(self, field: str) -> Span:
-        """The line, whichever field it is."""
+        """The line, for any field."""
         return self.call
 
     def label(self, field: str, text: str = "") -> Label:
-        """The same with the path of the field."""
+        """The line with the path of the field."""
         return Label(self.call, f"{field}: {text}" if text else field)
 
     def change(self, field: str) -> str | None:
-        """No command line changes it."""
+        """None: no command line changes it."""
         return None
 
 
 def _is_of(field: str, change: str) -> bool:
-    """Whether a change is of this field, or of one above it."""
+    """Whether a change is of the field, or of one above it."""
     name = change.partition("=")[0].strip()
     return f"{field}.".startswith(f"{name}.") or field == f"dims.{name}"

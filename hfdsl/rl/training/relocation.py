@@ -1,8 +1,8 @@
-"""Findings of a configured run, moved from lines of the installed package to the configuration that asks for them.
+"""Findings of a configured run, moved from lines of the installed package to the configuration that causes them.
 
-A ready dataflow is checked like any other, and its findings point at its Python. Users of a TOML file own neither that
-file nor its repository: what they can change is a key. A finding that names ``B = 50`` moves to the key ``dims.B``, and
-its line in the dataflow stays as a related place. Findings at lines of the user's own, in Python or TOML, stay.
+A ready dataflow is checked like any other, and its findings point at its Python. Users of a TOML file do not own that
+code; they can change a key. So a finding that names ``B = 50`` moves to the key ``dims.B``, with its line in the
+dataflow as a related place. Findings at the user's own lines, in Python or TOML, stay there.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ DECIDING: Mapping[str, tuple[str, ...]] = {
     "HF360": ("options.rows",),
     "HF943": ("options.loss.correction", "options.loss"),
 }
-"""The options of ready dataflows that decide about a finding, by its code; the first that a dataflow has is meant."""
+"""The options of ready dataflows that decide a finding, by its code: the first one that the dataflow has."""
 
 ENGINE = re.compile(r"'(\w+)' samples with")
-"""How HF943 names the role whose engine it is about."""
+"""The name of the role in HF943 whose engine it is about."""
 
 
 def relocated(report: Report, loaded: Loaded, sizes: Mapping[str, str], table: str = "") -> Report:
-    """The report with every finding at a place that the user can edit; ``sizes`` are the fields of the dims' sizes.
+    """The report with every finding at a place that the user can edit; ``sizes`` has the field of each dim's size.
 
     ``table`` names the dataflow that was checked: ``""``, ``"update"``, ``"evaluation"``.
     """
@@ -90,7 +90,7 @@ def _options(config: object) -> Iterator[tuple[str, Any]]:
 
 
 def deciding_fields(finding: Finding, loaded: Loaded, table: str) -> Iterator[str]:
-    """The options that decide about a finding on the dataflow that ``table`` names, as ``DECIDING`` lists them."""
+    """The options in ``DECIDING`` that decide a finding on the dataflow that ``table`` names."""
     named = (joined(table, option) for option in DECIDING.get(finding.code, ()))
     yield from (field for field in named if has_field(loaded.config, field))
 

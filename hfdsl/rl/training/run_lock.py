@@ -1,8 +1,8 @@
-"""One process writes to the folder of a run: a second one is refused, and what a kill leaves refuses nobody.
+"""The lock on the folder of a run: one process writes to it, a second is refused, and a killed one leaves no lock.
 
-The lock is the operating system's, on the file ``run.lock``. It ends with its process, however that ends, so the file
-may stay. Locks of POSIX belong to a process and not to a file descriptor: a child that outlives a killed run does not
-hold it, and a second run in the same process is found in ``_HELD``.
+The lock is the operating system's, on the file ``run.lock``. It ends with its process in any case, so the file may
+stay. POSIX locks belong to a process, not to a file descriptor: a child that outlives a killed run does not hold it,
+and ``_HELD`` finds a second run in the same process.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hfdsl.errors import ConfigError, HfWarning
 from hfdsl.types.foreign_text import parse_object
 
 LOCK_FILE = "run.lock"
-"""The file that is locked; it names the process that holds the lock, or held it last."""
+"""The locked file, which names the process that holds the lock or held it last."""
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-"""What a file system without locks answers."""
+"""The errors of file systems without locks."""
 
 _HELD: set[str] = set()
 _HELD_GUARD = threading.Lock()
@@ -35,10 +35,10 @@ _HELD_GUARD = threading.Lock()
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Within this, no other process writes to the folder of a run, which exists afterwards.
+    """Lock the folder of a run within this context, and create it if it is missing.
 
     Raises:
-        ConfigError: HF901 where the folder cannot be written, HF914 where a run writes to it.
+        ConfigError: HF901 if the folder cannot be written, HF914 if a run writes to it.
     """
     file = folder / LOCK_FILE
     try:
@@ -60,7 +60,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _locks(file: BinaryIO, folder: Path) -> bool:
-    """Whether this process has the lock now; on a system or file system without locks always, with a warning."""
+    """Whether this process gets the lock; without locks in the system or file system always, with a warning."""
     try:
         import fcntl
     except ImportError:
@@ -78,7 +78,7 @@ def _locks(file: BinaryIO, folder: Path) -> bool:
 
 
 def _sign(file: BinaryIO) -> None:
-    """Write which process holds the lock, for the message that others get."""
+    """Write the process that holds the lock, for the error of others."""
     file.truncate(0)
     began = time.strftime("%Y-%m-%d %H:%M:%S")
     file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "began": began}).encode() + b"\n")
@@ -86,7 +86,7 @@ def _sign(file: BinaryIO) -> None:
 
 
 def _holder(file: BinaryIO) -> str:
-    """The process that holds the lock, as far as the file names it."""
+    """The process that holds the lock, if the file names it."""
     file.seek(0)
     try:
         signed = parse_object(file.read())

@@ -1,4 +1,4 @@
-"""Rollouts to read: what was asked, what was answered, and what it was worth."""
+"""Samples of rollouts for reading: prompts, responses and scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hfdsl.types.columns import MetricSpec
 
 
 class Samples:
-    """A file with an object a line: step, prompt, response, score, and the row's own answer where it has one."""
+    """A file with an object per line: step, prompt, response, score, and the row's own answer if it has one."""
 
     def __init__(self, path: Path, tokenizer: Any, count: int, step: int | None) -> None:
         with writing(path):
@@ -22,7 +22,7 @@ class Samples:
         self._path, self._tokenizer, self._count = path, tokenizer, count
 
     def write(self, step: int, prompts: Any, result: Any) -> None:
-        """The first rollouts in a result that has some."""
+        """Write the first rollouts of a result, if it has any."""
         results = list(records(result))
         rollout = next(
             (record for record in results if {"ids", "response_mask"} <= schema(type(record)).fields.keys()), None
@@ -51,7 +51,7 @@ class Samples:
 
 
 def json_line(fields: dict[str, Any]) -> str:
-    r"""A line that reads back as one line, however it is split, and that is Unicode whatever the texts hold.
+    r"""A line that any reader takes as one line, in valid Unicode whatever the texts hold.
 
     >>> json_line({"response": "a\u2028b é"})
     '{"response": "a\\u2028b é"}\n'
@@ -70,7 +70,7 @@ def _is_column(record: Batch, name: str) -> bool:
 
 
 def records(result: Any) -> Iterator[Any]:
-    """The records in what a dataflow returns, depth first."""
+    """The records in the result of a dataflow, depth first."""
     if isinstance(result, Batch):
         yield result
     elif isinstance(result, dict):

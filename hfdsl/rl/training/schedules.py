@@ -1,7 +1,7 @@
-"""The length of falling learning-rate schedules, from the steps of a run and the updates that a step takes.
+"""The length of falling learning-rate schedules, from the steps of a run and the updates in a step.
 
 GRPO with ``updates = 2`` calls ``actor.update`` twice in a step. So in 100 steps the actor takes 200 updates, and a
-cosine without ``total_steps`` arrives at its lowest in the 200th.
+cosine without ``total_steps`` reaches its minimum in the 200th.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from hfdsl.rl.training.typed import joined
 from hfdsl.rl.workers.config import OptimizerConfig
 
 READY_ROLES = "hfdsl.rl.workers"
-"""The package of the roles whose methods are known to take one optimizer step each."""
+"""The package of the roles whose methods each take one optimizer step."""
 
 
 def with_total_steps(config: RunConfig, roles: Sequence[str], sampling: Graph, update: Graph | None) -> RunConfig:
-    """The configuration with the ``total_steps`` of each falling schedule that leaves it out.
+    """The configuration with ``total_steps`` in each falling schedule that leaves it out.
 
     Raises:
-        ConfigError: HF901 for a role that learns in rounds, whose number only the run knows.
+        ConfigError: HF901 for a role that learns in rounds, whose number only the run determines.
     """
     learned = {role: updates_in_step(update or sampling, role) for role in roles}
     in_rounds = {role for role in roles if update is not None and updates_in_step(sampling, role)}
@@ -43,14 +43,14 @@ def with_total_steps(config: RunConfig, roles: Sequence[str], sampling: Graph, u
 
 
 def updates_in_step(graph: Graph, role: str) -> int:
-    """How many optimizer steps of a ready role a step of a dataflow takes: its calls that write the role's state."""
+    """The optimizer steps of a ready role in a step of a dataflow: the calls that write its state."""
     calls = [node.op for node in graph.nodes if isinstance(node.op, RoleCall) and node.op.role == role]
     bodies = [call.signature.body for call in calls if str(call.signature.body.__module__).startswith(READY_ROLES)]
     return sum(any(effect.kind == "writes" for effect in effects_of(body)) for body in bodies)
 
 
 def _mapped(value: Any, path: str, change: Callable[[OptimizerConfig, str], OptimizerConfig]) -> Any:
-    """A tree of dataclasses with every optimizer in it changed."""
+    """A tree of dataclasses with a change applied to every optimizer in it."""
     if isinstance(value, OptimizerConfig):
         return change(value, path)
     if is_dataclass(value) and not isinstance(value, type):

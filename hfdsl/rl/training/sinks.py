@@ -1,17 +1,17 @@
-"""Where records go beside the files of a run: W&B and MLflow.
+"""Destinations of records beside the files of a run: W&B and MLflow.
 
-A sink works in a thread of its own, so no step waits for a server. One that is slow, fails or hangs loses records, and
-the run no time: a warning says why at the first, and another at the end how many. With at most two records waiting, and
-a server that hangs from step 1 on::
+A sink works in a thread of its own, so no step waits for a server. A sink that is slow, fails or hangs costs records
+but no time: a warning tells the reason at the first lost record, and another the count at the end. With at most two
+waiting records, and a server that hangs from step 1 on::
 
     step       1          2    3      4      5      end
     waiting               2    2, 3   2, 3   2, 3   given up after CLOSE_SECONDS: five records are not there
     dropped                           4      4, 5
 
-A run that continues goes on with the run of the sink, whose name is in ``sinks.json``::
+A resumed run continues the run of the sink, which ``sinks.json`` names::
 
     first launch    steps 1 to 14 are sent, then the run is killed; the last checkpoint is of step 10
-    --resume        steps 11 to 14 are taken again with the same results, and sent no second time; 15 is sent
+    --resume        steps 11 to 14 run again with the same results, and are not sent again; 15 is sent
 
     first launch    steps 1 to 8 are sent, 9 to 14 wait for a slow server; the last checkpoint is of step 10
     --resume        9 and 10 are sent from metrics.jsonl, then 11
@@ -40,16 +40,16 @@ from hfdsl.rl.training.tables import Table, flattened
 from hfdsl.types.foreign_text import parse_object
 
 SINKS_FILE = "sinks.json"
-"""The file in a run's folder that names its runs in the sinks, and the last step that each has."""
+"""The file in a run's folder with its runs in the sinks, and the last step of each."""
 
 MAX_FAILURES = 3
-"""After so many records in a row that cannot be sent, a sink gets no more: each may have waited for a timeout."""
+"""The consecutive failures after which a sink gets no more records, since each may have waited for a timeout."""
 
 WAITING_RECORDS = 1000
-"""The most records that wait for a sink; it never gets those that come while so many wait."""
+"""The most records that wait for a sink; further ones are dropped."""
 
 CLOSE_SECONDS = 30.0
-"""How long the end of a run waits for a sink that still has records to take."""
+"""How long the end of a run waits for a sink with pending records."""
 
 MAX_PARAMETERS = 100
 """MLflow's limit for a batch."""
@@ -60,7 +60,7 @@ MAX_TEXT = 6000
 
 @dataclass(slots=True)
 class SinkRun:
-    """The run of a sink: its id, the last step that it has, and whether this launch continues it."""
+    """The run of a sink: its id, its last step, and whether this launch continues it."""
 
     file: Path
     name: str
@@ -71,13 +71,13 @@ class SinkRun:
     @classmethod
     def of(cls, folder: Path, name: str, *, resume: bool) -> SinkRun:
         """The run of a sink that a folder names, or a new one."""
-        known = _read(folder / SINKS_FILE).get(name) if resume else None
-        if known is None:
+        saved = _read(folder / SINKS_FILE).get(name) if resume else None
+        if saved is None:
             return cls(folder / SINKS_FILE, name)
-        return cls(folder / SINKS_FILE, name, known["id"], known["last"], continues=True)
+        return cls(folder / SINKS_FILE, name, saved["id"], saved["last"], continues=True)
 
     def save(self, step: int) -> None:
-        """Write the last step that was sent into the file, which all sinks of a run share."""
+        """Write the last sent step into the file, which all sinks of a run share."""
         self.last = max(self.last, step)
         with _SINKS_FILE_LOCK:
             runs = {**_read(self.file), self.name: {"id": self.id, "last": self.last}}
@@ -90,7 +90,7 @@ _SINKS_FILE_LOCK = threading.Lock()
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The runs of sinks that a folder has; a file that is no such list names none."""
+    """The runs of sinks in a file; none if it is malformed."""
     try:
         runs = parse_object(file.read_bytes()) if file.is_file() else {}
     except (OSError, ValueError):
@@ -99,9 +99,9 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 class Sink:
-    """A writer in a thread, which may be slow, fail or hang: the run sees a warning, and nothing else of it.
+    """A writer in a thread, which may be slow, fail or hang; the run then only gets a warning.
 
-    Only the thread of the run counts the records that it hands over, and warns; only the sink's own counts those sent.
+    Only the thread of the run counts queued records and warns; only the sink's thread counts sent ones.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class Sink:
         waiting: int = WAITING_RECORDS,
         close_seconds: float = CLOSE_SECONDS,
     ) -> None:
-        self._run, self._last_of_before = run, run.last
+        self._run, self._last_sent = run, run.last
         self._waiting, self._close_seconds = waiting, close_seconds
         self._records = SimpleQueue[Record | None]()
-        self._handed_over, self._sent = 0, 0
+        self._queued, self._sent = 0, 0
         for record in missed:
-            self._handed_over += 1
+            self._queued += 1
             self._records.put(record)
         self._activity, self._problem, self._warned = "opens", "", False
         self._abandoned = threading.Event()
@@ -129,32 +129,32 @@ class Sink:
 
     @property
     def lost(self) -> int:
-        """How many records the sink has not got; while the run goes on, those that wait for it count."""
-        return self._handed_over - self._sent
+        """The records that the sink has not sent; during the run, waiting ones count."""
+        return self._queued - self._sent
 
     def write(self, record: Record) -> None:
-        """Hand over a record, unless the run of the sink has its step from before."""
-        if record.step > self._last_of_before:
-            self._handed_over += 1
+        """Queue a record, unless the run of the sink already has its step."""
+        if record.step > self._last_sent:
+            self._queued += 1
             if self._records.qsize() < self._waiting:
                 self._records.put(record)
             else:
                 self._note(f"is too slow: {self._waiting} records wait for it, and it gets no more until it takes some")
-        self._warn_of_the_problem()
+        self._warn_of_problem()
 
     def close(self) -> None:
-        """End the run of the sink as soon as it has its records, and report how many it does not have."""
+        """End the run of the sink once it has sent its records, and report the number of lost ones."""
         self._records.put(None)
         self._thread.join(self._close_seconds)
         if self._thread.is_alive():
             self._abandoned.set()
             self._note(f"still {self._activity} {self._close_seconds:g} s after the last step; the run ends without it")
-        self._warn_of_the_problem()
+        self._warn_of_problem()
         if self.lost:
             self._warn(f"{self.lost} records were not sent; metrics.jsonl has all")
 
     def _send_all(self, open_writer: Callable[[SinkRun], Writer]) -> None:
-        """What the thread does."""
+        """Send records until the end, in the thread."""
         try:
             writer = open_writer(self._run)
         except Exception as error:  # noqa: BLE001  # a client of a server may raise anything
@@ -183,10 +183,10 @@ class Sink:
         self._note(f"{problem}: {type(error).__name__}: {error}; the run goes on without it")
 
     def _note(self, problem: str) -> None:
-        """Leave the first problem for the thread of the run to report."""
+        """Keep the first problem for the thread of the run to report."""
         self._problem = self._problem or problem
 
-    def _warn_of_the_problem(self) -> None:
+    def _warn_of_problem(self) -> None:
         if self._problem and not self._warned:
             self._warned = True
             self._warn(self._problem)
@@ -196,7 +196,7 @@ class Sink:
 
 
 def sinks(config: RunConfig, table: Table, folder: Path, step: int | None) -> Iterator[Writer]:
-    """The sinks that a run is configured with; of one that goes on after a step, with the records that they missed."""
+    """The configured sinks of a run; after a resume, with the records that they missed."""
     wandb, mlflow = config.wandb, config.mlflow
     openers: dict[str, Callable[[SinkRun], Writer]] = {}
     if wandb is not None:
@@ -209,7 +209,7 @@ def sinks(config: RunConfig, table: Table, folder: Path, step: int | None) -> It
 
 
 def missed_records(run: SinkRun, step: int | None) -> list[Record]:
-    """The records up to a step that an earlier launch did not send to a run of a sink which goes on."""
+    """The records up to a step that an earlier launch did not send to the continued run of a sink."""
     if step is None or not run.continues:
         return []
     return records_between(run.file.with_name(METRICS_FILE), run.last, step)
@@ -236,7 +236,7 @@ class WandbWriter:
         )
 
     def write(self, record: Record) -> None:
-        """All numbers of a step."""
+        """Send all numbers of a step."""
         self._run.log(scalars_of(record), step=record.step)
 
     def close(self) -> None:
@@ -259,22 +259,24 @@ class MlflowWriter:
         if run.continues:
             self._client.update_run(run.id, status="RUNNING")
         else:
-            known = self._client.get_experiment_by_name(config.experiment)
-            experiment = known.experiment_id if known else self._client.create_experiment(config.experiment)
+            existing = self._client.get_experiment_by_name(config.experiment)
+            experiment = existing.experiment_id if existing else self._client.create_experiment(config.experiment)
             run.id = self._client.create_run(experiment, run_name=config.name or folder.name).info.run_id
             run.save(-1)
             values = iter(flattened(table))
-            while part := [Param(name, str(value)[:MAX_TEXT]) for name, value in islice(values, MAX_PARAMETERS)]:
-                self._client.log_batch(run.id, params=part)
+            while parameters := [Param(name, str(value)[:MAX_TEXT]) for name, value in islice(values, MAX_PARAMETERS)]:
+                self._client.log_batch(run.id, params=parameters)
         self._id = run.id
 
     def write(self, record: Record) -> None:
-        """All numbers of a step."""
+        """Send all numbers of a step."""
         from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]
 
-        now = int(time.time() * 1000)
-        numbers = [Metric(mlflow_name(name), value, now, record.step) for name, value in scalars_of(record).items()]
-        self._client.log_batch(self._id, metrics=numbers)
+        milliseconds = int(time.time() * 1000)
+        metrics = [
+            Metric(mlflow_name(name), value, milliseconds, record.step) for name, value in scalars_of(record).items()
+        ]
+        self._client.log_batch(self._id, metrics=metrics)
 
     def close(self) -> None:
         """End the run."""

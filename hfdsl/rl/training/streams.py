@@ -1,13 +1,13 @@
-"""Steps of a dataflow with queues: results come in order, and each checkpoint holds what was begun beyond them.
+"""Steps of a dataflow with queues: results come in order, and checkpoints hold the rows that are begun beyond them.
 
-A worked example, a queue of lag 1 and checkpoints after every second step::
+An example with a queue of lag 1 and a checkpoint after every second step::
 
     step of the run    batches taken from the feed    in the checkpoint
     1                  1, 2
     2                  3                              batch 3, generated; the place in the data after it
     3                  4
 
-A run that goes on from the checkpoint takes batch 4 next: batch 3 comes from the queue.
+A run that resumes from the checkpoint takes batch 4 next: batch 3 comes from the queue.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from hfdsl.rl.training.rounds import Recording, StepResult
 from hfdsl.runtime.running import Running
 
 DECISIONS = "queues.jsonl"
-"""The file of a run that has the decisions of its queues."""
+"""The file of a run with the decisions of its queues."""
 
 
 @dataclass(slots=True)
 class Streamed:
-    """Steps of a dataflow whose stages step on their own; the decisions of its queues go to the file ``log``."""
+    """Steps of a dataflow whose stages step on their own, with the decisions of its queues in the file ``log``."""
 
     feed: Feed | Prefetcher
     running: Running
@@ -46,7 +46,7 @@ class Streamed:
         return (self.running,)
 
     def step(self, cursor: Cursor, step: int, recorded: Recording) -> StepResult:
-        """The next result, with the place in the data after all batches that were begun.
+        """The next result, with the cursor after all batches that have been begun.
 
         Errors as for ``Feed.take``, ``Running.stream`` and ``values_of``.
         """
@@ -66,7 +66,7 @@ class Streamed:
 
 
 def keep_lines(file: Path, count: int) -> None:
-    """Keep the first lines of a file: those after them are of steps that come again."""
+    """Keep the first lines of a file; those after them are of steps that run again."""
     lines = list[bytes]()
     with suppress(FileNotFoundError), file.open("rb") as opened:
         lines += islice(opened, count)

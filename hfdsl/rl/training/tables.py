@@ -1,4 +1,4 @@
-"""Tables of TOML: read, changed by ``--set``, with references resolved, written again, and compared."""
+"""Tables of TOML: reading, changes by ``--set``, references, writing, and comparison."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def read_toml(path: str | Path) -> Table:
         located.span = span
         raise located from None
     except ValueError as error:
-        lines = [line for line, written in enumerate(text.split("\n"), 1) if MANY_DIGITS.search(written)]
+        lines = [line for line, text_of_line in enumerate(text.split("\n"), 1) if MANY_DIGITS.search(text_of_line)]
         if not lines:
             raise ConfigError("HF901", f"{path}: {error}") from None
-        # Python reads no number of so many digits.
+        # Python does not parse numbers of this many digits.
         raise _too_large(f"{path}: line {lines[0]}", Span(str(path), lines[0])) from None
     for name, value in flattened(table):
-        if not _is_whole_number_of_toml(value):
+        if not _fits_toml(value):
             raise _too_large(f"{path}: {name} = {brief(value)}", spans_of(str(path), text).at(name))
     return table
 
@@ -65,15 +65,15 @@ def read_toml(path: str | Path) -> Table:
 MANY_DIGITS = re.compile(r"(?:\d_?){4301,}")
 
 
-def _is_whole_number_of_toml(value: object) -> bool:
-    """Whether this has at most the 64 bits of TOML's integers; lists go by their items."""
+def _fits_toml(value: object) -> bool:
+    """Whether the integers in a value have at most the 64 bits of TOML's."""
     if isinstance(value, list):
-        return all(map(_is_whole_number_of_toml, value))
+        return all(map(_fits_toml, value))
     return not isinstance(value, int) or -MAX_COUNT - 1 <= value <= MAX_COUNT
 
 
-def _too_large(what: str, span: Span | None = None) -> ConfigError:
-    error = ConfigError("HF901", f"{what}: a whole number in TOML is at most 2**63 - 1")
+def _too_large(label: str, span: Span | None = None) -> ConfigError:
+    error = ConfigError("HF901", f"{label}: a whole number in TOML is at most 2**63 - 1")
     error.span = span
     return error
 
@@ -82,10 +82,10 @@ def _too_large(what: str, span: Span | None = None) -> ConfigError:
 
 
 def with_changes(table: Mapping[str, Any], kind: type, changes: Sequence[str]) -> Table:
-    """The table after changes ``a.b=VALUE``, one by one; a value is read as the field's annotation says.
+    """The table after changes ``a.b=VALUE``, one by one; the field's annotation determines how a value is read.
 
     A change below a reference such as ``critic.model = "$actor.model"`` changes a copy of the table that it refers to,
-    after all other changes, and that table stays as it is.
+    after all other changes; that table itself does not change.
 
     Raises:
         ConfigError: HF901 for another form, a field that does not exist, or a value that it does not take.
@@ -139,9 +139,9 @@ def _reference_above(table: Any, parts: Sequence[str]) -> tuple[Table, str, str]
     return None
 
 
-def _referred(table: Any, reference: str, field: str, seen: tuple[str, ...]) -> Any:
-    """What a reference of a table refers to; references within that stay."""
-    if reference in seen:
+def _referred(table: Any, reference: str, field: str, above: tuple[str, ...]) -> Any:
+    """The value that a reference refers to, in which references stay."""
+    if reference in above:
         raise ConfigError("HF901", f"'{reference}' refers to itself", field)
     inner = table
     for part in reference[1:].split("."):
@@ -149,7 +149,7 @@ def _referred(table: Any, reference: str, field: str, seen: tuple[str, ...]) -> 
             raise _refers_to_nothing(field, reference[1:], part, inner)
         inner = inner[part]
         if isinstance(inner, str) and REFERENCE.fullmatch(inner):
-            inner = _referred(table, inner, field, (*seen, reference))
+            inner = _referred(table, inner, field, (*above, reference))
     return inner
 
 
@@ -177,7 +177,7 @@ def _annotation(kind: Any, table: Any, parts: Sequence[str], path: str = "") -> 
 
 
 def parse_value(text: str, annotation: Any, name: str) -> Any:
-    """The value of a text as TOML has it, or the text itself where the field takes one."""
+    """The value of a text in TOML, or the text itself if the field takes one."""
     text = text.strip()
     try:
         value = parse_toml(f"value = {text}")["value"]
@@ -186,8 +186,8 @@ def parse_value(text: str, annotation: Any, name: str) -> Any:
     except ValueError as error:
         if not MANY_DIGITS.search(text):
             raise ConfigError("HF901", f"{name}: {error}") from None
-        raise _too_large(name) from None  # Python reads no number of so many digits
-    if not _is_whole_number_of_toml(value):
+        raise _too_large(name) from None  # Python does not parse numbers of this many digits
+    if not _fits_toml(value):
         raise _too_large(f"{name} = {brief(value)}")
     if isinstance(value, str) and REFERENCE.fullmatch(value):
         return value
@@ -210,7 +210,7 @@ def parse_value(text: str, annotation: Any, name: str) -> Any:
 
 
 def resolve_references(table: Mapping[str, Any]) -> Table:
-    """The table with the value of ``a.b`` wherever it has ``"$a.b"``; a text that begins with ``$`` is written ``$$``.
+    """The table with the value of ``a.b`` in place of ``"$a.b"``; ``$$`` escapes a text that begins with ``$``.
 
     Raises:
         ConfigError: HF901 for a reference to nothing, or to itself.
@@ -219,24 +219,24 @@ def resolve_references(table: Mapping[str, Any]) -> Table:
     {'model': {'seed': 1}}
     """
 
-    def value(item: Any, field: str, seen: tuple[str, ...]) -> Any:
+    def value(item: Any, field: str, above: tuple[str, ...]) -> Any:
         if isinstance(item, Mapping):
-            return {key: value(inner, joined(field, key), seen) for key, inner in item.items()}
+            return {key: value(inner, joined(field, key), above) for key, inner in item.items()}
         if isinstance(item, list):
-            return [value(inner, f"{field}[{i}]", seen) for i, inner in enumerate(item)]
+            return [value(inner, f"{field}[{i}]", above) for i, inner in enumerate(item)]
         if isinstance(item, str) and item.startswith("$$"):
             return item[1:]
         if isinstance(item, str) and (match := REFERENCE.fullmatch(item)):
-            return value(target(item, match[1], field, seen), field, (*seen, item))
+            return value(target(item, match[1], field, above), field, (*above, item))
         return item
 
-    def target(reference: str, path: str, field: str, seen: tuple[str, ...]) -> Any:
-        """What a reference names; a table on the way to it may itself be a reference."""
-        if reference in seen:
+    def target(reference: str, path: str, field: str, above: tuple[str, ...]) -> Any:
+        """The value that a reference names; a table on the way to it may itself be a reference."""
+        if reference in above:
             raise ConfigError("HF901", f"'{reference}' refers to itself", field)
         inner: Any = table
         for part in path.split("."):
-            inner = value(inner, field, (*seen, reference)) if isinstance(inner, str) else inner
+            inner = value(inner, field, (*above, reference)) if isinstance(inner, str) else inner
             if not isinstance(inner, Mapping) or part not in inner:
                 raise _refers_to_nothing(field, path, part, inner)
             inner = inner[part]
@@ -247,14 +247,14 @@ def resolve_references(table: Mapping[str, Any]) -> Table:
 
 
 def _refers_to_nothing(field: str, path: str, part: str, inner: Any) -> ConfigError:
-    """The error of a reference whose ``part`` is not in ``inner``."""
+    """The error for a reference whose ``part`` is not in ``inner``."""
     problem = f"'${path}' refers to '{path}', and "
     if not isinstance(inner, Mapping):
         kind = "an array of tables" if isinstance(inner, list) else "a plain value"
         return ConfigError("HF901", f"{problem}what should have '{part}' is {kind}", field)
-    near = nearest(part, list(inner))
-    meant = [near if name == part else name for name in path.split(".")]
-    changes = () if near is None else (SetField(field, FieldReference(f"${'.'.join(map(str, meant))}")),)
+    candidate = nearest(part, list(inner))
+    names = [candidate if name == part else name for name in path.split(".")]
+    changes = () if candidate is None else (SetField(field, FieldReference(f"${'.'.join(map(str, names))}")),)
     options = f"; {closest(part, list(inner))}" if inner else ""
     return ConfigError("HF901", f"{problem}there is no '{part}'{options}", field, changes=changes)
 
@@ -263,7 +263,7 @@ def _refers_to_nothing(field: str, path: str, part: str, inner: Any) -> ConfigEr
 
 
 def as_table(config: Any) -> Any:
-    """A tree of dataclasses as plain values, from which ``build`` makes the same tree."""
+    """A tree of dataclasses as plain values, from which ``build`` builds the same tree."""
     if is_dataclass(config) and not isinstance(config, type):
         annotations = hints(type(config))
         values = {field: getattr(config, field.name) for field in fields(config)}

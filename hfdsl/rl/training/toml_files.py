@@ -1,6 +1,6 @@
-"""The text of a TOML file, or the text that stands in for it while a change is tried.
+"""The text of a TOML file, or its replacement during the trial of a change.
 
-A change of a configuration is tried without writing: within ``standing_in`` its files read as they would be.
+A trial of a change writes no file: within ``standing_in``, files read as they would after the change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TEXTS: ContextVar[Mapping[str, str]] = ContextVar("hfdsl_toml_texts", default=M
 
 @contextmanager
 def standing_in(texts: Mapping[str, str]) -> Iterator[None]:
-    """Within this context, files read as these texts, which are listed by the real paths of the files."""
+    """Replace the texts of files, by their real paths, within this context."""
     token = _TEXTS.set({**_TEXTS.get(), **texts})
     try:
         yield
@@ -28,11 +28,11 @@ def standing_in(texts: Mapping[str, str]) -> Iterator[None]:
 
 
 def text_of(path: str | Path) -> str:
-    """The text of a file with its line ends, without the byte order mark that some editors begin it with.
+    """The text of a file with its line ends, without a byte order mark.
 
     Raises:
-        OSError: where it cannot be read.
-        ValueError: where it is not UTF-8 (then a ``UnicodeDecodeError``), or too large.
+        OSError: if it cannot be read.
+        ValueError: if it is not UTF-8 (then a ``UnicodeDecodeError``), or too large.
     """
     text = _TEXTS.get().get(real_path(path))
     return read_text(path) if text is None else text.removeprefix("\ufeff")

@@ -1,6 +1,6 @@
-r"""Where every key and value of a TOML text stands, which ``tomllib`` does not say.
+r"""The places of all keys and values of a TOML text, which ``tomllib`` does not report.
 
-Paths are those of messages: names joined by dots, and ``[i]`` for the items of arrays. This text ::
+Paths are those of messages: names joined by dots, and ``[i]`` for items of arrays. This text ::
 
     1  dims.B = 32
     2  [[pool]]
@@ -8,10 +8,10 @@ Paths are those of messages: names joined by dots, and ``[i]`` for the items of 
 
 has the keys ``dims`` and ``dims.B`` in line 1, ``pool`` and ``pool[0]`` in line 2, and in line 3 ``pool[0].size``,
 ``pool[0].size[0]``, ``pool[0].size[1]`` and ``pool[0].size[1].cpu``. A new member of the table ``dims`` goes below
-the first line, as ``dims.NAME = ...``, and one of ``pool[0].size[1]`` behind the 2.
+the first line, as ``dims.NAME = ...``, and one of ``pool[0].size[1]`` after the 2.
 
-The text must be one that ``tomllib`` accepts. So the scanner decides nothing about what is valid: it splits the text
-into headers and ``key = value``, and follows strings, arrays and inline tables only to find where they end.
+The text must be one that ``tomllib`` accepts, so the scanner does not validate: it splits the text into headers and
+``key = value``, and follows strings, arrays and inline tables only to find their ends.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Gap:
     before: str
     after: str = ""
     is_line: bool = True
-    """The member has a line of its own."""
+    """Whether the member gets a line of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class TomlSpans:
     keys: Mapping[str, Span] = field(default_factory=dict)
     values: Mapping[str, Span] = field(default_factory=dict)
     names: Mapping[str, Sequence[Span]] = field(default_factory=dict)
-    """Each place where the last name of a path is written: ``actor`` is in both ``[actor]`` and ``[actor.model]``."""
+    """Each place of the last name of a path: ``actor`` is in both ``[actor]`` and ``[actor.model]``."""
     gaps: Mapping[str, Gap] = field(default_factory=dict)
-    """Where each table that is written takes a new member."""
+    """The gap of each table in the text for a new member."""
 
     def at(self, path: str) -> Span:
-        r"""The key of a path, or of the nearest path above it; for a path that nothing leads to, the first line.
+        r"""The key of a path, or of the nearest path above it; or the first line, if no key is above it.
 
         >>> spans = spans_of("run.toml", "[actor]\nmodel = '$other'")
         >>> print(spans.at("actor.model.path"), spans.at("reward"))
@@ -74,7 +74,7 @@ class TomlSpans:
 
 
 def read_spans(path: str | Path) -> TomlSpans:
-    """The places in a file; none where it cannot be read, or is no TOML."""
+    """The places in a file; none if it cannot be read, or is not TOML."""
     try:
         text = text_of(path)
         tomllib.loads(text)
@@ -94,7 +94,7 @@ def spans_of(file: str, text: str) -> TomlSpans:
 
 
 def error_span(file: str, text: str, error: tomllib.TOMLDecodeError) -> Span:
-    """Where a text is no TOML, from the message of the error."""
+    """The place at which a text is not TOML, from the message of the error."""
     match = _PLACE_OF_ERROR.search(str(error))
     lines = text.split("\n")
     if match is None:
@@ -114,7 +114,7 @@ def upwards(path: str) -> Iterator[str]:
 
 
 class _Scanner:
-    """One pass over a text; ``_position`` is where it stands."""
+    """One pass over a text, at ``_position``."""
 
     def __init__(self, file: str, text: str) -> None:
         self._file, self._text, self._position = file, text, 0
@@ -137,12 +137,12 @@ class _Scanner:
         return TomlSpans(self._file, self._keys, self._values, self._names, self._gaps)
 
     def _header(self) -> str:
-        """``[a.b]`` or ``[[a.b]]``; the path of the table that follows."""
+        """Scan ``[a.b]`` or ``[[a.b]]``, and return the path of the table that follows."""
         brackets = 2 if self._text.startswith("[[", self._position) else 1
         self._position += brackets
         start = self._position
         path = self._key("", elements=True)
-        self._keys[path] = self._span(start, self._position)  # better than where it is a part of another key
+        self._keys[path] = self._span(start, self._position)  # rather than a part of another key
         self._position += brackets
         if brackets == 2:
             number = self._items.get(path, 0)
@@ -153,7 +153,7 @@ class _Scanner:
         return path
 
     def _pair(self, table: str, *, inline: bool = False) -> None:
-        """``key = value`` in a table."""
+        """Scan ``key = value`` in a table."""
         start = self._position
         path = self._key(table)
         self._position += 1  # =
@@ -165,19 +165,19 @@ class _Scanner:
             if above == table:
                 break
             if above != path:
-                self._gaps[above] = gap  # a table that is written as the first part of a dotted key
+                self._gaps[above] = gap  # a table that is the first part of a dotted key
         self._gaps[table] = gap
 
-    def _next_line(self, table: str, first: int | None = None) -> Gap:
-        """A new line behind this one, indented like the line on which a pair begins."""
+    def _next_line(self, table: str, start: int | None = None) -> Gap:
+        """The gap for a new line after this one, indented like the first line of the pair."""
         end = self._text.find("\n", self._position)
         end = len(self._text) if end < 0 else end
         end -= self._text[end - 1 : end] == "\r"
-        indent = "" if first is None else self._text[self._starts[bisect_right(self._starts, first) - 1] : first]
+        indent = "" if start is None else self._text[self._starts[bisect_right(self._starts, start) - 1] : start]
         return Gap(self._span(end, end), table, f"{self._newline}{indent}")
 
     def _key(self, table: str, *, elements: bool = False) -> str:
-        """A dotted key, and its parts. In a header, an array of tables on the way stands for its last table."""
+        """Scan a dotted key and its parts; in a header, an array of tables means its last table."""
         self._take(_SPACE)
         start, path = self._position, table
         while True:
@@ -214,7 +214,7 @@ class _Scanner:
         self._values[path] = self._span(start, self._position)
 
     def _members(self, close: str) -> Iterator[int]:
-        """Stand at each member of an array or inline table, and at last behind it."""
+        """Move to each member of an array or inline table, and finally past its end."""
         self._position += 1
         number = 0
         while self._next() != close:
@@ -227,14 +227,14 @@ class _Scanner:
     # -- the text
 
     def _take(self, pattern: re.Pattern[str]) -> str:
-        """The text here that matches; the position is behind it then."""
+        """Move past the text here that matches, and return it."""
         match = pattern.match(self._text, self._position)
         text = match[0] if match else ""
         self._position += len(text)
         return text
 
     def _next(self) -> str:
-        """The first character behind blanks, lines and comments, where the position is then; empty at the end."""
+        """Move past blanks, lines and comments, and return the next character; empty at the end."""
         self._take(_BLANK)
         return self._text[self._position : self._position + 1]
 

@@ -1,7 +1,7 @@
-"""What is wrong with a text that is no TOML, in words that say what to write.
+"""Messages for texts that are not TOML, which say what to write instead.
 
-``tomllib`` says where it stopped, and seldom why: for ``fast = True`` it says ``Invalid value``. Most such texts are
-habits of Python, JSON or YAML, which the characters at the place show.
+``tomllib`` reports where it stopped, but seldom why: for ``fast = True`` it reports ``Invalid value``. Most such texts
+are habits from Python, JSON or YAML, which the characters at the place reveal.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _HABITS = (
     (r":", "TOML writes KEY = VALUE"),
     (r"[A-Za-z_./~$][^\s,\]}#]*", "a string has quotes"),
 )
-"""How the rest of a line begins at the place of an error, and what to write instead."""
+"""The beginning of the rest of a line at an error, and what to write instead."""
 
 _TWICE = re.compile(r"Cannot (?:declare \((.*?),?\) twice|overwrite a value|mutate immutable)")
 
 
 def syntax_problem(text: str, span: Span, error: tomllib.TOMLDecodeError) -> str:
-    """The message of an error, with the reason where it is a known one.
+    """The message of an error, with the reason if it is a known one.
 
     >>> def problem(text):
     ...     try:
@@ -52,6 +52,6 @@ def syntax_problem(text: str, span: Span, error: tomllib.TOMLDecodeError) -> str
 
 
 def _line_of(lines: list[str], name: str) -> int | None:
-    """The last of these lines that is a header of a name, or assigns to it."""
-    written = re.compile(rf"\s*(?:\[+\s*{re.escape(name)}\s*\]|{re.escape(name)}\s*=)")
-    return next((number for number in range(len(lines), 0, -1) if written.match(lines[number - 1])), None)
+    """The number of the last line that is a header of a name, or assigns to it."""
+    defines_name = re.compile(rf"\s*(?:\[+\s*{re.escape(name)}\s*\]|{re.escape(name)}\s*=)")
+    return next((number for number in range(len(lines), 0, -1) if defines_name.match(lines[number - 1])), None)

@@ -10,11 +10,11 @@ from typing import Any
 from hfdsl.errors import ConfigError
 
 REFERENCE = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)*)")
-"""``"$actor.model"``: the same value as another field's."""
+"""``"$actor.model"``: the value of another field."""
 
 
 class FieldReference(str):
-    """A reference to another field, ``"$actor.model"``; a plain text that begins with a dollar is written with two."""
+    """A reference to another field, ``"$actor.model"``; ``$$`` escapes a plain text that begins with a dollar."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
-"""Trials of changes of a configuration: the text is edited, and everything is checked again, before help is offered.
+"""Trials of changes of a configuration: before a change is offered as help, its text is edited and checked again.
 
-A check has three stages: the fields are read, then roles are placed and sizes known, and then all rules run. A mistake
-of one stage hides those of the next. So a change works if its finding goes and no new one comes, or if the check gets
-to a later stage than before: what it finds there, the mistake had hidden.
+A check has three stages: it reads the fields, places the roles with their sizes, and runs all rules. A mistake in one
+stage hides those in the next. So a change works if its finding disappears and no new one appears, or if the check
+reaches a later stage: the mistake had hidden the findings there.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.toml_files import real_path, standing_in, text_of
 
 MAX_TRIALS = 24
-"""How many changes one check tries: a longer report is read from its top anyway. ``hfdsl check --fix`` tries all."""
+"""The most changes that a check tries, since a long report is read from its top. ``hfdsl check --fix`` tries all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How far a check gets, as the number of its last stage, and what it finds."""
+    """The result of a check: the number of its last stage, and its findings."""
 
     stage: int
     findings: tuple[Finding, ...]
@@ -37,7 +37,7 @@ class Attempt:
 
 @dataclass
 class ConfigTrials:
-    """Trials of one configuration; ``attempt`` checks it without trying anything, as its files read at that time."""
+    """Trials of one configuration; ``attempt`` checks the current text of its files, without trials."""
 
     places: Places
     attempt: Callable[[], Attempt]
@@ -45,7 +45,7 @@ class ConfigTrials:
 
     @cached_property
     def before(self) -> Attempt:
-        """The check of the configuration as it is."""
+        """The check of the unchanged configuration."""
         return self.attempt()
 
     def helped(self, finding: Finding, changes: Iterable[FieldChange], note: str = "") -> Finding:
@@ -59,7 +59,7 @@ class ConfigTrials:
         return change.fix is not None and self.removes(finding, change.fix)
 
     def with_working_fixes(self, finding: Finding) -> Finding:
-        """The finding without those fixes of its dataflow that the configuration as a whole does not bear."""
+        """The finding without the fixes of its dataflow that break the configuration as a whole."""
         return replace(finding, fixes=tuple(fix for fix in finding.fixes if self.removes(finding, fix)))
 
     def _fix(self, change: FieldChange) -> Fix | None:
@@ -86,7 +86,7 @@ class ConfigTrials:
 
 
 def _keys(findings: Iterable[Finding], edits: Iterable[Edit] = ()) -> Counter[FindingKey]:
-    """Findings as they were before the edits, which may add lines."""
+    """The keys of findings, with lines as before the edits, which may add lines."""
     by_file: dict[str, list[Edit]] = {}
     for edit in edits:
         by_file.setdefault(edit.span.file, []).append(edit)
@@ -95,14 +95,14 @@ def _keys(findings: Iterable[Finding], edits: Iterable[Edit] = ()) -> Counter[Fi
 
 
 def _untraced(context: Context) -> None:
-    """A configuration is changed in its text, not in a traced program."""
+    """Do nothing: a configuration changes in its text, not in a traced program."""
 
 
 def help_error(error: HfError, trials: ConfigTrials) -> None:
-    """Give an error, and those found beside it, the changes that remove them."""
-    for each in errors_in(error):
-        finding = finding_of(each)
-        changes = [change for change in each.changes if isinstance(change, (SetField, RenameField))]
+    """Add the changes that remove an error, and those of the same table, to them as help."""
+    for problem in errors_in(error):
+        finding = finding_of(problem)
+        changes = [change for change in problem.changes if isinstance(change, (SetField, RenameField))]
         if finding is not None and changes:
             helped = trials.helped(finding, changes)
-            each.help, each.fixes = helped.help, helped.fixes
+            problem.help, problem.fixes = helped.help, helped.fixes

@@ -1,27 +1,27 @@
-"""Build trees of frozen dataclasses from tables of plain values, holding every value against its field's annotation.
+"""Build trees of frozen dataclasses from tables of plain values, and check every value against its annotation.
 
 >>> from hfdsl.rl.workers.config import TrainingConfig
 >>> build(TrainingConfig, {"optimizer": {"learning_rate": 1}}).optimizer.learning_rate  # an int may stand for a float
 1.0
 
-``value_of`` walks annotation and table together and carries the dotted path of where it is, so every message names the
-field as a user writes it after ``--set``:
+``value_of`` walks annotation and table together with the dotted path of the field, so every message names the field as
+a user writes it after ``--set``:
 
 >>> build(TrainingConfig, {"optimizer": {"learning_rate": "fast"}})
 Traceback (most recent call last):
 ...
 hfdsl.errors.ConfigError: HF901: 'optimizer.learning_rate' takes float, got 'fast'
 
-A field that does not exist is looked for by spelling, then by its name in the whole tree below:
+An unknown field is searched by spelling, then by its name in the whole tree below:
 
 >>> build(TrainingConfig, {"learning_rate": 1})
 Traceback (most recent call last):
 ...
 hfdsl.errors.ConfigError: HF901: there is no field 'learning_rate'; did you mean 'optimizer.learning_rate'?
 
-pydantic and msgspec were tried in its place. Neither refuses an unknown field of a dataclass that a user wrote without
-its help, neither suggests a name, and msgspec takes no union of dataclasses; so most of this file, and all of
-``tables``, would stay, wrapped around a dependency.
+pydantic and msgspec were tried instead. Neither refuses an unknown field of a plain dataclass of the user's, neither
+suggests a name, and msgspec takes no union of dataclasses; so most of this file, and all of ``tables``, would stay,
+wrapped around a dependency.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from hfdsl.types.bounds import annotations_of, is_union, misfit, removed, shown
 T = TypeVar("T")
 
 NONE = "none"
-"""How TOML, which has no null, writes None in a field whose default is something else."""
+"""None in TOML, which has no null, for a field with another default."""
 
 KIND = "kind"
-"""The key that names the class of a table where a field takes one of several."""
+"""The key that names the class of a table, if a field takes one of several."""
 
 
 def build(kind: type[T], table: Any, path: str = "") -> T:
     """The dataclass ``kind`` with the values of a table.
 
-    A field takes ``bool``, ``int``, ``float``, ``str``, a ``Literal``, a tuple, a dict, another dataclass, or one of
-    several of these; where it takes several dataclasses, the table names one as its ``kind``.
+    A field takes ``bool``, ``int``, ``float``, ``str``, a ``Literal``, a tuple, a dict, another dataclass, or a union
+    of these; if it takes several dataclasses, the table names one as its ``kind``.
 
     Raises:
         ConfigError: HF901 naming the field, what it takes, and what it got.
@@ -85,7 +85,7 @@ def hints(kind: type) -> dict[str, Any]:
 
 
 def value_of(annotation: Any, value: Any, path: str) -> Any:
-    """A plain value as an annotation has it; errors as for ``build``."""
+    """A plain value, converted to its annotation; errors as for ``build``."""
     if is_dataclass_type(annotation):
         return _dataclass(annotation, value, path)
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -98,7 +98,7 @@ def value_of(annotation: Any, value: Any, path: str) -> Any:
         return value
     if annotation in (bool, int, float, str):
         if type(value) is not annotation and not (annotation is float and type(value) is int):
-            raise _wrong(annotation, value, path)  # not by isinstance: True is no int here
+            raise _wrong(annotation, value, path)  # isinstance would take True as an int
         return annotation(value)
     if origin is tuple or annotation is tuple:
         return _tuple(annotation, value, path)
@@ -117,23 +117,25 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
         return value
     if not isinstance(value, Mapping):
         raise _wrong(kind, value, path)
-    known, annotations = {field.name: field for field in fields(kind)}, hints(kind)
-    unknown = [key for key in value if key not in known and not (key == KIND and value[key] == kind.__name__)]
+    declared, annotations = {field.name: field for field in fields(kind)}, hints(kind)
+    unknown = [key for key in value if key not in declared and not (key == KIND and value[key] == kind.__name__)]
     errors = [no_field(kind, path, key) for key in unknown]
-    meant = {near for key in unknown for near in difflib.get_close_matches(key, known, n=1)}
-    missing = [name for name, field in known.items() if required(field) and name not in value and name not in meant]
+    matches = {match for key in unknown for match in difflib.get_close_matches(key, declared, n=1)}
+    missing = [
+        name for name, field in declared.items() if required(field) and name not in value and name not in matches
+    ]
     if missing:
         named = ", ".join(f"'{joined(path, name)}' ({shown(annotations[name])})" for name in missing)
         errors.append(ConfigError("HF901", f"{named} {'is' if len(missing) == 1 else 'are'} missing", path))
     arguments: dict[str, Any] = {}
     bounded = annotations_of(kind)
-    for name, field in known.items():
+    for name, field in declared.items():
         if problem := removed(bounded.get(name), value.get(name)):
             errors.append(ConfigError("HF901", f"'{joined(path, name)}' {problem}", joined(path, name)))
         elif name in value and not (value[name] is None and not required(field) and field.default is None):
             try:
-                given = _completed(value[name], field.default)
-                arguments[name] = value_of(annotations[name], given, joined(path, name))
+                completed = _completed(value[name], field.default)
+                arguments[name] = value_of(annotations[name], completed, joined(path, name))
             except ConfigError as error:
                 errors.append(error)
     problems = {name: misfit(bounded[name], argument) for name, argument in arguments.items() if name in bounded}
@@ -148,13 +150,13 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
         return kind(**arguments)
     except (HfError, ValueError, TypeError) as error:
         message = error.message if isinstance(error, HfError) else str(error)
-        raise ConfigError("HF901", f"{path or kind.__name__}: {message}", _subject(message, path, known)) from None
+        raise ConfigError("HF901", f"{path or kind.__name__}: {message}", _subject(message, path, declared)) from None
 
 
 def _completed(value: Any, default: Any) -> Any:
-    """A table with what it leaves out of the dataclass that is the default of its field.
+    """A table, completed by the dataclass that is the default of its field.
 
-    ``loss = { kl = 0.1 }`` is the loss of that algorithm with another weight, not that of the class.
+    ``loss = { kl = 0.1 }`` is the loss of the algorithm with another weight, not the class's default with it.
     """
     if not isinstance(value, Mapping) or not is_dataclass(default) or isinstance(default, type):
         return value
@@ -165,14 +167,14 @@ def _completed(value: Any, default: Any) -> Any:
 
 
 def _together(errors: list[ConfigError]) -> ConfigError:
-    """The first of several mistakes, with the others."""
-    first, *others = (error for joint in errors for error in (joint, *joint.others))
-    first.others = tuple(others)
-    return first
+    """The first of several errors, with the others attached."""
+    error, *others = (error for joint in errors for error in (joint, *joint.others))
+    error.others = tuple(others)
+    return error
 
 
 def _subject(message: str, path: str, known: Mapping[str, object]) -> str:
-    """The field that a message about a table begins with, or else the table."""
+    """The field at the beginning of a message about a table, or the table itself."""
     name = re.match(r"\W*(\w*)", message)
     return joined(path, name[1]) if name and name[1] in known else path
 
@@ -187,12 +189,14 @@ def _union(annotation: Any, value: Any, path: str) -> Any:
         return value
     classes = {option.__name__: option for option in options if is_dataclass_type(option)}
     if isinstance(value, Mapping) and classes:
-        if len(classes) > 1 and value.get(KIND) not in list(classes):  # which may be no name at all
-            got = f"got '{value[KIND]}'; {closest(str(value[KIND]), list(classes))}" if KIND in value else "it has none"
+        if len(classes) > 1 and value.get(KIND) not in list(classes):  # which may not be a string
+            problem = (
+                f"got '{value[KIND]}'; {closest(str(value[KIND]), list(classes))}" if KIND in value else "it has none"
+            )
             kind = joined(path, KIND)
-            near = nearest(str(value[KIND]), list(classes)) if KIND in value else _only_fitting(classes, value)
-            changes = () if near is None else (SetField(kind, near),)
-            raise ConfigError("HF901", f"{kind} names one of {', '.join(classes)}; {got}", kind, changes=changes)
+            candidate = nearest(str(value[KIND]), list(classes)) if KIND in value else _only_fitting(classes, value)
+            changes = () if candidate is None else (SetField(kind, candidate),)
+            raise ConfigError("HF901", f"{kind} names one of {', '.join(classes)}; {problem}", kind, changes=changes)
         return value_of(classes[str(value[KIND])] if len(classes) > 1 else next(iter(classes.values())), value, path)
     plain = [option for option in options if option not in classes.values() and option is not type(None)]
     for option in plain:
@@ -205,7 +209,7 @@ def _union(annotation: Any, value: Any, path: str) -> Any:
 
 
 def _only_fitting(classes: Mapping[str, type], value: Mapping[str, Any]) -> str | None:
-    """The one class that has all fields of a table without ``kind``."""
+    """The only class that has all fields of a table without ``kind``."""
     fitting = [name for name, kind in classes.items() if value.keys() <= {field.name for field in fields(kind)}]
     return fitting[0] if len(fitting) == 1 else None
 
@@ -222,7 +226,7 @@ def _tuple(annotation: Any, value: Any, path: str) -> Any:
 
 
 def item_annotations(annotation: Any, count: int) -> tuple[Any, ...]:
-    """The annotations of a tuple's items, where there are ``count`` of them.
+    """The annotations of the ``count`` items of a tuple.
 
     >>> item_annotations(tuple[int, ...], 3), item_annotations(tuple[int, str], 3), item_annotations(tuple, 1)
     ((<class 'int'>, <class 'int'>, <class 'int'>), (<class 'int'>, <class 'str'>), (typing.Any,))
@@ -240,18 +244,18 @@ def _wrong(annotation: Any, value: Any, path: str) -> ConfigError:
 
 def _readings(annotation: Any, value: Any, path: str) -> tuple[SetField, ...]:
     """Values that may be meant by one that does not fit: ``2`` by ``"2"``, ``"ray"`` by ``"rey"``, ``[7]`` by ``7``."""
-    meant: list[Any] = [] if isinstance(value, (Mapping, list)) else [[value]]
+    candidates: list[Any] = [] if isinstance(value, (Mapping, list)) else [[value]]
     match value:
         case str():
-            with suppress(ValueError):  # no TOML, or a number of too many digits
-                meant.append(tomllib.loads(f"value = {value.strip().lower()}")["value"])
+            with suppress(ValueError):  # not TOML, or a number of too many digits
+                candidates.append(tomllib.loads(f"value = {value.strip().lower()}")["value"])
             options = [text for option in (annotation, *get_args(annotation)) for text in _texts(option)]
-            meant += difflib.get_close_matches(value, options, n=1)
+            candidates += difflib.get_close_matches(value, options, n=1)
         case float() if value.is_integer():
-            meant.append(int(value))
+            candidates.append(int(value))
         case int() | float():
-            meant.append(str(value))
-    fitting = [candidate for candidate in meant if misfit(annotation, candidate) is None]
+            candidates.append(str(value))
+    fitting = [candidate for candidate in candidates if misfit(annotation, candidate) is None]
     return tuple(SetField(path, candidate) for candidate in fitting) if not is_dataclass_type(annotation) else ()
 
 
@@ -261,24 +265,24 @@ def _texts(annotation: Any) -> list[str]:
 
 
 def no_field(kind: type, path: str, name: str) -> ConfigError:
-    """The error of a field that does not exist, with its new name, or the nearest one, here or deeper."""
-    where, wrong = f" in '{path}'" if path else "", joined(path, name)
+    """The error for an unknown field, with its new name, or the nearest one, here or deeper."""
+    location, wrong = f" in '{path}'" if path else "", joined(path, name)
     renamed = next((field.name for field in fields(kind) if field.metadata.get("formerly") == name), None)
     if renamed is not None:
-        message = f"there is no field '{name}'{where}; its name is now '{renamed}'"
+        message = f"there is no field '{name}'{location}; its name is now '{renamed}'"
         return ConfigError("HF901", message, wrong, changes=(RenameField(wrong, renamed),))
     deeper = [leaf for leaf in leaves(kind) if leaf.rpartition(".")[2] == name]
     names = [field.name for field in fields(kind)]
-    near = nearest(name, names)
-    if deeper and near is None:
-        message = f"there is no field '{name}'{where}; did you mean '{joined(path, deeper[0])}'?"
+    candidate = nearest(name, names)
+    if deeper and candidate is None:
+        message = f"there is no field '{name}'{location}; did you mean '{joined(path, deeper[0])}'?"
         return ConfigError("HF901", message, wrong, changes=(RenameField(wrong, deeper[0]),))
-    changes = () if near is None else (RenameField(wrong, near),)
-    return ConfigError("HF901", f"there is no field '{name}'{where}; {closest(name, names)}", wrong, changes=changes)
+    changes = () if candidate is None else (RenameField(wrong, candidate),)
+    return ConfigError("HF901", f"there is no field '{name}'{location}; {closest(name, names)}", wrong, changes=changes)
 
 
 def leaves(kind: Any, path: str = "") -> Iterator[str]:
-    """The dotted names of all fields below a class that are no dataclasses themselves."""
+    """The dotted names of all fields below a class that are not dataclasses themselves."""
     for name, hint in hints(kind).items() if is_dataclass_type(kind) else ():
         classes = [option for option in (hint, *get_args(hint)) if is_dataclass_type(option)]
         if not classes:

@@ -19,11 +19,11 @@ class QueueOptions(Options):
     """The options of the queue between sampling and training."""
 
     lag: Count = 1
-    """How many steps of training the weights that sampled a row may be behind those that it trains."""
+    """The most training steps that the weights that sampled a row may be behind those that learn from it."""
     late: Late = "wait"
-    """What happens to rows beyond ``lag``."""
+    """The discipline for rows beyond ``lag``."""
     decoupled: bool = True
-    """Whether the ratio is one to the actor before the updates of a step, and tokens weigh that / the sampler's."""
+    """Whether the ratio is to the actor before the updates of a step, and tokens weigh that actor / the sampler."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class AsyncGRPO(ReferenceRun):
     algorithm: str = "hfdsl.rl.dataflows.asynchronous:async_grpo"
     options: AsyncGRPOOptions = AsyncGRPOOptions()
     sampler: SamplerConfig = field()
-    """What samples, with a copy of the actor's weights."""
+    """The role that samples, with a copy of the actor's weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class AsyncPPO(CriticRun):
     algorithm: str = "hfdsl.rl.dataflows.asynchronous:async_ppo"
     options: AsyncPPOOptions = AsyncPPOOptions()
     sampler: SamplerConfig = field()
-    """What samples, with a copy of the actor's weights."""
+    """The role that samples, with a copy of the actor's weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +78,14 @@ class AsyncDAPO(RewardRun):
     algorithm: str = "hfdsl.rl.dataflows.asynchronous:async_dapo"
     options: AsyncDAPOOptions = AsyncDAPOOptions()
     sampler: SamplerConfig = field()
-    """What samples, with a copy of the actor's weights."""
+    """The role that samples, with a copy of the actor's weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncCISPO(RewardRun):
-    """CISPO with a queue: clipped importance weights, so that every token has a gradient."""
+    """CISPO with a queue: importance weights are clipped, so that every token has a gradient."""
 
     algorithm: str = "hfdsl.rl.dataflows.asynchronous:async_cispo"
     options: AsyncCISPOOptions = AsyncCISPOOptions()
     sampler: SamplerConfig = field()
-    """What samples, with a copy of the actor's weights."""
+    """The role that samples, with a copy of the actor's weights."""

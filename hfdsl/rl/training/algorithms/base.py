@@ -18,7 +18,7 @@ from hfdsl.rl.workers.config import (
 )
 
 AnyReward: TypeAlias = RewardConfig | VerifierConfig | JudgeConfig
-"""The table of a reward, which is that of the class that ``roles.reward`` names."""
+"""The table of a reward, by the class that ``roles.reward`` names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +34,15 @@ class SampledRun(ActorRun):
     """A run of a policy that learns from its own responses."""
 
     sampler: SamplerConfig | None = None
-    """What samples in the place of the actor, with a copy of its weights; left out, the actor does."""
+    """The role that samples instead of the actor, with a copy of its weights; left out, the actor samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardRun(SampledRun):
-    """A run whose responses are scored."""
+    """A run that scores responses."""
 
     reward: AnyReward
-    """What scores responses; ``roles.reward`` names its class."""
+    """The role that scores responses; ``roles.reward`` names its class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class CriticRun(ReferenceRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What all options share: values within their bounds."""
+    """The base of all options, which checks the bounds of values."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -74,6 +74,6 @@ class GroupOptions(Options):
     """The options of algorithms that compare the responses to a prompt with each other."""
 
     group: Count = 8
-    """How many responses to a prompt are sampled."""
+    """The number of sampled responses to a prompt."""
     updates: Count = 2
-    """How many updates a step takes, each on an equal part of its rows."""
+    """The number of updates in a step, each on an equal part of its rows."""

@@ -47,7 +47,7 @@ class RLOOOptions(Options):
     """The options of RLOO."""
 
     group: Count = 4
-    """How many responses to a prompt are sampled."""
+    """The number of sampled responses to a prompt."""
     kl: NonNegative = 0.03
     """The weight of the KL to the reference in the rewards."""
     loss: Reinforce = Reinforce(aggregation="sequence-mean-token-sum")
@@ -69,7 +69,7 @@ class ReinforcePlusPlusOptions(Options):
     """The options of REINFORCE++."""
 
     updates: Count = 2
-    """How many updates a step takes, each on an equal part of its rows."""
+    """The number of updates in a step, each on an equal part of its rows."""
     kl: NonNegative = 0.01
     """The weight of the KL to the reference in the rewards."""
     loss: Clip = Clip(0.2)
@@ -78,7 +78,7 @@ class ReinforcePlusPlusOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class GRPO(ReferenceRun):
-    """GRPO: no critic; a response is better or worse than the others to its prompt."""
+    """GRPO: no critic; each response is compared with the others to its prompt."""
 
     algorithm: str = "hfdsl.rl.dataflows.grpo:grpo"
     options: GRPOOptions = GRPOOptions()
@@ -86,7 +86,7 @@ class GRPO(ReferenceRun):
 
 @dataclass(frozen=True, kw_only=True)
 class GRPOWithoutReference(RewardRun):
-    """GRPO whose loss has no KL term, and which needs no reference for one."""
+    """GRPO whose loss has no KL term, and so needs no reference."""
 
     algorithm: str = "hfdsl.rl.dataflows.grpo:grpo_without_reference"
     options: GRPOWithoutReferenceOptions = GRPOWithoutReferenceOptions()
@@ -102,7 +102,7 @@ class DrGRPO(RewardRun):
 
 @dataclass(frozen=True, kw_only=True)
 class GSPO(RewardRun):
-    """GSPO: the ratio of a response as a whole is clipped."""
+    """GSPO: the ratio and its clip are per response, not per token."""
 
     algorithm: str = "hfdsl.rl.dataflows.gspo:gspo"
     options: GSPOOptions = GSPOOptions()
@@ -126,7 +126,7 @@ class ReMax(ReferenceRun):
 
 @dataclass(frozen=True, kw_only=True)
 class ReinforcePlusPlus(ReferenceRun):
-    """REINFORCE++: one response per prompt, and advantages that are normalized over the whole batch."""
+    """REINFORCE++: one response per prompt, and advantages normalized over the whole batch."""
 
     algorithm: str = "hfdsl.rl.dataflows.reinforce_plus_plus:reinforce_plus_plus"
     options: ReinforcePlusPlusOptions = ReinforcePlusPlusOptions()

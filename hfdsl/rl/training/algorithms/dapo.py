@@ -1,4 +1,4 @@
-"""DAPO: in steps of one round, or in as many rounds of sampling as fill a batch."""
+"""DAPO: in steps of one round, or of as many rounds of sampling as fill a batch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class DAPORoundOptions(Options):
     """The options of a round of DAPO's sampling."""
 
     group: Count = 16
-    """How many responses to a prompt are sampled."""
+    """The number of sampled responses to a prompt."""
     longest: Count = 20480
-    """From this length in tokens on, a response loses a score of 1."""
+    """The length in tokens from which the penalty of a response is 1."""
     buffer: Count = 4096
-    """Over how many tokens before ``longest`` the loss of score grows from 0 to 1."""
+    """The tokens before ``longest`` over which the penalty grows from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class DAPOUpdateOptions(Options):
     """The options of the updates of DAPO."""
 
     updates: Count = 16
-    """How many updates a step takes, each on an equal part of its rows."""
+    """The number of updates in a step, each on an equal part of its rows."""
     loss: Clip = Clip(0.2, 0.28, aggregation="token-mean")
-    """The loss of the policy, whose clip leaves more room upwards."""
+    """The loss of the policy, whose clip range is wider above than below."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +37,12 @@ class DAPOOptions(DAPORoundOptions, DAPOUpdateOptions):
     """The options of DAPO in steps of one round."""
 
     rows: Count = 8192
-    """How many rows are trained on; they start over from the first where fewer are kept."""
+    """The rows of an update; if fewer are kept, they repeat from the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DAPO(RewardRun):
-    """DAPO in steps of one round: groups that are all right or all wrong are dropped."""
+    """DAPO in steps of one round, without the groups that are all right or all wrong."""
 
     algorithm: str = "hfdsl.rl.dataflows.dapo:dapo"
     options: DAPOOptions = DAPOOptions()
@@ -50,7 +50,7 @@ class DAPO(RewardRun):
 
 @dataclass(frozen=True, kw_only=True)
 class DAPOUpdate(UpdateConfig):
-    """The updates of DAPO on a batch that rounds have filled."""
+    """The updates of DAPO, on a batch that rounds have filled."""
 
     algorithm: str = "hfdsl.rl.dataflows.dapo:dapo_update"
     options: DAPOUpdateOptions = DAPOUpdateOptions()
@@ -58,7 +58,7 @@ class DAPOUpdate(UpdateConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DAPORounds(RewardRun):
-    """DAPO as in the paper: as many rounds of sampling as fill a batch, and updates on just that."""
+    """DAPO as in the paper: as many rounds of sampling as fill a batch, and updates on exactly that batch."""
 
     algorithm: str = "hfdsl.rl.dataflows.dapo:dapo_round"
     options: DAPORoundOptions = DAPORoundOptions()

@@ -26,7 +26,7 @@ class MutualOptions(Options):
     """The options of mutual learning."""
 
     group: Count = 8
-    """How many responses to a prompt each policy samples."""
+    """The number of responses to a prompt that each policy samples."""
     loss: Clip = Clip(0.2, kl=0.04, aggregation="sequence-mean-token-mean")
     """The loss of both policies, with its KL term to the other one."""
 
@@ -43,7 +43,7 @@ class Distillation(SampledRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Mutual(RunConfig):
-    """Mutual learning: two policies are trained at once by GRPO, and each is the reference of the other."""
+    """Mutual learning: GRPO trains two policies at once, each of which is the reference of the other."""
 
     algorithm: str = "hfdsl.rl.dataflows.mutual:mutual"
     options: MutualOptions = MutualOptions()
@@ -52,11 +52,11 @@ class Mutual(RunConfig):
     right: ActorConfig
     """The other policy."""
     left_sampler: SamplerConfig | None = None
-    """What samples in the place of ``left``, with a copy of its weights; left out, ``left`` does."""
+    """The role that samples instead of ``left``, with a copy of its weights; left out, ``left`` samples."""
     right_sampler: SamplerConfig | None = None
-    """The same for ``right``."""
+    """The role that samples instead of ``right``; left out, ``right`` samples."""
     reward: AnyReward
-    """What scores responses; ``roles.reward`` names its class."""
+    """The role that scores responses; ``roles.reward`` names its class."""
 
 
 @dataclass(frozen=True, kw_only=True)

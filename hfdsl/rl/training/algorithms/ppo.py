@@ -15,9 +15,9 @@ class AdaptivePPOOptions(Options):
     """The options of PPO whose penalty is a role."""
 
     epochs: Count = 2
-    """How often a step goes over its rows."""
+    """The number of passes over the rows of a step."""
     mini_batches: Count = 2
-    """How many updates an epoch takes, each on an equal part of its rows."""
+    """The number of updates in an epoch, each on an equal part of its rows."""
     gamma: Share = 1.0
     """The discount of later rewards."""
     lam: Share = 0.95
@@ -54,7 +54,7 @@ class KLPenaltyArguments(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class PPOAdaptiveKL(CriticRun):
-    """PPO whose penalty adapts itself, so that the KL of a response stays near a target."""
+    """PPO with an adaptive penalty, which keeps the KL of a response near a target."""
 
     algorithm: str = "hfdsl.rl.dataflows.ppo_adaptive_kl:ppo_adaptive_kl"
     options: AdaptivePPOOptions = AdaptivePPOOptions()

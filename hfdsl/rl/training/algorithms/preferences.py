@@ -16,7 +16,7 @@ class OnlineDPOOptions(Options):
     """The options of online DPO."""
 
     updates: Count = 1
-    """How many updates a step takes, each on an equal part of its pairs."""
+    """The number of updates in a step, each on an equal part of its pairs."""
     loss: DPO = DPO(0.1)
     """The loss of the policy."""
 
@@ -39,7 +39,7 @@ class RewardModelingOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineDPO(ReferenceRun):
-    """Online DPO: the better of two responses is preferred to the other."""
+    """Online DPO: the policy learns to prefer the better of two responses that it has just generated."""
 
     algorithm: str = "hfdsl.rl.dataflows.online_dpo:online_dpo"
     options: OnlineDPOOptions = OnlineDPOOptions()
@@ -47,7 +47,7 @@ class OnlineDPO(ReferenceRun):
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineDPO(ActorRun):
-    """DPO: the policy prefers the better one of two responses of the data, and generates none."""
+    """DPO: the policy learns to prefer the better of two responses of the data, and generates none."""
 
     algorithm: str = "hfdsl.rl.dataflows.dpo:dpo"
     options: OfflineDPOOptions = OfflineDPOOptions()
@@ -57,7 +57,7 @@ class OfflineDPO(ActorRun):
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModeling(RunConfig):
-    """Reward modeling: a model learns to give the better one of two responses the higher score."""
+    """Reward modeling: a model learns to give the better of two responses the higher score."""
 
     algorithm: str = "hfdsl.rl.dataflows.reward_modeling:reward_modeling"
     options: RewardModelingOptions = RewardModelingOptions()

@@ -1,4 +1,4 @@
-"""LoRA adapters against the models that they are for, as far as a ``config.json`` tells."""
+"""LoRA adapters against their models, as far as a ``config.json`` tells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hfdsl.rl.workers.lora import Lora, large_rank, matches, missing_target, nea
 from hfdsl.rl.workers.slicing import model_config
 
 OUTPUT = "lm_head"
-"""The output layer, which an adapter may name; whether this model's can have one, is found when it is loaded."""
+"""The output layer, which an adapter may name; loading the model decides whether it can have one."""
 
 
 def adapters_fit_models(subject: Subject) -> Iterator[Finding]:
@@ -32,22 +32,22 @@ def adapters_fit_models(subject: Subject) -> Iterator[Finding]:
                     missing_target(target, layers, f"the model of '{subject.role_of(field)}'"),
                     f"{field}.targets",
                     changes=tuple(
-                        SetField(f"{field}.targets", [*targets_of(lora)[:i], near, *targets_of(lora)[i + 1 :]])
-                        for near in [nearest_target(target, sorted({path.rpartition(".")[2] for path in layers}))]
-                        if near is not None
+                        SetField(f"{field}.targets", [*targets_of(lora)[:i], nearest, *targets_of(lora)[i + 1 :]])
+                        for nearest in [nearest_target(target, sorted({path.rpartition(".")[2] for path in layers}))]
+                        if nearest is not None
                     ),
                 )
-        chosen = {
+        targeted = {
             path: sides
             for path, sides in layers.items()
             if lora.targets == "all-linear" or any(matches(path, target) for target in targets_of(lora))
         }
-        path = min(chosen, key=lambda path: min(chosen[path]), default=None)
-        if path is not None and lora.rank > min(chosen[path]):
-            largest = SetField(f"{field}.rank", min(chosen[path]))
+        path = min(targeted, key=lambda path: min(targeted[path]), default=None)
+        if path is not None and lora.rank > min(targeted[path]):
+            largest = SetField(f"{field}.rank", min(targeted[path]))
             yield subject.finding(
                 "HF962",
-                f"'{subject.role_of(field)}': {large_rank(lora.rank, path, chosen[path])}",
+                f"'{subject.role_of(field)}': {large_rank(lora.rank, path, targeted[path])}",
                 f"{field}.rank",
                 changes=(largest,),
                 advice=str(largest),
@@ -73,7 +73,7 @@ def adapters_have_whole_models(subject: Subject) -> Iterator[Finding]:
 
 
 def adapters_fit_engines(subject: Subject) -> Iterator[Finding]:
-    """An engine that is to have an adapter beside its weights can have it."""
+    """An engine whose adapter is to be apart from its weights supports it."""
     for field, model, lora in _adapted(subject):
         role = field.rpartition(".")[0]
         generation = getattr(getattr(subject.config, role, None), "generation", None)
@@ -93,28 +93,29 @@ def adapters_fit_engines(subject: Subject) -> Iterator[Finding]:
 
 
 def adapters_reach_samplers(subject: Subject) -> Iterator[Finding]:
-    """What an actor sends by ``hf.sync``, an adapter or all weights, is what its sampler loads."""
+    """A sampler loads what its actor sends by ``hf.sync``: an adapter or all weights."""
     pairs = (pair for graph in subject.graphs.values() for pair in ready_copies(subject, graph))
     for actor, sampler in dict.fromkeys(pairs):
-        ours, theirs = getattr(subject.config, actor), getattr(subject.config, sampler)
-        sent = ours.lora if ours.lora is not None and ours.lora.exports == "adapter" else None
-        if sent is None and theirs.lora is not None:
-            merged = "all weights, with the adapter merged" if ours.lora is not None else "all weights"
-            alone = (SetField(f"{actor}.lora.exports", "adapter"),) if ours.lora is not None else ()
+        actor_config, sampler_config = getattr(subject.config, actor), getattr(subject.config, sampler)
+        lora = actor_config.lora
+        sent_adapter = lora if lora is not None and lora.exports == "adapter" else None
+        if sent_adapter is None and sampler_config.lora is not None:
+            merged = "all weights, with the adapter merged" if lora is not None else "all weights"
+            send_adapter = (SetField(f"{actor}.lora.exports", "adapter"),) if lora is not None else ()
             yield subject.finding(
                 "HF963",
                 f"'{sampler}' loads an adapter alone, and '{actor}' sends {merged}",
                 f"{sampler}.lora",
-                related={f"{actor}.lora" if ours.lora is not None else actor: "what is sent"},
-                changes=(SetField(f"{sampler}.lora", "none"), *alone),
+                related={f"{actor}.lora" if lora is not None else actor: "what is sent"},
+                changes=(SetField(f"{sampler}.lora", "none"), *send_adapter),
                 advice=f"leave out {sampler}.lora",
             )
-        elif sent is not None and theirs.lora != sent:
-            has = "has no lora" if theirs.lora is None else "has another one"
+        elif sent_adapter is not None and sampler_config.lora != sent_adapter:
+            problem = "has no lora" if sampler_config.lora is None else "has another one"
             yield subject.finding(
                 "HF963",
-                f"'{actor}' sends its adapter alone, and '{sampler}' {has}",
-                f"{sampler}.lora" if theirs.lora is not None else sampler,
+                f"'{actor}' sends its adapter alone, and '{sampler}' {problem}",
+                f"{sampler}.lora" if sampler_config.lora is not None else sampler,
                 related={f"{actor}.lora": 'exports = "adapter"'},
                 changes=(
                     SetField(f"{sampler}.lora", FieldReference(f"${actor}.lora")),
@@ -122,7 +123,7 @@ def adapters_reach_samplers(subject: Subject) -> Iterator[Finding]:
                 ),
                 advice=f'set {sampler}.lora to "${actor}.lora"',
             )
-        elif sent is not None and _base(ours.model) != _base(theirs.model):
+        elif sent_adapter is not None and _base(actor_config.model) != _base(sampler_config.model):
             yield subject.finding(
                 "HF963",
                 f"'{actor}' sends its adapter alone, and '{sampler}' adds it to another model than '{actor}' does",
@@ -134,7 +135,7 @@ def adapters_reach_samplers(subject: Subject) -> Iterator[Finding]:
 
 
 def _base(model: ModelConfig) -> tuple[object, ...]:
-    """What decides on the weights that a role's model begins with."""
+    """The settings that determine the initial weights of a role's model."""
     return model.path, model.config, None if model.path is not None else model.seed
 
 
@@ -153,7 +154,7 @@ def base_policies_have_adapters(subject: Subject) -> Iterator[Finding]:
 
 
 def _adapted(subject: Subject) -> Iterator[tuple[str, ModelConfig, Lora]]:
-    """The models with an adapter, and the adapter's field."""
+    """The models with an adapter, and the adapter with its field."""
     models = dict(subject.parts(ModelConfig))
     for field, lora in subject.parts(Lora):
         model = models.get(f"{field.rpartition('.')[0]}.model")

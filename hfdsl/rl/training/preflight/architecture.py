@@ -1,7 +1,7 @@
-"""The keys of a model's configuration, looked up in the text of transformers, which takes any key and drops others.
+"""The keys of a model's configuration, looked up in the text of transformers, which silently drops unknown ones.
 
-``vocab_sise = 30`` is no error there: the model has the default vocabulary. So a key counts as misspelled if it is no
-word of the model's own files, nor of the files that all models share, and is much like a field of the configuration.
+``vocab_sise = 30`` is no error there: the model has the default vocabulary. So a key counts as misspelled if neither
+the model's own files nor the files that all models share have the word, and it resembles a field of the configuration.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def model_keys_are_read(subject: Subject) -> Iterator[Finding]:
     for field, model in subject.parts(ModelConfig):
         fields, words = _vocabulary(str(model_config(model).get("model_type")))
         for key in model.config or {}:
-            near = get_close_matches(key, fields - set(model.config or {}), n=1, cutoff=0.8)
-            if near and key not in words and not _is_shared(key):
+            nearest = get_close_matches(key, fields - set(model.config or {}), n=1, cutoff=0.8)
+            if nearest and key not in words and not _is_shared(key):
                 wrong = f"{field}.config.{key}"
                 yield subject.finding(
                     "HF720",
-                    f"no '{model_config(model).get('model_type')}' model reads '{key}'; did you mean '{near[0]}'?",
+                    f"no '{model_config(model).get('model_type')}' model reads '{key}'; did you mean '{nearest[0]}'?",
                     wrong,
-                    notes=(f"transformers drops a key that it does not know, and '{near[0]}' keeps its default",),
-                    changes=(RenameField(wrong, near[0]),),
+                    notes=(f"transformers drops a key that it does not know, and '{nearest[0]}' keeps its default",),
+                    changes=(RenameField(wrong, nearest[0]),),
                 )
 
 
@@ -59,7 +59,7 @@ def _vocabulary(model_type: str) -> tuple[frozenset[str], frozenset[str]]:
 
 @cache
 def _is_shared(key: str) -> bool:
-    """Whether a file that all models share has this word."""
+    """Whether a file that all models share has the word."""
     root = _folder()
     word = re.compile(rb"\b" + re.escape(key.encode()) + rb"\b")
     files = [] if root is None else [*root.glob("*.py"), *root.glob("generation/*.py"), *root.glob("integrations/*.py")]

@@ -1,4 +1,4 @@
-"""What preflight checks read of a dataflow: who generates, who learns, and whose weights go where."""
+"""Facts of a dataflow for preflight checks: the roles that generate, those that learn, and the copies of weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
 
 
 def size_of(subject: Subject, table: str, dim: str) -> tuple[str, int | None]:
-    """The field that has the size of a dim in one of the dataflows, and the size."""
+    """The field with the size of a dim in one of the dataflows, and the size."""
     evaluation = subject.config.evaluation
     if table == "evaluation" and evaluation is not None and dim in evaluation.dims:
         return f"evaluation.dims.{dim}", evaluation.dims[dim]
@@ -43,7 +43,7 @@ def is_trained(subject: Subject, role: str) -> bool:
 
 
 def learners(subject: Subject) -> Iterator[tuple[str, ActorConfig]]:
-    """The policy that learns, where there is just one; of several, only the dataflow knows who meets whom."""
+    """The policy that learns, if there is only one; with several, only the dataflow knows which ones meet."""
     policies = [
         (role, config)
         for role in subject.loaded.roles
@@ -53,7 +53,7 @@ def learners(subject: Subject) -> Iterator[tuple[str, ActorConfig]]:
 
 
 def copies(graph: Graph) -> Iterator[tuple[str, str]]:
-    """The roles that send weights by ``hf.sync``, each with one that loads them."""
+    """The pairs of a role that sends weights by ``hf.sync`` and one that loads them."""
     exporting = {node.id: role for node, role in _calls_with(graph, "exports")}
     for node, role in _calls_with(graph, "loads"):
         yield from ((exporting[ref.node], role) for ref in node.refs if ref.node in exporting)
@@ -67,9 +67,9 @@ def _calls_with(graph: Graph, kind: str) -> Iterator[tuple[Node, str]]:
 
 
 def ready_copies(subject: Subject, graph: Graph) -> Iterator[tuple[str, str]]:
-    """Those of ``copies`` that are an actor and a sampler as hfdsl has them."""
+    """The pairs of ``copies`` that are a ready actor and a ready sampler."""
     for actor, sampler in copies(graph):
-        ours, theirs = getattr(subject.config, actor, None), getattr(subject.config, sampler, None)
+        actor_config, sampler_config = getattr(subject.config, actor, None), getattr(subject.config, sampler, None)
         are_ready = all(is_ready(subject.loaded.roles[role]) for role in (actor, sampler))
-        if are_ready and isinstance(ours, ActorConfig) and isinstance(theirs, SamplerConfig):
+        if are_ready and isinstance(actor_config, ActorConfig) and isinstance(sampler_config, SamplerConfig):
             yield actor, sampler

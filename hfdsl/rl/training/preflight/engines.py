@@ -1,4 +1,4 @@
-"""Engines and samplers: do they have the actor's model, room on their GPUs, and rows to sample?"""
+"""Engines and samplers: the actor's model, room on their GPUs, and rows to sample."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SAME: Final = (
     "tie_word_embeddings",
     "eos_token_id",
 )
-"""What of a model's configuration a copy has to have, since weights alone do not carry it."""
+"""The fields of a model's configuration that a copy must share, since weights do not carry them."""
 
 MIXTURES: Final = ("mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe")
 """Types of models whose layers have experts, unless a configuration says which layers have none."""
@@ -55,17 +55,17 @@ def samplers_have_the_model(subject: Subject) -> Iterator[Finding]:
     """A copy of an actor's weights has the actor's architecture and its end tokens."""
     pairs = (pair for graph in subject.graphs.values() for pair in ready_copies(subject, graph))
     for actor, sampler in dict.fromkeys(pairs):
-        ours, theirs = getattr(subject.config, actor), getattr(subject.config, sampler)
-        explicit_ends = ours.model.end_tokens is not None or theirs.model.end_tokens is not None
+        models = (getattr(subject.config, role).model for role in (actor, sampler))
+        explicit_ends = any(model.end_tokens is not None for model in models)
         names = [name for name in SAME if not (name == "eos_token_id" and explicit_ends)]
         yield from _other_model(subject, actor, sampler, names)
 
 
 def _other_model(subject: Subject, actor: str, sampler: str, names: list[str]) -> Iterator[Finding]:
-    ours, theirs = (model_config(getattr(subject.config, role).model) for role in (actor, sampler))
-    unlike = [name for name in names if _differ(ours.get(name), theirs.get(name))]
+    learned, sampled = (model_config(getattr(subject.config, role).model) for role in (actor, sampler))
+    unlike = [name for name in names if _differ(learned.get(name), sampled.get(name))]
     if unlike:
-        listed = ", ".join(f"{name} = {theirs[name]!r} ({ours[name]!r} in '{actor}')" for name in unlike[:3])
+        listed = ", ".join(f"{name} = {sampled[name]!r} ({learned[name]!r} in '{actor}')" for name in unlike[:3])
         more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
         yield subject.finding(
             "HF960",
@@ -77,18 +77,18 @@ def _other_model(subject: Subject, actor: str, sampler: str, names: list[str]) -
         )
 
 
-def _differ(ours: Any, theirs: Any) -> bool:
+def _differ(left: Any, right: Any) -> bool:
     """Whether two values of a configuration certainly differ; ``[2]`` is 2, and a missing one may be anything."""
-    if ours is None or theirs is None:
+    if left is None or right is None:
         return False
-    first, second = (sorted(value) if isinstance(value, list) else [value] for value in (ours, theirs))
-    return first != second
+    left, right = (sorted(value) if isinstance(value, list) else [value] for value in (left, right))
+    return bool(left != right)
 
 
 def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
-    """The GPUs of an engine have room for its weights and its cache, beside what the roles there keep.
+    """The GPUs of an engine have room for its weights and its cache beside the parts that roles keep there.
 
-    Only parts count whose bytes are exact; so a cache that passes may still be too large.
+    Only parts with exact bytes count, so a cache that passes may still be too large.
     """
     places = subject.deployment.placements
     used = {role for graph in subject.graphs.values() for role in generating(graph)}
@@ -99,16 +99,16 @@ def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
         size, engine = _gpu_size(subject, place), engine_bytes(place.mesh, config)
         if size is None or not engine or not is_ready(subject.loaded.roles[role]):
             continue
-        sharing = [name for name, other in places.items() if other.pool == place.pool]
-        kept = {name: _kept(places[name], samples=name == role) for name in sharing}
+        sharing = [name for name, placement in places.items() if placement.pool == place.pool]
+        resident = {name: _resident_bytes(places[name], samples=name == role) for name in sharing}
         weights, cache = engine["engine's weights"], engine["engine's cache"]
-        room = size - weights - sum(kept.values())
+        room = size - weights - sum(resident.values())
         if cache <= room:
             continue
         tokens = config.generation.cache_tokens + BLOCK_TOKENS
         smaller = (int(room * tokens // cache) - BLOCK_TOKENS) // 1024 * 1024
         fits = smaller >= subject.config.dims.get("P", 0) + config.generation.max_tokens
-        listed = ", ".join(f"{_gib(amount)} of '{name}'" for name, amount in kept.items() if amount)
+        listed = ", ".join(f"{_gib(amount)} of '{name}'" for name, amount in resident.items() if amount)
         beside = f", beside weights and optimizer states ({listed})" if listed else ""
         field = f"{role}.generation.cache_tokens"
         yield subject.finding(
@@ -122,7 +122,7 @@ def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
 
 
 def engines_take_models(subject: Subject) -> Iterator[Finding]:
-    """An engine that gets new weights has a model whose weights can be replaced in it."""
+    """An engine that receives weights has a model whose weights it can replace."""
     for role in subject.deployment.placements:
         config = getattr(subject.config, role, None)
         if not isinstance(config, (ActorConfig, SamplerConfig)) or config.generation.engine != "vllm":
@@ -195,16 +195,15 @@ def engines_suit_models(subject: Subject) -> Iterator[Finding]:
 
 
 def _gpu_size(subject: Subject, place: Placement[Any]) -> Fraction | None:
-    """The bytes of the largest GPU that every rank of a role may get; None where no cluster is described."""
+    """The bytes of the largest GPU that every rank of a role may get; None without a description of the cluster."""
     if not place.pool.use_gpu:
         return None
     sizes = [gpu_sizes(subject.cluster, root, slots)[1] for root, slots in slot_ranges(place.pool)]
-    known = [size * GIB for size in sizes if size is not None]
-    return max(known, default=None)
+    return max((size * GIB for size in sizes if size is not None), default=None)
 
 
-def _kept(place: Placement[Any], *, samples: bool) -> int:
-    """What a role certainly keeps while an engine samples. Weights that go to the role's own engine are there."""
+def _resident_bytes(place: Placement[Any], *, samples: bool) -> int:
+    """The bytes that a role certainly keeps while an engine samples; for its own engine, its weights are there."""
     parts: Mapping[str, int] = declared_gpu_bytes(place.role, place.mesh, place.args, place.kwargs).get("", {})
     offloaded = place.offload or (place.offload is None and place.gpu_memory is not None)
     names = HELD if not offloaded else HELD[:1] if samples else ()

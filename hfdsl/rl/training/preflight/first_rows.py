@@ -1,4 +1,4 @@
-"""The first rows of a source, read without the packages that a run reads it with where that is possible."""
+"""The first rows of a source, read if possible without the packages that a run needs for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hfdsl.types.foreign_text import parse_json, parse_object
 FIRST_ROWS = 16
 LONGEST_LINE = 1 << 20
 MOST_FILES = 64
-"""Of a folder with more files, the fields of rows are not read."""
+"""The most files of a folder for which the fields of rows are read."""
 
 ENTRY = ("question", "answer", "metadata")
 """The fields of every entry of reasoning-gym."""
@@ -30,7 +30,7 @@ ENTRY = ("question", "answer", "metadata")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The first rows of a source, each with its place; or only the names of their fields."""
+    """The first rows of a source, each with its place, or only the names of their fields."""
 
     rows: Sequence[tuple[str, Mapping[str, Any]]] = ()
     fields: Sequence[str] = ()
@@ -60,13 +60,15 @@ def first_rows(source: Source) -> Sample:
         case ReasoningGym(name=name):
             names = dataset_names()
             if names and name not in names:
-                near = nearest(name, sorted(names))
-                raise _wrong("name", f"reasoning-gym has no data set '{name}'; {closest(name, sorted(names))}", near)
+                candidate = nearest(name, sorted(names))
+                raise _wrong(
+                    "name", f"reasoning-gym has no data set '{name}'; {closest(name, sorted(names))}", candidate
+                )
             return Sample(fields=ENTRY)
 
 
 def _json_lines(path: Path) -> Sample:
-    """The first objects of a file; a file in which no line is one cannot be read at all."""
+    """The first objects of a file; a file without one cannot be read at all."""
     if path.is_dir():
         raise _wrong("path", f"'{path}' is a folder; 'JsonLines' reads a file with a JSON object on each line")
     rows: list[tuple[str, Mapping[str, Any]]] = []
@@ -92,7 +94,7 @@ def _json_lines(path: Path) -> Sample:
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        if not path.is_file():  # not a pipe, which would be waited for
+        if not path.is_file():  # a pipe would block
             path.stat()
             raise _wrong("path", f"'{path}' is not a file")
         return path.open("rb")
@@ -104,11 +106,11 @@ LFS = b"version https://git-lfs"
 
 
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd", b"PK\x03\x04": "zip"}
-"""How files begin that hold other files."""
+"""The first bytes of compressed files."""
 
 
 def _refuse_stand_ins(path: Path, file: BinaryIO) -> None:
-    """Files that hold no rows as they are: pointers of Git LFS, and compressed ones."""
+    """Refuse files that hold no plain rows: pointers of Git LFS, and compressed files."""
     start = file.read(len(LFS))
     file.seek(0)
     if start == LFS:
@@ -148,11 +150,11 @@ def _dataset(path: Path, split: str | None) -> Sample:
             return Sample(fields=list(dict.fromkeys(name for _, row in _json_lines(path).rows for name in row)))
         case ".parquet":
             return _parquet(path)
-    return Sample()  # what other readers make of a file is not read here
+    return Sample()  # files that only ``datasets`` can read
 
 
 def _parquet(path: Path) -> Sample:
-    """The first rows of a parquet file; none where no package can read them, which is reported by itself (HF710)."""
+    """The first rows of a parquet file; none if no package can read them, which HF710 reports."""
     with path.open("rb") as file:
         text = file.read(4)
         if len(text) == 4:
@@ -167,9 +169,9 @@ def _parquet(path: Path) -> Sample:
     try:
         with parquet.ParquetFile(path) as file:
             fields = tuple(file.schema_arrow.names)
-            first = next(file.iter_batches(FIRST_ROWS), None)
-            rows = [] if first is None else first.to_pylist()
-    except Exception as error:  # noqa: BLE001  # its readers raise errors of many kinds
+            batch = next(file.iter_batches(FIRST_ROWS), None)
+            rows = [] if batch is None else batch.to_pylist()
+    except Exception as error:  # noqa: BLE001  # the readers of pyarrow raise errors of many kinds
         raise _wrong("path", f"'{path}' cannot be read: {type(error).__name__}: {error}") from None
     if not rows:
         raise _wrong("path", f"'{path}' has no rows")
@@ -177,17 +179,17 @@ def _parquet(path: Path) -> Sample:
 
 
 def _refuse_unlike(files: Sequence[Path], samples: Sequence[Sample]) -> None:
-    """Files that are read as one data set have the same fields."""
+    """Refuse files of one data set with different fields."""
     for file, sample in zip(files, samples, strict=True):
         if sample.fields and samples[0].fields and set(sample.fields) != set(samples[0].fields):
-            other = sorted(set(sample.fields) ^ set(samples[0].fields))
-            raise _wrong("path", f"'{files[0]}' and '{file}' differ in field '{other[0]}', and are to be one data set")
+            field = min(set(sample.fields) ^ set(samples[0].fields))
+            raise _wrong("path", f"'{files[0]}' and '{file}' differ in field '{field}', and are to be one data set")
 
 
 def _unsplit(folder: Path) -> Sample:
-    """The fields of all files of a data set's folder, if they are the same: those that its rows certainly have.
+    """The fields of all files in a data set's folder, if they are the same, and so certainly those of its rows.
 
-    Which files a split or a configuration has is left to ``datasets``.
+    ``datasets`` decides which files a split or a configuration has.
     """
     files = [file for file in sorted(folder.rglob("*")) if file.suffix in SUFFIXES and file.name not in METADATA]
     samples: list[Sample] = []
@@ -196,7 +198,7 @@ def _unsplit(folder: Path) -> Sample:
         try:
             samples.append(_dataset(file, None))
         except DataError as error:
-            problems.append(error)  # one of a split that is not read, as far as is known
+            problems.append(error)  # the file may be of a split that is not read
     if problems and not samples:
         raise problems[0]
     fields = {frozenset(sample.fields): sample.fields for sample in samples}
@@ -204,14 +206,14 @@ def _unsplit(folder: Path) -> Sample:
 
 
 def _saved(path: Path, split: str | None) -> Sample:
-    """A folder of ``save_to_disk``, or a copy of a data set of the hub."""
+    """The rows of a folder of ``save_to_disk``, or of a copy of a data set on the hub."""
     if not any((path / name).is_file() for name in (*SAVED, "dataset_info.json")):
         return _unsplit(path)
     if (path / "dataset_dict.json").is_file():
         splits = _read_json(path / "dataset_dict.json").get("splits", [])
         if split not in splits:
-            near = nearest(str(split), splits) if split else splits[0] if len(splits) == 1 else None
-            raise _wrong("split", f"'{path}' has splits; split= names one of {', '.join(map(str, splits))}", near)
+            candidate = nearest(str(split), splits) if split else splits[0] if len(splits) == 1 else None
+            raise _wrong("split", f"'{path}' has splits; split= names one of {', '.join(map(str, splits))}", candidate)
         path = path / str(split)
     features = _read_json(path / "dataset_info.json").get("features")
     return Sample(fields=tuple(features)) if isinstance(features, dict) else Sample()
@@ -225,7 +227,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 
 
 class SourceError(DataError):
-    """A source that cannot be read, by the field that says so; ``near`` is the value that may be meant."""
+    """A source that cannot be read; ``near`` is the value that its field may mean."""
 
     near: str | None = None
 

@@ -1,4 +1,4 @@
-"""The folders of models and tokenizers: what is in them, read as text and JSON."""
+"""The folders of models and tokenizers, read as text and JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LFS = b"version https://git-lfs"
 
 
 def models_are_there(subject: Subject) -> Iterator[Finding]:
-    """Every model has a folder with a configuration and weights, or a configuration to start from."""
+    """Every model has a folder with a configuration and weights, or a configuration for a new model."""
     for field, model in subject.parts(ModelConfig):
         if model.path is not None:
             yield from _model(subject, f"{field}.path", model.path)
@@ -38,10 +38,10 @@ def models_are_there(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _model(subject: Subject, field: str, written: str) -> Iterator[Finding]:
-    path = local_folder(written)
-    if not path.is_dir() or (hub_name(written) is not None and not _has_weights(path)):
-        yield _no_folder(subject, "HF812", "model", field, written)
+def _model(subject: Subject, field: str, text: str) -> Iterator[Finding]:
+    path = local_folder(text)
+    if not path.is_dir() or (hub_name(text) is not None and not _has_weights(path)):
+        yield _no_folder(subject, "HF812", "model", field, text)
     elif not (path / "config.json").is_file():
         changes, advice = _not_a_model(field, path)
         message = f"there is no model in '{path}': no config.json in it"
@@ -76,7 +76,7 @@ def _has_weights(path: Path) -> bool:
 
 
 def _incomplete(path: Path) -> list[str]:
-    """The files of weights that an index names, where no index has all of its files and none are whole without one."""
+    """The files of weights that an index names, if no index has all of its files and no file holds all weights."""
     if any((path / name).is_file() for name in ("model.safetensors", "pytorch_model.bin")):
         return []
     maps = [_read(index).get("weight_map") for index in sorted(path.glob("*.index.json"))]
@@ -86,7 +86,7 @@ def _incomplete(path: Path) -> list[str]:
 
 
 def _not_a_model(field: str, path: Path) -> tuple[tuple[SetField, ...], str]:
-    """What to do with a folder that has something else in it: a model in it, or advice."""
+    """The help for a folder without a model: the path of a model inside it, or advice."""
     if (path / "checkpoints").is_dir():
         return (), f"it is the folder of a run; save its model with: hfdsl export {path} -o FOLDER"
     if (path / "adapter_config.json").is_file():
@@ -96,30 +96,30 @@ def _not_a_model(field: str, path: Path) -> tuple[tuple[SetField, ...], str]:
 
 
 def _pointer(path: Path) -> Path | None:
-    """A file of weights whose text only says where Git has it."""
+    """A file of weights that is only a pointer of Git LFS."""
     for file in sorted(file for pattern in WEIGHTS[:2] for file in path.glob(pattern)):
         if file.stat().st_size < 1024 and file.read_bytes().startswith(LFS):
             return file
     return None
 
 
-def _no_folder(subject: Subject, code: str, thing: str, field: str, written: str) -> Finding:
-    """A folder that is not there, or a name on the Hugging Face hub that this machine's cache does not have."""
-    path, named = Path(written), hub_name(written)
-    near = near_paths(subject, path)
-    if near or named is None or beside_the_output(subject, path):
-        changes, advice = renamed_path(field, near)
-        advice = advice or f"save the {thing} there with save_pretrained, or with 'hfdsl export RUN -o {path}'"
-        return subject.finding(code, f"there is no {thing} folder '{path}'", field, changes=changes, advice=advice)
+def _no_folder(subject: Subject, code: str, kind: str, field: str, text: str) -> Finding:
+    """The finding for a missing folder, or for a name on the Hugging Face hub that this machine's cache lacks."""
+    path, named = Path(text), hub_name(text)
+    paths = near_paths(subject, path)
+    if paths or named is None or beside_the_output(subject, path):
+        changes, advice = renamed_path(field, paths)
+        advice = advice or f"save the {kind} there with save_pretrained, or with 'hfdsl export RUN -o {path}'"
+        return subject.finding(code, f"there is no {kind} folder '{path}'", field, changes=changes, advice=advice)
     if is_offline():
         message = (
-            f"this machine's cache of the Hugging Face hub has no whole {thing} '{written}', and HF_HUB_OFFLINE keeps "
+            f"this machine's cache of the Hugging Face hub has no whole {kind} '{text}', and HF_HUB_OFFLINE keeps "
             "the run from the network"
         )
         return subject.finding(code, message, field, notes=(download_command("model", *named),))
     return subject.finding(
         "HF723",
-        f"the run downloads '{written}' from the Hugging Face hub when it starts, while its processes wait",
+        f"the run downloads '{text}' from the Hugging Face hub when it starts, while its processes wait",
         field,
         notes=(f"download it first: {download_command('model', *named)}",),
     )
@@ -130,14 +130,14 @@ def _no_folder(subject: Subject, code: str, thing: str, field: str, written: str
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """What a tokenizer's files say: its tokens, and the id of the token that ends a response, as far as known."""
+    """The number of a tokenizer's tokens and the id of its end token, as far as its files tell."""
 
     tokens: int | None = None
     end: int | None = None
 
 
 def tokenizers_are_there(subject: Subject) -> Iterator[Finding]:
-    """Every tokenizer has a folder with a tokenizer in it, and the pad token that is named."""
+    """Every tokenizer has a folder with its files, and the pad token that the configuration names."""
     for field, tokenizer in subject.parts(Pretrained):
         path, files = local_folder(tokenizer.path), f"{field}.path"
         is_there = any((path / name).is_file() for name in TOKENIZERS)
@@ -162,7 +162,7 @@ def tokenizers_are_there(subject: Subject) -> Iterator[Finding]:
 
 
 def prompts_have_a_template(subject: Subject) -> Iterator[Finding]:
-    """A conversation is written by the tokenizer's chat template."""
+    """A tokenizer for conversations has a chat template."""
     prompt, tokenizer = subject.config.data.prompt, subject.config.data.tokenizer
     if not prompt.chat and prompt.messages is None:
         return
@@ -179,7 +179,7 @@ def prompts_have_a_template(subject: Subject) -> Iterator[Finding]:
 
 
 def _may_have_template(path: Path) -> bool:
-    """Whether a tokenizer's files hold a chat template, or are not such that they would show it."""
+    """Whether a tokenizer's files hold a chat template, or would not show one."""
     config = _read(path / "tokenizer_config.json")
     return not config or "chat_template" in config or any(path.glob("*chat_template*"))
 
@@ -192,7 +192,7 @@ def _end_token(path: Path) -> tuple[str, ...]:
 
 
 def facts_of(tokenizer: Characters | Pretrained) -> TokenizerFacts:
-    """The facts that are known without loading a tokenizer; a class of transformers may add tokens to those here.
+    """The facts that need no loading of a tokenizer; a class of transformers may add tokens to these.
 
     >>> facts_of(Characters("abc"))
     TokenizerFacts(tokens=6, end=1)

@@ -1,4 +1,4 @@
-"""The data sets of reasoning-gym, read from its text: importing the package takes seconds."""
+"""The data sets of reasoning-gym, read from its text, since importing the package takes seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CALLED = re.compile(r"(?<!def )(?<![.\w])register_dataset\(")
 
 @cache
 def dataset_names() -> frozenset[str]:
-    """The names of all data sets; none where the package is not installed, or registers one in another way."""
+    """The names of all data sets; none if the package is not installed, or registers one in another way."""
     spec = find_spec("reasoning_gym")
     names: set[str] = set()
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():

@@ -34,12 +34,12 @@ def models_fit_tokens(subject: Subject) -> Iterator[Finding]:
 
 def weights_fit_configurations(subject: Subject) -> Iterator[Finding]:
     """The linear layers in a model's files have the shapes of its configuration."""
-    seen: list[ModelConfig] = []  # "$actor.model" repeats a model, and not its mistakes
+    checked: list[ModelConfig] = []  # "$actor.model" repeats a model, and not its mistakes
     for field, model in subject.parts(ModelConfig):
         role, layers = subject.role_of(field), linear_layers(model)
-        if role is None or model.path is None or model in seen or layers is None:
+        if role is None or model.path is None or model in checked or layers is None:
             continue
-        seen.append(model)
+        checked.append(model)
         if "quantization_config" in model_config(model):
             continue  # packed
         saved = saved_shapes(local_folder(model.path))

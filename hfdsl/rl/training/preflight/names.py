@@ -1,7 +1,7 @@
 """Functions that a configuration names, as ``"module:name"`` or ``"file.py:name"``, looked up in the text of modules.
 
-Nothing is imported: a module of rewards may load torch, or a model. So a name that its module makes while it runs, by
-``from other import *``, ``__getattr__`` or ``globals()``, counts as there.
+Nothing is imported: a module of rewards may load torch, or a model. So a name that a module may create at run time, by
+``from other import *``, ``__getattr__`` or ``globals()``, counts as defined.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from hfdsl.types.batches import closest, nearest
 
 @dataclass(frozen=True, slots=True)
 class NameProblem:
-    """What is wrong with a name, and the one that may be meant."""
+    """The problem with a name, and the name that may be meant."""
 
     message: str
     near: str | None = None
 
 
 def problem_of(text: str, arguments: int) -> NameProblem | None:
-    """What is wrong with the name of a function of so many positional arguments; None where nothing is certain.
+    """The problem with the name of a function that is called with ``arguments`` arguments; None if none is certain.
 
     >>> problem_of("math:sqrt", 1)
     >>> problem_of("json:dumpz", 1)
@@ -54,7 +54,7 @@ def problem_of(text: str, arguments: int) -> NameProblem | None:
 
 
 def _problem_in(file: Path, text: str, arguments: int) -> NameProblem | None:
-    """What is wrong with a name, as the text of its file says."""
+    """The problem with a name, by the text of its file."""
     place, _, name = text.partition(":")
     tree = _tree(file)
     if tree is None or _is_open(tree):
@@ -62,15 +62,16 @@ def _problem_in(file: Path, text: str, arguments: int) -> NameProblem | None:
     names = {bound: node for node in tree.body for bound in _bound(node)}
     if name not in names:
         options = closest(name, sorted(names)) if names else "it is empty"
-        near = nearest(name, sorted(names))
+        candidate = nearest(name, sorted(names))
         kind = "file" if place.endswith(".py") else "module"
-        return NameProblem(f"there is no '{name}' in the {kind} '{place}'; {options}", near and f"{place}:{near}")
+        near = candidate and f"{place}:{candidate}"
+        return NameProblem(f"there is no '{name}' in the {kind} '{place}'; {options}", near)
     wrong = _wrong_arguments(names[name], text, arguments)
     return None if wrong is None else NameProblem(wrong)
 
 
 def near_target(text: str, known: Sequence[str]) -> str | None:
-    """The one of ``known`` targets that a text is most like; by its last name alone, if that is all of the text.
+    """The ``known`` target that is nearest to a text, or that has it as its last name.
 
     >>> known = ["hfdsl.rl.dataflows.grpo:grpo", "hfdsl.rl.dataflows.ppo:ppo"]
     >>> near_target("grpo", known), near_target("hfdsl.rl.dataflow.ppo:ppo", known), near_target("flows.py:flow", known)
@@ -78,14 +79,14 @@ def near_target(text: str, known: Sequence[str]) -> str | None:
     """
     if ":" not in text:
         return next((target for target in known if target.rpartition(":")[2].lower() == text.lower()), None)
-    near = difflib.get_close_matches(text, known, n=1, cutoff=0.85)
-    return near[0] if near else None
+    matches = difflib.get_close_matches(text, known, n=1, cutoff=0.85)
+    return matches[0] if matches else None
 
 
 def _spec(module: str) -> tuple[ModuleSpec | None, NameProblem | None]:
-    """Where a module is, without importing its packages, or what is missing; neither where it cannot be known.
+    """The spec of a module, without importing its packages, or the missing part; neither if it cannot be known.
 
-    Below packages that are not in the current folder nothing is certain: they may make modules while they run.
+    Nothing is certain below packages outside of the current folder: they may create modules at run time.
     """
     top, *inner = module.split(".")
     spec = PathFinder.find_spec(top, [*sys.path, str(Path.cwd())])  # as workers find it
@@ -95,16 +96,16 @@ def _spec(module: str) -> tuple[ModuleSpec | None, NameProblem | None]:
     for number, part in enumerate(inner):
         above = dotted
         folders, dotted = list(spec.submodule_search_locations or ()), f"{dotted}.{part}"
-        own = bool(folders) and all(Path(folder).is_relative_to(Path.cwd()) for folder in folders)
-        # By its last name: by the whole one, Python looks for the package above, which is not imported.
+        is_local = bool(folders) and all(Path(folder).is_relative_to(Path.cwd()) for folder in folders)
+        # The last name alone: with the full name, Python would look for the package above, which is not imported.
         spec = PathFinder.find_spec(part, folders)
         if spec is None:
-            return None, _no_module(f"{above}.", part, inner[number + 1 :], folders) if own else None
+            return None, _no_module(f"{above}.", part, inner[number + 1 :], folders) if is_local else None
     return spec, None
 
 
 def _has_other_finder(top: str) -> bool:
-    """Whether a module is built in, loaded already, or found by a hook, such as that of an editable installation."""
+    """Whether a module is built in, already loaded, or found by a hook, such as that of an editable installation."""
     try:
         return top in sys.modules or find_spec(top) is not None
     except (ImportError, ValueError):
@@ -112,26 +113,26 @@ def _has_other_finder(top: str) -> bool:
 
 
 def _no_module(above: str, part: str, below: Sequence[str], path: list[str]) -> NameProblem:
-    """A module that is in none of the folders of a path, and one there that is spelled alike."""
+    """The problem with a module in none of the folders of a path, with one there of similar spelling."""
     entries = [entry for folder in map(Path, path) if folder.is_dir() for entry in folder.iterdir()]
     packages = {entry.name for entry in entries if (entry / "__init__.py").is_file()}
-    near = nearest(part, sorted(packages | {entry.stem for entry in entries if entry.suffix == ".py"}))
-    hint = f"; did you mean '{near}'?" if near else ""
+    candidate = nearest(part, sorted(packages | {entry.stem for entry in entries if entry.suffix == ".py"}))
+    hint = f"; did you mean '{candidate}'?" if candidate else ""
     message = f"there is no module '{above}{part}' in the current folder or among the installed ones{hint}"
-    return NameProblem(message, near and ".".join([f"{above}{near}", *below]))
+    return NameProblem(message, candidate and ".".join([f"{above}{candidate}", *below]))
 
 
 def _no_file(file: Path, name: str) -> NameProblem:
-    """A file that does not exist, and one beside it that is spelled alike."""
+    """The problem with a missing file, with one beside it of similar spelling."""
     beside = sorted(path.name for path in file.parent.glob("*.py")) if file.parent.is_dir() else []
-    near = nearest(file.name, beside)
-    other = near and file.with_name(near).as_posix()
-    hint = f"; did you mean '{other}'?" if other else ""
-    return NameProblem(f"there is no file '{file.as_posix()}'{hint}", other and f"{other}:{name}")
+    candidate = nearest(file.name, beside)
+    nearest_path = candidate and file.with_name(candidate).as_posix()
+    hint = f"; did you mean '{nearest_path}'?" if nearest_path else ""
+    return NameProblem(f"there is no file '{file.as_posix()}'{hint}", nearest_path and f"{nearest_path}:{name}")
 
 
 def _tree(file: Path) -> ast.Module | None:
-    """The text of a file, where it can be read."""
+    """The syntax tree of a file, if it can be read."""
     try:
         return ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -155,7 +156,7 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def _is_open(tree: ast.Module) -> bool:
-    """Whether a module may have names that its text does not show."""
+    """Whether a module may have names beyond those in its text."""
     for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(names=[ast.alias(name="*")]):
@@ -168,7 +169,7 @@ def _is_open(tree: ast.Module) -> bool:
 
 
 def _wrong_arguments(node: ast.AST, text: str, count: int) -> str | None:
-    """Whether a plain function cannot be called with so many arguments."""
+    """The problem of a plain function that cannot be called with ``count`` arguments."""
     if not isinstance(node, ast.FunctionDef) or node.decorator_list:
         return None
     arguments = node.args

@@ -1,4 +1,4 @@
-"""Numbers of a configuration that have to agree with each other, wherever they are written."""
+"""Numbers of a configuration that have to agree with each other."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from hfdsl.rl.training.typed import joined
 from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ReferenceConfig, SamplerConfig, computes
 
 GRADING = ("teacher_advantages", "distance")
-"""Functions of ``hfdsl.rl.functions`` for which a teacher may have a temperature of its own."""
+"""The functions of ``hfdsl.rl.functions`` that allow a teacher a temperature of its own."""
 
 
 def lengths_agree(subject: Subject) -> Iterator[Finding]:
-    """The most tokens of a response are the width of the columns that hold them."""
+    """The limit on a response's tokens is the width of the columns that hold them."""
     for table, graph in subject.graphs.items():
         field, width = size_of(subject, table, "R")
         if width is None or R not in program_dims(graph):
@@ -47,19 +47,19 @@ def lengths_agree(subject: Subject) -> Iterator[Finding]:
 
 
 def temperatures_agree(subject: Subject) -> Iterator[Finding]:
-    """Log-probs that are compared are of logits divided by one temperature."""
+    """Roles whose log-probs are compared divide logits by one temperature."""
     for learner, role, field in dict.fromkeys((*_compared(subject), *_sampled(subject))):
         fields = f"{learner}.generation.temperature", f"{role}.{field}"
-        mine, other = attrgetter(*fields)(subject.config)
-        if mine != other:
+        learned, sampled = attrgetter(*fields)(subject.config)
+        if learned != sampled:
             yield subject.finding(
                 "HF712",
-                f"'{role}' has temperature = {other:g}, and '{learner}' has {mine:g}: their log-probs are of "
+                f"'{role}' has temperature = {sampled:g}, and '{learner}' has {learned:g}: their log-probs are of "
                 "different distributions",
                 f"{role}.{field}",
-                related={f"{learner}.generation.temperature": f"{mine:g} here"},
-                changes=(SetField(f"{role}.{field}", mine),),
-                advice=f"set {role}.{field} to {mine:g}",
+                related={f"{learner}.generation.temperature": f"{learned:g} here"},
+                changes=(SetField(f"{role}.{field}", learned),),
+                advice=f"set {role}.{field} to {learned:g}",
             )
 
 
@@ -75,7 +75,7 @@ def sizes_are_given(subject: Subject) -> Iterator[Finding]:
 
 
 def penalties_can_act(subject: Subject) -> Iterator[Finding]:
-    """Some responses are long enough for a penalty of their length."""
+    """Some responses are long enough for the penalty on length."""
     for table, graph in subject.graphs.items():
         field, width = size_of(subject, table, "R")
         for node in graph.nodes:
@@ -98,7 +98,7 @@ def penalties_can_act(subject: Subject) -> Iterator[Finding]:
 
 
 def responses_of_a_prompt_differ(subject: Subject) -> Iterator[Finding]:
-    """Responses that are compared with the others to their prompt are sampled from more than one token."""
+    """A role whose responses to a prompt are compared samples from more than one token."""
     for table, graph in subject.graphs.items():
         if table == "evaluation":
             continue
@@ -116,7 +116,7 @@ def responses_of_a_prompt_differ(subject: Subject) -> Iterator[Finding]:
 
 
 def _comparing(graph: Graph, role: str) -> Node | None:
-    """The first function on groups of what a role generates from repeated prompts."""
+    """The first function on groups of a role's responses to repeated prompts."""
     repeated, sampled = set[int](), set[int]()
     for node in graph.nodes:
         sources = {ref.node for ref in node.refs}
@@ -131,7 +131,7 @@ def _comparing(graph: Graph, role: str) -> Node | None:
 
 
 def divisors_are_lengths(subject: Subject) -> Iterator[Finding]:
-    """What divides the sum over a response is the longest one, or 1."""
+    """The divisor of the sum over a response is the longest length, or 1."""
     for table, graph in subject.graphs.items():
         field, width = size_of(subject, table, "R")
         for node in graph.nodes:
@@ -175,7 +175,7 @@ def coefficients_have_a_reference(subject: Subject) -> Iterator[Finding]:
 
 
 def dtypes_agree(subject: Subject) -> Iterator[Finding]:
-    """Responses are sampled in the dtype in which the policy learns from them."""
+    """Roles sample responses in the dtype in which the policy learns from them."""
     for learner, actor in learners(subject):
         learns = computes(actor)
         for role in generating(subject.graphs[""]):
@@ -216,7 +216,7 @@ def caches_hold_a_row(subject: Subject) -> Iterator[Finding]:
 
 
 def _compared(subject: Subject) -> Iterator[tuple[str, str, str]]:
-    """The policy that learns, the others whose log-probs meet its own, and the fields with their temperatures."""
+    """The policy that learns, each role whose log-probs meet its own, and the field of that role's temperature."""
     graph = subject.graphs[""]
     for learner, _ in learners(subject):
         for role in generating(graph):
@@ -242,14 +242,14 @@ def _is_of(ref: Any, node: Node) -> bool:
 
 
 def _lacks_reference(subject: Subject, graph: Graph, update: Node) -> bool:
-    """Whether what an update learns from certainly has no log-probs of a reference."""
+    """Whether the experience of an update certainly has no log-probs of a reference."""
     source = dict(update.arguments).get("experience")
     while isinstance(source, Ref):
         node = graph.nodes[source.node]
         if isinstance(node.op, Pack):
             return dict(node.arguments).get("ref_log_probs") == Constant(None)
         if isinstance(node.op, Input) and graph is not subject.graphs[""]:
-            packs = [dict(other.arguments) for other in subject.graphs[""].nodes if isinstance(other.op, Pack)]
+            packs = [dict(sampled.arguments) for sampled in subject.graphs[""].nodes if isinstance(sampled.op, Pack)]
             columns = [pack["ref_log_probs"] for pack in packs if "ref_log_probs" in pack]
             return bool(columns) and all(column == Constant(None) for column in columns)
         source = None if isinstance(node.op, (RoleCall, FunctionCall, Input)) else node.batch

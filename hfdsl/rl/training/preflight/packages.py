@@ -1,4 +1,4 @@
-"""Packages that a configuration needs and that are not installed, found without importing any."""
+"""The packages that a configuration needs, looked up without importing any."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hfdsl.rl.workers.lora import Lora
 
 
 def packages_are_installed(subject: Subject) -> Iterator[Finding]:
-    """What reads the data, scores responses, adapts models and writes events is there.
+    """The packages that read data, score responses, adapt models and write events are installed.
 
-    torch, transformers and Ray are not asked for: programs are checked where they are not installed.
+    torch, transformers and Ray are not required, since a check runs without them.
     """
     for field, source in subject.parts(ReasoningGym):
         yield from _missing(subject, "reasoning_gym", "gym", f"{field}.kind", f"the data set '{source.name}'")
@@ -43,7 +43,7 @@ def packages_are_installed(subject: Subject) -> Iterator[Finding]:
 
 
 def sinks_have_access(subject: Subject) -> Iterator[Finding]:
-    """A run that is sent to W&B has a key."""
+    """A run that sends to W&B has a key."""
     wandb = subject.config.wandb
     if wandb is None or (wandb.mode or os.environ.get("WANDB_MODE", "online")) != "online":
         return
@@ -59,7 +59,7 @@ def sinks_have_access(subject: Subject) -> Iterator[Finding]:
 
 
 def _netrc_names_wandb() -> bool:
-    """Whether the file of passwords may have a key of W&B, or of a server of one's own."""
+    """Whether the netrc file may have a key of W&B; true for any other server."""
     if os.environ.get("WANDB_BASE_URL"):
         return True
     files = (os.environ["NETRC"],) if "NETRC" in os.environ else ("~/.netrc", "~/_netrc")

@@ -18,7 +18,7 @@ from hfdsl.types.batches import closest, nearest
 
 
 def rules_are_there(subject: Subject) -> Iterator[Finding]:
-    """A verifier has one rule, and what it names exists."""
+    """A verifier has one rule, which exists."""
     for field, verifier in subject.parts(VerifierConfig):
         yield from _scorer(subject, verifier, field)
         if (verifier.dataset is None) == (verifier.function is None):
@@ -31,11 +31,11 @@ def rules_are_there(subject: Subject) -> Iterator[Finding]:
             )
         names = dataset_names() if verifier.dataset is not None else frozenset[str]()
         if names and verifier.dataset not in names:
-            near = nearest(str(verifier.dataset), sorted(names))
+            candidate = nearest(str(verifier.dataset), sorted(names))
             message = (
                 f"reasoning-gym has no data set '{verifier.dataset}'; {closest(str(verifier.dataset), sorted(names))}"
             )
-            changes = (SetField(f"{field}.dataset", near),) if near else ()
+            changes = (SetField(f"{field}.dataset", candidate),) if candidate else ()
             yield subject.finding("HF812", message, f"{field}.dataset", changes=changes)
         if isinstance(verifier.function, str):
             yield from _function(subject, verifier.function, f"{field}.function", 2, "score(response, row)")
@@ -45,7 +45,7 @@ def rules_are_there(subject: Subject) -> Iterator[Finding]:
 
 
 def _scorer(subject: Subject, verifier: VerifierConfig, field: str) -> Iterator[Finding]:
-    """The scorer of a data set reads texts, and the tasks of that data set."""
+    """The scorer of a data set gets texts, and the tasks of that data set."""
     source = subject.config.data.source
     if verifier.dataset is None:
         return
@@ -70,15 +70,15 @@ def _scorer(subject: Subject, verifier: VerifierConfig, field: str) -> Iterator[
 
 def alphabets_agree(subject: Subject) -> Iterator[Finding]:
     """A verifier reads the letters that the model wrote."""
-    written = subject.config.data.tokenizer
+    writer = subject.config.data.tokenizer
     for field, verifier in subject.parts(VerifierConfig):
-        read = verifier.tokenizer
-        if isinstance(written, Characters) and isinstance(read, Characters) and read.alphabet != written.alphabet:
+        reader = verifier.tokenizer
+        if isinstance(writer, Characters) and isinstance(reader, Characters) and reader.alphabet != writer.alphabet:
             yield subject.finding(
                 "HF904",
-                f"'{field}' reads tokens with another alphabet than the data has: {read.alphabet!r}",
+                f"'{field}' reads tokens with another alphabet than the data has: {reader.alphabet!r}",
                 f"{field}.tokenizer",
-                related={"data.tokenizer": repr(written.alphabet)},
+                related={"data.tokenizer": repr(writer.alphabet)},
                 changes=(SetField(f"{field}.tokenizer", FieldReference("$data.tokenizer")),),
             )
 

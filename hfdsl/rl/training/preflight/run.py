@@ -1,7 +1,7 @@
-"""Preflight: what a configured run would only find out after its launch, from the constructors of its roles.
+"""Preflight: checks for mistakes that a configured run would otherwise hit only after its launch.
 
-Each check is a function from the subject to findings, and reports only what is certain. None imports torch, or a module
-of the user's that the configuration merely names.
+Each check is a function from the subject to findings, and reports only certain ones. None imports torch, or a user's
+module that the configuration merely names.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     engines_suit_models,
     engines_take_models,
 )
-"""What the configuration says by itself, on any machine."""
+"""Checks of the configuration alone, on any machine."""
 
 HERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     packages_are_installed,
@@ -95,15 +95,15 @@ HERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     prompts_have_a_template,
     rules_are_there,
 )
-"""What depends on the files and packages of this machine."""
+"""Checks of the files and packages of this machine."""
 
 
 def preflight(
     loaded: Loaded, *, elsewhere: bool = False, trials: ConfigTrials | None = None, cluster: Cluster | None = None
 ) -> tuple[Finding, ...]:
-    """All findings; with ``elsewhere`` the run starts on another machine, and files and packages are left out.
+    """All findings; with ``elsewhere``, for a run on another machine, without checks of files and packages.
 
-    Changes of the file are tried by ``trials``; without it, findings have no help.
+    ``trials`` tries changes of the file; without it, findings have no help.
     """
     subject = Subject.of(loaded, trials, cluster)
     checks = ANYWHERE if elsewhere else (*HERE, *ANYWHERE)

@@ -47,10 +47,10 @@ def schedules_fit_the_run(subject: Subject) -> Iterator[Finding]:
 
 
 def _updates(subject: Subject, role: str) -> int | None:
-    """The updates that a role takes in the run; None where that is unknown, or the run is cut short for a trial."""
+    """The updates of a role in the run; None if they are unknown, or ``--set steps=`` shortens the run for a trial."""
     places, graphs = subject.loaded.places, subject.graphs
     if "update" in graphs and updates_in_step(graphs[""], role):
-        return None  # as many as there are rounds
+        return None  # one for each round
     if places is not None and places.change("steps"):
         return None
     return subject.config.steps * updates_in_step(graphs.get("update", graphs[""]), role) or None

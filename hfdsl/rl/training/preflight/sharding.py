@@ -1,4 +1,4 @@
-"""Models in parts: what needs a process for every rank, or the whole model on each."""
+"""Models in parts: features that need a process for every rank, or the whole model on each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def compiled_models_are_whole(subject: Subject) -> Iterator[Finding]:
 
 
 def engines_have_whole_models(subject: Subject) -> Iterator[Finding]:
-    """The engine of a policy whose ranks have parts of it is one that can sample from parts."""
+    """A policy whose ranks hold parts of the model has an engine that samples from parts."""
     for field, generation in subject.parts(GenerationConfig):
         role, engine = subject.role_of(field), generation.engine
         if role is None or engine != "captured":
@@ -68,24 +68,24 @@ def engines_have_whole_models(subject: Subject) -> Iterator[Finding]:
 
 
 def engines_fit_their_ranks(subject: Subject) -> Iterator[Finding]:
-    """The ranks that share an engine are a part of the mesh, and the model can be cut into as many parts."""
+    """The ranks that share an engine fit the mesh, and the model can be cut into as many parts."""
     for field, generation in subject.parts(GenerationConfig):
         role = subject.role_of(field)
         config = getattr(subject.config, role or "", None)
         if role is None or generation.engine != "vllm" or not isinstance(config, (ActorConfig, SamplerConfig)):
             continue
-        mesh, asked = subject.mesh(role), generation.engine_tp
-        parts = asked or mesh.gen_tp_size
+        mesh, engine_tp = subject.mesh(role), generation.engine_tp
+        parts = engine_tp or mesh.gen_tp_size
         if mesh.tp > 1 and any(size % mesh.tp for size in sliced(config).values()):
             continue  # HF813
-        problem = group_problem(mesh, asked) or parts_problem(model_config(config.model), parts)
+        problem = group_problem(mesh, engine_tp) or parts_problem(model_config(config.model), parts)
         if problem is not None:
-            others = [size for size in divisors(mesh.dp) if parts_problem(model_config(config.model), size) is None]
-            smaller = [size for size in others if mesh.tp == 1 and asked is not None and size < asked]
+            fitting = [size for size in divisors(mesh.dp) if parts_problem(model_config(config.model), size) is None]
+            smaller = [size for size in fitting if mesh.tp == 1 and engine_tp is not None and size < engine_tp]
             yield subject.finding(
                 "HF957",
                 f"'{role}': {problem}",
-                f"{field}.{'engine' if asked is None else 'engine_tp'}",
+                f"{field}.{'engine' if engine_tp is None else 'engine_tp'}",
                 related={f"deployment.roles.{role}.mesh": f"tp = {mesh.tp}"} if mesh.tp > 1 else {},
                 changes=tuple(SetField(f"{field}.engine_tp", size) for size in smaller[-1:]),
                 advice=f"set {field}.engine_tp to {smaller[-1]}" if smaller else "",
@@ -93,7 +93,7 @@ def engines_fit_their_ranks(subject: Subject) -> Iterator[Finding]:
 
 
 def _trainings(subject: Subject) -> Iterator[tuple[str, TrainingConfig]]:
-    """The roles that train, with how they do."""
+    """The roles that train, with their training configurations."""
     for field, training in subject.parts(TrainingConfig):
         role = subject.role_of(field)
         if role is not None:
@@ -101,7 +101,7 @@ def _trainings(subject: Subject) -> Iterator[tuple[str, TrainingConfig]]:
 
 
 def _is_sharded(subject: Subject, role: str) -> bool:
-    """Whether each rank of a role holds a shard: with one rank of ``dp`` FSDP leaves the model as it is."""
+    """Whether each rank of a role holds a shard; with one rank of ``dp``, FSDP does not shard the model."""
     training = dict(_trainings(subject)).get(role)
     return training is not None and training.sharding == "fsdp" and subject.mesh(role).dp > 1
 

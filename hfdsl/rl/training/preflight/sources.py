@@ -25,7 +25,7 @@ from hfdsl.types.batches import closest, nearest
 
 
 def data_can_be_read(subject: Subject) -> Iterator[Finding]:
-    """The files of data are there, and their first rows have the fields of the prompt."""
+    """The data's files exist, and their first rows have the fields of the prompt."""
     yield from _source(subject, "data.source", subject.config.data.source, "")
     if subject.config.evaluation is not None and "evaluation" in subject.graphs:
         yield from _source(subject, "evaluation.source", subject.config.evaluation.source, "evaluation")
@@ -73,7 +73,7 @@ def _source(subject: Subject, field: str, source: Source, table: str) -> Iterato
 
 
 def _pairs(subject: Subject) -> Iterator[Finding]:
-    """The responses of a pair are not the same text by configuration."""
+    """The two responses of a pair come from different fields."""
     prompt = subject.config.data.prompt
     better, worse = ("answer", "rejected") if prompt.messages is None else ("messages", "rejected_messages")
     text = getattr(prompt, worse)
@@ -88,7 +88,7 @@ def _pairs(subject: Subject) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class FieldReader:
-    """What a field of the prompt reads of a row: the names of the row's fields, and a function that reads them."""
+    """A field of the prompt with its text: the names of the row's fields that it reads, and the reading function."""
 
     field: str
     text: str
@@ -120,7 +120,7 @@ def _template(field: str, template: str) -> FieldReader:
 
 
 def _not_cached(subject: Subject, path: str) -> tuple[str, str | None] | None:
-    """The name and the revision of a data set on the hub that this machine's cache does not have."""
+    """The name and the revision of a data set on the hub that this machine's cache lacks."""
     named = hub_dataset(path)
     if named is None or near_paths(subject, Path(path)) or beside_the_output(subject, Path(path)):
         return None
@@ -141,7 +141,7 @@ def _downloads(subject: Subject, field: str, name: str, revision: str | None) ->
 
 
 def _unfit(reader: FieldReader, sample: Sample) -> str | None:
-    """What is wrong with each of the first rows; None where one of them can be read, or none is known."""
+    """The problem of the first rows; None if one of them can be read, or no row is known."""
     problems: list[str] = []
     for place, row in sample.rows:
         try:
@@ -168,16 +168,16 @@ def _names(template: str) -> Iterator[str]:
 
 
 def _meant(reader: FieldReader, sample: Sample) -> Iterator[str]:
-    """The text of a field with a name of the rows' fields that is spelled alike."""
-    known = list(sample.fields or dict.fromkeys(name for _, row in sample.rows for name in row))
+    """The text of a field with similarly spelled names from the rows' fields."""
+    field_names = list(sample.fields or dict.fromkeys(name for _, row in sample.rows for name in row))
     for name in reader.names:
-        near = nearest(name, known)
-        if name not in known and near is not None:
-            yield near if reader.text == name else reader.text.replace(f"{{{name}", f"{{{near}")
+        candidate = nearest(name, field_names)
+        if name not in field_names and candidate is not None:
+            yield candidate if reader.text == name else reader.text.replace(f"{{{name}", f"{{{candidate}")
 
 
 def _repairs(subject: Subject, field: str, source: Source, error: DataError) -> tuple[tuple[SetField, ...], str]:
-    """How a source that cannot be read may be mended: changes of its fields, and the same as advice."""
+    """The changes of its fields that may repair an unreadable source, and the same as advice."""
     if isinstance(error, SourceError) and error.near is not None:
         return (SetField(f"{field}.{error.field}", error.near),), ""
     if isinstance(source, ReasoningGym):
@@ -188,12 +188,12 @@ def _repairs(subject: Subject, field: str, source: Source, error: DataError) -> 
         files = sorted(path.glob("*.jsonl"))
         return reads if saved else renamed_path(f"{field}.path", files if len(files) == 1 else [])
     if path.is_file():
-        other = isinstance(source, JsonLines) and path.suffix in SUFFIXES and path.stat().st_size
-        return reads if other else ((), "")
-    near = near_paths(subject, path)
-    if isinstance(source, JsonLines) and not near and hub_dataset(source.path) is not None:
+        is_readable = isinstance(source, JsonLines) and path.suffix in SUFFIXES and path.stat().st_size
+        return reads if is_readable else ((), "")
+    paths = near_paths(subject, path)
+    if isinstance(source, JsonLines) and not paths and hub_dataset(source.path) is not None:
         return reads[0], 'kind = "Dataset" reads data sets on the Hugging Face hub'
-    return renamed_path(f"{field}.path", near)
+    return renamed_path(f"{field}.path", paths)
 
 
 def renamed_path(field: str, paths: Sequence[Path]) -> tuple[tuple[SetField, ...], str]:
@@ -202,19 +202,19 @@ def renamed_path(field: str, paths: Sequence[Path]) -> tuple[tuple[SetField, ...
 
 
 def near_paths(subject: Subject, path: Path) -> list[Path]:
-    """Where a path that is not there may be: beside the configuration, spelled alike, or in the current folder."""
+    """Candidates for a missing path: beside the configuration, of similar spelling, or in the current folder."""
     places = subject.loaded.places
     beside = Path(places.main.file).parent / path if isinstance(places, Places) else path
     if not path.is_absolute() and beside.exists() and beside != path:
         return [Path(os.path.relpath(beside))]
     names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = nearest(path.name, names)
-    if near is not None:
-        return [path.parent / near]
+    candidate = nearest(path.name, names)
+    if candidate is not None:
+        return [path.parent / candidate]
     return [Path(path.name)] if path.name != str(path) and Path(path.name).exists() else []
 
 
 def beside_the_output(subject: Subject, path: Path) -> bool:
-    """Whether a path begins like the folder that the run writes to: another run may write it."""
+    """Whether a path begins like the run's output folder, so that another run may write it."""
     output = Path(subject.config.output)
     return len(output.parts) > 1 and output.parts[0] == path.parts[0]

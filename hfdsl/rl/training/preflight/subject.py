@@ -1,4 +1,4 @@
-"""What a preflight check reads: a configuration, its dataflows, and the places of its fields."""
+"""The subject of preflight checks: a configuration, its dataflows, and the places of its fields."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Subject:
     graphs: Mapping[str, Graph]
     """The dataflows of the run, by the table that names them: ``""``, ``"update"``, ``"evaluation"``."""
     trials: ConfigTrials | None = None
-    """What tries changes of the file; None where none are to be tried."""
+    """The trials of changes of the file; None if none are to be tried."""
     cluster: Cluster | None = None
-    """Where it runs, as far as that is described."""
+    """The cluster of the run, if it is described."""
 
     @classmethod
     def of(cls, loaded: Loaded, trials: ConfigTrials | None = None, cluster: Cluster | None = None) -> Subject:
@@ -68,16 +68,16 @@ class Subject:
         changes: Sequence[FieldChange] = (),
         advice: str = "",
     ) -> Finding:
-        """A finding at the key of a field; ``related`` are other fields, with what to say about them.
+        """A finding at the key of a field; ``related`` has other fields with their texts.
 
-        The ``changes`` that remove it are its help; where none does, ``advice`` is a note.
+        The ``changes`` that remove it are its help; if none does, ``advice`` is a note.
         """
-        others = tuple(self.label(name, text) for name, text in (related or {}).items())
+        labels = tuple(self.label(name, text) for name, text in (related or {}).items())
         finding = Finding(
             code=code,
             message=message,
             primary=self.label(field),
-            related=others,
+            related=labels,
             notes=tuple(notes),
         )
         if self.trials is not None:
@@ -85,9 +85,9 @@ class Subject:
         return replace(finding, notes=(*finding.notes, advice)) if advice else finding
 
     def parts(self, kind: type[T]) -> Iterator[tuple[str, T]]:
-        """All parts of the configuration that are of a class, with their fields, but for roles of the user's own.
+        """All parts of the configuration of a class, with their fields, except in tables of the user's own roles.
 
-        What a role of the user's own does with a configuration, only its constructor knows.
+        Only the constructor of such a role knows what it does with its configuration.
         """
         for name in (field.name for field in fields(self.config)):
             if name not in self.loaded.roles or is_ready(self.loaded.roles[name]):
@@ -103,13 +103,13 @@ class Subject:
         return self.deployment.placements[role].mesh
 
     def role_of(self, field: str) -> str | None:
-        """The role in whose table a field is."""
+        """The role whose table has a field."""
         head = field.partition(".")[0]
         return head if head in self.loaded.roles else None
 
 
 def is_ready(role: type[Worker]) -> bool:
-    """Whether a role is constructed as one of hfdsl's own is."""
+    """Whether a role has the constructor of a ready role."""
     return getattr(role.__init__, "__module__", "").startswith(READY_ROLES)
 
 
