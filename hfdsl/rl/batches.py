@@ -124,7 +124,7 @@ class VersionedRollout(Rollout, TokenVersions):
 
 
 class VersionedScoredRollout(ScoredRollout, TokenVersions):
-    """The same with their scores: what a queue between sampling and training holds."""
+    """Responses with the versions of their tokens and their scores, for a queue between sampling and training."""
 
 
 class PolicyVersions(hf.Batch):

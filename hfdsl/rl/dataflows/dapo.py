@@ -1,9 +1,8 @@
 """DAPO: groups whose responses are all right or all wrong are dropped, and the clip range is wider above than below.
 
 Yu et al., 2025, DAPO: An Open-Source LLM Reinforcement Learning System at Scale: clip-higher (section 3.1), dynamic
-sampling (3.2), a token-level loss (3.3), overlong reward shaping (3.4). A step samples more prompts than its update
-needs: it trains on ``rows`` responses of the groups that it keeps, and repeats them from the first where there are
-fewer.
+sampling (3.2), a token-level loss (3.3), overlong reward shaping (3.4). A step samples more prompts than it needs: it
+trains on ``rows`` responses of the groups that it keeps, and repeats them from the first if there are fewer.
 
 ``dapo`` is one round and one update. ``dapo_round`` and ``dapo_update`` sample until the batch is full, as the paper
 does: ``hfdsl train`` runs rounds until the update has its rows.

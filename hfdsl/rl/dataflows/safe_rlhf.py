@@ -67,10 +67,9 @@ def safe_rlhf(
     safe = safe_advantages(gains, harms, multiplier.after(costs))
     parts = hf.minibatches(hf.merge(ActorCriticExperience, rollout, values, safe, ref), mini_batches) * epochs
     critic_metrics = [critic.update(part, loss=value_loss) for part in parts]
-    cost_critic_metrics = [
+    cost_metrics = [
         cost_critic.update(part, loss=value_loss)
         for part in hf.minibatches(hf.merge(ValueExperience, rollout, cost_values, harms), mini_batches) * epochs
     ]
     actor_metrics = [actor.update(part, loss=loss) for part in parts]
-    ptx_metrics = actor.imitate(pretraining)
-    return actor_metrics[-1], critic_metrics[-1], cost_critic_metrics[-1], ptx_metrics, outcome(rollout, scores)
+    return actor_metrics[-1], critic_metrics[-1], cost_metrics[-1], actor.imitate(pretraining), outcome(rollout, scores)
