@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.errors import CheckpointError, HfError
+from hfdsl.errors import CheckpointError, DefinitionError, HfError, WiringError
 from hfdsl.plan.throughput import throughput
 from hfdsl.protocols.call import Call
 from hfdsl.protocols.queueing import DISCIPLINES, Late
@@ -26,7 +26,9 @@ from hfdsl.testing import check_decisions
 from tests.nightly import examples
 from tests.runtime.in_flight_programs import (
     TOKENS,
+    Actor,
     B,
+    Engine,
     R,
     between_calls,
     flight_deployment,
@@ -206,6 +208,19 @@ def test_a_run_goes_on_from_a_checkpoint_and_loses_no_prompt(tmp_path: Path) -> 
     assert [tokens for tokens, _ in ends[0][:2]] == [tokens for tokens, _ in ends[1][:2]], (
         "were there when it was saved"
     )
+
+
+def test_eagerly_a_sync_is_between_calls() -> None:
+    engine, actor = Engine(), Actor()
+    trained = [in_flight(batch, engine=engine, actor=actor) for batch in prompts(3, SIZE)]
+    assert [{*each.versions.tensor.flatten().tolist()} for each in trained] == [{0}, {1}, {2}]
+
+
+def test_a_role_that_takes_none_between_tokens_is_refused() -> None:
+    with pytest.raises(WiringError, match="HF753: sync: Engine cannot take weights in flight: its 'load' may run"):
+        hf.sync(Actor(), Engine(), during="score")
+    with pytest.raises(DefinitionError, match=r"HF120: .*during= is a method"):
+        hf.loads("policy", during="to generate")
 
 
 def test_weights_that_arrive_at_times_of_their_own_are_not_verified() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -57,11 +58,17 @@ class Given:
         return self.loaded
 
 
-def decoded(given_versions: Sequence[int], questions: Prompts) -> Mapping[str, torch.Tensor]:
-    """The columns of the responses: each token by a pass of its own weights over all tokens before it."""
+@cache
+def _policies() -> list[w.Sampler]:
     policies = [w.Sampler(SAMPLER) for _ in WEIGHTS]
     for policy, weights in zip(policies, WEIGHTS, strict=True):
         policy.load(weights)
+    return policies
+
+
+def decoded(given_versions: Sequence[int], questions: Prompts) -> Mapping[str, torch.Tensor]:
+    """The columns of the responses: each token by a pass of its own weights over all tokens before it."""
+    policies = _policies()
     with in_call(replace(CALL)):
         uniforms = hf.current_call().uniforms(RESPONSE)
     rows = len(questions)
@@ -85,7 +92,7 @@ def decoded(given_versions: Sequence[int], questions: Prompts) -> Mapping[str, t
     return {"tokens": tokens, "versions": versions, "real": real, "log_probs": log_probs}
 
 
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=2 * RESPONSE, max_size=2 * RESPONSE).map(sorted), st.integers(0, 9))
 def test_every_token_is_sampled_by_the_weights_that_had_arrived(versions: list[int], seed: int) -> None:
     sampler, questions = w.InFlightSampler(SAMPLER), prompts(3, seed)
