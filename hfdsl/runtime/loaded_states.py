@@ -20,9 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 
 from hfdsl.errors import CheckpointError
 from hfdsl.graph.program import Graph, Node, RoleCall
-from hfdsl.graph.stages import HeldState, effects
+from hfdsl.graph.stages import HeldState, effects, syncs
 from hfdsl.plan.plan import Plan
-from hfdsl.runtime.streaming import check_copies
 
 
 def check_loaded_states(plans: Iterable[Plan], launched: Iterable[Plan], what: str) -> None:
@@ -53,8 +52,24 @@ def check_copied_states(plans: Sequence[Plan]) -> None:
     """
     for plan in plans:
         if plan.steps_in_flight:
-            check_copies(plan)
+            check_loads_of_stream(plan)
     check_loaded_states(plans, plans, "the copy of states of hf.Retries")
+
+
+def check_loads_of_stream(plan: Plan) -> None:
+    """Refuse a role that a stream's syncs load and that keeps no state: a copy or a file would have its constructor's.
+
+    Raises:
+        CheckpointError: HF908 naming the role.
+    """
+    for sync in syncs(plan.graph):
+        role, held = sync.target
+        kind = plan.deployment[role].role
+        if not _is_kept(kind):
+            text = f"role '{role}' ({kind.__name__}) loads '{held}' once a step, and samples the next one with it"
+            raise CheckpointError(
+                "HF908", f"{text}: for a checkpoint or retries, give it state() and load_state(state)"
+            )
 
 
 def _unkept(plan: Plan) -> set[HeldState]:

@@ -100,7 +100,7 @@ def call_folder(recording: Path, label: str, rank: int) -> Path:
     return recording / CALLS / label / f"rank-{rank}"
 
 
-def begin(folder: Path, plan: Plan, step_number: int, seed: int, state: Callable[[Path], None]) -> None:
+def begin(folder: Path, plan: Plan, step_number: int, seed: int, state: Callable[[Path], object]) -> None:
     """Begin a recording: write its header, its plan and the states of the roles.
 
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -29,17 +30,7 @@ from hfdsl.runtime.stage_stream import StageStream
 from hfdsl.runtime.stream_recovery import RecoveringStream
 from hfdsl.runtime.streaming import DecisionLog, StageOrder, Stream
 from hfdsl.runtime.timeline import timeline
-from hfdsl.runtime.verification import (
-    SyncHistory,
-    Verified,
-    VerifiedSync,
-    comparable,
-    compare,
-    dtypes_of,
-    same_names,
-    states_of,
-    syncs_of,
-)
+from hfdsl.runtime.verification import Verified, dtypes_of, syncs_of, verify_copies
 from hfdsl.types.batches import Batch
 
 
@@ -51,7 +42,6 @@ class Running:
         self._processes, self._owner = processes, owner
         self._runner = StepRunner(plan, processes)
         self._stream: Stream | StageStream | None = None
-        self._recovering: RecoveringStream | None = None
 
     def also(self, plan: Plan) -> Running:
         """Run another plan of the same deployment on the same workers, such as an evaluation between training steps.
@@ -186,7 +176,7 @@ class Running:
             except BaseException as error:
                 self._processes.broken = f"a load of '{folder}' ({type(error).__name__})"
                 raise
-        self._stream = self._recovering = None  # what was in flight belongs to the states before
+        self._stream = None  # what was in flight belongs to the states before
         backend.driver.load(place, {}, ())
         self._processes.syncs.forget()
         known = self._processes.steps
@@ -300,9 +290,7 @@ class Running:
             raise WiringError("HF751", text)
         check_loaded_states([self.plan], self._processes.plans, "a recording")
 
-        def save(states: Path) -> None:
-            self._save(states, background=False)
-
+        save = partial(self._save, background=False)
         begin(place, self.plan, self._runner.next_step, self._processes.seed, save)
         backend.record(str(place))
         try:
@@ -331,38 +319,9 @@ class Running:
 
     def _verify(self, state: str) -> Verified:
         """Compare digests once, on the processes that there are by now."""
-        backend, history = self._processes.usable_backend(self.plan.name), self._processes.syncs
+        backend = self._processes.usable_backend(self.plan.name)
         self._processes.forget_replaced(backend)
-        syncs = [sync for sync in {**dict.fromkeys(history.current), **syncs_of(self.plan)} if sync.state == state]
-        if not syncs:
-            known = ", ".join(map(repr, dict.fromkeys(states_of(self.plan)))) or "none"
-            between = " between calls" if self.plan.sent_in_flight else ""
-            missing = f"no hf.sync of '{self.plan.name}' sends the state {state!r}{between}"
-            raise ResourceError("HF772", f"{missing}; states that it sends: {known}")
-        compared, skipped = list[VerifiedSync](), dict[VerifiedSync, str]()
-        for sync in syncs:
-            problem = comparable(sync, history) or self._compare(backend, sync, history)
-            if problem is None:
-                compared.append(sync)
-            else:
-                skipped[sync] = problem
-        return Verified(state, tuple(compared), skipped)
-
-    def _compare(self, backend: Backend, sync: VerifiedSync, history: SyncHistory) -> str | None:
-        """Compare a copy with its source; why that is not possible, or None."""
-        missing = "has no method held_weights(state), which gives the weights that a rank holds"
-        copies = backend.digests(sync, sync.target, None, exported=False)
-        if all(digests is None for digests in copies):
-            return f"'{sync.target}' {missing}"
-        held = [digests or () for digests in copies]
-        exports = backend.digests(sync, sync.source, dtypes_of(held), exported=sync in history.digested)
-        if all(digests is None for digests in exports):
-            return f"'{sync.source}' exports something else than a dict of tensors, and {missing}"
-        exported = [digests or () for digests in exports]
-        if not hasattr(self.plan.deployment[sync.target].role, "held_weights") and not same_names(exported, held):
-            return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {missing}"
-        compare(sync, exported, held, history.versions[sync])
-        return None
+        return verify_copies(backend, self.plan, self._processes.syncs, state)
 
     @contextmanager
     def verifying(self, *states: str) -> Iterator[None]:
@@ -467,8 +426,15 @@ class Running:
     def _begin_stream(self, seconds: Mapping[str, float | CallSeconds] | None = None) -> Stream | StageStream:
         recovery = self._processes.recovery
         self._stream = stream = self._new_stream(seconds)
-        self._recovering = RecoveringStream(stream, self._runner, recovery) if recovery is not None else None
+        if recovery is not None:
+            recovery.streams[self.plan.name] = RecoveringStream(stream, self._runner, recovery)
         return stream
+
+    @property
+    def _recovering(self) -> RecoveringStream | None:
+        recovery = self._processes.recovery
+        stream = recovery.streams.get(self.plan.name) if recovery is not None else None
+        return stream if isinstance(stream, RecoveringStream) else None
 
     def _new_stream(self, seconds: Mapping[str, float | CallSeconds] | None = None) -> Stream | StageStream:
         if not decides(self.plan):

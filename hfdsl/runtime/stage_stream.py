@@ -37,6 +37,7 @@ from hfdsl.plan.plan import DRIVER, StageOf
 from hfdsl.plan.sizes import bind_sizes
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.inputs import loaded_inputs
+from hfdsl.runtime.loaded_states import check_loads_of_stream
 from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.plan_simulation import CallSeconds
 from hfdsl.runtime.queue_files import SavedDecisions, SavedQueue, SavedStream
@@ -48,7 +49,7 @@ from hfdsl.runtime.schedule import QueueSpec, QueueState
 from hfdsl.runtime.stage_plans import QueueStages, queue_stages
 from hfdsl.runtime.store import PayloadContent, Store
 from hfdsl.runtime.store_files import read_stores, write_stores
-from hfdsl.runtime.streaming import DecisionLog, check_copies
+from hfdsl.runtime.streaming import DecisionLog
 from hfdsl.types.batches import Batch, rebuild
 
 
@@ -154,7 +155,7 @@ class StageStream:
         """
         if self._queue is None or self._run is None:
             return None
-        check_copies(self._plan)
+        check_loads_of_stream(self._plan)
         if self._run.busy:
             text = "an update is in progress whose result was not given out; save after a result"
             raise CheckpointError("HF908", f"{text} of the stream ({self})")

@@ -83,7 +83,6 @@ class RecoveringStream:
         self._log: DecisionLog | None = None
         self._live: Generator[Any] | None = None
         self._early: list[Any] = []  # the result to which the decisions since the last one led, when repeated
-        recovery.streams[runner.plan.name] = self
 
     def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
         """The results in order, each once.

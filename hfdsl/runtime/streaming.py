@@ -48,11 +48,11 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from hfdsl.errors import CheckpointError
-from hfdsl.graph.stages import syncs
 from hfdsl.plan.payloads import DRIVER_PROCESS
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.decisions import CallNumber, Decision, Loads, dispatch_decision, from_lines, take_decisions, to_lines
+from hfdsl.runtime.loaded_states import check_loads_of_stream
 from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.queue_files import QueueKeepingBackend, SavedQueue, SavedStream
 from hfdsl.runtime.recovery import RecoverableBackend
@@ -228,22 +228,6 @@ class DecisionLog:
                 self._file.close()
 
 
-def check_copies(plan: Plan) -> None:
-    """Refuse a role that loads a state and keeps none: a resumed run would go on with the weights of its constructor.
-
-    Raises:
-        CheckpointError: HF908 naming the role.
-    """
-    for sync in syncs(plan.graph):
-        role, held = sync.target
-        kind = plan.deployment[role].role
-        if not all(callable(getattr(kind, name, None)) for name in ("state", "load_state")):
-            text = f"role '{role}' ({kind.__name__}) loads '{held}' once a step, and samples the next one with it"
-            raise CheckpointError(
-                "HF908", f"{text}: for a checkpoint or retries, give it state() and load_state(state)"
-            )
-
-
 class Stream:
     """The steps of a run that were begun and have not ended."""
 
@@ -286,7 +270,7 @@ class Stream:
         """
         if not self._in_flight:
             return None
-        check_copies(self._plan)
+        check_loads_of_stream(self._plan)
         if not isinstance(backend, QueueKeepingBackend):
             text = (
                 f"{type(backend).__name__} cannot write what queues hold ({self.order}); save once the stream has ended"

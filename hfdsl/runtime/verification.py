@@ -24,7 +24,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hfdsl.errors import SyncError
+from hfdsl.errors import ResourceError, SyncError
 from hfdsl.graph.program import Ref
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.protocols.boxes import Box, in_words, total
@@ -36,6 +36,7 @@ from hfdsl.protocols.register import registration_of
 from hfdsl.protocols.state import EffectKind, effects_of, methods_with
 
 if TYPE_CHECKING:
+    from hfdsl.runtime.backend import Backend
     from hfdsl.runtime.digests import Digests, HeldPart
 
 DTypes: TypeAlias = Mapping[str, str]
@@ -319,6 +320,41 @@ def _different(role: str, name: str, ranks: tuple[int, ...], problem: str) -> Sy
     error = SyncError("HF771", problem)
     error.role, error.parameter, error.ranks = role, name, ranks
     return error
+
+
+def verify_copies(backend: Backend, plan: Plan, history: SyncHistory, state: str) -> Verified:
+    """Compare what roles have loaded of a state with its last export, on all ranks.
+
+    Raises:
+        SyncError: HF771 where a copy holds other weights.
+        ResourceError: HF772 where no plan that has run here syncs such a state.
+    """
+    syncs = [sync for sync in {**dict.fromkeys(history.current), **syncs_of(plan)} if sync.state == state]
+    if not syncs:
+        known = ", ".join(map(repr, dict.fromkeys(states_of(plan)))) or "none"
+        between = " between calls" if plan.sent_in_flight else ""
+        missing = f"no hf.sync of '{plan.name}' sends the state {state!r}{between}"
+        raise ResourceError("HF772", f"{missing}; states that it sends: {known}")
+    problems = {sync: comparable(sync, history) or _verify_copy(backend, plan, history, sync) for sync in syncs}
+    compared = tuple(sync for sync, problem in problems.items() if problem is None)
+    return Verified(state, compared, {sync: problem for sync, problem in problems.items() if problem is not None})
+
+
+def _verify_copy(backend: Backend, plan: Plan, history: SyncHistory, sync: VerifiedSync) -> str | None:
+    """Compare a copy with its source; why that is not possible, or None."""
+    missing = "has no method held_weights(state), which gives the weights that a rank holds"
+    copies = backend.digests(sync, sync.target, None, exported=False)
+    if all(digests is None for digests in copies):
+        return f"'{sync.target}' {missing}"
+    held = [digests or () for digests in copies]
+    exports = backend.digests(sync, sync.source, dtypes_of(held), exported=sync in history.digested)
+    if all(digests is None for digests in exports):
+        return f"'{sync.source}' exports something else than a dict of tensors, and {missing}"
+    exported = [digests or () for digests in exports]
+    if not hasattr(plan.deployment[sync.target].role, "held_weights") and not same_names(exported, held):
+        return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {missing}"
+    compare(sync, exported, held, history.versions[sync])
+    return None
 
 
 def comparable(sync: VerifiedSync, history: SyncHistory) -> str | None:
