@@ -321,7 +321,7 @@ class Running:
         """Compare digests once, on the processes that there are by now."""
         backend = self._processes.usable_backend(self.plan.name)
         self._processes.forget_replaced(backend)
-        return verify_copies(backend, self.plan, self._processes.syncs, state)
+        return verify_copies(backend.digests, self.plan, self._processes.syncs, state)
 
     @contextmanager
     def verifying(self, *states: str) -> Iterator[None]:

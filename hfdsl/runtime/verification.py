@@ -18,7 +18,7 @@ when ``verify`` is called. Weights are compared in the dtype of the copy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -36,11 +36,13 @@ from hfdsl.protocols.register import registration_of
 from hfdsl.protocols.state import EffectKind, effects_of, methods_with
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.backend import Backend
     from hfdsl.runtime.digests import Digests, HeldPart
 
 DTypes: TypeAlias = Mapping[str, str]
 """The dtypes of weights, by name."""
+
+AllDigests: TypeAlias = "Callable[..., Sequence[Digests | None]]"
+"""``Backend.digests``: those of all ranks; None of one that has none."""
 
 MAX_COMBINATIONS = 64
 """The most choices between replicas that differ, among which the ones that are right are looked for."""
@@ -322,8 +324,8 @@ def _different(role: str, name: str, ranks: tuple[int, ...], problem: str) -> Sy
     return error
 
 
-def verify_copies(backend: Backend, plan: Plan, history: SyncHistory, state: str) -> Verified:
-    """Compare what roles have loaded of a state with its last export, on all ranks.
+def verify_copies(digests: AllDigests, plan: Plan, history: SyncHistory, state: str) -> Verified:
+    """Compare what roles have loaded of a state with its last export; ``digests`` are those of a backend.
 
     Raises:
         SyncError: HF771 where a copy holds other weights.
@@ -335,22 +337,22 @@ def verify_copies(backend: Backend, plan: Plan, history: SyncHistory, state: str
         between = " between calls" if plan.sent_in_flight else ""
         missing = f"no hf.sync of '{plan.name}' sends the state {state!r}{between}"
         raise ResourceError("HF772", f"{missing}; states that it sends: {known}")
-    problems = {sync: comparable(sync, history) or _verify_copy(backend, plan, history, sync) for sync in syncs}
+    problems = {sync: comparable(sync, history) or _verify_copy(digests, plan, history, sync) for sync in syncs}
     compared = tuple(sync for sync, problem in problems.items() if problem is None)
     return Verified(state, compared, {sync: problem for sync, problem in problems.items() if problem is not None})
 
 
-def _verify_copy(backend: Backend, plan: Plan, history: SyncHistory, sync: VerifiedSync) -> str | None:
+def _verify_copy(digests: AllDigests, plan: Plan, history: SyncHistory, sync: VerifiedSync) -> str | None:
     """Compare a copy with its source; why that is not possible, or None."""
     missing = "has no method held_weights(state), which gives the weights that a rank holds"
-    copies = backend.digests(sync, sync.target, None, exported=False)
-    if all(digests is None for digests in copies):
+    copies = digests(sync, sync.target, None, exported=False)
+    if all(rank is None for rank in copies):
         return f"'{sync.target}' {missing}"
-    held = [digests or () for digests in copies]
-    exports = backend.digests(sync, sync.source, dtypes_of(held), exported=sync in history.digested)
-    if all(digests is None for digests in exports):
+    held = [rank or () for rank in copies]
+    exports = digests(sync, sync.source, dtypes_of(held), exported=sync in history.digested)
+    if all(rank is None for rank in exports):
         return f"'{sync.source}' exports something else than a dict of tensors, and {missing}"
-    exported = [digests or () for digests in exports]
+    exported = [rank or () for rank in exports]
     if not hasattr(plan.deployment[sync.target].role, "held_weights") and not same_names(exported, held):
         return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {missing}"
     compare(sync, exported, held, history.versions[sync])
