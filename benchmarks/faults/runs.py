@@ -30,7 +30,7 @@ CHAIN_STEPS = 40
 FAULTS_PER_RUN = 12
 
 LAUNCH_SECONDS = 240.0
-"""The deadline of calls that no role sets: a process that is stopped before a function is found no earlier."""
+"""The deadline of a step, beside those of its calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

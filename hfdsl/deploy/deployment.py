@@ -88,8 +88,9 @@ def place(
     ``offload=True`` has the role keep its parameters, gradients and optimizer states in the host's memory while it is
     idle and others use its GPUs; by default, only if the GPUs would not hold all roles otherwise.
 
-    ``deadline`` is the seconds that the role's constructor, ``state()``, ``load_state()`` and each call of a method may
-    take, in place of the launch's; a method's own (``register``) comes before it. A late one ends the run (HF807).
+    ``deadline`` is the seconds that the role's constructor, ``state()``, ``load_state()``, each call of a method and
+    each function in the role's processes may take, in place of the launch's; a method's own (``register``) comes before
+    it. A late one ends the run (HF807).
 
     Raises:
         ResourceError: HF507 where ``pool`` is missing or no pool, or ``role`` is not a role class, HF501 where ``mesh``

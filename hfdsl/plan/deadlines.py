@@ -1,4 +1,7 @@
-"""Deadlines of calls: the nearest one counts, a method's before its role's, and a role's before the launch's."""
+"""Deadlines of calls: the nearest one counts, a method's before its role's, and a role's before the launch's.
+
+A function has no role; the process that runs it belongs to some, and has to be free for them again.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,19 @@ def role_deadline(deployment: Deployment, role: str) -> CallDeadline | None:
 
 
 def step_deadline(plan: Plan, step: Step) -> CallDeadline | None:
-    """The deadline that a step's method, or the placement of its role, declares; None for the launch's."""
+    """The deadline that a step's method, or the placement of its role, declares; None for the launch's.
+
+    A function has that of the roles in whose processes it runs: the longest, and the launch's where one has none.
+    """
     registration = step.signature.registration
     if registration is not None and registration.deadline is not None:
         return CallDeadline(registration.deadline, f"register(..., deadline=...) of {step.signature.name}")
-    return None if step.role is None else role_deadline(plan.deployment, step.role)
+    if step.role is not None:
+        return role_deadline(plan.deployment, step.role)
+    roles = [role for group in plan.groups if group.name == step.group for role in group.roles]
+    limits = [role_deadline(plan.deployment, role) for role in roles]
+    declared = [limit for limit in limits if limit is not None]
+    return max(declared) if declared and len(declared) == len(limits) else None
 
 
 def longest_deadline(deployment: Deployment, seconds: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import hfdsl as hf
 from hfdsl import Dispatch, register
 from tests.faults.failing_programs import Prompts, Role, Rollout, Scores, fail
@@ -26,3 +28,27 @@ def judging(prompts: Prompts, judge: Judge) -> Scores:
 
 def places(deadline: float | None = None) -> hf.Deployment:
     return hf.Deployment(judge=hf.place(Judge, pool=hf.ResourcePool([2], use_gpu=False), deadline=deadline))
+
+
+@hf.function
+def weighed(scores: Scores) -> Scores:
+    fail("weighed", cast(Any, hf.current_call()))  # which has a rank, too
+    return Scores(score=scores.score.tensor * 2)
+
+
+@hf.dataflow
+def weighing(prompts: Prompts, judge: Judge) -> Scores:
+    return weighed(judge.score(judge.answer(prompts)))
+
+
+def shared(judge: float | None, other: float | None) -> hf.Deployment:
+    """Two roles in the same processes."""
+    pool = hf.ResourcePool([2], use_gpu=False)
+    return hf.Deployment(
+        judge=hf.place(Judge, pool=pool, deadline=judge), other=hf.place(Judge, pool=pool, deadline=other)
+    )
+
+
+@hf.dataflow
+def weighing_both(prompts: Prompts, judge: Judge, other: Judge) -> Scores:
+    return weighed(judge.score(other.answer(prompts)))

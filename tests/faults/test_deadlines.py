@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.errors import DeadlineError, HfError, ResourceError
 from hfdsl.plan.deadlines import longest_deadline, step_deadline
-from tests.faults.deadline_programs import judging, places
+from tests.faults.deadline_programs import judging, places, shared, weighing, weighing_both
 from tests.faults.failing_programs import FOLDER, Actor, Prompts, deployment, ppo, shorten_deadline
 
 PROMPTS = Prompts(x=torch.arange(4.0))
@@ -34,6 +35,24 @@ def test_the_nearest_deadline_counts() -> None:
     assert longest_deadline(plan.deployment, 100.0) == 100.0
     without = judging.compile(places())
     assert step_deadline(without, without.steps[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("judge", "other", "seconds"),
+    [(None, None, None), (60.0, None, None), (None, 60.0, None), (60.0, 90.0, 90.0), (90.0, 60.0, 90.0)],
+)
+def test_a_function_has_the_deadline_of_the_roles_whose_processes_run_it(
+    judge: float | None, other: float | None, seconds: float | None
+) -> None:
+    plan = weighing_both.compile(shared(judge, other))
+    weighed = plan.steps[-1]
+    assert [step.role for step in plan.steps] == ["other", "judge", None]
+    limit = step_deadline(plan, weighed)
+    assert (limit and limit.seconds) == seconds
+    if limit:
+        assert limit.set_by == "hf.place(Judge, ..., deadline=...)"
+    alone = weighing.compile(places(deadline=60.0))
+    assert [limit and limit.seconds for limit in (step_deadline(alone, step) for step in alone.steps)] == [60, 5, 60]
 
 
 def hung(failure: pytest.ExceptionInfo[DeadlineError], rank: int, body: str) -> None:
@@ -88,6 +107,28 @@ def test_a_method_ends_at_its_own_deadline(tmp_path: Path, ray_cluster: Any, rel
         assert time.monotonic() - start < LAUNCH / 4
         assert "register(..., deadline=...) of score sets this" in failure.value.message
         hung(failure, 1, "score")
+
+
+@pytest.mark.nightly_besides("SIGSTOP-False")
+@pytest.mark.parametrize("relay", [False, True])
+@pytest.mark.parametrize("how", ["SIGSTOP", "hang"])
+def test_a_function_that_does_not_end_is_named_at_the_deadline_of_its_processes(
+    tmp_path: Path, ray_cluster: Any, how: str, relay: bool
+) -> None:
+    plan = weighing.compile(places(deadline=6.0), optimize=hf.Optimize(relay=relay))
+    with plan.launch("ray", worker_env={FOLDER: str(tmp_path)}, deadline=LAUNCH) as running:
+        running.step(PROMPTS)
+        (tmp_path / "weighed 0").write_text(how)
+        start = time.monotonic()
+        with pytest.raises(
+            DeadlineError, match=r"^HF807: 'weighed' was not done in step 1 after 6 s on 1 of 1 "
+        ) as failure:
+            running.step(PROMPTS)
+        assert time.monotonic() - start < LAUNCH / 4
+    assert "hf.place(Judge, ..., deadline=...) sets this" in failure.value.message
+    [line] = [line for line in failure.value.message.splitlines() if line.startswith("  rank ")]
+    stack = r"gave no stack" if how == "SIGSTOP" else r"runs weighed \(.*deadline_programs.py"
+    assert re.match(rf"  rank 0 of 'judge' \(pid \d+ on node .*\) in 'weighed', called .*{stack}", line), line
 
 
 @pytest.mark.nightly
