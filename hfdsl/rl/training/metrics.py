@@ -119,14 +119,16 @@ def shown_metrics(record: Record) -> list[str]:
 def line(record: Record) -> str:
     """A step for people: what it achieved, how fast, and where its time went.
 
+    Of an evaluation it has the metrics that a step's line has, or where there are none, the first three.
+
     >>> line(Record(3, {"outcome/score": 0.25}, seconds=2.0, nodes={"actor.generate": 1.5}, tokens_per_second=900.0))
     'step     3  score 0.25  900 tokens/s  2.00 s (actor.generate 1.50)'
+    >>> line(Record(4, {"held_out/correct": 0.875}))
+    'step     4  held-out correct 0.875'
     """
-    held_out = [
-        f"held-out {name} {record.values[key]:.4g}"
-        for name in SHOWN_METRICS
-        if (key := f"held_out/{name}") in record.values
-    ]
+    values = {key.partition("/")[2]: value for key, value in record.values.items() if key.startswith("held_out/")}
+    names = [name for name in SHOWN_METRICS if name in values] or list(values)[:3]
+    held_out = [f"held-out {name} {values[name]:.4g}" for name in names]
     took = "  ".join(f"{name} {seconds:.2f}" for name, seconds in record.nodes.items() if seconds >= MIN_SHOWN_S)
     time = [f"{record.seconds:.2f} s ({took})" if took else f"{record.seconds:.2f} s"] if record.seconds else []
     speed = [f"{record.tokens_per_second:,.0f} tokens/s"] if record.tokens_per_second else []
