@@ -11,12 +11,15 @@ from hfdsl.interop.shell_expansion import Expander
 from hfdsl.interop.shell_nodes import Body, Chain, Command, GroupCommand, Opaque, Word
 from hfdsl.interop.shell_syntax import words_of
 from hfdsl.interop.shell_tests import combined, test
-from hfdsl.interop.shell_text import TextPiece, text_of
+from hfdsl.interop.shell_text import TextPiece, WordText, text_of
 from hfdsl.interop.text import SourceText
 
 SUCCEEDING = frozenset([".", ":", "cd", "echo", "export", "mkdir", "pip", "printf", "pushd", "set", "sleep", "source",
                         "true", "ulimit"])  # fmt: skip
 """Commands that are read as if they succeed: a script that prepares a training expects it of them."""
+
+GLOB = frozenset("*?[")
+"""Signs of a pattern."""
 
 
 class Conditions(Expander):
@@ -50,6 +53,8 @@ class Conditions(Expander):
         return None
 
     def _tested(self, words: Sequence[str | None]) -> bool | None:
+        if words[0] == "getopts":
+            return None if self.arguments else False
         if words[0] in SUCCEEDING:
             return True
         if words[0] == "false":
@@ -70,8 +75,11 @@ class Conditions(Expander):
             except (ValueError, IndexError):
                 return None
             texts = [text_of(text) for text in words]
-            glob = len(texts) == 3 and texts[1] in ("==", "=", "!=") and set(texts[2] or "") & set("*?[")
-            result = None if glob else test(texts)
+            if len(texts) == 3 and texts[1] in ("==", "=", "!=") and set(texts[2] or "") & GLOB:
+                result = None if texts[0] is None else _glob(texts[0], words[2])
+                result = not result if result is not None and texts[1] == "!=" else result
+            else:
+                result = test(texts)
             truth = result if i == 0 else combined(tokens[i - 1].strip(), truth, result)
         return truth
 
@@ -85,10 +93,14 @@ class Conditions(Expander):
             return True
         if subject is None:
             return None
-        if set(written) & set("*?["):
-            return (
-                None
-                if any(isinstance(piece, TextPiece) and piece.quoted for piece in text)
-                else fnmatchcase(subject, written)
-            )
-        return subject == written
+        return _glob(subject, text) if set(written) & GLOB else subject == written
+
+
+def _glob(subject: str, pattern: WordText) -> bool | None:
+    """Whether a text matches a pattern; None where a quoted sign of a pattern stands for itself."""
+    text = text_of(pattern)
+    if text is None or "[^" in text:
+        return None
+    if any(isinstance(piece, TextPiece) and piece.quoted and set(piece.text) & GLOB for piece in pattern):
+        return None
+    return fnmatchcase(subject, text)

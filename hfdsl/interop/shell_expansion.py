@@ -15,7 +15,8 @@ from hfdsl.interop.text import SourceText
 class Expander:
     """The variables and arguments of a script at some point, and the words that they make.
 
-    ``assumed`` are the variables that count as unset in the environment because a default is written for them.
+    ``assumed`` are the variables that count as unset in the environment because a default is written for them. A script
+    may be started with more arguments than are known; ``without_arguments`` says that it is not.
     """
 
     source: SourceText
@@ -23,6 +24,7 @@ class Expander:
     values: dict[str, ShellValue] = field(default_factory=dict)
     arguments: list[WordText] = field(default_factory=list)
     assumed: set[str] = field(default_factory=set)
+    without_arguments: bool = False
 
     def expanded(self, words: Sequence[Word]) -> list[WordText]:
         """The words that a shell makes of these: arrays give one each, and unquoted text is split at blanks."""
@@ -86,6 +88,8 @@ class Expander:
     def _parameter(self, parameter: ShellParameter, source: SourceText) -> WordText:
         name, operator = parameter.name, parameter.operator
         span = source.span(parameter.start, parameter.end)
+        if name == "#" and not operator and (self.arguments or self.without_arguments):
+            return (TextPiece(str(len(self.arguments)), source, parameter.start, parameter.end, written=False),)
         if operator == "other" or (name in "@*#?-$!" and name != "@"):
             return (Hole(f"{source.text[parameter.start : parameter.end][:60]} is not followed", span),)
         value = self._value(name)
@@ -112,7 +116,8 @@ class Expander:
         """A variable as a text; None where neither the script nor the caller says what it is."""
         if name.isdigit() and name != "0":
             place = int(name) - 1
-            return self.arguments[place] if place < len(self.arguments) else None
+            missing = () if self.without_arguments else None
+            return self.arguments[place] if place < len(self.arguments) else missing
         value = self.values.get(name)
         if isinstance(value, list):
             return value[0] if value else ()

@@ -139,12 +139,18 @@ class GroupCommand:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A loop, or a function's definition: what is inside runs an unknown number of times."""
+    """A loop, or a function's definition.
+
+    ``items`` are the words of ``for NAME in WORDS``, ``condition`` is that of ``while`` and ``until``; None for others.
+    """
 
     kind: str
     name: str
     body: Body
     start: int
+    items: tuple[Word, ...] | None = None
+    condition: Body | None = None
+    is_until: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +197,9 @@ def _inside(statement: Statement) -> Body:
             return tuple(part for condition, inside in branches for part in ((condition or ()) + inside))
         case CaseCommand(branches=cases):
             return tuple(part for _, inside in cases for part in inside)
-        case GroupCommand(body=body) | Repeated(body=body):
+        case Repeated(condition=condition, body=body):
+            return (*(condition or ()), *body)
+        case GroupCommand(body=body):
             return body
         case Chain(first=first, rest=rest):
             return (first, *(part for _, part in rest))

@@ -26,11 +26,15 @@ from hfdsl.interop.shell_nodes import (
     If,
     Pipeline,
     Repeated,
+    ShellParameter,
     Statement,
     Word,
 )
 from hfdsl.interop.shell_words import MAX_DEPTH, WordParser
 from hfdsl.interop.text import SourceText
+
+ARGUMENTS = ShellParameter(name="@", operator="", argument=None, all_items="@", quoted=True, start=0, end=0)
+"""``"$@"``, over which a ``for`` without words goes."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]\n]*\])?(\+?)=")
@@ -197,7 +201,8 @@ class _Parser(WordParser):
     def _for(self, start: int) -> Repeated:
         self._position += len(self._reserved())
         self.blanks()
-        name = ""
+        name, items = "", list[Word]()
+        is_open = self._ahead("((") or self._text.startswith("select", start)
         if self._ahead("(("):
             self._skip_arithmetic()
         else:
@@ -209,25 +214,27 @@ class _Parser(WordParser):
             if self._word_ahead("in"):
                 self._position += 2
                 while self._word_follows():
-                    self.word()
+                    items.append(self.word())
+            else:
+                items.append(Word((ARGUMENTS,), self._position, self._position))
         self._separators()
-        return self._loop(start, name)
+        return Repeated("loop", name, self._loop(), start, items=None if is_open else tuple(items))
 
     _select = _for
 
     def _while(self, start: int) -> Repeated:
         self._position += len(self._reserved())
         condition = self.body(("do",))
-        loop = self._loop(start, "")
-        return Repeated(loop.kind, loop.name, (*condition, *loop.body), start)
+        is_until = self._text.startswith("until", start)
+        return Repeated("loop", "", self._loop(), start, condition=condition, is_until=is_until)
 
     _until = _while
 
-    def _loop(self, start: int, name: str) -> Repeated:
+    def _loop(self) -> Body:
         self._expect("do")
         inside = self.body(("done",))
         self._expect("done")
-        return Repeated("loop", name, inside, start)
+        return inside
 
     def _function(self, start: int) -> Repeated:
         self._expect("function")

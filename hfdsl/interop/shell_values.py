@@ -23,6 +23,15 @@ from dataclasses import dataclass, field, replace
 
 from hfdsl.graph.spans import Span
 from hfdsl.interop.launches import Launch, ShellScript, ShellText, inherits_environment, shell_texts, starts_nothing
+from hfdsl.interop.shell_flow import (
+    MAX_CALL_DEPTH,
+    MAX_ROUNDS,
+    ShellBreak,
+    ShellExit,
+    ShellFunction,
+    ShellLog,
+    ShellReturn,
+)
 from hfdsl.interop.shell_nodes import (
     DECLARING,
     Body,
@@ -37,23 +46,12 @@ from hfdsl.interop.shell_nodes import (
     assigned,
 )
 from hfdsl.interop.shell_syntax import parse, words_of
-from hfdsl.interop.shell_text import (
-    Hole,
-    Items,
-    ShellValue,
-    WordText,
-    composed,
-    holes,
-    same,
-    text_of,
-)
+from hfdsl.interop.shell_text import Hole, Items, ShellValue, WordText, composed, holes, same, text_of
 from hfdsl.interop.shell_variables import Variables
 from hfdsl.interop.text import ReadError, SourceText, Unread
 
-MAX_CALLS = 200
-"""How many calls of functions and texts of shells are followed in a script."""
-
-MAX_CALL_DEPTH = 20
+EXPANDED = frozenset("*?[{~")
+"""Signs in a word that bash may expand to other words."""
 
 
 def read_script(
@@ -72,7 +70,7 @@ def read_script(
     except RecursionError:
         raise ReadError("no shell script: it is nested too deep", source.span(0, 1)) from None
     log = runner.log
-    return ShellScript(source, tuple(log.launches), tuple(log.unread), tuple(sorted(runner.assumed)))
+    return ShellScript(source, log.distinct(), tuple(log.unread), tuple(sorted(runner.assumed)))
 
 
 def read_words(source: SourceText) -> Items:
@@ -81,39 +79,15 @@ def read_words(source: SourceText) -> Items:
     return tuple(runner.text(word, source) for word in words_of(source))
 
 
-class _Exit(Exception):  # noqa: N818  # control flow, not an error
-    """The script, or this branch of it, ends."""
-
-
-class _Return(_Exit):
-    """A function, or this branch of it, ends."""
-
-
-@dataclass
-class _Log:
-    """The launches of a script so far; the shells and loops within it write into one log."""
-
-    launches: list[Launch] = field(default_factory=list)
-    unread: list[Unread] = field(default_factory=list)
-    calls: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Function:
-    """A function that a script defines, and the text in which it stands."""
-
-    body: Body
-    source: SourceText
-
-
 @dataclass
 class _Runner(Variables):
-    """The state of a shell that follows statements."""
+    """A shell that follows statements; ``returned`` and ``broken`` say that an open branch has ended early."""
 
-    log: _Log = field(default_factory=_Log)
-    functions: dict[str, _Function] = field(default_factory=dict)
+    log: ShellLog = field(default_factory=ShellLog)
+    functions: dict[str, ShellFunction] = field(default_factory=dict)
     depth: int = 0
     returned: bool = False
+    broken: bool = False
 
     # -- statements
 
@@ -121,7 +95,7 @@ class _Runner(Variables):
         """Follow statements; whether they are certain to run decides only what is said of the commands."""
         try:
             self._statements(body, certain=certain)
-        except _Exit:
+        except ShellExit:
             if not certain:
                 raise
 
@@ -143,9 +117,10 @@ class _Runner(Variables):
             case GroupCommand(body=body):
                 self._statements(body, certain=certain)
             case Repeated(kind="function", name=name, body=body):
-                self.functions[name] = _Function(body, self.source)
+                self.functions[name] = ShellFunction(body, self.source)
             case Repeated():
-                self._repeated(statement)
+                if not self._rounds(statement, certain=certain):
+                    self._repeated(statement)
             case Chain(first=first, rest=rest):
                 self._chain(first, rest, certain=certain)
 
@@ -153,7 +128,7 @@ class _Runner(Variables):
     def _subshell(self) -> Iterator[None]:
         """A process with the variables of this shell, whose end and assignments stay its own."""
         values = dict(self.values)
-        with suppress(_Exit):
+        with suppress(ShellExit):
             yield
         self.values = values
 
@@ -172,11 +147,13 @@ class _Runner(Variables):
             if all(text_of(word) != "-m" for word in words):
                 self.log.unread.append(Unread(f"which command this is: {holes(words[0])}", span))
         elif name in ("exit", "return"):
-            raise _Return if name == "return" else _Exit
+            raise ShellReturn if name == "return" else ShellExit
+        elif name in ("break", "continue"):
+            raise ShellBreak(goes_on=name == "continue")
         elif name == "exec":
             if len(words) > 1:
-                self._start(words[1:], span, self._document(command), certain=certain)
-                raise _Exit
+                self._start(words[1:], span, self.document(command), certain=certain)
+                raise ShellExit
         elif name == "shift":
             self.shift(words)
         elif not self._changes_variables(name, words, command, certain=certain) and name:
@@ -191,7 +168,7 @@ class _Runner(Variables):
         if name in self.functions:
             self._call(name, words, span, certain=certain)
         elif not starts_nothing(name or "", words):
-            self._start(words, span, self._document(command), certain=certain, exported=hidden)
+            self._start(words, span, self.document(command), certain=certain, exported=hidden)
         self.restore(hidden)
 
     def _start(
@@ -210,16 +187,10 @@ class _Runner(Variables):
         if not any(followed):
             self.log.launches.append(Launch(tuple(words), span, certain, self.texts_of_variables()))
 
-    def _document(self, command: Command) -> WordText | None:
-        """The here-document of a command."""
-        word = command.document.word if command.document is not None else None
-        return None if word is None else self.text(word, self.source)
-
     # -- functions and texts that a shell runs
 
     def _may_call(self) -> bool:
-        self.log.calls += 1
-        return self.log.calls <= MAX_CALLS and self.depth < MAX_CALL_DEPTH
+        return self.depth < MAX_CALL_DEPTH and self.log.count_call()
 
     def _call(self, name: str, words: Sequence[WordText], span: Span, *, certain: bool) -> None:
         """Follow a function, with its arguments and its local variables."""
@@ -234,7 +205,7 @@ class _Runner(Variables):
         self.source, self.arguments, self.hidden, self.returned = function.source, list(words[1:]), hidden, False
         self.depth += 1
         try:
-            with suppress(_Return):
+            with suppress(ShellReturn):
                 self._statements(function.body, certain=certain)
             if self.returned:
                 self.forget(names, f"the function '{name}' may return before it assigns it", span)
@@ -258,7 +229,7 @@ class _Runner(Variables):
         functions = {name: function for name, function in self.functions.items() if inherits and name in exported}
         shell = replace(self, source=text, values=values, functions=functions, exported=exported, hidden=None)
         shell.arguments, shell.depth = list(shell_text.arguments), self.depth + 1
-        with suppress(_Exit):
+        with suppress(ShellExit):
             shell.run(body, certain=certain)
         return True
 
@@ -293,9 +264,11 @@ class _Runner(Variables):
         elif name in ("source", "."):
             file = f"'{names[0]}'" if any(names[:1]) else "a file whose name is not known"
             self.log.unread.append(Unread(f"{file} is read by the script, and not here", span))
+        elif name == "getopts" and not self.arguments:
+            return True  # it finds no option, and ends its loop
         elif name == "eval" and self._evaluate(words[1:], certain=certain):
-            pass
-        elif name == "read" and "-d" in names and (document := self._document(command)) is not None:
+            return True
+        elif name == "read" and "-d" in names and (document := self.document(command)) is not None:
             self.values[names[-1]] = document
         elif name in ("eval", "read", "mapfile", "readarray", "getopts"):
             self.log.unread.append(Unread(f"'{name}' may assign any variable", span))
@@ -304,25 +277,68 @@ class _Runner(Variables):
             return False
         return True
 
+    def _rounds(self, loop: Repeated, *, certain: bool) -> bool:
+        """Follow a loop round by round; whether its words or its conditions are known."""
+        values, arguments = dict(self.values), list(self.arguments)
+        launches, unread = len(self.log.launches), len(self.log.unread)
+        outer, self.broken = self.broken, False
+        try:
+            for number, has_round in enumerate(self._conditions(loop, certain=certain)):
+                if not has_round or self.broken or number == MAX_ROUNDS or not self.log.count_call():
+                    self.values, self.arguments = values, arguments
+                    self.log.cut(launches, unread)
+                    return False
+                try:
+                    self._statements(loop.body, certain=certain)
+                except ShellBreak as end:
+                    if not end.goes_on:
+                        break
+            return not self.broken
+        finally:
+            self.broken = outer
+
+    def _conditions(self, loop: Repeated, *, certain: bool) -> Iterator[bool]:
+        """True before each round of a loop; False where it is not known whether there is one."""
+        words = self.expanded(loop.items or ())
+        texts = [text_of(word) for word in words]
+        if loop.condition is None and (
+            loop.items is None or any(text is None or set(text) & EXPANDED for text in texts)
+        ):
+            yield False
+        for word in words:
+            self.values[loop.name] = word
+            yield True
+        while loop.condition is not None:
+            self.without_arguments = True
+            try:
+                self._statements(loop.condition, certain=certain)
+                truth = self.truth(loop.condition)
+            finally:
+                self.without_arguments = False
+            if truth is loop.is_until:
+                return
+            yield truth is not None
+
     def _repeated(self, loop: Repeated) -> None:
         span = self.source.span(loop.start, loop.start + 1)
         launches, unread = len(self.log.launches), len(self.log.unread)
-        names, changed = set(assigned(loop.body)), set[str]()
+        body = (*(loop.condition or ()), *loop.body)
+        names, changed = {name for name in (*assigned(body), loop.name) if name}, set[str]()
         while True:
             names |= changed
             inside = replace(self, values=dict(self.values), arguments=list(self.arguments))
             inside.forget(names, "a loop assigns it", span)
             start = dict(inside.values)
             try:
-                inside.run(loop.body, certain=False)
-            except _Exit as end:
-                inside.returned = inside.returned or isinstance(end, _Return)
+                inside.run(body, certain=False)
+            except ShellExit as end:
+                inside.returned = inside.returned or isinstance(end, ShellReturn)
             self.returned = inside.returned
             changed = {name for name, value in inside.values.items() if not same(start.get(name), value)} - names
             if not changed:
                 break
             # A function or an eval in the loop assigns more names: forget those also.
-            del self.log.launches[launches:], self.log.unread[unread:]
+            self.log.cut(launches, unread)
         self.forget(names, "a loop assigns it", span)
         if names and len(self.log.launches) == launches:
             self.log.unread.append(Unread(f"a loop that assigns {', '.join(sorted(names)[:4])}", span))
@@ -358,17 +374,20 @@ class _Runner(Variables):
         if len(bodies) == 1:
             self._statements(bodies[0], certain=certain)
             return
-        before, arguments, outcomes = self.values, list(self.arguments), list[dict[str, ShellValue]]()
+        before, arguments, ends = self.values, list(self.arguments), list[ShellExit]()
+        outcomes = list[dict[str, ShellValue]]()
         for body in bodies:
             self.values, self.arguments = dict(before), list(arguments)
             try:
                 self._statements(body, certain=False)
-            except _Exit as end:
-                self.returned = self.returned or isinstance(end, _Return)
+            except ShellExit as end:
+                self.returned = self.returned or isinstance(end, ShellReturn)
+                self.broken = self.broken or isinstance(end, ShellBreak)
+                ends.append(end)
                 continue
             outcomes.append(self.values)
         if not outcomes:
-            raise _Return if self.returned else _Exit
+            raise next((end for end in ends if type(end) is not ShellExit), ends[0])
         self.values = self.join(outcomes, cause)
 
     def _chain(self, first: Statement, rest: Sequence[tuple[str, Statement]], *, certain: bool) -> None:

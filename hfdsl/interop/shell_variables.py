@@ -31,6 +31,11 @@ class Variables(Conditions):
     exported: set[str] = field(default_factory=set)
     hidden: dict[str, ShellValue | None] | None = None
 
+    def document(self, command: Command) -> WordText | None:
+        """The here-document of a command."""
+        word = command.document.word if command.document is not None else None
+        return None if word is None else self.text(word, self.source)
+
     def texts_of_variables(self) -> dict[str, str]:
         """The variables that have a known text."""
         return {

@@ -76,6 +76,16 @@ SCRIPTS = {
     "a variable for a shell": "N=4 bash -c 'eval \"train a=$N\"'",
     "a redirected shell": "exec 2>&1\ntrain a",
     "the end of a subshell": "(A=1; exit 1)\n{ A=2; exit 3; } | cat\ntrain ${A:-none}",
+    "a loop over words": "for i in a 'b c'; do for j in 1 2; do A+=$i$j; done; done\ntrain $A $i",
+    "a loop that ends early": "for i in 1 2 3; do [ $i = 3 ] && break; [ $i = 1 ] && continue; A=$i; done\ntrain $A",
+    "a loop over options": "f() { while [[ $# -gt 0 ]]; do case \"$1\" in --b) B=$2; shift 2 ;; --t) T=$2; shift 2 ;;\n"
+                           " *) break ;; esac; done; train $B $T \"$@\"; }\nf --b 8 --t 2 rest x",
+    "a loop over arguments": "f() { for i; do A+=$i; done; train $A $#; }\nf a b",
+    "a loop without arguments": "while [ -n \"$1\" ]; do A=$1; shift; done\nwhile getopts a: o; do A=1; done\n"
+                                "train ${A:-none}",
+    "patterns": "A=x/Y-32B-z; B=; [[ $A == *\"32B\"* ]] && B+=1; [[ \"$A\" != *7B* ]] && B+=2; [[ $A = x/? ]] || B+=3\n"
+                "case $A in *\"-32\"*) B+=4 ;; esac\ntrain $B",
+    "a loop until": "N=0; until [ $N -ge 3 ]; do N=$((N + 1)); done\ntrain $N",
     "a condition that trains": "if ! train a; then A=1; fi",
     "a chain of commands": "cd / && N=4 && train $N",
 }  # fmt: skip
@@ -131,13 +141,21 @@ def test_random_scripts_have_the_words_of_bash_or_unknown_ones(text: str) -> Non
         ("train $SLURM_NNODES", "'SLURM_NNODES' is a variable of the environment"),
         ("train $1", "'1' is an argument of the script"),
         ("if nvidia-smi; then A=1; else A=2; fi\ntrain $A", "'A' depends on the 'if' in line 1"),
-        ("for i in 1 2; do A=$i; done\ntrain $A", "a loop assigns it"),
+        ("for i in $L; do A=$i; done\ntrain $A", "a loop assigns it"),
+        ("for i in *.txt; do A=$i; done\ntrain $A", "a loop assigns it"),
+        ("for ((i = 0; i < 2; i++)); do A=$i; done\ntrain $A", "a loop assigns it"),
+        ("while true; do A=2; done\ntrain $A", "a loop assigns it"),
+        ("while nvidia-smi; do A=2; done\ntrain $A", "a loop assigns it"),
+        ("for i in 1 2; do A=$i; nvidia-smi && break; done\ntrain $A", "a loop assigns it"),
+        ("for i in 1 2; do if nvidia-smi; then continue; fi; A=$i; done\ntrain $A", "a loop assigns it"),
+        ("select i in 1 2; do A=$i; done\ntrain $A", "a loop assigns it"),
+        ("if [ $# -lt 2 ]; then A=1; else A=2; fi\ntrain $A", "'A' depends on the 'if' in line 1"),
         ("f() { A=2; f; }\nA=1\nf\ntrain $A", "the function 'f' assigns it"),
         (
             "f() { if nvidia-smi; then return; fi; A=2; }\nA=1\nf\ntrain $A",
             "the function 'f' may return before it assigns it",
         ),
-        ("f() { A=$1; }\nfor i in 1 2; do f $i; done\ntrain $A", "a loop assigns it"),
+        ("f() { A=$1; }\nfor i in $L; do f $i; done\ntrain $A", "a loop assigns it"),
         ("A=1\nbash -c 'train $A'", "'A' is not exported to that shell"),
         ("export A=1\ndocker run image bash -c 'train $A'", "'A' is not exported to that shell"),
         ('eval "train a$B"', "'B' is a variable of the environment"),
@@ -187,8 +205,17 @@ def test_functions_and_texts_that_grow_without_end_are_cut() -> None:
     assert "the function 'f' is not followed" in {unread.reason for unread in script.unread}
 
 
+def test_a_loop_over_known_words_starts_a_run_for_each() -> None:
+    script = read("for lr in 1 2; do for n in 4 8; do train lr=$lr n=$n; done; done\nfor i in 1 2 3; do train x; done")
+    assert [[text_of(word) for word in run.words[1:]] for run in script.launches] == [
+        *([f"lr={lr}", f"n={n}"] for lr in "12" for n in "48"),
+        ["x"],
+    ]
+    assert all(run.certain for run in script.launches)
+
+
 def test_what_a_loop_and_a_branch_call_is_not_certain() -> None:
-    script = read("f() { train $1; }\nfor i in 1 2; do f a; done\nif nvidia-smi; then f b; fi\nf c")
+    script = read("f() { train $1; }\nfor i in $L; do f a; done\nif nvidia-smi; then f b; fi\nf c")
     assert [(text_of(run.words[1]), run.certain) for run in script.launches] == [
         ("a", False),
         ("b", False),
