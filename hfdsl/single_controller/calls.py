@@ -1,4 +1,4 @@
-"""Calls of a group: what travels to every rank, and how it is sent."""
+"""Calls of a group: from arguments to the messages that travel to each rank."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from hfdsl.single_controller.outputs import JoinedOutput
 from hfdsl.single_controller.waiting import UNBOUNDED, Waiter
 
 OBJECT_STORE_BYTES = 64 * 1024
-"""A larger value that several ranks need is put into the object store once, instead of sent to each."""
+"""The bytes above which a value for several ranks goes into the object store once, instead of to each rank."""
 
 
-# -- values that are not here yet --------------------------------------------------------------------------------------
+# -- pending values ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Future:
-    """The joined output of a call that still runs; also an argument of other calls, which wait for it by themselves.
+    """The joined output of a call that still runs; also an argument of other calls, which wait for it themselves.
 
-    As an argument its parts go from worker to worker: only ``get`` brings them here.
+    As an argument, its parts travel from worker to worker; only ``get`` fetches them to the driver.
     """
 
     refs: tuple[ObjectRef[Any], ...]
@@ -46,12 +46,12 @@ class Future:
             DeadlineError: HF807 if it is late, with what every rank is doing.
             SizeError: HF930 if the ranks' rows do not add up.
         """
-        # All ranks are waited for, so that a failure of one that is not collected is not missed: it only sends None.
-        outputs = self.waiter.fetch(self.refs, self.output.what.removeprefix("the output of "), seconds=timeout)
+        # Wait for all ranks, not to miss a failure of one whose output is not collected, which sends only None.
+        outputs = self.waiter.fetch(self.refs, self.output.subject.removeprefix("the output of "), seconds=timeout)
         return self.output.assemble([outputs[rank] for rank in self.output.ranks])
 
     def whole(self) -> PendingArgument:
-        """The value as an argument, whole."""
+        """The whole value as an argument."""
         refs = tuple(self.refs[rank] for rank in self.output.ranks)
         return PendingArgument(refs, Recipe(len(refs), self.output))
 
@@ -63,14 +63,14 @@ class Future:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingArgument:
-    """An argument that its worker makes of other calls' outputs."""
+    """An argument that its worker assembles from other calls' outputs."""
 
     refs: tuple[ObjectRef[Any], ...]
     recipe: Recipe
 
 
 def as_future(value: Any) -> Any:
-    """A reference to an object of Ray as a future, so that it can be cut like one; any other value as it is."""
+    """A reference to an object of Ray as a future, which can be cut; any other value unchanged."""
     if not isinstance(value, ObjectRef):
         return value
     return Future((value,), JoinedOutput("the referenced object", ranks=(0,), joined=False))
@@ -82,7 +82,7 @@ def as_future(value: Any) -> Any:
 def entries_by_rank(
     args: Sequence[Any], kwargs: Mapping[str, Any], world_size: int, site: Site
 ) -> tuple[list[list[Any]], dict[str, list[Any]]]:
-    """One entry per rank: lists of ``world_size`` one each, or single values to everyone; HF411 for a mixture."""
+    """The entries of each argument by rank: those of lists, or single values for all; HF411 for a mixture."""
     items: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     lists = [(key, value) for key, value in items if isinstance(value, (list, PerRank))]
     for key, value in lists:
@@ -100,10 +100,10 @@ def entries_by_rank(
             "with one entry per rank, or none of them",
         )
 
-    def each(value: Any) -> list[Any]:
+    def entries(value: Any) -> list[Any]:
         return list(value) if lists else [value] * world_size
 
-    return [each(value) for value in args], {key: each(value) for key, value in kwargs.items()}
+    return [entries(value) for value in args], {key: entries(value) for key, value in kwargs.items()}
 
 
 def checked_pair(returned: Any, site: Site) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -117,15 +117,15 @@ def checked_pair(returned: Any, site: Site) -> tuple[Sequence[Any], Mapping[str,
 def checked_lists(
     args: Sequence[Any], kwargs: Mapping[str, Any], world_size: int, site: Site
 ) -> tuple[list[list[Any]], dict[str, list[Any]]]:
-    """The arguments that a dispatch function gave, each a list with one entry per rank; HF407 when one is not."""
+    """The arguments from a dispatch function, each a list with one entry per rank; HF407 if one is not."""
     items: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     for key, value in items:
         if not isinstance(value, (list, tuple, PerRank)) or len(value) != world_size:
-            got = f"{len(value)} entries" if isinstance(value, (list, tuple, PerRank)) else kind_of(value)
+            count = f"{len(value)} entries" if isinstance(value, (list, tuple, PerRank)) else kind_of(value)
             raise ProtocolError(
                 "HF407",
-                f"the dispatch_fn of {site.method} gave {got} for {site.argument(key)}; it gives a list with one entry "
-                f"for each of the {world_size} ranks",
+                f"the dispatch_fn of {site.method} gave {count} for {site.argument(key)}; it gives a list with one "
+                f"entry for each of the {world_size} ranks",
             )
     return [list(value) for value in args], {key: list(value) for key, value in kwargs.items()}
 
@@ -133,7 +133,7 @@ def checked_lists(
 def messages(
     call: RankCall, args: Sequence[Sequence[Any]], kwargs: Mapping[str, Sequence[Any]], ranks: int
 ) -> list[tuple[RankCall, list[Any]]]:
-    """The call and the values that every rank is sent."""
+    """The message to each rank: the call and its values."""
     columns = [_sendable(entries) for entries in (*args, *kwargs.values())]
     call = replace(call, keywords=tuple(kwargs))
     return [_message(call, [column[rank] for column in columns]) for rank in range(ranks)]
@@ -148,15 +148,15 @@ def _message(call: RankCall, entries: list[Any]) -> tuple[RankCall, list[Any]]:
 
 
 def _sendable(entries: Sequence[Any]) -> list[Any]:
-    """One argument's entries as they travel: futures as recipes, and what many ranks need in the store, once."""
+    """The entries of an argument, ready to send: futures as recipes, and bulky values for many ranks in the store."""
     uses = Counter(id(entry) for entry in entries)
-    sent: dict[int, Any] = {}
+    prepared: dict[int, Any] = {}
     for entry in entries:
-        if id(entry) in sent:
+        if id(entry) in prepared:
             continue
         value = entry.whole() if isinstance(entry, Future) else _own_rows(entry)
-        sent[id(entry)] = _put(value) if uses[id(entry)] > 1 and _is_bulky(value) else value
-    return [sent[id(entry)] for entry in entries]
+        prepared[id(entry)] = _put(value) if uses[id(entry)] > 1 and _is_bulky(value) else value
+    return [prepared[id(entry)] for entry in entries]
 
 
 def _put(value: Any) -> ObjectRef[Any]:
@@ -165,7 +165,7 @@ def _put(value: Any) -> ObjectRef[Any]:
 
 
 def _own_rows(value: Any) -> Any:
-    # Pickling a view of a tensor would send the rows of all other ranks along.
+    # Pickling a view of a tensor would also send the rows of all other ranks.
     torch: Any = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return value
@@ -177,12 +177,12 @@ def _is_bulky(value: Any) -> bool:
     return hasattr(type(value), "__hf_rows__") or (isinstance(size, int) and size > OBJECT_STORE_BYTES)
 
 
-def send(method: Any, call: RankCall, values: Sequence[Any], what: str, *before: Any) -> ObjectRef[Any]:
-    """Submit one rank's message; ``WiringError`` (HF802) for a value that cannot be sent to another process."""
+def send(method: Any, call: RankCall, values: Sequence[Any], label: str, *leading: Any) -> ObjectRef[Any]:
+    """Submit one rank's message after ``leading`` values; ``WiringError`` (HF802) for one that cannot be sent."""
     try:
-        ref: ObjectRef[Any] = method.remote(*before, call.packed(), *values)
+        ref: ObjectRef[Any] = method.remote(*leading, call.packed(), *values)
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise WiringError(
-            "HF802", f"an argument of {what} cannot be sent to a worker; give plain data instead: {error}"
+            "HF802", f"an argument of {label} cannot be sent to a worker; give plain data instead: {error}"
         ) from error
     return ref

@@ -10,7 +10,7 @@ from typing import Any, Never, Self
 import ray
 from ray import ObjectRef
 
-from hfdsl.errors import DefinitionError, HfError, ProtocolError, ResourceError, SizeError, WiringError
+from hfdsl.errors import DefinitionError, HfError, ProtocolError, ResourceError
 from hfdsl.protocols import transfer
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.protocols.mesh import Mesh, mesh_or_flat
@@ -27,6 +27,7 @@ from hfdsl.single_controller.calls import (
     messages,
     send,
 )
+from hfdsl.single_controller.group_checks import check_method, refuse_arguments, unknown_method
 from hfdsl.single_controller.host import RankCall
 from hfdsl.single_controller.outputs import JoinedOutput
 from hfdsl.single_controller.pool import RayResourcePool
@@ -46,40 +47,22 @@ from hfdsl.single_controller.waiting import DEADLINE_SECONDS, Waiter, checked_de
 from hfdsl.types.rows import WholeRows
 
 START_SECONDS = 300.0
-"""Seconds in which every worker's process has to be up; the user's own constructors then have the deadline of calls."""
-
-
-class UnknownMethodError(WiringError, AttributeError):
-    """A group has no method of this name (HF202)."""
-
-
-UNKNOWN = "its arguments are mesh, name_prefix, worker_env, detached, timeout and deadline"
-FORMER_ARGUMENTS: Mapping[str, str] = {
-    "device_name": "the pool says it, RayResourcePool(..., use_gpu=True) or use_gpu=False; leave it out",
-    "bin_pack": "a pool places each node's processes together (STRICT_PACK); leave it out",
-    "worker_names": "group.worker_names lists them; a group of processes that run is made by group.spawn(roles)",
-    "worker_handles": "group.workers lists them; a group of processes that run is made by group.spawn(roles)",
-    "ray_wait_register_center_timeout": "timeout= has the seconds in which the processes must be up",
-    "use_gpu": "the pool says it: RayResourcePool(..., use_gpu=...)",
-    "profile_steps": "leave it out; `running.trace(file)` traces the steps of a plan",
-    "worker_nsight_options": "give Ray the runtime_env by @ray.remote(runtime_env=...) on the class",
-}
-"""Arguments of other libraries' worker groups, each with what to write instead."""
+"""The seconds within which all worker processes have to be up; the deadline of calls then bounds the constructors."""
 
 
 class RayWorkerGroup:
     """One process of a class for every slot of a pool; its registered methods can be called on the group.
 
-    Workers find WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in their environment, and
-    what ``worker_env`` adds. ``mesh`` lays the ranks out (``Mesh(dp=world_size)`` unless given). ``timeout`` is the
-    seconds in which the processes must be up, ``deadline`` those that a blocking call, or the roles' constructors, may
-    take (None: no end). Use it as a context manager, or ``shutdown()``, to end the processes.
+    Workers have WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in their environment, and
+    the variables of ``worker_env``. ``mesh`` arranges the ranks (default ``Mesh(dp=world_size)``). The processes must
+    be up within ``timeout`` seconds; a blocking call and the roles' constructors may take ``deadline`` seconds (None:
+    no limit). To end the processes, use the group as a context manager or call ``shutdown()``.
 
     Raises, before any process starts, ``ResourceError`` (HF501 for a mesh of another size, HF502 and HF505 for a pool
     that the cluster cannot hold, HF504 for one group too many on the pool, HF520 for a reserved variable, HF521 for a
-    name that is taken, HF931 for a deadline that is none), ``SizeError`` (HF313 for a split of a method that needs
-    whole rows) and ``DefinitionError`` (HF111 for a method with a name of the group's own); and ``RoleError`` (HF806)
-    when a constructor raises, ``DeadlineError`` (HF807) when it takes too long.
+    name in use, HF931 for an invalid deadline), ``SizeError`` (HF313 for a split of a method that needs all rows) and
+    ``DefinitionError`` (HF111 for a method with a name of the group's own); later ``RoleError`` (HF806) if a
+    constructor raises, and ``DeadlineError`` (HF807) if it takes too long.
     """
 
     _deadline_of_call = False  # whether `with_deadline` set the waiter's
@@ -97,8 +80,7 @@ class RayWorkerGroup:
         deadline: float | None = DEADLINE_SECONDS,
         **former: Never,
     ) -> None:
-        for name in former:
-            raise ResourceError("HF507", f"a worker group takes no {name!r}: {FORMER_ARGUMENTS.get(name, UNKNOWN)}")
+        refuse_arguments(former)
         deadline = checked_deadline(deadline)
         if not isinstance(resource_pool, RayResourcePool):
             raise ResourceError("HF507", f"a worker group needs a RayResourcePool, got {resource_pool!r}")
@@ -127,7 +109,7 @@ class RayWorkerGroup:
         self.master_address, self.master_port = address, str(port)
 
     def _bind(self, ray_cls_with_init: RayClassWithInitArgs, mesh: Mesh, world_size: int, role: str = "") -> None:
-        """Take on the methods of a class, or of one role of several; everything decidable is checked here."""
+        """Bind and check the methods of a class, or of one role of several."""
         if not isinstance(ray_cls_with_init, RayClassWithInitArgs):
             raise DefinitionError("HF118", f"a worker group runs a RayClassWithInitArgs, got {ray_cls_with_init!r}")
         self._class = ray_cls_with_init
@@ -141,7 +123,7 @@ class RayWorkerGroup:
             if (registration := registration_of(target.function)) is not None
         }
         for name, (target, registration) in self._methods.items():
-            _check_method(name, target, registration, mesh)
+            check_method(RayWorkerGroup, name, target, registration, mesh)
 
     @classmethod
     def from_detached(
@@ -152,11 +134,11 @@ class RayWorkerGroup:
         worker_handles: Sequence[Any] | None = None,
         deadline: float | None = DEADLINE_SECONDS,
     ) -> Self:
-        """The group of workers that run already, found by name.
+        """The group of running workers, looked up by name.
 
         Raises:
-            ResourceError: HF521 where they make no group.
-            DeadlineError: HF807 where one of them is busy for longer than the deadline.
+            ResourceError: HF521 if they do not form a group.
+            DeadlineError: HF807 if one of them is busy for longer than the deadline.
         """
         waiter = Waiter(checked_deadline(deadline))
         names = list(worker_names or [])
@@ -166,9 +148,9 @@ class RayWorkerGroup:
             raise ResourceError("HF521", f"no worker of this name runs in this namespace: {error}") from None
         if not workers:
             raise ResourceError("HF521", "from_detached needs the worker_names of a running group, got none")
-        odd = next((worker for worker in workers if not hasattr(worker, "hf_context")), None)
-        if odd is not None:
-            raise ResourceError("HF521", f"{odd!r} is no worker of a group; give the workers that a group lists")
+        stranger = next((worker for worker in workers if not hasattr(worker, "hf_context")), None)
+        if stranger is not None:
+            raise ResourceError("HF521", f"{stranger!r} is no worker of a group; give the workers that a group lists")
         contexts: list[RankContext] = waiter.fetch([w.hf_context.remote() for w in workers], "from_detached")
         processes = waiter.fetch([worker.hf_process.remote() for worker in workers], "from_detached")
         ranks = [context.rank for context in contexts]
@@ -191,8 +173,8 @@ class RayWorkerGroup:
         groups = {}
         for role in prefix_set:
             if not role or role not in self._class.roles:
-                here = ", ".join(name for name in self._class.roles if name) or "none: it runs one class"
-                raise ResourceError("HF507", f"group {self._name} has no role {role!r}; its roles are {here}")
+                roles = ", ".join(name for name in self._class.roles if name) or "none: it runs one class"
+                raise ResourceError("HF507", f"group {self._name} has no role {role!r}; its roles are {roles}")
             group = type(self).__new__(type(self))
             group._bind(self._class, self.mesh, self.world_size, role)
             for shared in ("_lease", "_waiter", "workers", "worker_names", "master_address", "master_port"):
@@ -200,23 +182,23 @@ class RayWorkerGroup:
             groups[role] = group
         return groups
 
-    spawn_fused = spawn  # the name that other libraries have for roles that share processes
+    spawn_fused = spawn  # its name in other libraries, for roles that share processes
 
     @property
     def hf_processes(self) -> tuple[WatchedProcess | None, ...]:
-        """Where the stacks of its processes can be read, by rank."""
+        """The processes by rank, with the files of their stacks; None for those whose stacks cannot be read."""
         return self._waiter.processes
 
     def with_deadline(self, seconds: float | None) -> Self:
-        """The same group, whose blocking calls and futures wait for so many seconds; None waits without end.
+        """This group with another deadline for blocking calls and futures, in seconds; None waits without end.
 
-        It comes before the deadline that a method is registered with, and that one before the group's.
+        It overrides the deadline that a method is registered with, which overrides the group's.
 
         ``group.with_deadline(30).update(batch)`` is one call with a deadline of its own. A late call still runs in
         its workers, and later calls queue behind it: shut the group down, or wait again.
 
         Raises:
-            ResourceError: HF931 for what is no positive number.
+            ResourceError: HF931 for anything but a positive number or None.
         """
         group = type(self).__new__(type(self))
         group.__dict__.update(self.__dict__, _waiter=self._waiter.within(seconds), _deadline_of_call=True)
@@ -225,9 +207,9 @@ class RayWorkerGroup:
     # -- calls by name -------------------------------------------------------------------------------------------------
 
     def execute_all_async(self, method_name: str, /, *args: Any, **kwargs: Any) -> list[ObjectRef[Any]]:
-        """Call any method on every rank; single values go to everyone, lists of ``world_size`` one entry to each.
+        """Call any method on every rank, with single values to all and one entry of each list to each rank.
 
-        Raises ``ProtocolError`` (HF411) for a list of another length or beside a single value.
+        Raises ``ProtocolError`` (HF411) for a list of another length than ``world_size``, or beside a single value.
         """
         target, site = self._target(method_name), self._site(method_name)
         check_arguments(target.bare, site.method, args, kwargs)
@@ -235,17 +217,17 @@ class RayWorkerGroup:
         return self._submit(target, placed, named, range(self.world_size))
 
     def execute_all_sync(self, method_name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
-        """As ``execute_all_async``, and wait for the outputs, one per rank."""
+        """Call as ``execute_all_async`` does, and wait for the outputs, one per rank."""
         return self._wait(self.execute_all_async(method_name, *args, **kwargs), method_name)
 
     def execute_rank_zero_async(self, method_name: str, /, *args: Any, **kwargs: Any) -> ObjectRef[Any]:
-        """Call any method on rank 0 alone, with the arguments as they are."""
+        """Call any method on rank 0 alone, with unchanged arguments."""
         target = self._target(method_name)
         check_arguments(target.bare, self._site(method_name).method, args, kwargs)
         return self._submit(target, [[v] for v in args], {key: [v] for key, v in kwargs.items()}, range(1))[0]
 
     def execute_rank_zero_sync(self, method_name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """As ``execute_rank_zero_async``, and wait for the output."""
+        """Call as ``execute_rank_zero_async`` does, and wait for the output."""
         return self._wait([self.execute_rank_zero_async(method_name, *args, **kwargs)], method_name)[0]
 
     execute_all = execute_all_async
@@ -254,11 +236,11 @@ class RayWorkerGroup:
     def execute_func_rank_zero(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run a function in the process of rank 0 and wait for its output."""
         self._check_open()
-        what = getattr(function, "__name__", repr(function))
+        label = getattr(function, "__name__", repr(function))
         [(call, values)] = messages(
-            RankCall("", what), [[arg] for arg in args], {key: [arg] for key, arg in kwargs.items()}, 1
+            RankCall("", label), [[arg] for arg in args], {key: [arg] for key, arg in kwargs.items()}, 1
         )
-        return self._waiter.fetch([send(self.workers[0].hf_run, call, values, what, function)], what)[0]
+        return self._waiter.fetch([send(self.workers[0].hf_run, call, values, label, function)], label)[0]
 
     # -- registered methods --------------------------------------------------------------------------------------------
 
@@ -266,7 +248,7 @@ class RayWorkerGroup:
         if name.startswith("_"):
             raise AttributeError(name)
         if name not in self._methods:
-            raise self._unknown(name, self._methods, "registered method")
+            raise unknown_method(self._name, name, self._methods, "registered method")
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return self._call(name, args, kwargs)
@@ -280,10 +262,10 @@ class RayWorkerGroup:
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target, registration = self._methods[name]
         meaning, site = registration.meaning, self._site(name)
-        on_zero = registration.execute_mode is Execute.RANK_ZERO
+        on_rank_zero = registration.execute_mode is Execute.RANK_ZERO
         if isinstance(meaning, Functions):
             return self._call_functions(target, registration, meaning, args, kwargs)
-        if on_zero:
+        if on_rank_zero:
             ref = self.execute_rank_zero_async(name, *args, **kwargs)
             return self._waiter_of(name).fetch([ref], site.method)[0] if registration.blocking else ref
         check_arguments(target.bare, site.method, args, kwargs)
@@ -321,14 +303,14 @@ class RayWorkerGroup:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        # Functions of the field grow their lists in place; the caller's own stay as they are.
+        # Users' functions may grow lists in place; the caller's own must not change.
         site = self._site(target.name)
-        loose = [_loose(value) for value in args], {key: _loose(value) for key, value in kwargs.items()}
+        copies = [_list_copy(value) for value in args], {key: _list_copy(value) for key, value in kwargs.items()}
         try:
-            returned = functions.dispatch_fn(self, *loose[0], **loose[1])
+            returned = functions.dispatch_fn(self, *copies[0], **copies[1])
         except HfError:
             raise
-        except Exception as error:  # the user's own code, on the arguments as they are
+        except Exception as error:  # the user's own code, on unchecked arguments
             name = getattr(functions.dispatch_fn, "__qualname__", repr(functions.dispatch_fn))
             raise ProtocolError(
                 "HF407", f"the dispatch_fn of {site.method}, {name}, raised {type(error).__name__}: {error}"
@@ -359,14 +341,14 @@ class RayWorkerGroup:
         self._check_open()
         if restarts(self._class):
             await_restarts(self.workers, self._name, self._waiter.seconds)
-        what = f"{target.owner}.{target.method}"
+        label = f"{target.owner}.{target.method}"
         call = call or RankCall(target.role, target.method)
         return [
             send(
                 self.workers[rank].hf_call,
                 message if keep is None or rank in keep else replace(message, keep=False),
                 values,
-                what,
+                label,
             )
             for rank, (message, values) in zip(ranks, messages(call, args, kwargs, len(ranks)), strict=True)
         ]
@@ -375,7 +357,7 @@ class RayWorkerGroup:
         return self._waiter_of(name).fetch(refs, self._site(name).method)
 
     def _waiter_of(self, name: str) -> Waiter:
-        """Waits for calls of a method: with its own deadline, unless ``with_deadline`` says otherwise."""
+        """The waiter for calls of a method, with the method's own deadline unless ``with_deadline`` overrides it."""
         registration = self._methods[name][1] if name in self._methods else None
         if registration is None or registration.deadline is None or self._deadline_of_call:
             return self._waiter
@@ -383,27 +365,20 @@ class RayWorkerGroup:
 
     def _target(self, name: str) -> Target:
         if name not in self._targets:
-            raise self._unknown(name, self._targets, "method")
+            raise unknown_method(self._name, name, self._targets, "method")
         return self._targets[name]
 
     def _site(self, name: str) -> Site:
         target = self._targets[name]
         return Site(f"{target.owner}.{target.method}", target.parameters)
 
-    def _unknown(self, name: str, known: Mapping[str, Any], kind: str) -> HfError:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known)) or 'none'}"
-        return UnknownMethodError("HF202", f"group {self._name} has no {kind} {name!r}; {hint}")
-
     def _check_open(self) -> None:
-        if self._lease.over:
+        if self._lease.ended:
             raise ResourceError("HF522", f"group {self._name} was shut down; create it again")
 
     def shutdown(self) -> None:
-        """End the processes and free their share of the pool; groups spawned from this one end with it."""
-        if self._lease.over:
+        """End the processes and free their share of the pool; groups spawned from this one end too."""
+        if self._lease.ended:
             return
         self._lease.end()
         end_actors(self.workers)
@@ -418,24 +393,5 @@ class RayWorkerGroup:
         return f"{type(self).__name__}({self._name}, {self.world_size} ranks, {self.mesh})"
 
 
-def _loose(value: Any) -> Any:
+def _list_copy(value: Any) -> Any:
     return list(value) if type(value) is list else value
-
-
-def _check_method(name: str, target: Target, registration: Registration, mesh: Mesh) -> None:
-    what = f"{target.owner}.{target.method}"
-    if hasattr(RayWorkerGroup, name) or name in _OWN_NAMES:
-        raise DefinitionError("HF111", f"{what} has a name that a worker group has itself; rename the method")
-    protocol = registration.protocol
-    if protocol is None or registration.execute_mode is Execute.RANK_ZERO:
-        return
-    protocol.collected(mesh)  # HF404 for a coordinate that this mesh does not have
-    if isinstance(registration.rows, WholeRows) and protocol.splits and protocol.chunk_count(mesh) > 1:
-        raise SizeError(
-            "HF313",
-            f"{what} needs all rows together (rows=Whole), and {registration.name} splits them into "
-            f"{protocol.chunk_count(mesh)} chunks on {mesh}; use a ONE_TO_ALL method or a mesh with dp=1",
-        )
-
-
-_OWN_NAMES = ("workers", "worker_names", "world_size", "mesh", "master_address", "master_port")

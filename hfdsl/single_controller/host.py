@@ -1,4 +1,4 @@
-"""What runs in a worker's process: one actor that hosts an instance of every role of its group."""
+"""The process of a worker: one actor that hosts an instance of every role of its group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hfdsl.single_controller.stacks import WatchedProcess, watched
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to make one argument of several values: join an earlier call's outputs, then cut this rank's chunk."""
+    """The assembly of an argument from several values: join an earlier call's outputs, then cut this rank's chunk."""
 
     values: int
     output: JoinedOutput = UNSPLIT
@@ -43,15 +43,15 @@ class Recipe:
         return self.output.assemble([next(source) for _ in range(self.values)])
 
     def cut(self, value: Any) -> tuple[Any, RowSplit]:
-        """This rank's chunk, and how the rows were split."""
-        rows, what = rows_of(value, self.argument), self.argument
-        row_split = RowSplit.even(rows, self.chunks or 1, pad=self.pad, group=self.group, subject=what)
-        return cut(value, row_split.chunk_rows(self.index), what), row_split
+        """This rank's chunk, and the split of the rows."""
+        rows, subject = rows_of(value, self.argument), self.argument
+        row_split = RowSplit.even(rows, self.chunks or 1, pad=self.pad, group=self.group, subject=subject)
+        return cut(value, row_split.chunk_rows(self.index), subject), row_split
 
 
 @dataclass(frozen=True, slots=True)
 class RankCall:
-    """One call of one rank. Its values travel beside it, so that Ray resolves references among them."""
+    """A call on one rank. Its values travel beside it, so that Ray resolves references among them."""
 
     role: str
     method: str
@@ -62,12 +62,12 @@ class RankCall:
     joins: bool = False
 
     def packed(self) -> list[Any]:
-        """The call as a list of plain values, which Ray sends without pickling: that halves the cost of a call."""
+        """The call as a list of plain values, which Ray sends without pickling, at half the cost."""
         recipes = list(self.recipes)
         return [self.role, self.method, list(self.keywords), self.keep, recipes, self.rows, self.joins]
 
     def arguments(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any], RowSplit]:
-        """The arguments of the call, and how the rows of those were split that were cut here."""
+        """The arguments of the call, and the split of the rows of those that were cut here."""
         if not self.recipes:
             return *self._named(list(values)), NO_SPLIT
         source = iter(values)
@@ -90,11 +90,11 @@ InitArguments: TypeAlias = Mapping[str, tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 class Host:
-    """The actor of one rank. Its own constructor is cheap, so that groups start with one process start per rank.
+    """The actor of one rank. Its own constructor is cheap, so a group needs only one process start per rank.
 
-    ``hf_start`` gives it rank, meeting point and the roles' arguments. Where Ray may restart the process
-    (``max_restarts``), the arguments are those of its own constructor, which Ray keeps and calls again; rank and
-    meeting point are then found in Ray's own store.
+    ``hf_start`` passes rank, meeting point and the roles' arguments. If Ray may restart the process (``max_restarts``),
+    the arguments are those of its own constructor, which Ray keeps and calls again; rank and meeting point are then in
+    Ray's own store.
     """
 
     hf_classes: Mapping[str, type] = {}
@@ -107,33 +107,33 @@ class Host:
         self._process: WatchedProcess | None = None
         context = kept_start() if self.hf_restarts else None
         if context is not None:
-            with suppress(OSError):  # another program has taken the port since; groups that have met need it no more
+            with suppress(OSError):  # another program may have the port by now; a group that has met no longer needs it
                 self._reserve(context.master_addr, context.master_port)
             self._construct(context, arguments or {})
         self._arguments = arguments
 
     def _reserve(self, address: str, port: int) -> int:
-        # Bound and not listening: other programs that ask for a free port never get it, while the rendezvous of this
-        # group, which sets the same option, may still listen on it. So there is no gap to lose the port in.
+        # Bound but not listening: other programs that ask for a free port never get it, while the rendezvous of this
+        # group, which sets the same option, can still listen on it. So the port cannot be lost in between.
         self._reserved = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._reserved.bind(("", port))
         return int(self._reserved.getsockname()[1])
 
     def hf_reserve(self) -> tuple[str, int]:
-        """An address of this node and a port of it that nobody else is given while this process lives."""
+        """An address of this node, and a port that no other program gets while this process lives."""
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # of Ray
         return address, self._reserve(address, 0)
 
     def hf_start(self, context: RankContext, arguments: InitArguments | None = None) -> None:
-        """Tell the process its rank and construct the roles, by default with the arguments that it started with."""
+        """Set the rank of the process and construct the roles, by default with the arguments of its start."""
         if self.hf_restarts:
             keep_start(context)
         self._construct(context, arguments or self._arguments or {})
-        self._arguments = None  # they may be large; Ray has them for a restart
+        self._arguments = None  # they may be large, and Ray keeps them for a restart
 
     def hf_process(self) -> WatchedProcess | None:
-        """Where the stacks of this process can be read."""
+        """This process with the file of its stacks; None if they cannot be read."""
         if self._process is None:
             self._process = watched()
         return self._process
@@ -154,15 +154,15 @@ class Host:
             current_rank.reset(token)
 
     def hf_context(self) -> RankContext:
-        """The rank that the group gave this process."""
+        """The rank of this process in its group."""
         return self._context
 
     def hf_run(self, function: Callable[..., Any], packed: list[Any], *values: Any) -> Any:
-        """Run a function of the caller in this process."""
+        """Run a caller's function in this process."""
         args, kwargs, _ = RankCall(*packed).arguments(values)
         try:
             return complete(function(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001  # the user's code may raise anything, also SystemExit
+        except BaseException as error:  # noqa: BLE001  # the user's code may raise anything, even SystemExit
             raise self._role_error("", getattr(function, "__name__", repr(function)), error) from None
 
     def hf_call(self, packed: list[Any], *values: Any) -> Any:
@@ -171,7 +171,7 @@ class Host:
         args, kwargs, row_split = call.arguments(values)
         try:
             result = complete(getattr(self._roles[call.role], call.method)(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001  # the user's code may raise anything, also SystemExit
+        except BaseException as error:  # noqa: BLE001  # the user's code may raise anything, even SystemExit
             raise self._role_error(call.role, call.method, error) from None
         return _returned(call, result, row_split)
 
@@ -179,9 +179,9 @@ class Host:
         if ends_process(error):
             raise error
         if isinstance(error, RoleError):
-            return error  # complete already: a plan's process names role, method, rank and step itself
+            return error  # already complete: a plan's process names role, method, rank and step itself
         owner = f"{self.hf_classes[role].__name__}." if role in self.hf_classes else ""
-        # The first frame is this file's; the user's own lines begin below it.
+        # The first frame is in this file; the user's lines begin below it.
         trace = trace_of(error, error.__traceback__ and error.__traceback__.tb_next)
         kind, _, message = described(error).partition(": ")
         text = (
@@ -195,7 +195,7 @@ class AsyncHost(Host):
     """The host of roles with ``async def`` methods: calls share the actor's event loop."""
 
     async def hf_call(self, packed: list[Any], *values: Any) -> Any:
-        """Run one method of one role, awaiting it where it is a coroutine."""
+        """Run one method of one role, and await it if it is a coroutine."""
         call = RankCall(*packed)
         args, kwargs, row_split = call.arguments(values)
         try:
@@ -213,12 +213,12 @@ def _arrived(value: Any) -> Any:
 
 def _returned(call: RankCall, result: Any, row_split: RowSplit) -> Any:
     if not call.keep:
-        return None  # nobody collects it: it stays here
+        return None  # no call collects it
     return Shard(result, row_split) if call.joins and row_split.rows else result
 
 
 def methods_of(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The functions that a class defines or inherits, by name, without those of Python itself."""
+    """The functions that a class defines or inherits, by name, without Python's own."""
     for name in dir(cls):
         function = inspect.getattr_static(cls, name)
         if isinstance(function, (staticmethod, classmethod)):
@@ -228,12 +228,12 @@ def methods_of(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def method_name(role: str, method: str) -> str:
-    """The name of a role's method on its group: with the role before it where several roles share the group."""
+    """The name of a role's method on its group, after the role's name if several roles share the group."""
     return f"{role}_{method}" if role else method
 
 
 def host_class(name: str, classes: Mapping[str, type], *, restarts: bool = False) -> type[Host]:
-    """An actor class that hosts these roles; their methods can be called on its handles too, as on any Ray actor."""
+    """An actor class that hosts these roles; its handles offer their methods too, as for any Ray actor."""
     functions = {(role, method): function for role, cls in classes.items() for method, function in methods_of(cls)}
     asynchronous = any(map(_is_asynchronous, functions.values()))
     forwards = {method_name(*target): _forward(*target, function) for target, function in functions.items()}
@@ -255,6 +255,6 @@ def _forward(role: str, method: str, function: Callable[..., Any]) -> Callable[.
         return await getattr(self._roles[role], method)(*args, **kwargs)
 
     forwarded: Callable[..., Any] = forward_async if asyncio.iscoroutinefunction(function) else forward
-    # The class brings its registrations: sent beside it, a mode would arrive before the module that registers it.
+    # The class carries its registrations; a mode sent beside it would arrive before the module that registers it.
     forwarded.__dict__.pop(REGISTRATION, None)
     return forwarded

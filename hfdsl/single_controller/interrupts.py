@@ -1,4 +1,4 @@
-"""Interrupts (Ctrl-C) that wait until Ray has started: ``ray.init`` crashes the interpreter where one arrives in it."""
+"""Interrupts (Ctrl-C) that wait until Ray has started, since one within ``ray.init`` crashes the interpreter."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import FrameType
 
 @contextmanager
 def delayed_interrupts() -> Iterator[None]:
-    """Within this, a SIGINT of the main thread waits for the end; then its handler runs, once for all that arrived.
+    """Delay SIGINT in the main thread to the end of this context, where its handler runs once for all that arrived.
 
-    By default that raises KeyboardInterrupt. Signals that Python does not handle, and other threads, are left alone.
+    The default handler raises KeyboardInterrupt. Other threads and signals without a Python handler are unaffected.
 
     >>> before = signal.signal(signal.SIGINT, signal.default_int_handler)
     >>> try:

@@ -22,7 +22,7 @@ from hfdsl.single_controller.ray_versions import check_version
 from hfdsl.types.numbers import brief, count_range, is_count
 
 PLACEMENT_SECONDS = 60.0
-"""Seconds that a pool may wait for a cluster that is large enough but busy."""
+"""The seconds that a pool waits for a cluster that is large enough but busy."""
 
 
 @dataclass(eq=False)
@@ -36,7 +36,7 @@ class PoolNode:
 
     @property
     def placed(self) -> PlacementGroup:
-        """The placement group; HF507 before the pool is placed or after its shutdown."""
+        """The placement group; HF507 before the pool is placed, and after its shutdown."""
         if self.group is None:
             raise ResourceError("HF507", f"the slots of {self.name} are not held; place() the pool")
         return self.group
@@ -56,13 +56,13 @@ class Slot:
 
 
 class RayResourcePool:
-    """Process slots on nodes, ``[4, 4]`` being four on each of two; several worker groups may share the slots.
+    """Process slots on nodes, such as ``[4, 4]`` for four on each of two; several worker groups may share the slots.
 
     A slot is one GPU (or none with ``use_gpu=False``) and little CPU, shared by at most ``max_colocate_count`` groups.
-    Ray is asked when the first group is created, or by ``place()``. A ``detached`` pool outlives the driver.
+    The first group, or ``place()``, requests them from Ray. A ``detached`` pool outlives the driver.
 
-    Raises ``ResourceError``: HF501 for sizes without meaning; on placing HF502 (GPUs) or HF505 (CPUs) when the cluster
-    cannot hold the pool, at once where that is certain, else after ``timeout`` seconds.
+    Raises ``ResourceError``: HF501 for invalid sizes; on placing, HF502 (GPUs) or HF505 (CPUs) if the cluster cannot
+    hold the pool, immediately if that is certain, otherwise after ``timeout`` seconds.
     """
 
     def __init__(
@@ -116,11 +116,11 @@ class RayResourcePool:
 
     def local_rank_list(self) -> list[int]:
         """For every rank, its number among the ranks on its node."""
-        seen: Counter[PoolNode] = Counter()
+        ranks_on_node: Counter[PoolNode] = Counter()
         ranks = []
         for slot in self.slots:
-            ranks.append(seen[slot.node])
-            seen[slot.node] += 1
+            ranks.append(ranks_on_node[slot.node])
+            ranks_on_node[slot.node] += 1
         return ranks
 
     def node_index_list(self) -> list[int]:
@@ -130,24 +130,24 @@ class RayResourcePool:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """The resources that one slot requests of Ray."""
+        """The resources that a slot requests from Ray."""
         cpus = {"CPU": round(CPU_PER_PROCESS * self.max_colocate_count, 4)}
         return {**cpus, "GPU": 1.0} if self.use_gpu else cpus
 
     @property
     def process_share(self) -> dict[str, float]:
-        """The resources that one worker process takes from its slot."""
-        # Rounded down to Ray's resolution: rounded up, the last group would not fit.
+        """The resources that a worker process takes from its slot."""
+        # Rounded down to Ray's resolution, since the last group would not fit otherwise.
         share = math.floor(10_000 / self.max_colocate_count) / 10_000
         return {"num_cpus": CPU_PER_PROCESS, "num_gpus": share if self.use_gpu else 0}
 
     def get_placement_groups(self) -> list[PlacementGroup]:
-        """The placement groups of the nodes, placed now if they were not; errors as for the class."""
+        """The placement groups of the nodes, placed now if they are not yet; errors as for the class."""
         self.place()
         return [node.placed for node in self.nodes]
 
     def place(self) -> None:
-        """Hold the pool's slots in the cluster; does nothing where they are held."""
+        """Hold the pool's slots in the cluster; do nothing if they are held."""
         missing = [node for node in self.nodes if node.group is None]
         if not missing:
             return
@@ -155,8 +155,8 @@ class RayResourcePool:
         if not ray.is_initialized():
             with delayed_interrupts():
                 ray.init()
-        what = f"pool {self}"
-        check_cluster([node.size for node in missing], self.bundle, what)
+        label = f"pool {self}"
+        check_cluster([node.size for node in missing], self.bundle, label)
         lifetime = "detached" if self.detached else None
         groups = [
             placement_group([self.bundle] * node.size, strategy="STRICT_PACK", name=node.name, lifetime=lifetime)
@@ -170,12 +170,12 @@ class RayResourcePool:
             raise
         if len(placed) < len(ready):
             _remove(groups)
-            raise cannot_hold([node.size for node in missing], self.bundle, what, waited=self.timeout)
+            raise cannot_hold([node.size for node in missing], self.bundle, label, waited=self.timeout)
         for node, group in zip(missing, groups, strict=True):
             node.group = group
 
     def shutdown(self) -> None:
-        """Give the slots back; processes that still run on them end. Pools that share the slots lose them too."""
+        """Release the slots and end the processes on them; pools that share the slots lose them too."""
         _remove([node.group for node in self.nodes if node.group is not None])
         for node in self.nodes:
             node.group = None
@@ -193,14 +193,14 @@ class RayResourcePool:
         return f"{type(self).__name__}({self.store}, use_gpu={self.use_gpu}, name_prefix={self.name_prefix!r})"
 
     def view(self, slots: Sequence[Slot], name: str) -> RayResourcePool:
-        """A pool of the same kind over some of these or of other pools' slots."""
+        """A pool of the same kind over some slots of this or other pools."""
         pool = RayResourcePool([1], self.use_gpu, name, self.max_colocate_count, self.detached, timeout=self.timeout)
         pool.slots = tuple(slots)
         return pool
 
 
 def merge_resource_pool(rp1: RayResourcePool, rp2: RayResourcePool) -> RayResourcePool:
-    """One pool over the slots of both, the first's ranks first; groups on it share devices with groups on either.
+    """A pool over the slots of both, the first one's ranks first; its groups share devices with those of both.
 
     Raises ``ResourceError`` (HF501) for pools of different kinds or with slots in common.
 
@@ -218,9 +218,9 @@ def merge_resource_pool(rp1: RayResourcePool, rp2: RayResourcePool) -> RayResour
 
 
 def split_resource_pool(resource_pool: RayResourcePool, split_size: int | Sequence[int]) -> list[RayResourcePool]:
-    """Pools over parts of a pool's slots: so many equal parts of ``split_size`` slots, or parts of the listed sizes.
+    """Pools over parts of a pool's slots: equal parts of ``split_size`` slots, or parts of the listed sizes.
 
-    Raises ``ResourceError`` (HF501) for sizes that do not use every slot once.
+    Raises ``ResourceError`` (HF501) for sizes that do not use every slot exactly once.
 
     >>> pool = RayResourcePool([4], use_gpu=False)
     >>> [part.world_size for part in split_resource_pool(pool, [1, 3])]
@@ -245,7 +245,7 @@ def split_resource_pool(resource_pool: RayResourcePool, split_size: int | Sequen
 
 
 def _remove(groups: Sequence[PlacementGroup]) -> None:
-    """Remove placement groups and wait until Ray says so, so that the next pool finds the room."""
+    """Remove placement groups, and wait for Ray to confirm it, so that the next pool finds their room."""
     for group in groups:
         remove_placement_group(group)
     deadline = time.monotonic() + 10

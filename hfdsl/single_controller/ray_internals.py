@@ -1,6 +1,6 @@
-"""Every private and experimental interface of Ray that hfdsl uses. A release of Ray may change any of them.
+"""All private and experimental interfaces of Ray that hfdsl uses, any of which a release of Ray may change.
 
-``ray_versions.TESTED_VERSIONS`` are the versions that were tested; another one is an error or a warning (HF526).
+``ray_versions.TESTED_VERSIONS`` are the tested versions; others cause an error or a warning (HF526).
 
 | what | why |
 |---|---|
@@ -75,7 +75,7 @@ TRACE_PARAMETER = "_ray_trace_ctx"
 
 
 def bootstrap_address() -> str | None:
-    """The cluster that ``ray.init()`` would connect to, as HOST:PORT; None where it would start one."""
+    """The cluster that ``ray.init()`` would connect to, as HOST:PORT; None if it would start one."""
     address: str | None = canonicalize_bootstrap_address(None)  # type: ignore[arg-type]  # as documented
     return address
 
@@ -99,7 +99,7 @@ def actor_options(value: Any) -> dict[str, Any]:
 
 
 def actor_id(handle: Any) -> Any:
-    """The actor that a handle is of."""
+    """The actor of a handle."""
     return handle._actor_id
 
 
@@ -107,12 +107,12 @@ def actor_id(handle: Any) -> Any:
 
 
 def keep_start(value: object) -> None:
-    """Keep what this actor must know to start again, for as long as the cluster lives."""
+    """Store the value with which this actor can restart, for the life of the cluster."""
     internal_kv._internal_kv_put(_start_key(ray.get_runtime_context().get_actor_id()), pickle.dumps(value))
 
 
 def kept_start() -> Any:
-    """The value that this actor kept before a restart; None in its first process."""
+    """The value that this actor stored before a restart; None in its first process."""
     data = internal_kv._internal_kv_get(_start_key(ray.get_runtime_context().get_actor_id()))
     return None if data is None else pickle.loads(data)
 
@@ -123,7 +123,7 @@ def is_restarting(handle: Any) -> bool:
 
 
 def forget_start(actor: str) -> None:
-    """Drop what an actor has kept."""
+    """Delete the stored value of an actor."""
     internal_kv._internal_kv_del(_start_key(actor))
 
 
@@ -140,15 +140,15 @@ def tensor_transports() -> Any:
 
 
 def set_fetch_timeout(seconds: float) -> None:
-    """How long this process waits for tensors of another; after that Ray ends both."""
+    """Set how long this process waits for tensors of another, after which Ray ends both."""
     ray_constants.RDT_FETCH_FAIL_TIMEOUT_SECONDS = seconds
 
 
 def make_tensor_store() -> None:
-    """Have Ray create what keeps fetched tensors in this process, before two threads ask for it.
+    """Let Ray create the store of fetched tensors in this process, before two threads ask for it.
 
     Ray creates it for the first that asks, without a lock (2.60): a call that waits for its arguments and the thread
-    that fetches them could get one each, and the call would wait forever.
+    that fetches them could get a store each, and the call would wait forever.
     """
     ray_worker.global_worker.rdt_manager.rdt_store  # noqa: B018  # a property that creates it
 
@@ -157,22 +157,22 @@ def make_tensor_store() -> None:
 
 
 def actors() -> dict[str, Any]:
-    """The actors of the cluster by ID, dead ones too."""
+    """The actors of the cluster by ID, including dead ones."""
     states: dict[str, Any] = state.actors()
     return states
 
 
 def references() -> dict[str, int]:
-    """How many references this process holds to each object."""
+    """The number of references that this process holds to each object."""
     worker: Any = ray_worker.global_worker
     counts = worker.core_worker.get_all_reference_counts()
     return {key.decode() if isinstance(key, bytes) else str(key): int(count["local"]) for key, count in counts.items()}
 
 
 def direct_transfers() -> set[str]:
-    """The objects, by ID, that Ray itself references for direct transfers.
+    """The IDs of the objects that Ray itself references for direct transfers.
 
-    They are an answer of each process that could take part, and what Ray's own thread looked at last.
+    They are an answer of each process that could take part, and the last ones that Ray's own thread looked at.
     """
     manager = getattr(ray_worker.global_worker, "_rdt_manager", None)
     answers = getattr(manager, "actor_id_to_transports_registered", {}).values()

@@ -1,4 +1,4 @@
-"""The versions of Ray that hfdsl was tried with: it uses private interfaces, which any release may change."""
+"""The tested versions of Ray: hfdsl uses private interfaces, which any release may change."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import ray
 from hfdsl.errors import HfWarning, ResourceError
 
 TESTED_VERSIONS: Final = ("2.55", "2.60")
-"""The oldest and the newest minor version with which the tests were run; 2.54 has no ``ray.experimental.rdt`` yet."""
+"""The oldest and the newest tested minor version; 2.54 has no ``ray.experimental.rdt`` yet."""
 
 
 def check_version(version: str = ray.__version__) -> None:
-    """Refuse a Ray that is too old, and warn of one that is newer than any that was tried.
+    """Refuse a version of Ray that is too old, and warn of one newer than all tested ones.
 
     Raises:
-        ResourceError: HF526 for a version before the oldest.
+        ResourceError: HF526 for a version before the oldest tested one.
 
     >>> check_version("2.55.0")
     >>> check_version("2.54.1")  # doctest: +ELLIPSIS
@@ -33,7 +33,7 @@ def check_version(version: str = ray.__version__) -> None:
 
 
 def untried(version: str, problem: object = "") -> ResourceError:
-    """The error for a version of Ray, and for what it lacks."""
+    """The error for an untested version of Ray, with the problem it causes."""
     oldest, newest = TESTED_VERSIONS
     major, minor = _numbers(newest)[:2]
     lacks = f" ({problem})" if problem else ""

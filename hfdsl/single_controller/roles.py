@@ -1,4 +1,4 @@
-"""Classes that will be constructed on every rank, alone or several in one process."""
+"""Classes to construct on every rank, alone or several in one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hfdsl.types.batches import closest
 
 
 def plain_class(cls: Any) -> type:
-    """The user's own class, with or without ``@ray.remote`` around it; ``DefinitionError`` (HF118) for what is none."""
+    """The user's own class, without any ``@ray.remote`` around it; ``DefinitionError`` (HF118) for anything else."""
     cls = actor_class(cls)
     if not isinstance(cls, type):
         raise DefinitionError("HF118", f"a worker group runs a class, got {cls!r}")
@@ -23,7 +23,7 @@ def plain_class(cls: Any) -> type:
 
 
 class RayClassWithInitArgs:
-    """A class and the arguments that every rank constructs it with; an ObjectRef among them arrives as its value.
+    """A class and the arguments of its constructor on every rank, where an ObjectRef arrives as its value.
 
     Raises ``WiringError`` (HF203) for arguments that the constructor does not take.
     """
@@ -32,17 +32,17 @@ class RayClassWithInitArgs:
         self.cls = cls
         self.args = args
         self.kwargs = kwargs
-        # The options of ``@ray.remote(...)`` count, but for those that the group decides.
+        # The group overrides some of the options of ``@ray.remote(...)``.
         self.options: dict[str, Any] = actor_options(cls)
         owner = plain_class(cls)
-        # Of __init__ and not of the class: Worker's __new__ takes anything, and object's __init__ says that it does.
+        # The signature of __init__, not of the class: Worker's __new__ takes anything, and object's __init__ claims to.
         init: Any = owner.__init__  # type: ignore[misc]  # read, not called
         signature = inspect.Signature() if init is object.__init__ else bare_signature(init, skip_self=True)
         check_arguments(signature, owner.__name__, args, kwargs)
 
     @property
     def roles(self) -> Mapping[str, RayClassWithInitArgs]:
-        """The roles that one process hosts, by name; a class alone has no need of one."""
+        """The roles that one process hosts, by name; a single class has an empty name."""
         return {"": self}
 
     @property
@@ -56,7 +56,7 @@ class RayClassWithInitArgs:
         return "_".join(cls.__name__ for cls in self.classes.values())
 
     def update_options(self, options: Mapping[str, Any]) -> None:
-        """Add Ray options for the actors; the group itself decides name, placement and share of the devices."""
+        """Add Ray options for the actors; the group itself sets name, placement and share of the devices."""
         self.options.update(options)
 
 
@@ -77,9 +77,9 @@ class ColocatedClasses(RayClassWithInitArgs):
 
 
 def create_colocated_worker_cls(class_dict: Mapping[str, RayClassWithInitArgs]) -> RayClassWithInitArgs:
-    """One process per rank that hosts all these roles; ``group.spawn(names)`` gives a group for each of them.
+    """The class of a process per rank that hosts all these roles; ``group.spawn(names)`` returns a group for each.
 
-    Raises ``DefinitionError``: HF112 for what are no roles, HF111 for two methods that would have one name.
+    Raises ``DefinitionError``: HF112 for anything but roles, HF111 for two methods with the same name on the group.
 
     >>> class Actor:
     ...     def __init__(self, layers: int) -> None: ...
@@ -110,11 +110,11 @@ def create_colocated_worker_cls(class_dict: Mapping[str, RayClassWithInitArgs]) 
 
 
 create_colocated_worker_cls_fused = create_colocated_worker_cls
-"""The name that other libraries have for it: roles share their processes in both."""
+"""The name in other libraries; roles share their processes in both."""
 
 
 def check_arguments(signature: inspect.Signature, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise ``WiringError`` (HF202 for an unknown name, else HF203) unless what has this signature can be called so."""
+    """Raise ``WiringError`` (HF202 for an unknown name, else HF203) for arguments that do not fit a signature."""
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -128,7 +128,7 @@ def check_arguments(signature: inspect.Signature, name: str, args: Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A method that can be called by name on a group."""
+    """A method of a group, callable by name."""
 
     name: str
     role: str
@@ -136,7 +136,7 @@ class Target:
     owner: str
     function: Callable[..., Any]
     bare: inspect.Signature
-    """The signature as the caller sees it, without ``self``."""
+    """The signature for callers, without ``self``."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ class Target:
 
 
 def targets(role_class: RayClassWithInitArgs, only: str = "") -> dict[str, Target]:
-    """Every method that can be called by name on a group; of one role alone, by its own name."""
+    """All methods of a group by name; with ``only``, those of one role by their own names."""
     by_name = {}
     for role, cls in role_class.classes.items():
         if only and role != only:
@@ -161,7 +161,7 @@ def targets(role_class: RayClassWithInitArgs, only: str = "") -> dict[str, Targe
 
 
 def bare_signature(function: Callable[..., Any], *, skip_self: bool) -> inspect.Signature:
-    """A function's signature as its caller sees it: without ``self``, and without what Ray adds for its tracing."""
+    """A function's signature for callers: without ``self``, and without the parameter of Ray's tracing."""
     signature = inspect.signature(function)
     parameters = [parameter for name, parameter in signature.parameters.items() if name != TRACE_PARAMETER]
     return signature.replace(parameters=parameters[1:] if skip_self else parameters)

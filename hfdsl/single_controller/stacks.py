@@ -1,12 +1,12 @@
-"""What every rank is doing while its caller waits too long: Python stacks, read from outside of the processes.
+"""Python stacks of ranks that are late, read from outside of their processes.
 
-A process that hangs cannot answer a call, and a method must run on the main thread, so no second thread takes calls.
-Instead each process, at its start, has ``faulthandler`` write all its stacks into a file in memory whenever a signal
-comes; that works within C code, too, such as a collective that a peer never enters. A caller whose deadline passed runs
-a task on the node of each late rank, which sends the signal and reads the file by ``/proc/PID/fd/FILE``. The name of
-that file tells whether the process is still the one that was meant, before any signal is sent.
+A process that hangs cannot answer a call, and methods must run on the main thread, so no second thread takes calls.
+Instead each process, at its start, lets ``faulthandler`` write all its stacks into a file in memory on a signal; this
+works within C code, too, such as a collective that a peer never enters. A caller whose deadline has passed runs a task
+on the node of each late rank, which sends the signal and reads the file by ``/proc/PID/fd/FILE``. Before any signal is
+sent, the name of that file tells whether the process is still the same.
 
-Where that is not possible (no Linux, a stopped process, a node that is gone) there is no stack, and the error says so.
+If this is not possible (no Linux, a stopped process, a lost node), there is no stack, and the error says so.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 DUMP_SIGNAL = getattr(signal, "SIGRTMAX", 0) - 2
-"""One of the real-time signals, which libraries leave alone."""
+"""A real-time signal, which libraries do not use."""
 
 DUMP_SECONDS = 2.0
-"""Time for a process to write its stacks."""
+"""The seconds for a process to write its stacks."""
 
 READ_SECONDS = 15.0
-"""Time for a node to start the task that reads them."""
+"""The seconds for a node to start the task that reads them."""
 
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+) ", re.MULTILINE)
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
@@ -42,7 +42,7 @@ FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A line that is running."""
+    """A line on a stack."""
 
     file: str
     line: int
@@ -54,7 +54,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class WatchedProcess:
-    """Where the stacks of a process can be read."""
+    """A process with the file of its stacks."""
 
     node: str
     pid: int
@@ -64,12 +64,12 @@ class WatchedProcess:
 
     @property
     def path(self) -> Path:
-        """The file in memory, as other processes of the user see it."""
+        """The path of the file in memory for other processes of the user."""
         return Path(f"/proc/{self.pid}/fd/{self.file}")
 
 
 def watched() -> WatchedProcess | None:
-    """Let this process's stacks be read from outside; None where the system cannot do it."""
+    """Let others read the stacks of this process; None if the system does not support it."""
     if not hasattr(os, "memfd_create") or DUMP_SIGNAL < 1:
         return None
     token = f"hfdsl-{secrets.token_hex(8)}"
@@ -80,7 +80,7 @@ def watched() -> WatchedProcess | None:
 
 
 def stacks(processes: Mapping[int, WatchedProcess | None]) -> dict[int, tuple[Frame, ...]]:
-    """The frames of the thread that runs methods, innermost first, by rank; ranks that gave none are left out."""
+    """The frames of the thread that runs methods, innermost first, by rank, for the ranks that answer."""
     by_node: dict[str, dict[int, WatchedProcess]] = {}
     for rank, process in processes.items():
         if process is not None:
@@ -99,46 +99,46 @@ def stacks(processes: Mapping[int, WatchedProcess | None]) -> dict[int, tuple[Fr
 
 
 def _read_on(node: str, processes: Mapping[int, WatchedProcess]) -> Any:
-    where = NodeAffinitySchedulingStrategy(node, soft=False)
-    task: Any = ray.remote(_read).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+    task: Any = ray.remote(_read).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy)
     return task.remote(dict(processes))
 
 
 def _read(processes: Mapping[int, WatchedProcess]) -> dict[int, str]:
-    """The stacks of processes of this node, as they were written."""
-    before = {rank: process.path.stat().st_size for rank, process in processes.items() if _is_there(process)}
-    for rank in before:
+    """The written stacks of processes on this node."""
+    offsets = {rank: process.path.stat().st_size for rank, process in processes.items() if _is_there(process)}
+    for rank in offsets:
         os.kill(processes[rank].pid, DUMP_SIGNAL)
-    return {rank: _written(processes[rank].path, size) for rank, size in before.items()}
+    return {rank: _written(processes[rank].path, size) for rank, size in offsets.items()}
 
 
 def _is_there(process: WatchedProcess) -> bool:
     try:
         return process.token in str(process.path.readlink())
-    except OSError:  # it ended, or belongs to somebody else
+    except OSError:  # it ended, or belongs to another user
         return False
 
 
-def _written(path: Path, before: int) -> str:
-    """The text written after this offset, once no more arrives."""
+def _written(path: Path, offset: int) -> str:
+    """The text after an offset, once no more arrives."""
     until = time.monotonic() + DUMP_SECONDS
-    last = before
+    last_size = offset
     while time.monotonic() < until:
         time.sleep(0.02)
         try:
             size = path.stat().st_size
         except OSError:
             return ""
-        if size == last and size > before:
+        if size == last_size and size > offset:
             break
-        last = size
+        last_size = size
     with path.open("rb") as file:
-        file.seek(before)
+        file.seek(offset)
         return file.read().decode(errors="replace")
 
 
 def parse(text: str, thread: int) -> tuple[Frame, ...]:
-    r"""The frames of one thread in what ``faulthandler`` wrote.
+    r"""The frames of one thread in the output of ``faulthandler``.
 
     >>> parse('Thread 0x0a (most recent call first):\n  File "a.py", line 3 in f\n', 10)
     (Frame(file='a.py', line=3, function='f'),)
@@ -150,7 +150,7 @@ def parse(text: str, thread: int) -> tuple[Frame, ...]:
 
 
 def listed(ranks: Iterable[int]) -> str:
-    """Ranks as a message names them.
+    """Ranks in words, for a message.
 
     >>> listed([1]), listed([0, 1, 2, 5])
     ('rank 1', 'ranks 0-2, 5')
@@ -161,12 +161,12 @@ def listed(ranks: Iterable[int]) -> str:
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    text = ", ".join(str(start) if start == stop else f"{start}-{stop}" for start, stop in runs)
     return f"rank{'s' if len(runs) > 1 or (runs and runs[0][0] != runs[0][1]) else ''} {text}"
 
 
 def grouped(texts: Mapping[int, str]) -> Sequence[str]:
-    """One line for all ranks of which the same is said."""
+    """One line for all ranks with the same text."""
     by_text: dict[str, list[int]] = {}
     for rank, text in sorted(texts.items()):
         by_text.setdefault(text, []).append(rank)

@@ -1,4 +1,4 @@
-"""Starting a group: what is checked before any process starts, and how the processes learn their ranks."""
+"""The start of a group: checks before any process starts, the processes, and their ranks."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ from hfdsl.single_controller.stacks import listed
 from hfdsl.single_controller.waiting import Waiter, fetch
 
 TENSOR_TRANSPORT_OPTION = "enable_tensor_transport"
-"""The option of an actor class whose tensors may travel by a transport of Ray's."""
+"""The option of an actor class whose tensors may travel by one of Ray's transports."""
 
 THREADS_OPTION = "concurrency_groups"
 """The option of an actor class with threads beside the one that runs its calls in order: their number by name."""
 
 CLASS_OPTIONS = (TENSOR_TRANSPORT_OPTION, THREADS_OPTION)
-"""Options of a class alone: Ray overlooks them among those of an actor."""
+"""The options of a class alone, which Ray ignores among those of an actor."""
 
 PICKLING_ERRORS = (TypeError, AttributeError, pickle.PicklingError)
 """Exceptions that Ray raises for a value that cannot be pickled."""
 
 
 class Lease:
-    """A group's claim on its slots: it lasts as long as the group, or a group spawned from it, is in use."""
+    """A group's claim on its slots, until the group and the groups spawned from it end."""
 
     def __init__(self, pool: RayResourcePool | None) -> None:
         self._slots = pool.slots if pool else ()
-        self.over = False
+        self.ended = False
         for slot in self._slots:
             slot.users.add(self)
 
     def end(self) -> None:
-        """Give the claim up."""
-        self.over = True
+        """Release the claim."""
+        self.ended = True
         for slot in self._slots:
             slot.users.discard(self)
 
 
 def checked_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that a user adds; ``ResourceError`` (HF520) for one that the group sets, or whose value is no text."""
+    """A user's variables; ``ResourceError`` (HF520) for one that the group sets, or whose value is not a string."""
     reserved = sorted(set(env) & set(RESERVED_ENV))
     if reserved:
         raise ResourceError("HF520", f"worker_env sets {', '.join(reserved)}, which the group sets; leave it out")
-    odd = [name for name, value in env.items() if not isinstance(value, str)]
-    if odd:
-        raise ResourceError("HF520", f"worker_env holds strings; {odd[0]} is {env[odd[0]]!r}")
+    invalid = [name for name, value in env.items() if not isinstance(value, str)]
+    if invalid:
+        raise ResourceError("HF520", f"worker_env holds strings; {invalid[0]} is {env[invalid[0]]!r}")
     return dict(env)
 
 
 def check_room(pool: RayResourcePool, name: str) -> None:
-    """Raise ``ResourceError`` (HF504) when one more group would be too many for a slot of the pool."""
-    full = max(len(slot.users) for slot in pool.slots)
-    if full >= pool.max_colocate_count:
+    """Refuse one group too many for a slot of the pool (``ResourceError``, HF504)."""
+    groups = max(len(slot.users) for slot in pool.slots)
+    if groups >= pool.max_colocate_count:
         raise ResourceError(
             "HF504",
-            f"group {name} does not fit on pool {pool}: {full} groups have a process in one of its slots, and "
+            f"group {name} does not fit on pool {pool}: {groups} groups have a process in one of its slots, and "
             f"max_colocate_count is {pool.max_colocate_count}; shut one down, raise it, or colocate the roles",
         )
 
@@ -79,27 +79,27 @@ def create_actors(
     detached: bool,
     env: Mapping[str, str],
 ) -> list[Any]:
-    """One actor per slot; ``ResourceError`` (HF521) for a name that is taken, and those before it end again."""
+    """Create one actor per slot; after ``ResourceError`` (HF521) for a name in use, those before it end again."""
     options = {**role_class.options, **pool.process_share, "lifetime": "detached" if detached else None}
     if env:
         runtime = dict(options.get("runtime_env") or {})
         options["runtime_env"] = {**runtime, "env_vars": {**runtime.get("env_vars", {}), **env}}
-    remote: Any = ray.remote  # its types do not know the option
-    of_class = {name: options.pop(name) for name in CLASS_OPTIONS if options.get(name)}
-    if of_class:
-        remote = remote(**of_class)
+    remote: Any = ray.remote  # its types lack these options
+    class_options = {name: options.pop(name) for name in CLASS_OPTIONS if options.get(name)}
+    if class_options:
+        remote = remote(**class_options)
     actor_class = remote(host_class(role_class.name, role_class.classes, restarts=restarts(role_class)))
     arguments = (_init_arguments(role_class),) if restarts(role_class) else ()
     workers: list[Any] = []
     try:
         for slot, name in zip(pool.slots, names, strict=True):
-            where = PlacementGroupSchedulingStrategy(slot.node.placed, placement_group_bundle_index=slot.bundle)
-            workers.append(actor_class.options(**options, name=name, scheduling_strategy=where).remote(*arguments))
+            strategy = PlacementGroupSchedulingStrategy(slot.node.placed, placement_group_bundle_index=slot.bundle)
+            workers.append(actor_class.options(**options, name=name, scheduling_strategy=strategy).remote(*arguments))
     except BaseException as error:
         end_actors(workers)
         if isinstance(error, ValueError) and "already taken" in str(error):
-            taken = names[len(workers)]
-            raise ResourceError("HF521", f"worker {taken!r} runs already; use another name_prefix") from None
+            name_in_use = names[len(workers)]
+            raise ResourceError("HF521", f"worker {name_in_use!r} runs already; use another name_prefix") from None
         if isinstance(error, PICKLING_ERRORS):
             raise WiringError(
                 "HF802",
@@ -111,19 +111,19 @@ def create_actors(
 
 
 def end_actors(workers: Sequence[Any]) -> None:
-    """End the processes at once."""
+    """End the processes immediately."""
     for worker in workers:
         ray.kill(worker)
         forget_start(actor_id(worker).hex())
 
 
 def restarts(role_class: RayClassWithInitArgs) -> bool:
-    """Whether Ray starts a process of the class again when it dies, as ``@ray.remote(max_restarts=...)`` asks."""
+    """Whether Ray restarts a process of the class that dies, by ``@ray.remote(max_restarts=...)``."""
     return bool(role_class.options.get("max_restarts"))
 
 
 def await_restarts(workers: Sequence[Any], name: str, deadline: float | None) -> None:
-    """Wait until Ray has restarted what died: it refuses calls until then. ``DeadlineError`` (HF807) if it is late."""
+    """Wait until Ray has restarted dead processes, since it refuses calls before; ``DeadlineError`` (HF807) if late."""
     until = inf if deadline is None else time.monotonic() + deadline
     while starting := [rank for rank, worker in enumerate(workers) if is_restarting(worker)]:
         if time.monotonic() > until:
@@ -143,11 +143,11 @@ def start_actors(
     timeout: float,
     deadline: float | None,
 ) -> tuple[str, int, Waiter]:
-    """Tell every process its rank and construct the roles in it; where the group meets, and how its callers wait.
+    """Send every process its rank, construct the roles, and return the meeting point and the waiter for calls.
 
-    Raises ``ResourceError`` (HF504) when the processes are not up in time, ``RoleError`` (HF806) when a constructor
-    raises, ``DeadlineError`` (HF807) when one takes longer than the deadline, and ``WiringError`` (HF802) for an
-    argument that cannot be sent.
+    Raises ``ResourceError`` (HF504) if the processes are not up in time, ``RoleError`` (HF806) if a constructor raises,
+    ``DeadlineError`` (HF807) if one takes longer than the deadline, and ``WiringError`` (HF802) for an argument that
+    cannot be sent.
     """
     meeting = workers[0].hf_reserve.remote()
     up = [meeting, *(worker.hf_process.remote() for worker in workers)]

@@ -11,7 +11,7 @@ import pytest
 import hfdsl.single_controller as sc
 from hfdsl.errors import ProtocolError, ResourceError
 from hfdsl.protocols.dispatch import FORMER_MODES
-from hfdsl.single_controller.group import FORMER_ARGUMENTS
+from hfdsl.single_controller.group_checks import FORMER_ARGUMENTS
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "migrate-verl.md").read_text("utf-8")
 
