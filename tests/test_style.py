@@ -102,7 +102,19 @@ def test_prose_is_in_the_words_of_the_field() -> None:
     assert {f"{file.relative_to(ROOT)}: {m}" for file, text in prose.items() for m in OUR_OWN.findall(text)} == set()
 
 
-ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "rl", "single_controller", "tools", "interop")
+ROOMS = (
+    "types",
+    "protocols",
+    "graph",
+    "deploy",
+    "check",
+    "plan",
+    "rl",
+    "single_controller",
+    "testing",
+    "tools",
+    "interop",
+)
 """Rooms whose docstrings begin with a verb or a noun phrase, but for the engines of ``rl``."""
 
 

@@ -1,4 +1,4 @@
-"""Where two values differ: by column, row and entry, bit for bit or within a tolerance."""
+"""Differences between two values: by column, row and entry, bit for bit or within a tolerance."""
 
 from __future__ import annotations
 

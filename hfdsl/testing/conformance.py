@@ -151,12 +151,12 @@ class SuiteReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every program ran as it should."""
+        """Whether every program conforms."""
         return not self.problems
 
     @property
     def problems(self) -> tuple[SuiteOutcome, ...]:
-        """Those that did not."""
+        """The outcomes of the programs that do not conform."""
         return tuple(outcome for outcome in self.outcomes if outcome.problem is not None)
 
     def __repr__(self) -> str:
@@ -277,7 +277,7 @@ def _run(backend: AnyBackend, program: SuiteProgram, deployment: Deployment, run
 
 
 def _first_node(backend: AnyBackend, program: SuiteProgram, deployment: Deployment) -> str:
-    """Where the values of a program first go wrong, with what every node makes in sight."""
+    """The first place where the values of a program are wrong, with the value of every node observed."""
     plan = observed(program.compiled(deployment))
     with plan.launch(backend) as running:
         for step, batches in zip(eager_steps(program.flow, deployment, program.batches), program.batches, strict=True):

@@ -218,7 +218,7 @@ def _check_side(backend: Any, side: SyncSide, whole: Mapping[str, Any]) -> bool:
 
 
 def _fault(name: str, full: Any, boxes: Sequence[Box], part: Any) -> str | None:
-    """What is wrong with the part of a rank, or None."""
+    """The problem with the part of a rank, or None."""
     if not boxes:
         return None if part is None or 0 in _shape(_nested(part)) else f"{name!r} is on it, and in no box of its layout"
     if part is None:

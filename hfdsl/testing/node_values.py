@@ -68,10 +68,10 @@ def steps(running: Any, batches: Sequence[tuple[Batch, ...]]) -> Iterator[NodeVa
         yield NodeValues(running.step(*inputs))
 
 
-def noting_place(where: str, values: Iterator[NodeValues]) -> Iterator[NodeValues]:
-    """The same steps; an error in making them says where it came about."""
+def noting_place(place: str, values: Iterator[NodeValues]) -> Iterator[NodeValues]:
+    """The steps of ``values``; an error in one names the place of the run."""
     try:
         yield from values
     except Exception as error:
-        error.add_note(f"on {where}")
+        error.add_note(f"on {place}")
         raise

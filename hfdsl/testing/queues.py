@@ -1,4 +1,4 @@
-"""Laws of the decisions of a queue: over a log, whether it is of a simulation, of a run, or written by hand."""
+"""Laws of a queue's decisions, over the log of a simulation or a run, or one written by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BrokenQueueError(AssertionError):
 
 @dataclass(slots=True)
 class _Log:
-    """What is known of a queue while its log is read: the version and the prompt of each dispatch, and what is left."""
+    """The state of a queue while its log is read: the version and prompt of each dispatch, and the groups under way."""
 
     spec: QueueSpec
     version: dict[int, int] = field(default_factory=dict)
@@ -90,11 +90,11 @@ QUEUE_LAWS: dict[str, Callable[[_Log, Decision], Iterator[str]]] = {
     "groups are taken in the order of dispatch; a queue that waits lets none pass another": _order,
     "a call loads newer weights only, and none that are older than its dispatch": _loads,
 }
-"""The laws by what they say."""
+"""The laws by their statements."""
 
 
 def broken_laws(spec: QueueSpec, decisions: Iterable[Decision]) -> tuple[str, ...]:
-    """What is wrong with the decisions of a queue, one sentence each; empty where all laws hold.
+    """The laws that the decisions of a queue break, in a sentence each; none if all hold.
 
     >>> log = [Decision("dispatch", "scored", 0, (0,), (7,)), Decision("take", "scored", 0, (0,))]
     >>> broken_laws(QueueSpec("scored", lag=0), [*log, *log])[0]

@@ -235,7 +235,7 @@ class _Recording:
         return cast(Body, getattr(function, SIGNATURE)().body)
 
     def _body_used(self, call: Mapping[str, Any]) -> str:
-        """Which body was used, where it is in the script of the run; modules are imported as they are."""
+        """The body that was used, if it is in the run's script; modules are imported unchanged."""
         if not call["definition"].startswith("__main__:"):
             return ""
         name, problem = self.script.name, self.script.problem

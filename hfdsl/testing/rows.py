@@ -309,7 +309,7 @@ def _copied(value: Any) -> Any:
 
 
 def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str | None:
-    """What differs where the function receives the groups in two parts, or in another order."""
+    """The difference in the results for the groups in two parts, or in another order."""
     every = range(case.units * unit)
     edge = case.cut * unit
     rows = len(every)
@@ -376,7 +376,7 @@ def _gives_one_value(signature: Signature) -> bool:
 
 
 def _torn_in(signature: Signature, case: _Case, size: int) -> str | None:
-    """What differs where the function receives rows one by one, whatever it declares."""
+    """The difference in the results for rows one by one, whatever the function declares."""
     _on(signature, case, range(case.units * size))  # what it raises on all rows, it raises
     every = _Case(case.arguments, case.units * size, case.cut, case.turn)
     return _torn(signature, every, 1, 0.0) if every.units > 1 else None

@@ -104,7 +104,7 @@ def _compare(straight: Sequence[Any], results: Sequence[Any], what: str) -> None
 
 
 class _RaisedError(Exception):
-    """What the loader raises."""
+    """The error of the loader."""
 
 
 class _Loader:

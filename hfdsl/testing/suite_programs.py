@@ -161,23 +161,23 @@ class Role(hf.Worker):
 
     @register(Dispatch.THREE_D_PROTO)
     def total(self, batch: SuiteRows) -> Total:
-        """Numbers that are reduced."""
+        """Numbers for every reduction."""
         values = batch.x.tensor if self.gives else torch.full_like(batch.x.tensor, GARBAGE)
         return Total(total=float(values.sum()), largest=float(values.max()), mean=float(self.by))
 
     @register(Dispatch.DP_PROTO)
     def even(self, batch: SuiteRows) -> hf.bool_[B]:
-        """Which rows are even, a loose column."""
+        """Whether rows are even, as a loose column."""
         return hf.bool_(batch.x.tensor[:, 0] % 2 == 0)
 
     @register(Dispatch.DP_PROTO)
     def few(self, x: f32[B, K], hint: f32[B] | None) -> hf.bool_[B]:
-        """Which rows are negative: none; of loose columns."""
+        """Whether rows are negative, which none is; from loose columns."""
         return hf.bool_(x.tensor[:, 0] < 0)
 
     @register(Dispatch.ONE_TO_ALL)
     def places(self, batch: SuiteRows) -> list[int]:
-        """Where each rank is, and how many rows it receives."""
+        """The coordinates of each rank, and the rows that it receives."""
         at = self.coordinates
         return [self.rank, at.pp, at.dp, at.tp, len(batch)]
 
@@ -221,7 +221,7 @@ class Trainer(hf.Worker):
         return {"count": self.count}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """The same back."""
+        """Load the count."""
         self.count = state["count"]
 
 

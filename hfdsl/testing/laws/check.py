@@ -302,7 +302,7 @@ def _tried(cases: Cases, law: Law, count: int, seed: int, again: str) -> BrokenL
 
 
 def _fault(subject: LawSubject, law: Law, case: Case) -> tuple[str, Trial] | None:
-    """What is wrong in a case, None where the law holds."""
+    """The breach of a law in a case; None if the law holds."""
     trial = Trial(subject, case)
     try:
         law.holds(trial)

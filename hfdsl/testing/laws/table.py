@@ -241,7 +241,7 @@ def structure(trial: Trial) -> None:
 
 
 def determinism(trial: Trial) -> None:
-    """The same call gives the same parts, whatever was called before and however its keywords are ordered."""
+    """Equal calls give equal parts, whatever was called before and in any order of keywords."""
 
     def once(*names: str) -> dict[str, list[list[int]]]:
         _, named, _ = trial.subject.dispatch(trial.mesh, (), {name: trial.value() for name in names})

@@ -31,7 +31,7 @@ class Case:
 
 
 def usual(mesh: Mesh) -> Mesh:
-    """The same mesh with its ranks in the usual order."""
+    """A mesh with its ranks in the usual order."""
     return replace(mesh, order=AXES)
 
 

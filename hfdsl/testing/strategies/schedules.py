@@ -26,7 +26,7 @@ class QueueSchedule:
     updates: int = 6
 
     def simulate(self) -> Simulation:
-        """What the queue decides."""
+        """The decisions of the queue."""
         return simulate(
             self.spec,
             Slots(self.slots, self._group_seconds, self._update_seconds),
