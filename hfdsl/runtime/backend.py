@@ -103,8 +103,11 @@ class Backend(Protocol):
 class PollingBackend(Backend, Protocol):
     """A backend that can say which calls have ended, so that a queue can be read in another order than dispatched."""
 
-    def ended(self, acknowledgments: Sequence[Any]) -> Sequence[Any]:
-        """Those of these calls that have ended, once one has; errors as for ``done``."""
+    def ended(self, acknowledgments: Sequence[Any], *, wait: bool = True) -> Sequence[Any]:
+        """Those of these calls that have ended; if it is to ``wait``, once one has, within a deadline from now.
+
+        Errors as for ``done``.
+        """
         ...
 
 

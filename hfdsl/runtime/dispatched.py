@@ -41,22 +41,27 @@ class Dispatched:
     handles: dict[PayloadKey, tuple[tuple[ColumnSlice, ...], Any]] = field(default_factory=dict)
     noted: set[tuple[int, int]] = field(default_factory=set)
     kept: Mapping[int, int] = field(init=False, repr=False)  # places by group
-    _places: dict[int, frozenset[Place]] = field(init=False, repr=False)
+    _places: dict[tuple[int, int], frozenset[Place]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._find_groups()
 
+    def know(self, other: Dispatched | None) -> None:
+        """Share what is known of the places of rows with a dispatch that has the same."""
+        if other is not None and other.table is self.table:
+            self._places = other._places
+
     def settle(self, table: RowTable) -> None:
         """Take the row table that follows from the results of runtime queries."""
         if table is not self.table:
-            self.table = table
+            self.table, self._places = table, {}
             self._find_groups()
 
     def _find_groups(self) -> None:
         kept = self.groups
         if self.stages.loses and self.stages.rows_of in self.table.rows:
             kept = tuple(kept[place] for place in kept_groups(self.stages, self.table, len(kept)))
-        self.kept, self._places = {group: place for place, group in enumerate(kept)}, {}
+        self.kept = {group: place for place, group in enumerate(kept)}
 
     def rows(self, group: int) -> tuple[int, int]:
         """The rows of a group that was kept, in what the dispatch put in."""
@@ -74,10 +79,12 @@ class Dispatched:
 
     def places(self, group: int) -> frozenset[Place]:
         """The chunks that hold rows of a group; asked whenever a call ends, and found once for a table."""
-        if group not in self._places:
-            reads = self.reads((self.rows(group),)) if group in self.kept else ()
-            self._places[group] = frozenset((read.node, read.chunk) for read in reads)
-        return self._places[group]
+        if group not in self.kept:
+            return frozenset()
+        rows = self.rows(group)
+        if rows not in self._places:
+            self._places[rows] = frozenset((read.node, read.chunk) for read in self.reads((rows,)))
+        return self._places[rows]
 
     def keep_handles(self, backend: Backend) -> None:
         """Take the handles of what the step sends for the queue; it waits for runtime queries."""

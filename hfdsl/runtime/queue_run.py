@@ -62,6 +62,7 @@ class QueueRun:
         self._results: deque[Any] = deque()
         self._unrecorded: deque[tuple[StepRunner, int, StageRun]] = deque()
         self._synced = False
+        self._put_in: dict[tuple[Any, ...], int | None] = {}  # groups, by the sizes of the last batch
         self._flights = flights(stages.producer, stages.consumer)
         self._unsubmitted: dict[int, tuple[Mapping[int, Batch], int]] = {}  # dispatches: their inputs and version
         self._loads: deque[Decision] = deque()
@@ -94,8 +95,10 @@ class QueueRun:
         names = {node.id: node.label for node in plan.graph.inputs}
         inputs = {self._stages.inputs[names[node]]: given for node, given in loaded_inputs(plan, batch).items()}
         sizes = bind_sizes(self._stages.producer, inputs)
-        put_in, _ = groups_of(self._stages, sizes)
-        spec = self._queue.state.spec
+        known = tuple(sizes.items())
+        if known not in self._put_in:
+            self._put_in = {known: groups_of(self._stages, sizes)[0]}
+        put_in, spec = self._put_in[known], self._queue.state.spec
         if put_in != spec.dispatch:
             raise HfError(
                 "HF765",
@@ -160,6 +163,7 @@ class QueueRun:
             if isinstance(self._time, VirtualTime) and number not in self._unsubmitted:
                 step.resolve()
                 dispatch.settle(step.table)
+            dispatch.know(self._dispatched.get(number - 1))
             self._time.dispatched(dispatch)
         self.dispatches += 1
         self.next_prompt = max(self.next_prompt, *(prompt + 1 for prompt in prompts))
@@ -227,8 +231,7 @@ class QueueRun:
     def train(self, batch: QueueBatch) -> None:
         """Submit the second stage for a batch."""
         with self._breaking(batch.update):
-            taken = {group.number for group in batch.groups}
-            self._submit_through(max(n for n, dispatch in self._dispatched.items() if taken & {*dispatch.groups}))
+            self._submit_through(max(self._dispatch_of(group.number) for group in batch.groups))
             for dispatch in self._dispatched.values() if self._stages.loads_wait else ():
                 if dispatch.step is not None:  # what was dispatched under this version precedes the next one's weights
                     dispatch.step.resolve()
@@ -263,7 +266,10 @@ class QueueRun:
 
     def lost(self, group: int) -> bool:
         """Whether a filter removed a group, which has ended."""
-        return group not in self._dispatched[group // self._queue.state.spec.dispatch].kept
+        return group not in self._dispatched[self._dispatch_of(group)].kept
+
+    def _dispatch_of(self, group: int) -> int:
+        return group // self._queue.state.spec.dispatch
 
     def show_again(self, groups: Iterable[int]) -> None:
         """Let the loop see that groups have ended."""
@@ -283,11 +289,14 @@ class QueueRun:
             yield result
 
     def record(self, kept: int) -> None:
-        """Record updates but the last ones: all that an earlier one does has ended by now."""
+        """Record steps but the last ones, where all their calls have ended; with none to be kept wait for them."""
         while len(self._unrecorded) > kept:
-            runner, number, step = self._unrecorded.popleft()
+            runner, number, step = self._unrecorded[0]
             with self._breaking(number):
-                record = step.record()
+                if kept and not self._time.has_ended(step):
+                    return
+                record = step.record(wait=not kept)
+            self._unrecorded.popleft()
             runner.routings.measure(record)
             self._runner.keep(record)
 
@@ -392,10 +401,9 @@ class QueueRun:
 
     def _parts(self, batch: QueueBatch) -> list[tuple[Dispatched, list[int]]]:
         """The dispatches of a batch's groups, each with those groups, in the order of the batch."""
-        by_group = {group: dispatch for dispatch in self._dispatched.values() for group in dispatch.groups}
         parts = list[tuple[Dispatched, list[int]]]()
         for group in batch.groups:
-            dispatch = by_group[group.number]
+            dispatch = self._dispatched[self._dispatch_of(group.number)]
             dispatch.keep_handles(self._runner.backend)
             if not parts or parts[-1][0] is not dispatch:
                 parts.append((dispatch, []))

@@ -47,6 +47,10 @@ class QueueTime(Protocol):
         """Wait until a group or an update ends: the groups. None where nothing is in progress."""
         ...
 
+    def has_ended(self, step: StageRun) -> bool:
+        """Whether all calls of a step have ended by now."""
+        ...
+
 
 class VirtualTime:
     """A clock on which calls take the ``seconds`` of their node, and on which nothing else takes time."""
@@ -133,6 +137,10 @@ class VirtualTime:
             groups += heapq.heappop(self._events)[2]
         return groups
 
+    def has_ended(self, step: StageRun) -> bool:
+        """As soon as they are submitted."""
+        return True
+
     def _push(self, time: float, groups: tuple[int, ...]) -> None:
         heapq.heappush(self._events, (time, next(self._order), groups))
 
@@ -178,7 +186,6 @@ class ProcessTime:
         if not open_calls and not self._running and self._update is None:
             return None
         if open_calls:
-            self._backend.begin()
             self._ended |= set(self._backend.ended(open_calls))
         if self._update is not None and all(call in self._ended for call in self._update.result_calls()):
             self._update = None
@@ -188,6 +195,11 @@ class ProcessTime:
             if not self._left[number]:
                 del self._running[number], self._left[number]
         return groups
+
+    def has_ended(self, step: StageRun) -> bool:
+        """Without waiting: a call may be behind one that takes long."""
+        calls = list(step.calls())
+        return len(self._backend.ended(calls, wait=False)) == len(calls)
 
     def _groups_of(self, number: int, dispatch: Dispatched) -> list[int]:
         step = dispatch.step

@@ -256,7 +256,8 @@ class RayBackend(RayStates):
         with self._calls.naming_losses():
             replies = self._submit_to_relays([*acknowledgments, *wanted])
             meanwhile()
-            refs = [handle for handle in acknowledgments if not isinstance(handle, RemoteHandle)]
+            known = self._acknowledged
+            refs = [ref for ref in acknowledgments if not isinstance(ref, RemoteHandle) and ref not in known]
             for ready in as_completed(refs, self._calls.time_left()):
                 self._acknowledged |= zip(ready, fetch(ready), strict=True)
                 self._calls.acknowledge(ready)
@@ -272,23 +273,29 @@ class RayBackend(RayStates):
         self._pending = [handle for handle in self._pending if handle not in self._acknowledged]
         return [Acknowledgment.from_wire(self._acknowledged[handle]).result for handle in acknowledgments]
 
-    def ended(self, acknowledgments: Sequence[Any]) -> Sequence[Any]:
-        """Those of these calls that have ended, once one has; errors as for ``done``."""
+    def ended(self, acknowledgments: Sequence[Any], *, wait: bool = True) -> Sequence[Any]:
+        """Those of these calls that have ended; if it is to ``wait``, once one has, within a deadline from now.
+
+        Errors as for ``done``.
+        """
         refs = list(acknowledgments)
         with self._calls.naming_losses():
-            while True:
+            ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+            if wait and not ready:
+                self.begin()
+            while wait and not ready:
                 left = self._calls.time_left()
-                some, _ = ray.wait(refs, timeout=min(left, FAILURE_POLL_SECONDS), fetch_local=False)
-                if some:
+                if ray.wait(refs, timeout=min(left, FAILURE_POLL_SECONDS), fetch_local=False)[0]:
                     ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-                    self._acknowledged |= zip(ready, fetch(ready), strict=True)
-                    self._calls.acknowledge(ready)
-                    ended = set(ready)
-                    self._pending = [handle for handle in self._pending if handle not in ended]
-                    return ready
+                    break
                 self._calls.check()
                 if not left:
                     self._calls.check_step(len(refs), 0, "parts of steps in progress")
+            self._acknowledged |= zip(ready, fetch(ready), strict=True)
+            self._calls.acknowledge(ready)
+        ended = set(ready)
+        self._pending = [handle for handle in self._pending if handle not in ended]
+        return ready
 
     def _submit_to_relays(self, wanted: Sequence[Any]) -> dict[Any, list[RemoteHandle]]:
         """Have relays submit what they are to, and wait for values: in rounds, where calls have deadlines."""

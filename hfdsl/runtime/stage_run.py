@@ -14,6 +14,9 @@ from hfdsl.runtime.step import StepRun
 class StageRun(StepRun):
     """One step of a stage in progress; its result may stay where it is, and be read by another stage."""
 
+    def _begin_deadline(self) -> None:
+        """That of a stage begins whenever the driver waits for one of its calls (``PollingBackend.ended``)."""
+
     @property
     def queries(self) -> Mapping[int, tuple[int, ...]]:
         """The results of runtime queries so far."""

@@ -131,7 +131,7 @@ class StepRun:
         self, inputs: Mapping[int, Batch], queue: Callable[[tuple[ColumnSlice, ...]], QueueRead] | None = None
     ) -> None:
         """Send the caller's inputs; what comes from a ``queue`` is read where it is."""
-        self._backend.begin()
+        self._begin_deadline()
         self._driver.begin(self._plan.name, self._step_number)
         for node, batch in inputs.items():
             self._driver.put_local(node, "the driver", batch)
@@ -178,9 +178,10 @@ class StepRun:
         self._enter()
         return self._result()
 
-    def record(self) -> StepRecord:
-        """The step's record, once all of it has ended."""
-        self._enter()
+    def record(self, *, wait: bool = True) -> StepRecord:
+        """The step's record, once all of it has ended; without ``wait`` it has."""
+        if wait:
+            self._enter()
         results = self._wait(self._acknowledgments.values())
         check_same_presence(self._plan, results)
         return self._record(results)
@@ -232,6 +233,9 @@ class StepRun:
         read = (*received, *self._routes.query_payloads.values(), self._routes.result)
         self._reads.skip(key for keys in read for key in keys if key[0] in self._delivered)
         self._expect_reads()
+
+    def _begin_deadline(self) -> None:
+        self._backend.begin()
 
     def _enter(self) -> None:
         """Go on with this step, after another one may have been in between."""
