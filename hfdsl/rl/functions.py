@@ -239,7 +239,12 @@ def informative(scores: Scores, *, group: int) -> Informative:
 
 @hf.function(rows=hf.GroupedBy("group"))
 def mixed(scores: Scores, *, group: int) -> Informative:
-    """The groups whose scores are not all the same, which may be none."""
+    """The groups whose scores are not all the same, which may be none.
+
+    >>> import torch
+    >>> mixed(Scores(score=torch.tensor([1.0, 0.0, 1.0, 1.0])), group=2).keep.tensor.tolist()
+    [True, True, False, False]
+    """
     groups = scores.score.tensor.view(-1, group)
     return Informative(keep=(groups != groups[:, :1]).any(1).repeat_interleave(group))
 
