@@ -452,7 +452,7 @@ def test_functions_without_meaning(declare: Callable[[], Any], text: str) -> Non
 
 
 def test_a_loop_without_an_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfdsl.graph.trace.MAX_STEPS", 1000)
+    monkeypatch.setattr("hfdsl.graph.tracer.MAX_STEPS", 1000)
 
     @hf.dataflow
     def program(prompts: Prompts, actor: Actor) -> Rollout:
