@@ -144,12 +144,20 @@ def with_lag(plan: Plan, lag: int | None) -> Plan:
 
 
 def simulate_groups(
-    plan: Plan, late: Late, groups: int, slots: int, seconds: Mapping[str, CallSeconds], steps: int, seed: int = 0
+    plan: Plan,
+    late: Late,
+    groups: int,
+    slots: int,
+    seconds: Mapping[str, CallSeconds],
+    steps: int,
+    seed: int = 0,
+    keep: float = 1.0,
 ) -> Simulation:
     """What the first queue of a plan decides under a discipline if producers finish its groups one by one.
 
     A batch has so many groups, of which ``slots`` are in progress at a time. A group takes the seconds of the calls
-    that feed the queue, one after another, and an update those of the stage that reads it.
+    that feed the queue, one after another, and an update those of the stage that reads it. A filter keeps each group
+    with the probability ``keep``.
 
     Raises:
         HfError: HF762 where nothing can happen any more.
@@ -162,7 +170,8 @@ def simulate_groups(
         return sum(seconds[label].of(seed, label, number) for label in calls if label in seconds)
 
     producers = Slots(slots, lambda number: stage_seconds(feeds, number), lambda update: stage_seconds(reads, update))
-    return simulate(QueueSpec("queue", queue.lag or 0, late, groups), producers, steps)
+    spec = QueueSpec("queue", queue.lag or 0, late, groups)
+    return simulate(spec, producers, steps, lambda number: _stream((seed, "filter", number)).random() >= keep)
 
 
 def simulate_plan(plan: Plan, seconds: Mapping[str, CallSeconds], steps: int, seed: int = 0) -> PlanSimulation:

@@ -126,6 +126,12 @@ class Simulation:
         return (self.dropped + masked) / made if made else 0.0
 
     @property
+    def lost_share(self) -> float:
+        """The share of groups that were made and that a filter lost."""
+        made = self.lost + self.dropped + sum(len(batch.groups) for batch in self.batches)
+        return self.lost / made if made else 0.0
+
+    @property
     def idle(self) -> tuple[float, float]:
         """The share of the time in which producers, and the trainer, had nothing to do."""
         end = self.ends[-1] if self.ends else 0.0

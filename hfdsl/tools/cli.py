@@ -183,6 +183,12 @@ def _parser() -> argparse.ArgumentParser:
         "--slots", type=_count, metavar="N", help="simulate groups one by one, of which producers have N in progress"
     )
     simulate.add_argument("--late", choices=DISCIPLINES, help="with --slots: another discipline than that of the queue")
+    simulate.add_argument(
+        "--keep",
+        type=_share,
+        metavar="SHARE",
+        help="with --slots: the share of groups that a filter keeps",
+    )
 
     draw = command("draw", "draw the plan", target)
     _of_libraries(draw)
@@ -316,6 +322,13 @@ def _count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not at least 1")
     return number
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share above 0 and up to 1")
+    return share
 
 
 def _seconds(text: str) -> float:

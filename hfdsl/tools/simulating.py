@@ -11,7 +11,7 @@ from typing import Any
 
 from hfdsl.graph.stages import syncs
 from hfdsl.plan.compiled import CompiledPlan
-from hfdsl.plan.rows import row_table
+from hfdsl.plan.rows import most_rows, row_table
 from hfdsl.plan.throughput import Throughput, throughput
 from hfdsl.plan.timeline import read_trace
 from hfdsl.protocols.queueing import Late
@@ -41,6 +41,7 @@ class LagRow:
     seconds: float
     staleness: Mapping[int, float]
     dropped: float
+    lost: float
     idle: Mapping[str, float]
 
 
@@ -54,6 +55,8 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
     """
     if arguments.late is not None and arguments.slots is None:
         raise UsageError("--late goes with --slots: batches that are taken in order are never late")
+    if arguments.keep is not None and arguments.slots is None:
+        raise UsageError("--keep goes with --slots: groups are filtered one by one")
     if not plan.split.queues:
         raise UsageError(f"'{plan.name}' has no hf.queue with a lag, so there is nothing to compare")
     seconds = _read(Path(arguments.seconds), plan)
@@ -135,10 +138,23 @@ def _row(
     if arguments.slots is None or late is None:
         run = simulate_plan(with_lag(plan, lag), seconds, arguments.steps, arguments.seed)
         return LagRow(
-            lag=lag, late=late, seconds=run.seconds, staleness=_shares(run.staleness), dropped=0.0, idle=run.idle
+            lag=lag,
+            late=late,
+            seconds=run.seconds,
+            staleness=_shares(run.staleness),
+            dropped=0.0,
+            lost=0.0,
+            idle=run.idle,
         )
     groups = simulate_groups(
-        with_lag(plan, lag), late, _groups(plan), arguments.slots, seconds, arguments.steps, arguments.seed
+        with_lag(plan, lag),
+        late,
+        _groups(plan),
+        arguments.slots,
+        seconds,
+        arguments.steps,
+        arguments.seed,
+        arguments.keep or 1.0,
     )
     producers, trainer = groups.idle
     return LagRow(
@@ -147,6 +163,7 @@ def _row(
         seconds=groups.seconds,
         staleness=_shares(groups.staleness),
         dropped=groups.dropped_share,
+        lost=groups.lost_share,
         idle={"producers": producers, "trainer": trainer},
     )
 
@@ -154,7 +171,7 @@ def _row(
 def _groups(plan: CompiledPlan) -> int:
     """The number of groups in a batch of the first queue."""
     node, queue = plan.split.queues[0]
-    rows = row_table(plan, plan.dims).rows.get(node.id)
+    rows = row_table(plan, plan.dims, most_rows(plan, plan.dims)).rows.get(node.id)
     if rows is None:
         raise UsageError("--slots needs the size of every dim that the queue's rows depend on; give it with --set")
     return max(1, rows // queue.group)
@@ -175,6 +192,7 @@ def _table(name: str, rows: Sequence[LagRow], arguments: argparse.Namespace) -> 
         ("times as fast", [f"{first / row.seconds:.2f}" if row.seconds else "" for row in rows]),
         *((f"staleness {number}", [_percent(row.staleness.get(number)) for row in rows]) for number in staleness),
         ("dropped", [_percent(row.dropped) for row in rows]),
+        *([("lost to filters", [_percent(row.lost) for row in rows])] if arguments.keep is not None else ()),
         *((f"idle: {group}", [_percent(row.idle.get(group)) for row in rows]) for group in idle),
     ]
     width = max(len(label) for label, _ in lines)

@@ -79,6 +79,22 @@ def test_groups_that_are_late_are_dropped(write: Callable[[str, str], str], queu
     assert json.loads(out)[0]["dropped"] == 0
 
 
+def test_a_filter_that_keeps_half_doubles_the_groups(
+    write: Callable[[str, str], str], queued: str, capsys: Capture
+) -> None:
+    file = write("seconds.toml", '[seconds]\n"actor.answer" = 3.0\n"judge.score" = 0.1\n')
+    call = ("simulate", queued, "--seconds", file, "--slots", "8", "--late", "refill", "--lag", "2", "--format", "json")
+    [every] = json.loads(run_cli(capsys, *call)[1])
+    [half] = json.loads(run_cli(capsys, *call, "--keep", "0.5")[1])
+    assert every["lost"] == 0
+    assert 0.4 < half["lost"] < 0.6
+    assert 1.7 < half["seconds"] / every["seconds"] < 2.3
+    code, out, _ = run_cli(capsys, *call[:-2], "--keep", "0.5")
+    assert (code, "lost to filters" in out) == (output.OK, True)
+    with pytest.raises(SystemExit):
+        main([*call, "--keep", "1.5"])
+
+
 def test_a_trace_of_a_run_gives_the_seconds(queued: str, capsys: Capture) -> None:
     trace = "steps.json"
     run_cli(capsys, "run", "shouting.py:experiment", "--trace", trace)
@@ -100,6 +116,7 @@ def test_a_trace_of_a_run_gives_the_seconds(queued: str, capsys: Capture) -> Non
         ("queued.py:experiment", CONSTANT, ("--lag", "-1"), "--lag takes numbers of at least 0"),
         ("queued.py:experiment", CONSTANT, ("--late", "drop"), "--late goes with --slots"),
         ("queued.py:experiment", CONSTANT, ("--slots", "2", "--lag", "none"), "--slots simulates queues"),
+        ("queued.py:experiment", CONSTANT, ("--keep", "0.5"), "--keep goes with --slots"),
     ],
 )
 def test_what_cannot_be_simulated(
