@@ -21,6 +21,9 @@ SUCCEEDING = frozenset([".", ":", "cd", "echo", "export", "mkdir", "pip", "print
 GLOB = frozenset("*?[")
 """Signs of a pattern."""
 
+EXPANDED = GLOB | {"{", "~"}
+"""Signs in a word that bash may expand to other words."""
+
 
 class Conditions(Expander):
     """An expander that decides conditions with the variables that it knows."""

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from hfdsl.graph.spans import Span
 from hfdsl.interop.launches import Launch, ShellScript, ShellText, inherits_environment, shell_texts, starts_nothing
+from hfdsl.interop.shell_conditions import EXPANDED
 from hfdsl.interop.shell_flow import (
     MAX_CALL_DEPTH,
     MAX_ROUNDS,
@@ -49,9 +50,6 @@ from hfdsl.interop.shell_syntax import parse, words_of
 from hfdsl.interop.shell_text import Hole, Items, ShellValue, WordText, composed, holes, same, text_of
 from hfdsl.interop.shell_variables import Variables
 from hfdsl.interop.text import ReadError, SourceText, Unread
-
-EXPANDED = frozenset("*?[{~")
-"""Signs in a word that bash may expand to other words."""
 
 
 def read_script(
@@ -260,7 +258,7 @@ class _Runner(Variables):
         """Whether a command assigns variables in a way that is not followed, or just one that is."""
         names, span = [text_of(word) or "" for word in words[1:]], self.source.span(command.start, command.end)
         if name == "unset":
-            self.values.update((unset, ()) for unset in names)
+            self.values.update((unset, ()) for unset in names if unset)
         elif name in ("source", "."):
             file = f"'{names[0]}'" if any(names[:1]) else "a file whose name is not known"
             self.log.unread.append(Unread(f"{file} is read by the script, and not here", span))
