@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 
 from hfdsl.graph.spans import Span
-from hfdsl.interop.shell_text import Items, ShellValue, TextPiece, WordText, text_of
+from hfdsl.interop.shell_text import Items, ShellValue, TextPiece, WordText, text_of, without_prefix
 from hfdsl.interop.text import ReadError, SourceText, Unread
 
 SHELLS = frozenset(["bash", "sh", "zsh", "dash", "ksh"])
@@ -120,23 +120,13 @@ def shell_texts(
         return [ShellText(word) for word in words[1:] if " " in _known_text(word)]
     if name == "sbatch":
         command = variables.get("COMMAND")
-        wrapped = [ShellText(_without(word, "--wrap=")) for word in words if _known_text(word).startswith("--wrap=")]
+        wrapped = [
+            ShellText(without_prefix(word, "--wrap=")) for word in words if _known_text(word).startswith("--wrap=")
+        ]
         wrapped += [ShellText(word) for option, word in pairwise(words) if text_of(option) == "--wrap"]
         wrapped += [ShellText(command)] if texts[-1].endswith("ray.sub") and isinstance(command, tuple) else []
         return wrapped or ([] if document is None else [ShellText(document)])
     return [ShellText(document)] if name == "ssh" and document is not None else []
-
-
-def _without(word: WordText, prefix: str) -> WordText:
-    """A word that begins with some text, without it."""
-    rest = list(word)
-    while prefix and isinstance(piece := rest.pop(0), TextPiece):
-        count = min(len(prefix), len(piece.text))
-        prefix = prefix[count:]
-        if count < len(piece.text):
-            start = piece.start + count if piece.written else piece.start
-            rest.insert(0, replace(piece, text=piece.text[count:], start=start))
-    return tuple(rest)
 
 
 def inherits_environment(words: Sequence[WordText]) -> bool:

@@ -118,13 +118,25 @@ class Expander:
             place = int(name) - 1
             missing = () if self.without_arguments else None
             return self.arguments[place] if place < len(self.arguments) else missing
+        base, _, subscript = name.partition("[")
         value = self.values.get(name)
+        if value is None and subscript:
+            return self._item(name, self.values.get(base), subscript[:-1])
         if isinstance(value, list):
             return value[0] if value else ()
         if value is None and name in self.environment:
             text = self.environment[name]
             return (TextPiece(text, SourceText(f"<environment: {name}>", text), 0, len(text)),) if text else ()
         return value
+
+    def _item(self, name: str, array: ShellValue | None, subscript: str) -> WordText | None:
+        """The item of an array; None where there is no such variable."""
+        if isinstance(array, list):
+            if subscript.isdigit():
+                return array[int(subscript)] if int(subscript) < len(array) else ()
+            spans = (piece.span for item in array for piece in item)
+            return (Hole(f"${{{name}}} is not followed", next(spans, self.source.span(0, 0))),)
+        return array
 
     def number(self, name: str) -> str | None:
         """The text of a variable, for arithmetic."""

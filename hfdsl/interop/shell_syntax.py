@@ -30,7 +30,7 @@ from hfdsl.interop.shell_nodes import (
     Statement,
     Word,
 )
-from hfdsl.interop.shell_words import MAX_DEPTH, WordParser
+from hfdsl.interop.shell_words import MAX_DEPTH, SUBSCRIPT, WordParser
 from hfdsl.interop.text import SourceText
 
 ARGUMENTS = ShellParameter(name="@", operator="", argument=None, all_items="@", quoted=True, start=0, end=0)
@@ -298,11 +298,14 @@ class _Parser(WordParser):
         """The assignment that begins with a name and an equals sign."""
         start = self._position
         self._position = match.end()
-        append, indexed = bool(match[3]), match[2] is not None
+        append, subscript = bool(match[3]), match[2] or ""
+        is_key = bool(SUBSCRIPT.fullmatch(subscript)) and not subscript[1:-1].isdigit()
+        name = match[1] + (re.sub("[\"']", "", subscript) if is_key else "")
+        indexed = bool(subscript) and not is_key
         if not self._ahead("("):
             value = self.word() if self._word_follows() else Word((), self._position, self._position)
             return Assignment(
-                name=match[1],
+                name=name,
                 append=append,
                 value=value,
                 items=None,
@@ -322,7 +325,7 @@ class _Parser(WordParser):
                 raise self.error(f"'{self.peek_text()}' is no item of an array")
         self._expect(")")
         return Assignment(
-            name=match[1],
+            name=name,
             append=append,
             value=None,
             items=tuple(items),

@@ -110,6 +110,18 @@ def text_of(text: WordText) -> str | None:
     return "".join(parts) if len(parts) == len(text) else None
 
 
+def without_prefix(word: WordText, prefix: str) -> WordText:
+    """A word that begins with some text, without it."""
+    rest = list(word)
+    while prefix and isinstance(piece := rest.pop(0), TextPiece):
+        count = min(len(prefix), len(piece.text))
+        prefix = prefix[count:]
+        if count < len(piece.text):
+            start = piece.start + count if piece.written else piece.start
+            rest.insert(0, replace(piece, text=piece.text[count:], start=start))
+    return tuple(rest)
+
+
 def split(text: WordText) -> list[WordText]:
     """A text that is not quoted, at its blanks."""
     runs: list[list[TextPiece | Hole]] = [[]]

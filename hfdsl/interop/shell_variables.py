@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hfdsl.graph.spans import Span
 from hfdsl.interop.shell_conditions import Conditions
-from hfdsl.interop.shell_nodes import Assignment, Command
-from hfdsl.interop.shell_text import Hole, ShellValue, WordText, length, same, text_of, texts
+from hfdsl.interop.shell_nodes import Assignment, Command, Word
+from hfdsl.interop.shell_text import Hole, ShellValue, TextPiece, WordText, length, same, text_of, texts, without_prefix
+
+KEY = re.compile(r"""\[["']?([\w.-]+)["']?\]=""")
+"""What an item of an array with keys begins with."""
 
 MAX_TEXT = 1 << 16
 """The longest text of a variable, and the most items of an array; a longer one is unknown."""
@@ -62,7 +66,10 @@ class Variables(Conditions):
         name, old = assignment.name, self.values.get(assignment.name)
         span = self.source.span(assignment.start, assignment.end)
         value: ShellValue
-        if assignment.indexed:
+        if assignment.items is not None and (keys := self._keys(assignment.items)):
+            self.values.update((f"{name}[{key}]", text) for key, text in keys.items())
+            value = (Hole(f"'{name}' is an array with keys", span),)
+        elif assignment.indexed:
             value = (Hole(f"'{name}' is assigned item by item", span),)
         elif assignment.items is not None:
             value = self.expanded(assignment.items)
@@ -77,6 +84,14 @@ class Variables(Conditions):
         elif any(isinstance(piece, Hole) for text in texts(value) for piece in text[1:]):
             value = _with_one_hole(value)
         self.values[name] = value
+
+    def _keys(self, items: Sequence[Word]) -> dict[str, WordText]:
+        """The items of an array with keys, ``[name]=value``; none where one item is another one."""
+        texts = [self.text(item, self.source) for item in items]
+        heads = [KEY.match(text[0].text) if text and isinstance(text[0], TextPiece) else None for text in texts]
+        if not all(heads):
+            return {}
+        return {head[1]: without_prefix(text, head[0]) for head, text in zip(heads, texts, strict=True) if head}
 
     def restore(self, hidden: Mapping[str, ShellValue | None]) -> None:
         """Give variables the values back that others have hidden; None for one that was not there."""

@@ -12,6 +12,9 @@ from hfdsl.interop.text import ReadError, SourceText
 MAX_DEPTH = 60
 """How deep groups and expansions may nest."""
 
+SUBSCRIPT = re.compile(r"""\[(["']?)[\w.-]+\1\]""")
+"""A subscript without expansions."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SPECIAL = "@*#?-$!0123456789"
 BREAKS = " \t\n;&|()<>"
@@ -173,10 +176,11 @@ class WordParser:
             return self._unknown_brace(start, quoted, match[2])
         self._position += 1
         self._depth -= 1
-        if match[1] or (match[3] and not all_items):
+        subscript = "" if all_items else (match[3] or "")
+        if match[1] or (subscript and not SUBSCRIPT.fullmatch(subscript)):
             operator = "other"
         return ShellParameter(
-            name=match[2],
+            name=match[2] + subscript.replace("'", "").replace('"', ""),
             operator=operator,
             argument=argument,
             all_items=all_items,

@@ -44,6 +44,9 @@ SCRIPTS = {
     "continued lines": "train a=1 \\\n    b=2 \\\n  'c d'=3",
     "arrays": "X=; A=(a 'b c' \"d$X\")\nA+=(e)\ntrain \"${A[@]}\" \"${A[*]}\"",
     "an empty array": "A=()\ntrain \"${A[@]}\" x",
+    "items of arrays": "A=(a 'b c' d); B=x\ntrain ${A[1]} \"${A[1]}\" ${A[0]:-e} ${A[7]:-e} ${B[0]} \"$A\"",
+    "arrays with keys": "declare -A A=([n]=4 [the-key]='b c')\nA[m]=5; A[n]+=1\nK=9; A[\"k\"]=$K\n"
+                        "train ${A[n]} \"${A[the-key]}\" ${A[m]:-e} ${A['k']}",
     "arithmetic": "a=4; b=$((a * 2 + 7 / 2 - 9 % 4))\ntrain $b $(( (a + 1) * 2 )) $((-7 / 2))",
     "quotes": "train 'single $A' \"double \\\"x\\\" \\$A\" a\\ b \"\"",
     "comments": "# A=1\nA=2 # three\ntrain $A x#y",
@@ -161,6 +164,11 @@ def test_random_scripts_have_the_words_of_bash_or_unknown_ones(text: str) -> Non
         ('eval "train a$B"', "'B' is a variable of the environment"),
         ('A=1\neval "$B" A\ntrain $A', "'eval' assigns it"),
         ("A=x-y\ntrain ${A//-/_}", "${A//-/_} is not followed"),
+        ("A=(a b)\ntrain ${A[i]}", "${A[i]} is not followed"),
+        ("A=(a b)\ntrain ${A[$i]}", "${A[$i]} is not followed"),
+        ('declare -A A=([n]=4)\ntrain "${A[@]}"', "'A' is an array with keys"),
+        ("declare -A A=([n]=4)\ntrain ${A[m]}", "'A' is an array with keys"),
+        ("for i in $L; do A[n]=$i; done\ntrain ${A[n]}", "a loop assigns it"),
         ("read A\ntrain $A", "'read' assigns it"),
     ],
 )
