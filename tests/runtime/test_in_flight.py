@@ -272,10 +272,10 @@ def test_ray_loads_between_tokens_and_a_replay_has_the_same_bits(
     tokens = 12
     plan = program.compile(flight_deployment(engines=2, tokens=tokens, pause=0.02), dims={B: size, R: tokens})
     with plan.launch("ray", seed=SEED, deadline=60) as running:
-        results = list(running.stream(prompts(8, size), log=log))
+        results = list(running.stream(prompts(6, size), log=log))
     assert [each.tokens.tensor.tolist() for each in results] == remade(results, size)
     check_decisions(QueueSpec("queue", 2, late, 4 if late == "wait" else 2, size), from_lines(log.read_text()))
     rows = [row for each in results for row in each.versions.tensor.tolist()]
     assert any(row[0] < row[-1] for row in rows), "weights arrived while a call ran"
     with plan.launch(again, seed=SEED, deadline=60) as running:
-        assert bits(list(running.stream(prompts(8, size), replay=log))) == bits(results)
+        assert bits(list(running.stream(prompts(6, size), replay=log))) == bits(results)
