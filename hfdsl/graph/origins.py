@@ -26,10 +26,9 @@ intervals meet, nothing is claimed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from hfdsl.graph.equal_values import equal_values
 from hfdsl.graph.infer import Inference
@@ -51,7 +50,7 @@ from hfdsl.graph.program import (
     RoleCall,
     Take,
 )
-from hfdsl.graph.reads import DeclaredColumn, Reads, RowColumn, columns_read, inner_dims, reads_of, signature_rows
+from hfdsl.graph.reads import Reads, RowColumn, reads_of, signature_rows
 from hfdsl.graph.row_steps import (
     FillStep,
     FilterKey,
@@ -65,48 +64,13 @@ from hfdsl.graph.row_steps import (
     SampleStep,
     TakeStep,
 )
-from hfdsl.graph.signatures import VALUE, RecordType, Signature
-from hfdsl.protocols.state import effects_of
-from hfdsl.types.batches import Batch, schema
-from hfdsl.types.columns import ColumnSpec, FieldSpec, ObjSpec
+from hfdsl.graph.samples import NO_TOKENS, Tokens, call_outputs, generated_dims, input_tokens
+from hfdsl.graph.signatures import VALUE, Signature
 from hfdsl.types.dims import KeptGroups, Size
-from hfdsl.types.dtypes import FLOATS, Bool, Int8, Int16, Int32, Int64, UInt8
 from hfdsl.types.rows import Grouped, Whole
 
 ValueRows: TypeAlias = "Origin | Mapping[str, Origin | None] | None"
 """The origin of a value's rows; by column for a record of columns with different origins; None where it is unknown."""
-
-TOKEN_DTYPES = (Int8, Int16, Int32, Int64, UInt8)
-
-
-class Tokens(NamedTuple):
-    """The call that generated the tokens that a dim of a value counts, for each dim where it is known.
-
-    ``calls`` has it by dim, for all columns alike; ``columns`` by column and dim, for a record of other samples.
-    """
-
-    calls: Mapping[Any, int] = MappingProxyType({})
-    columns: Mapping[str, Mapping[Any, int]] | None = None
-
-    def of(self, name: str | None, inner: Sequence[Any]) -> Mapping[Any, int]:
-        """By inner dim of a column the call that generated it."""
-        if self.columns is not None:
-            return self.columns.get(name or VALUE, {})
-        return {dim: self.calls[dim] for dim in inner if dim in self.calls}
-
-    def read_by(self, reads: Reads) -> Iterable[tuple[Any, int | None]]:
-        """The inner dims that an argument reads, each with the call that generated it; None where it is not known."""
-        if self.columns is None:
-            return [(dim, self.calls.get(dim)) for dim in reads.inner]
-        samples = ((column, self.of(column.name, ())) for column in reads.columns)
-        return [(dim, calls.get(dim)) for column, calls in samples for dim in column.inner]
-
-    def in_column(self, name: str | None) -> Tokens:
-        """The samples of a column as a value of its own; for None those of the value itself."""
-        return self if name is None or self.columns is None else Tokens(columns={VALUE: self.of(name, ())})
-
-
-NO_TOKENS = Tokens()
 
 
 @dataclass(frozen=True)
@@ -207,9 +171,9 @@ class _Effect:
         """The effect of a call with this signature on the arguments that it reads."""
         known = signature.registration is None or (signature.protocol is not None and not signature.per_rank)
         opaque = not known or signature.rows == Whole  # a body that says nothing of its rows
-        outputs = _outputs(inference, node, signature)
+        outputs = call_outputs(inference, node, signature)
         inherits = () if opaque or not any(inner for *_, inner in outputs) else tuple(reads)
-        new = _generated_dims(node, signature, reads, outputs)
+        new = generated_dims(node, signature, reads, outputs)
         return cls(() if opaque else tuple(_sources_of_rows(signature, reads)), inherits, tuple(new))
 
 
@@ -258,7 +222,7 @@ class _Pass:
             match node.op:
                 case Input(_, record):
                     self.rows.append(Origin((), node.id))
-                    self.tokens.append(_input_tokens(node.id, record))
+                    self.tokens.append(input_tokens(node.id, record))
                 case RoleCall(_, signature) | FunctionCall(signature):
                     if first == node.id:
                         self.effects[first] = _Effect.of(self.inference, node, signature, self.reads[first])
@@ -373,58 +337,3 @@ class _Pass:
             operand: Any = node.arguments[position][1]
             columns[column.port] = self.tokens[operand.node].of(column.name, column.inner)
         return Tokens(columns=columns)
-
-
-def _input_tokens(node: int, record: type[Batch]) -> Tokens:
-    """The samples of an input: a rollout from a data set or a buffer has its own tokens.
-
-    They are counted by the dims that a column of tokens and one of floats have.
-    """
-    columns = [spec for spec in schema(record).fields.values() if isinstance(spec, ColumnSpec)]
-    tokens = {dim for spec in columns if is_token_column(spec) for dim in inner_dims(spec)}
-    floats = {dim for spec in columns if issubclass(spec.dtype, FLOATS) for dim in inner_dims(spec)}
-    return Tokens(dict.fromkeys(tokens & floats, node)) if tokens & floats else NO_TOKENS
-
-
-def is_token_column(spec: FieldSpec) -> bool:
-    """Whether a column may hold tokens: integers."""
-    return isinstance(spec, ColumnSpec) and spec.dtype in TOKEN_DTYPES
-
-
-def _outputs(inference: Inference, node: Node, signature: Signature) -> Sequence[DeclaredColumn]:
-    """The columns with rows of what a call gives."""
-    if isinstance(signature.result, RecordType):
-        return columns_read(signature.result, signature.result)
-    value = inference.values[node.id]
-    return [(None, value, inner_dims(value))] if isinstance(value, (ColumnSpec, ObjSpec)) else []
-
-
-def _generated_dims(
-    node: Node, signature: Signature, reads: Sequence[Reads], outputs: Sequence[DeclaredColumn]
-) -> Iterable[Any]:
-    """The dims that count tokens which a call samples: a role's, from tokens or from weights.
-
-    A function is stateless, and a role that makes tokens of text alone may be a tokenizer, whose results are equal.
-    """
-    columns = [column for argument in reads for column in argument.columns]
-    inherited = {dim for column in columns for dim in column.inner}
-    weights = signature.registration is not None and any(e.kind == "reads" for e in effects_of(signature.body))
-    tokens = any(is_token_column(column.spec) and len(column.spec.dims) > 1 for column in columns)
-    if not isinstance(node.op, RoleCall) or not (weights or tokens):
-        return ()
-    dims = dict.fromkeys(dim for _, spec, inner in outputs if is_token_column(spec) for dim in inner)
-    new = (dim for dim in dims if dim not in inherited)
-    return [dim for dim in new if weights or _is_sampled(dim, [spec for _, spec, _ in outputs], inherited)]
-
-
-def _is_sampled(dim: Any, columns: list[ColumnSpec | ObjSpec], inherited: Set[Any]) -> bool:
-    """Whether a new dim counts generated tokens, and not what a model finds in its input, such as steps.
-
-    The call appends tokens to those that it was given, as in ``i64[B, Add[P, R]]``; or it gives a float for each of
-    them, their log-probs.
-    """
-    having = [spec for spec in columns if dim in inner_dims(spec)]
-    appended = any(is_token_column(spec) and any(other in inherited for other in inner_dims(spec)) for spec in having)
-    return appended or any(
-        isinstance(spec, ColumnSpec) and not is_token_column(spec) and spec.dtype is not Bool for spec in having
-    )

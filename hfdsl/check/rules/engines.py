@@ -23,8 +23,9 @@ from typing import Any
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.role_links import linked_roles, role_links
-from hfdsl.graph.origins import is_token_column, stored_column
+from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Constant, FunctionCall, Node, Ref, RoleCall
+from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import RecordType
 from hfdsl.protocols.role_facts import sampling_engine
 from hfdsl.protocols.state import effects_of

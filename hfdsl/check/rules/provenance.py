@@ -12,10 +12,11 @@ from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.row_comparison import Comparison, Meeting, meetings
 from hfdsl.check.sources import argument_span
-from hfdsl.graph.origins import is_token_column, stored_column
+from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Input, Node, Pack, Ref
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.row_steps import FilterStep, PartStep
+from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import VALUE
 
 # -- rows that meet

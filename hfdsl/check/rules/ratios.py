@@ -29,11 +29,12 @@ from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.role_links import both_ways, linked_roles, role_links
 from hfdsl.check.sources import argument_span
-from hfdsl.graph.origins import is_token_column, stored_column
+from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Constant, Node, Ref, RoleCall
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.row_steps import FilterStep, Origin, PartStep, TakeStep
 from hfdsl.graph.row_weights import named_columns
+from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
 from hfdsl.protocols.state import Effect, effects_of, methods_with
 from hfdsl.types.batches import closest, schema
