@@ -15,8 +15,8 @@ from hfdsl.errors import HfError
 from hfdsl.graph.columns import columns_read, origins, result_origins
 from hfdsl.graph.program import Node, Output, Queue, Ref, RoleCall
 from hfdsl.graph.signatures import VALUE, RecordType
-from hfdsl.graph.stages import syncs
-from hfdsl.plan.plan import DRIVER, Plan, StageOf
+from hfdsl.graph.stages import effects, syncs
+from hfdsl.plan.plan import DRIVER, Plan, StageOf, Step
 from hfdsl.plan.rows import runtime_queries
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec
@@ -74,6 +74,9 @@ def queue_stages(plan: Plan) -> QueueStages:
     problems = (*_stage_problems(producing, reading, ref, queue_input), *_result_problems(first.results, second.inputs))
     if queue.late == "mask" and not masks:
         problems = (*problems, f'late="mask" sets {" or ".join(MASKS)} to zero, and no call behind it reads one')
+    elif masks and (unmasked := _unmasked(reading, queue_input)):
+        text = f"sets {' and '.join(masks)} to zero, which '{unmasked.label}' does not train with"
+        problems = (*problems, f'late="mask" {text}: it would train on late rows')
     _refuse(plan, node, problems)
     outputs = {column: Output(_column_of(producing, ref, column)) for column in columns}
     if any(reading.loads_in_flight(step) for step in reading.steps):  # rows are at their ranks before any call ends
@@ -103,6 +106,20 @@ def queue_stages(plan: Plan) -> QueueStages:
         loads_wait=any(sync.target.role in _queried_roles(producing) for sync in syncs(plan.graph)),
         subject=_subject(plan, node),
     )
+
+
+def _unmasked(plan: Plan, queue_input: int) -> Step | None:
+    """A step that changes a state with rows of the queue, and nothing that it reads is made with a mask of them."""
+    of_queue, masked = {queue_input}, set[int]()
+    for step in plan.steps:
+        read = columns_read(plan.graph, step.node)
+        if any(node in of_queue for node, _ in read):
+            of_queue.add(step.node)
+            if any(node in masked or (node == queue_input and column in MASKS) for node, column in read):
+                masked.add(step.node)
+            elif any(effect.kind == "writes" for _, effect in effects(plan.node(step.node))):
+                return step
+    return None
 
 
 def _queried_roles(plan: Plan) -> set[str]:

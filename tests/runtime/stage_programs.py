@@ -157,6 +157,13 @@ class Actor(hf.Worker):
             unmasked=torch.tensor([int(row.sum()) for row in batch.response_mask.rows]),
         )
 
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    @hf.corrects("policy", lag=8)
+    def learn(self, scores: Scores) -> Scores:
+        """An update that reads no mask."""
+        return scores
+
     @register(Dispatch.ONE_TO_ALL, execute_mode=hf.Execute.RANK_ZERO)
     @hf.exports("policy")
     def weights(self) -> Weights:
@@ -198,6 +205,16 @@ def deciding(
 def unmasked(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scores:
     """Behind the queue no call reads a mask."""
     return judge.rate(hf.queue(engine.mark(prompts), lag=1, late="mask"))
+
+
+@hf.dataflow
+def masked_elsewhere(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> tuple[Scores, Scores]:
+    """One call reads the mask, and another one trains."""
+    samples = engine.generate(prompts)
+    batch = hf.queue(hf.merge(Scored, prompts, samples, judge.score(samples)), lag=1, late="mask")
+    trained = actor.learn(hf.merge(Scores, batch))
+    hf.sync(actor, engine)
+    return judge.score(hf.merge(Samples, batch)), trained
 
 
 @hf.dataflow

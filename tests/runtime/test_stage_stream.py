@@ -25,6 +25,7 @@ from tests.runtime.stage_programs import (
     chained,
     deciding,
     filled,
+    masked_elsewhere,
     prompts,
     returning_both,
     stage_deployment,
@@ -176,6 +177,7 @@ def test_prompts_that_are_no_groups_are_not_dispatched_again() -> None:
     ("program", "reason"),
     [
         (unmasked, "sets response_mask or loss_mask to zero, and no call behind it reads one"),
+        (masked_elsewhere, "response_mask to zero, which 'actor.learn' does not train with"),
         (returning_both, "the program returns a value from in front of it"),
         (chained, "the program has 2 queues"),
     ],
