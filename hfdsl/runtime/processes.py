@@ -40,6 +40,9 @@ class Processes:
     digesting_generation: int = 0
     """The generation of the processes that digest them."""
 
+    recording: tuple[str, int] | None = None
+    """The folder of a recording, and the generation of the processes that write it."""
+
     _busy: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _busy_with: str = ""
 
@@ -63,6 +66,13 @@ class Processes:
             self.digesting_generation = self.generation
             self.syncs.forget()
             self.digest_exports(backend)
+
+    def go_on_recording(self) -> None:
+        """Have processes that have taken the place of others write the recording, too."""
+        if self.recording is not None and self.backend is not None and self.recording[1] != self.generation:
+            folder, _ = self.recording
+            self.backend.record(folder)
+            self.recording = folder, self.generation
 
     @contextmanager
     def alone(self, what: str) -> Iterator[None]:

@@ -181,6 +181,7 @@ class Recovery:
             CheckpointError: HF908 where a role that trains has no state, or one that cannot be copied.
             HfError: HF806, HF807 where a role's ``state()`` raises or does not end.
         """
+        self._next_copy, self._journal = None, []  # what was before a load leads to other states
         self._adopt(Copy(dict(self.steps), saved, streams or {}))
         if self.retries.every is not None:
             self._begin_copy()

@@ -8,7 +8,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from hfdsl.errors import CheckpointError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
@@ -32,6 +32,8 @@ from hfdsl.runtime.streaming import DecisionLog, StageOrder, Stream
 from hfdsl.runtime.timeline import timeline
 from hfdsl.runtime.verification import Verified, dtypes_of, syncs_of, verify_copies
 from hfdsl.types.batches import Batch
+
+T = TypeVar("T")
 
 
 class Running:
@@ -65,7 +67,7 @@ class Running:
         plans = [*self._processes.plans, plan]
         if recovery is not None and recovery.retries.every is not None:
             check_copied_states(plans)
-        backend.add(plan)
+        self._recovered(lambda: backend.add(plan))
         self._processes.plans.append(plan)
         steps = self._processes.restored.pop(plan.name, 0)
         self._processes.steps[plan.name] = steps
@@ -172,7 +174,7 @@ class Running:
         place = str(Path(folder).resolve())
         with self._processes.alone("a load"):
             try:
-                backend.load(place, manifest.roles)
+                self._recovered(lambda: backend.load(place, manifest.roles))
             except BaseException as error:
                 self._processes.broken = f"a load of '{folder}' ({type(error).__name__})"
                 raise
@@ -292,12 +294,14 @@ class Running:
 
         save = partial(self._save, background=False)
         begin(place, self.plan, self._runner.next_step, self._processes.seed, save)
-        backend.record(str(place))
+        self._recovered(lambda: backend.record(str(place)))
+        self._processes.recording = str(place), self._processes.generation
         try:
             yield
         finally:
+            self._processes.recording = None
             if self._processes.backend is not None and not self._processes.broken:
-                backend.record(None)
+                self._recovered(lambda: backend.record(None))
 
     def verify(self, state: str) -> Verified:
         """Compare digests of every weight that roles export and that others have loaded: do the copies hold it?
@@ -311,11 +315,13 @@ class Running:
             RoleError: HF806 where a role's ``held_weights()`` raises.
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
-        recovery = self._processes.recovery
         with self._processes.alone("a verification"):
-            if recovery is None:
-                return self._verify(state)
-            return recovery.run(self.plan.name, lambda: self._verify(state))
+            return self._recovered(lambda: self._verify(state))
+
+    def _recovered(self, call: Callable[[], T]) -> T:
+        """What a call outside of steps gives, which with retries is repeated after a loss of processes."""
+        recovery = self._processes.recovery
+        return call() if recovery is None else recovery.run(self.plan.name, call)
 
     def _verify(self, state: str) -> Verified:
         """Compare digests once, on the processes that there are by now."""
@@ -340,7 +346,7 @@ class Running:
         dtypes = self._processes.syncs.dtypes
         for sync in syncs:
             if sync not in dtypes:
-                copies = backend.digests(sync, sync.target, None, exported=False)
+                copies = self._recovered(partial(backend.digests, sync, sync.target, None, exported=False))
                 dtypes[sync] = dtypes_of([digests or () for digests in copies])
         before = self._processes.verifying
         self._processes.verifying = (*before, *syncs)
@@ -381,9 +387,13 @@ class Running:
         with runner.breaking(self.steps):
             if recovery is None:
                 return runner.run(step, inputs)
-            result = recovery.run(self.plan.name, lambda: runner.run_again(inputs))
+            result = recovery.run(self.plan.name, lambda: self._run_again(inputs))
             recovery.committed(self.plan.name, runner.run_again, inputs)
         return result
+
+    def _run_again(self, inputs: Mapping[int, Any]) -> Any:
+        self._processes.go_on_recording()
+        return self._runner.run_again(inputs)
 
     def stream(
         self,
