@@ -39,8 +39,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+from hfdsl.graph.call_bindings import CallBindings
 from hfdsl.graph.equal_values import equal_column, equal_values
-from hfdsl.graph.fits import fits_metric, fits_static
 from hfdsl.graph.program import (
     Constant,
     ErrorValue,
@@ -59,7 +59,7 @@ from hfdsl.graph.program import (
     RoleCall,
     Take,
 )
-from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
+from hfdsl.graph.signatures import ListType, PortType, RecordType
 from hfdsl.graph.values import (
     LOST,
     ListValue,
@@ -69,10 +69,9 @@ from hfdsl.graph.values import (
     Value,
     operand_value,
 )
-from hfdsl.protocols.kinds import PerRank
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
-from hfdsl.types.dims import Answer, KeptGroups, Size, atom_size, constant, solve
+from hfdsl.types.dims import KeptGroups, Size, atom_size, constant
 from hfdsl.types.dtypes import Bool
 
 ROWS: Any = TypeVar("rows")  # type: ignore[misc]  # its name is what messages show
@@ -104,169 +103,6 @@ class Inference:
         return operand_value(self.values, operand)
 
 
-@dataclass
-class _CallBindings:
-    """The bindings of one call while its ports are matched left to right."""
-
-    node: Node
-    mismatches: list[Mismatch]
-    bound: dict[Any, Size] = field(default_factory=dict)
-    bound_by: dict[Any, str] = field(default_factory=dict)
-    broken: bool = False  # a mistake has left dims unbound: their sizes are unknown, not the declared ones
-    uneven: bool = False  # two ports have different rows: either may be wrong
-
-    def row(self, declared: Size) -> Size:
-        """The row dim of the call's result; ``LOST`` where a mistake left it unbound."""
-        if self.uneven or (self.broken and any(atom not in self.bound for atom in declared.atoms)):
-            return atom_size(LOST)
-        return declared.substitute(self.bound)
-
-    def inner(self, declared: Size) -> Size:
-        """Another dim of the call's result; ``LOST`` where a mistake left a type variable in it unbound."""
-        if self.broken and any(isinstance(atom, TypeVar) and atom not in self.bound for atom in declared.atoms):
-            return atom_size(LOST)
-        return declared.substitute(self.bound)
-
-    def report(
-        self, kind: MismatchKind, port: str, formal: PortType, actual: Any, source: Any, **detail: object
-    ) -> None:
-        self.broken = True
-        facts = tuple((name, str(value)) for name, value in detail.items())
-        sizes = tuple(value for value in detail.values() if isinstance(value, Size))
-        self.mismatches.append(
-            Mismatch(
-                kind=kind,
-                node=self.node.id,
-                port=port,
-                formal=formal,
-                actual=actual,
-                source=source,
-                detail=facts,
-                sizes=sizes,
-            )
-        )
-
-    def match(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
-        """Match a port with the value that is wired to it; check presence only if the types fit."""
-        if isinstance(formal, (ColumnSpec, ObjSpec)) and formal.optional and actual == Constant(None):
-            return
-        before = len(self.mismatches)
-        self.fit(port, formal, actual, source)
-        if len(self.mismatches) == before:
-            self.presence(port, formal, actual, source)
-
-    def fit(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
-        """Compare the type of a value with that of its port."""
-        match formal:
-            case ListType():
-                self.entries(port, formal, actual, source)
-            case _ if isinstance(actual, ListValue):
-                self.report(MismatchKind.LIST, port, formal, actual, source)
-            case RecordType(record) if isinstance(actual, RecordValue):
-                if not issubclass(actual.type.record, record):
-                    self.report(MismatchKind.RECORD, port, formal, actual, source)
-                elif actual.rows is not None and (row := schema(record).row) is not None:
-                    self.rows(port, formal, row, actual.rows, actual, source)
-            case ColumnSpec() if isinstance(actual, ColumnSpec):
-                self.column(port, formal, actual, source)
-            case ObjSpec(kind) if isinstance(actual, ObjSpec) and fits_static(StaticType(actual.type), kind):
-                self.rows(port, formal, formal.row, actual.row, actual, source)
-            case MetricSpec() if isinstance(actual, MetricSpec) and fits_metric(actual, formal):
-                pass
-            case StaticType(annotation) if fits_static(actual, annotation):
-                pass
-            case _:
-                self.report(MismatchKind.VALUE, port, formal, actual, source)
-
-    def presence(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
-        """Check that a column that may be absent goes to an optional port or column."""
-        if isinstance(formal, (ColumnSpec, ObjSpec)) and isinstance(actual, (ColumnSpec, ObjSpec)):
-            if actual.optional and not formal.optional:
-                self.report(MismatchKind.ABSENT, port, formal, actual, source)
-        elif isinstance(formal, RecordType) and isinstance(actual, RecordValue):
-            have = schema(actual.type.record).fields
-            for name, spec in schema(formal.record).fields.items():
-                if name in have and have[name].optional and not spec.optional:  # made optional by a derived record
-                    self.report(MismatchKind.ABSENT, port, formal, actual, source, column=name)
-
-    def entries(self, port: str, formal: ListType, actual: Any, source: Any) -> None:
-        """Match a list of ranks' values: its kind, and one entry for all."""
-        if isinstance(actual, Constant) and isinstance(actual.value, (list, tuple, PerRank)):
-            inner = formal.inner
-            if not isinstance(inner, StaticType) or any(
-                not fits_static(Constant(v), inner.annotation) for v in actual.value
-            ):
-                self.report(MismatchKind.VALUE, port, formal, actual, source)
-        elif not isinstance(actual, ListValue) or actual.kind != formal.kind:
-            self.report(MismatchKind.LIST, port, formal, actual, source)
-        elif actual.inner is not None:
-            self.match(port, formal.inner, actual.inner, source)
-
-    def column(self, port: str, formal: ColumnSpec, actual: ColumnSpec, source: Any) -> None:
-        if actual.ragged is not formal.ragged:
-            self.report(MismatchKind.RAGGED, port, formal, actual, source)
-        elif actual.dtype is not formal.dtype:
-            self.report(MismatchKind.DTYPE, port, formal, actual, source)
-        elif len(actual.dims) != len(formal.dims):
-            self.report(MismatchKind.RANK, port, formal, actual, source)
-        else:
-            before = len(self.mismatches)
-            for position, (expected, actual_dim) in enumerate(zip(formal.dims[1:], actual.dims[1:], strict=True), 1):
-                self.dim(port, formal, expected, actual_dim, position, actual, source)
-            if len(self.mismatches) == before:  # else it is the wrong column, and its rows are irrelevant
-                self.rows(port, formal, formal.dims[0], actual.dims[0], actual, source)
-
-    def dim(
-        self, port: str, formal: ColumnSpec, want: Size, have: Size, position: int, actual: Any, source: Any
-    ) -> None:
-        if LOST in have.atoms:
-            self.broken = True
-            return
-        variables = {a: self.bound[a] for a in want.atoms if a in self.bound and isinstance(a, TypeVar)}
-        free = [a for a in want.atoms if isinstance(a, TypeVar) and a not in self.bound]
-        if free:
-            rigid = {a: atom_size(a) for a in want.atoms if not isinstance(a, TypeVar)}
-            solution = solve(want, have, {**rigid, **variables})
-            if solution is None:
-                self.report(
-                    MismatchKind.UNSOLVED, port, formal, actual, source, position=position, want=want, have=have
-                )
-            for atom, value in (solution or {}).items():
-                self.bound[atom], self.bound_by[atom] = value, port
-            return
-        want = want.substitute(variables)
-        if want.equals(have) is not Answer.PROVED:
-            origin = next((self.bound_by[a] for a in variables), "")
-            self.report(
-                MismatchKind.DIM, port, formal, actual, source, position=position, want=want, have=have, origin=origin
-            )
-
-    def rows(self, port: str, formal: PortType, want: Size, have: Size, actual: Any, source: Any) -> None:
-        """Bind the row dim at the first port that has it; compare it at all others."""
-        if LOST in have.atoms:
-            self.broken = True
-            return
-        solution = solve(want, have, self.bound)
-        if solution is None and want.substitute(self.bound) == have:
-            solution = {
-                atom: atom_size(atom) for atom in want.atoms if atom not in self.bound
-            }  # a product of several dims, equal as declared
-        if solution is None:
-            self.report(MismatchKind.UNSOLVED, port, formal, actual, source, position=0, want=want, have=have)
-            return
-        for atom, value in solution.items():
-            self.bound[atom], self.bound_by[atom] = value, port
-        if solution:
-            return
-        expected = want.substitute(self.bound)
-        answer = expected.equals(have)
-        if answer is not Answer.PROVED:
-            kind = MismatchKind.ROWS if answer is Answer.REFUTED else MismatchKind.ROWS_UNKNOWN
-            self.uneven = kind is MismatchKind.ROWS
-            origin = self.bound_by[want.atoms[0]] if want.atoms else ""
-            self.report(kind, port, formal, actual, source, want=expected, have=have, origin=origin)
-
-
 def infer(graph: Graph) -> Inference:
     """Infer the sizes and mismatches of a traced dataflow.
 
@@ -286,7 +122,7 @@ def infer(graph: Graph) -> Inference:
             values.append(values[first])
             bindings.append(bindings[first])
         else:
-            call = _CallBindings(node, mismatches)
+            call = CallBindings(node, mismatches)
             values.append(_value(node, call, values, filters))
             bindings.append(call.bound)
             if len(mismatches) == before:
@@ -326,7 +162,7 @@ def _identity(operand: Operand, values: list[Value]) -> tuple[object, ...]:
     return (id(operand.value),) if isinstance(operand, Constant) else ()
 
 
-def _value(node: Node, call: _CallBindings, values: list[Value], filters: _Filters) -> Value:
+def _value(node: Node, call: CallBindings, values: list[Value], filters: _Filters) -> Value:
     match node.op:
         case Input(_, record, rows):
             return RecordValue(RecordType(record), rows or schema(record).row)
@@ -364,7 +200,7 @@ def _value(node: Node, call: _CallBindings, values: list[Value], filters: _Filte
             return _result(node.result, call)
 
 
-def _kept(node: Node, group: int, call: _CallBindings, values: list[Value], filters: _Filters) -> Value:
+def _kept(node: Node, group: int, call: CallBindings, values: list[Value], filters: _Filters) -> Value:
     """The record with the rows that a filter keeps; filters by the same column keep the same rows."""
     (_, batch), (_, keep) = node.arguments
     record, column = operand_value(values, batch), keep if isinstance(keep, Constant) else operand_value(values, keep)
@@ -398,7 +234,7 @@ class _Filters:
         return self.groups.setdefault((column, group), KeptGroups(len(self.groups) + 1, rows / constant(group)))
 
 
-def _match_columns(record: type[Batch], node: Node, call: _CallBindings, values: list[Value]) -> None:
+def _match_columns(record: type[Batch], node: Node, call: CallBindings, values: list[Value]) -> None:
     fields = schema(record).fields
     for name, operand in node.arguments:
         actual = operand if isinstance(operand, Constant) else operand_value(values, operand)
@@ -408,7 +244,7 @@ def _match_columns(record: type[Batch], node: Node, call: _CallBindings, values:
             call.match(name, fields[name], actual, operand if isinstance(operand, Ref) else None)
 
 
-def _result(declared: PortType, call: _CallBindings) -> Value:
+def _result(declared: PortType, call: CallBindings) -> Value:
     if isinstance(declared, RecordType):
         return RecordValue(declared, _result_rows(declared.record, call))
     if isinstance(declared, ColumnSpec):
@@ -418,7 +254,7 @@ def _result(declared: PortType, call: _CallBindings) -> Value:
     return ListValue(declared.kind, _result(declared.inner, call)) if isinstance(declared, ListType) else declared
 
 
-def _result_rows(record: type[Batch], call: _CallBindings) -> Size | None:
+def _result_rows(record: type[Batch], call: CallBindings) -> Size | None:
     row = schema(record).row
     return None if row is None else call.row(row)
 
