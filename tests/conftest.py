@@ -26,10 +26,12 @@ settings.register_profile("hfdsl-ci", settings.get_profile("hfdsl"), derandomize
 settings.load_profile("hfdsl-ci" if os.environ.get("CI") else "hfdsl")
 
 # Processes of pytest-xdist share the cores: with threads of their own small products can take tens of times as long.
-# And they have clusters of their own, which find neither each other nor what an earlier run left behind.
+# Without xdist, too: Ray gives a worker one thread, and products of several threads can have other bits.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Those of pytest-xdist have clusters of their own, which find neither each other nor what an earlier run left behind.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     run = os.environ["PYTEST_XDIST_TESTRUNUID"][:6]  # the paths of sockets are short
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["RAY_TMPDIR"] = str(Path(tempfile.gettempdir()) / f"hfdsl_{os.getuid()}_{run}_{worker}")
 
 # Ray replaces the built-in print once a worker has written to its log: messages that name it would differ after that.
