@@ -180,7 +180,8 @@ def _effect(
         raise DefinitionError("HF120", f'{kind} takes the name of a state, such as "policy", got {state!r}')
 
     def declare(fn: F) -> F:
-        setattr(fn, EFFECTS, (Effect(kind, state, staleness, ratio, layout, during), *effects_of(fn)))
+        effect = Effect(kind=kind, state=state, staleness=staleness, ratio=ratio, layout=layout, during=during)
+        setattr(fn, EFFECTS, (effect, *effects_of(fn)))
         return fn
 
     return declare

@@ -310,7 +310,9 @@ class Executor:
             self.workers.offloader.after(call.plan, node, call.step)
             absent = tuple(name for name, value in columns.items() if value is None)
             taken = self.in_flight.taken(step)
-            calls.append(CallResult(step.label, self._rank, began, time.time(), absent, taken))
+            calls.append(
+                CallResult(label=step.label, rank=self._rank, start=began, stop=time.time(), absent=absent, taken=taken)
+            )
         # What earlier calls of this step shared may be read at any time, so no body may have written into it; what this
         # call shares is watched from now on.
         self.store.check_watched()
@@ -354,7 +356,16 @@ class Executor:
             arrived, _ = self.in_flight.arriving(call, step, current, body, arguments)
             arrived()
             calls.append(CallResult(step.label, self._rank, start, time.time()))
-        return SegmentResult(self._group, self._rank, start, time.time(), tuple(calls), (), 0, 0)
+        return SegmentResult(
+            group=self._group,
+            rank=self._rank,
+            start=start,
+            stop=time.time(),
+            calls=tuple(calls),
+            payload_bytes=(),
+            held_bytes=0,
+            peak_bytes=0,
+        )
 
     def _spec(self, call: SegmentCall, spec: SegmentSpec | None) -> tuple[SegmentSpec, Reader]:
         """What was sent now or with an earlier call, and a reader of the store by its rows."""

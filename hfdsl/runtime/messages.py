@@ -162,7 +162,14 @@ class SegmentResult:
             start=start,
             stop=stop,
             calls=tuple(
-                CallResult(label, caller, begun, ended, tuple(absent), tuple((at, version) for at, version in taken))
+                CallResult(
+                    label=label,
+                    rank=caller,
+                    start=begun,
+                    stop=ended,
+                    absent=tuple(absent),
+                    taken=tuple((at, version) for at, version in taken),
+                )
                 for label, caller, begun, ended, absent, taken in calls
             ),
             payload_bytes=tuple(sizes),

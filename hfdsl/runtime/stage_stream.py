@@ -131,7 +131,14 @@ class StageStream:
     def _start(self, sizes: Mapping[Any, int]) -> tuple[QueueRun, QueueLoop]:
         put_in, taken = groups_of(self._stages, sizes)
         queue = self._stages.queue
-        spec = QueueSpec("queue", queue.lag or 0, queue.late or "wait", taken or 1, put_in or 1, self._stages.loses)
+        spec = QueueSpec(
+            name="queue",
+            lag=queue.lag or 0,
+            late=queue.late or "wait",
+            batch=taken or 1,
+            dispatch=put_in or 1,
+            loses=self._stages.loses,
+        )
         check_groups(self._stages, sizes, spec.dispatch)
         self._queue = QueueLoop(QueueState(spec))
         in_flight = StageOf(self._plan.name, -(-spec.places // spec.dispatch) + 2)

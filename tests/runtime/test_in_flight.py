@@ -41,6 +41,13 @@ from tests.runtime.stage_programs import GivenSeconds
 SIZE, SEED = 4, 3
 
 
+def noise_of(step: int, row: int, tokens: int) -> list[float]:
+    """What the engine draws for a row of a step."""
+    call = Call(seed=SEED, step=step, node=0, rank=0, first_row=row, row_count=1, dataflow="in_flight")
+    noise: list[float] = call.uniforms(tokens).double()[0].tolist()
+    return noise
+
+
 @dataclass(frozen=True)
 class Case:
     """How long calls take: of generation by step and rank, of updates by step."""
@@ -102,7 +109,7 @@ def modeled(case: Case) -> list[Trained]:
         tokens, versions = list[list[float]](), list[list[int]]()
         for row in range(SIZE):
             start, duration = spans[step][row // 2]
-            draw = Call(SEED, step, 0, 0, row, 1, "in_flight").uniforms(TOKENS).double()[0].tolist()
+            draw = noise_of(step, row, TOKENS)
             before, made, under = float(SIZE * step + row), list[float](), list[int]()
             for t in range(TOKENS):
                 under.append(sum((end - start) * TOKENS <= t * duration for end in updated))
@@ -252,7 +259,7 @@ def remade(results: Sequence[Any], size: int) -> list[list[list[float]]]:
         tokens = list[list[float]]()
         for number, versions in zip(result.number.tensor.tolist(), result.versions.tensor.tolist(), strict=True):
             step, row = divmod(number, size)
-            draw = Call(SEED, step, 0, 0, row, 1, "in_flight").uniforms(len(versions)).double()[0].tolist()
+            draw = noise_of(step, row, len(versions))
             before, made = float(number), list[float]()
             for noise, version in zip(draw, versions, strict=True):
                 made.append(before := next_token(before, weights[version], noise))

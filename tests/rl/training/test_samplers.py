@@ -11,7 +11,7 @@ import torch
 
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.loop import train
-from hfdsl.runtime import running
+from hfdsl.runtime import verification
 from hfdsl.runtime.verification import VerifiedSync
 from tests.rl.workers import tiny
 
@@ -91,7 +91,7 @@ def test_dapo_samples_its_rounds_with_it(tmp_path: Path, monkeypatch: pytest.Mon
     rounds = table(tmp_path, "dapo:dapo_round", options={"group": 4, "longest": 6, "buffer": 2}, update=update, steps=2)
     del rounds["reference"]
     records, compared = list[Any](), list[VerifiedSync]()
-    monkeypatch.setattr(running, "compare", lambda sync, *digests: compared.append(sync))
+    monkeypatch.setattr(verification, "compare", lambda sync, *digests: compared.append(sync))
     train(from_table({**rounds, "verify_sync": 2}), show=records.append)
     assert compared == [VerifiedSync("policy", "actor", "sampler")]  # after the second step
     gaps = [record.values["actor/engine_gap_max"] for record in records if "actor/engine_gap_max" in record.values]
