@@ -150,6 +150,32 @@ def test_a_setting_with_the_default_of_the_library_is_not_listed() -> None:
     assert not {"trainer.balance_batch", f"{ROLLOUT}.free_cache_engine"} & {left.key for left in run.left_out}
 
 
+@pytest.mark.parametrize(
+    ("former", "present"),
+    [
+        ({"custom_reward_function.path": "my.py", "custom_reward_function.name": "score"},
+         {"reward.custom_reward_function.path": "my.py", "reward.custom_reward_function.name": "score"}),
+        ({"reward_model.enable": True, "reward_model.model.path": "org/rm", "reward_model.rollout.name": "vllm"},
+         {"reward.reward_model.enable": True, "reward.reward_model.model_path": "org/rm",
+          "reward.reward_model.rollout.name": "vllm"}),
+        ({"reward_model.reward_manager": "dapo", "sandbox_fusion.url": "http://sandbox", "reward_model.num_workers": 2},
+         {"reward.reward_manager.name": "dapo", "reward.sandbox_fusion.url": "http://sandbox",
+          "reward.num_workers": 2}),
+    ],
+)  # fmt: skip
+def test_former_keys_of_rewards_are_those_that_verl_moves_them_to(
+    former: dict[str, object], present: dict[str, object]
+) -> None:
+    assert to_toml(of_verl(**former)) == to_toml(of_verl(**present)) != to_toml(of_verl())
+
+
+def test_a_former_key_of_rewards_wins_and_null_does_not() -> None:
+    former, present = "reward_model.enable", "reward.reward_model.enable"
+    for value, enabled in ((False, False), ("null", True)):
+        run = of_verl(**{present: True, "reward.reward_model.model_path": "org/rm", former: value})
+        assert run.configuration.value(present) is enabled
+
+
 READY: dict[str, tuple[dict[str, object], str]] = {
     "a KL term in the loss": ({}, "grpo:grpo"),
     "no reference": ({f"{ACTOR}.use_kl_loss": False}, "grpo:grpo_without_reference"),

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hfdsl.errors import ConfigError
 from hfdsl.rl.corrections import Correction
 from hfdsl.rl.losses import (
     CISPO,
@@ -38,6 +39,43 @@ POLICY_LOSSES: tuple[PolicyLoss, ...] = (
     Reinforce(aggregation="sequence-mean-token-sum", constant=7.0),
 )
 INFINITE = math.inf
+
+
+class Returns(PolicyLoss):
+    """A loss whose surrogate returns what ``of`` makes of the mask."""
+
+    of: Any
+
+    def surrogate(
+        self, log_probs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
+    ) -> Any:
+        return type(self).of(mask.float())
+
+
+@pytest.mark.parametrize(
+    ("of", "returned"),
+    [
+        (lambda mask: (mask[:, :1], mask), r"\(2, 1\) and \(2, 3\)"),
+        (lambda mask: (mask, mask[:, :1]), r"\(2, 3\) and \(2, 1\)"),
+        (lambda mask: mask, r"\(2, 3\)"),
+        (lambda mask: (mask.mean(), None), r"\(\) and NoneType"),
+        (lambda mask: (), "nothing"),
+    ],
+)
+def test_a_surrogate_has_a_value_for_each_token(of: Any, returned: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Returns, "of", staticmethod(of), raising=False)
+    column = torch.zeros(2, 3)
+    with pytest.raises(
+        ConfigError, match=rf"HF940: Returns\.surrogate .* \(2, 3\) as the mask, and returned {returned}$"
+    ):
+        Returns()(column, column, column[:, :1], torch.ones(2, 3, dtype=torch.bool))
+
+
+def test_a_surrogate_of_the_shape_of_the_mask_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Returns, "of", staticmethod(lambda mask: (mask, mask)), raising=False)
+    column = torch.zeros(2, 3)
+    terms = Returns()(column, column, column[:, :1], torch.ones(2, 3, dtype=torch.bool))
+    assert terms.loss.tolist() == [[1.0] * 3] * 2
 
 
 def columns(case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -14,6 +14,7 @@ from hfdsl.interop.library_tables import LibraryTable
 from hfdsl.interop.reading import RunReading
 from hfdsl.interop.settings import Configuration, Setting
 from hfdsl.interop.text import Unread
+from hfdsl.interop.verl.legacy_rewards import moved
 
 MAX_SEARCHES = 50  # for a key that was meant; each goes through a thousand keys
 GROUPS = frozenset(
@@ -54,7 +55,7 @@ class HydraComposition:
         return Configuration(
             library="verl",
             defaults=self.defaults,
-            explicit=self.explicit,
+            explicit=moved(self.explicit),
             place=self.place,
             unread=tuple(unread),
             unknown_below=self.unknown_below,

@@ -90,7 +90,7 @@ class PolicyLoss(ABC):
 
         Raises:
             ConfigError: HF941 without ``reference_log_probs`` where ``kl`` is not 0, or without ``entropy`` where the
-                coefficient of entropy is not 0.
+                coefficient of entropy is not 0; HF940 for a surrogate that is not two tensors f32[B, R].
         """
         import torch
 
@@ -98,7 +98,8 @@ class PolicyLoss(ABC):
         log_probs, old = masked(log_probs, mask), masked(old_log_probs, mask)
         engine = old if engine_log_probs is None else masked(engine_log_probs, mask)
         corrected = self.correction(old, engine, mask) if self.correction else no_correction(mask)
-        loss, clipped = self.surrogate(log_probs, old, masked(advantages.expand(mask.shape), mask), corrected.kept)
+        surrogate = self.surrogate(log_probs, old, masked(advantages.expand(mask.shape), mask), corrected.kept)
+        loss, clipped = _of_each_token(self, surrogate, mask)
         loss = loss * corrected.weight.to(loss.dtype)
         if staleness is not None:
             loss = loss * self.staleness_weights(staleness).to(loss.dtype)
@@ -137,7 +138,7 @@ class PolicyLoss(ABC):
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The negated surrogate at every token, and 1 where it is clipped.
+        """The negated surrogate at every token, and 1 where it is clipped, both f32[B, R].
 
         Inputs are 0 outside of ``mask``, which leaves out the tokens that a correction masks.
         """
@@ -146,6 +147,25 @@ class PolicyLoss(ABC):
     def weights(self, mask: torch.Tensor, reduce: Reduce = no_reduce) -> torch.Tensor:
         """Every token's weight: :func:`hfdsl.rl.masked.token_weights` with this loss's aggregation."""
         return token_weights(mask, self.aggregation, reduce, constant=self.constant)
+
+
+def _of_each_token(loss: PolicyLoss, surrogate: object, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The two tensors of a surrogate; one of f32[B, 1] would broadcast to f32[B, R] and train on other weights.
+
+    Raises:
+        ConfigError: HF940 where they are not of the mask's shape.
+    """
+    tensors = surrogate if isinstance(surrogate, tuple) else (surrogate,)
+    shapes = [tuple(tensor.shape) if hasattr(tensor, "shape") else type(tensor).__name__ for tensor in tensors]
+    if shapes != [tuple(mask.shape)] * 2:
+        returned = " and ".join(map(str, shapes)) or "nothing"
+        raise ConfigError(
+            "HF940",
+            f"{type(loss).__name__}.surrogate has to return the loss and where it is clipped, each of shape "
+            f"{tuple(mask.shape)} as the mask, and returned {returned}",
+        )
+    first, second = tensors
+    return first, second
 
 
 def _missing(loss: PolicyLoss, term: str, coefficient: float, needed: str) -> ConfigError:
