@@ -228,8 +228,8 @@ class _Encoder:
             "dtype": str(value.dtype).removeprefix("torch."),
             "shape": list(value.shape),
         }
-        if not dense.is_contiguous():
-            encoded["stride"] = list(dense.stride())
+        if dense.numel() and dense.stride() != torch.empty(dense.shape, device="meta").stride():
+            encoded["stride"] = list(dense.stride())  # of a dim of size 1, too, where it has no meaning
         if value.is_cuda:
             encoded["cuda"] = True
         if type(value) is torch.nn.Parameter:

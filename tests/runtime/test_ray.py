@@ -22,6 +22,7 @@ import hfdsl as hf
 from hfdsl.check.capacity import capacity_for, claims
 from hfdsl.errors import HfError, ResourceError, RoleError, WiringError
 from hfdsl.protocols.bin_packing import CPU_UNITS
+from hfdsl.runtime.recording import begin
 from hfdsl.runtime.running import Running
 from hfdsl.single_controller import RayResourcePool
 from tests.runtime import ray_programs as p
@@ -318,6 +319,7 @@ def test_work_between_steps_has_a_deadline(ray_cluster: Any, tmp_path: Path) -> 
         late = r"HF807: taking another plan was not done after 5 s on 1 of 2 ranks of 'actor\+reward'; (?s:.*)launch\("
         with pytest.raises(HfError, match=late):
             running.also(evaluation)
+        begin(tmp_path, plan, 0, 0, lambda folder: None)
         with pytest.raises(HfError, match=late):
             backend.record(str(tmp_path))
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
@@ -185,6 +185,7 @@ def test_data_are_read_bit_for_bit_without_a_pickle(value: Any) -> None:
 
 
 @given(st.lists(st.builds(p.Tree, data, data), min_size=1, max_size=3), data)
+@example([p.Tree(None, None)], torch.ones(2, 1).as_strided((2, 1), (1, 2)))
 def test_what_is_no_data_is_pickled_with_its_tensors_apart(trees: list[p.Tree], beside: Any) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, value = Path(name), {"trees": trees, "beside": beside}
