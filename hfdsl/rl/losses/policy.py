@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from hfdsl.errors import ConfigError
 from hfdsl.protocols.state import corrects
@@ -149,13 +149,13 @@ class PolicyLoss(ABC):
         return token_weights(mask, self.aggregation, reduce, constant=self.constant)
 
 
-def _of_each_token(loss: PolicyLoss, surrogate: object, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _of_each_token(loss: PolicyLoss, surrogate: Any, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The two tensors of a surrogate; one of f32[B, 1] would broadcast to f32[B, R] and train on other weights.
 
     Raises:
         ConfigError: HF940 where they are not of the mask's shape.
     """
-    tensors = surrogate if isinstance(surrogate, tuple) else (surrogate,)
+    tensors: tuple[Any, ...] = surrogate if isinstance(surrogate, tuple) else (surrogate,)
     shapes = [tuple(tensor.shape) if hasattr(tensor, "shape") else type(tensor).__name__ for tensor in tensors]
     if shapes != [tuple(mask.shape)] * 2:
         returned = " and ".join(map(str, shapes)) or "nothing"
@@ -164,8 +164,7 @@ def _of_each_token(loss: PolicyLoss, surrogate: object, mask: torch.Tensor) -> t
             f"{type(loss).__name__}.surrogate has to return the loss and where it is clipped, each of shape "
             f"{tuple(mask.shape)} as the mask, and returned {returned}",
         )
-    first, second = tensors
-    return first, second
+    return tensors[0], tensors[1]
 
 
 def _missing(loss: PolicyLoss, term: str, coefficient: float, needed: str) -> ConfigError:
