@@ -107,6 +107,13 @@ class VllmEngine:
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
         """A completion of every prompt, in order."""
+        rules = self.rules(prompts, seeds)
+        requests: Any = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        outputs = self.llm.generate(requests, rules, use_tqdm=False, lora_request=self.adapter)
+        return [_completion(output.outputs[0]) for output in outputs]
+
+    def rules(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Any]:
+        """How each row is sampled: vLLM's ``SamplingParams``."""
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]  # optional
 
         start = self.start
@@ -120,12 +127,9 @@ class VllmEngine:
             stop_token_ids=list(start.end_tokens),
         )
         if seeds is None:
-            rules = [common(temperature=0.0)] * len(prompts)
-        else:  # the temperature is divided by elsewhere, see above
-            rules = [common(temperature=1.0, top_p=start.top_p, top_k=start.top_k, seed=seed) for seed in seeds]
-        requests: Any = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        outputs = self.llm.generate(requests, rules, use_tqdm=False, lora_request=self.adapter)
-        return [_completion(output.outputs[0]) for output in outputs]
+            return [common(temperature=0.0) for _ in prompts]
+        # The temperature is divided by elsewhere, see above.
+        return [common(temperature=1.0, top_p=start.top_p, top_k=start.top_k, seed=seed) for seed in seeds]
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], part: LoadPart) -> None:
         """Replace all weights, or the adapter, and forget the keys and values of the old ones."""
