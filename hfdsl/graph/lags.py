@@ -52,6 +52,21 @@ def lags(graph: Graph) -> tuple[Mapping[HeldState, Versions], ...]:
     return tuple(by_node)
 
 
+def stage_lags(split: Split) -> Mapping[tuple[int, int], int]:
+    """By stage and a stage behind it: by how many steps the first may be ahead before it steps.
+
+    Rows that pass the queues between them are as many updates late at most.
+    """
+    ahead: dict[tuple[int, int], int] = {}
+    # Stages have higher numbers than those that feed them.
+    for node, queue in sorted(split.queues, key=lambda each: split.of[each[0].id]):
+        feeds, reads = split.producer(node), split.of[node.id]
+        ways = [(feeds, 0), *((first, lag) for (first, last), lag in ahead.items() if last == feeds)]
+        for first, lag in ways:
+            ahead[first, reads] = max(ahead.get((first, reads), 0), lag + (queue.lag or 0))
+    return ahead
+
+
 def trained_sources(graph: Graph) -> Mapping[HeldState, frozenset[HeldState]]:
     """By state of a role the trained states that it is, or is a copy of."""
     trained = {holder for node in graph.calls for holder, effect in effects(node) if effect.kind == "writes"}

@@ -23,14 +23,15 @@ step, and what lies in it is a payload whose reader has not been submitted. The 
 
 Why it is right. *The bound*: ``QueueState`` admits step n into a queue of lag k after the n - k - 1-st was taken; the
 load that belongs to that take was submitted before, and a process runs its calls in the order of submission. So step n
-is generated under version n - k, and trained under version n. Version 0 is that of the actor, whatever the engine began
-with: what ``hf.sync`` sends is sent once before the first dispatch (``graph.first_syncs``). *The same values
-everywhere*: the order of submission does not depend on times, and random streams are derived from the number of the
-step. *No deadlock*: a stage is submitted after those that feed it, so what the earliest call waits for has been
-submitted. *Backpressure*: a stage is submitted only if its queues have places, and the result of an update is fetched
-before the next one is submitted. *Nothing is lost*: a step that was begun stays in the stream until its result was
-given out; if the caller stops, or the loader raises, the next ``stream`` goes on with it. A checkpoint holds these
-steps too (``queue_files``).
+is generated under version n - k, and trained under version n. Through queues of lags k and l, a step is begun only if
+the last stage is at most k + l steps behind (``stage_lags``): both queues alone have places for one more. Version 0 is
+that of the actor, whatever the engine began with: what ``hf.sync`` sends is sent once before the first dispatch
+(``graph.first_syncs``). *The same values everywhere*: the order of submission does not depend on times, and random
+streams are derived from the number of the step. *No deadlock*: a stage is submitted after those that feed it, so what
+the earliest call waits for has been submitted. *Backpressure*: a stage is submitted only if its queues have places, and
+the result of an update is fetched before the next one is submitted. *Nothing is lost*: a step that was begun stays in
+the stream until its result was given out; if the caller stops, or the loader raises, the next ``stream`` goes on with
+it. A checkpoint holds these steps too (``queue_files``).
 
 All four disciplines decide the same here: engines finish what a step puts in as a whole and in order, so nothing is
 ever late. ``hfdsl simulate`` shows what they would do with groups that finish one by one.
@@ -48,6 +49,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from hfdsl.errors import CheckpointError
+from hfdsl.graph.lags import stage_lags
 from hfdsl.plan.payloads import DRIVER_PROCESS
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.runtime.backend import Backend
@@ -64,12 +66,15 @@ from hfdsl.runtime.step import StepRun
 class StageOrder:
     """Which stage may be submitted next; the unit of its queues is what one step puts in.
 
-    ``steps`` counts by stage the steps that were submitted, those before the stream too.
+    ``steps`` counts by stage the steps that were submitted, those before the stream too. Stages that feed no queue make
+    the results: they step together, so that a version is the number of results, whichever of them trains a state.
     """
 
     def __init__(self, plan: Plan, first_step: int) -> None:
         self.steps = [first_step] * plan.split.count
         self._feeds = [(plan.split.producer(node), plan.split.of[node.id]) for node, _ in plan.split.queues]
+        self._last = sorted({*range(plan.split.count)} - {producer for producer, _ in self._feeds})
+        self._ahead = [(*stages, lag) for stages, lag in stage_lags(plan.split).items()]
         names = ["queue"] if len(self._feeds) == 1 else [f"queue{i + 1}" for i in range(len(self._feeds))]
         self.queues = [
             QueueState(QueueSpec(name, queue.lag or 0, queue.late or "wait"), first_step, first_step)
@@ -81,15 +86,22 @@ class StageOrder:
 
         Without ``prompts`` no step is begun.
         """
-        return next((stage for stage in range(len(self.steps)) if self._may_step(stage, prompts)), None)
+        stages = (*self._last_behind, *range(len(self.steps)))
+        return next((stage for stage in stages if self._may_step(stage, prompts)), None)
+
+    @property
+    def _last_behind(self) -> list[int]:
+        """The last stages that follow others of them, which were submitted for the same result."""
+        results = [self.steps[stage] for stage in self._last]
+        return [stage for stage in self._last if self.steps[stage] == min(results) < max(results)]
 
     def _may_step(self, stage: int, prompts: bool) -> bool:
         steps = self.steps[stage]
         if steps == max(self.steps) and not prompts:
             return False
-        return all(
-            (reader != stage or self.steps[producer] > steps) and (producer != stage or queue.admits(1))
-            for (producer, reader), queue in zip(self._feeds, self.queues, strict=True)
+        together = [last for last in self._last if self.steps[last] <= steps] if stage in self._last else [stage]
+        return all(self.steps[producer] > steps for producer, reader in self._feeds if reader in together) and all(
+            steps - self.steps[behind] <= lag for ahead, behind, lag in self._ahead if ahead == stage
         )
 
     def submit(self, stage: int) -> list[Decision]:

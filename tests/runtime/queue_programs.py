@@ -180,6 +180,17 @@ def chain(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, first
     return trained
 
 
+@hf.dataflow
+def branches(
+    prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, first: int = 1, second: int = 1
+) -> tuple[Trained, Scores]:
+    """Two stages behind one, each with a result: the judge looks at rows whose weights the actor trains meanwhile."""
+    samples = engine.generate(prompts)
+    trained = actor.update(hf.queue(hf.merge(Scored, samples, judge.score(samples)), lag=first, late="wait"))
+    hf.sync(actor, engine)
+    return trained, judge.score(hf.queue(samples, lag=second, late="wait"))
+
+
 class Answers(hf.Batch):
     text: hf.Obj[str, B]
     tokens: i64[B, Ragged[R]]
