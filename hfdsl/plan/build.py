@@ -321,7 +321,11 @@ def _balanced(steps: list[Step], context: Context) -> list[Step]:
 
 
 def _stages(steps: list[Step], context: Context, groups: tuple[ProcessGroup, ...]) -> list[Step]:
-    """The earliest stage of every step: after its producers, and after earlier steps on the same devices."""
+    """The earliest stage of every step: after its producers, and after earlier steps on the same devices.
+
+    The driver waits for a step with a pair of functions, so what follows that is in a later stage.
+    """
+    after_pairs = 0
     stage_of: dict[int, int] = {}
     busy: dict[tuple[str, int], int] = {}
     pools = {group.name: group.pool for group in groups}
@@ -329,8 +333,9 @@ def _stages(steps: list[Step], context: Context, groups: tuple[ProcessGroup, ...
     for step in steps:
         slots = devices(pools[step.group]) if step.group in pools else ((DRIVER, 0),)
         needs = [stage_of[n] for n, _ in columns_read(context.program.graph, step.node) if n in stage_of]
-        stage = 1 + max([*needs, *(busy.get(slots[rank], 0) for rank in step.ranks)], default=0)
+        stage = 1 + max([after_pairs, *needs, *(busy.get(slots[rank], 0) for rank in step.ranks)])
         stage_of[step.node] = stage
+        after_pairs = after_pairs if step.custom is None else stage
         busy |= {slots[rank]: stage for rank in step.ranks}
         staged.append(replace(step, stage=stage))
     return staged

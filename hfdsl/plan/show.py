@@ -11,6 +11,7 @@ from hfdsl.plan.edges import sizes_known
 from hfdsl.plan.gpu_memory import gpu_peaks
 from hfdsl.plan.memory import MAX_PRINTED_PROCESSES, ProcessMemory, peaks, process_memory
 from hfdsl.plan.offloading import offload_lines
+from hfdsl.plan.overlaps import overlaps
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.plan.routes import Phase, phases
 from hfdsl.plan.syncs import SyncTraffic
@@ -99,12 +100,8 @@ def _maybe(plan: Plan, node: int, column: str) -> str:
 
 
 def _sums(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[str]:
-    stages: dict[int, list[str]] = {}
-    for step in plan.steps:
-        stages.setdefault(step.stage, []).append(step.label)
-    together = [labels for labels in stages.values() if len(labels) > 1]
     yield from _queues(plan)
-    yield "overlap  " + ("; ".join(" with ".join(labels) for labels in together) if together else "none")
+    yield from _overlap(plan)
     known = [edge for edge in plan.edges if edge.bytes is not None]
     unknown = dict.fromkeys(plan.node(edge.source).label for edge in plan.edges if edge.bytes is None)
     if known:
@@ -127,6 +124,16 @@ def _sums(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[str]:
         yield "fused    " + ("; ".join(map(_together, _fused(order))) or "none")
         yield from _memory(plan, process_memory(plan, plan.dims, order).values())
     yield from (f"{'gpu' if not i else '':8} {peak}" for i, peak in enumerate(gpu_peaks(plan, syncs)))
+
+
+def _overlap(plan: Plan) -> Iterator[str]:
+    """Which steps run side by side, and which ones keep others from that."""
+    together = [" with ".join(step.label for step in steps) for steps in overlaps(plan)]
+    yield f"overlap  {'; '.join(together) or 'none'}"
+    pairs = [step.label for step in plan.steps[:-1] if step.custom is not None]
+    if pairs:
+        ends, their = ("ends", "its") if len(pairs) == 1 else ("end", "their")
+        yield f"         later steps begin once {_listed(pairs)} {ends}: the driver runs {their} collect function"
 
 
 def _queues(plan: Plan) -> Iterator[str]:
