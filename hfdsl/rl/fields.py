@@ -13,6 +13,8 @@ hfdsl.errors.ConfigError: HF940: Clip: aggregation takes 'token-mean' or 'sequen
 
 from __future__ import annotations
 
+from inspect import Parameter, signature
+from types import FunctionType
 from typing import Annotated, Any, TypeAlias
 
 from hfdsl.errors import ConfigError
@@ -42,6 +44,32 @@ def check_fields(config: object) -> None:
         problem = misfit(annotation, getattr(config, name, None))
         if problem is not None:
             raise ConfigError("HF940", f"{kind.__name__}: {name} {problem}")
+
+
+def check_overrides(config: object, base: type) -> None:
+    """Check that what a class overrides takes what the methods of its base are called with, for a ``__post_init__``.
+
+    Raises:
+        ConfigError: HF940 naming the method, what it takes and what it is given.
+    """
+    for name, declared in vars(base).items():
+        method = getattr(type(config), name, None)
+        if (name.startswith("_") and name != "__call__") or method is declared:
+            continue
+        if not isinstance(declared, FunctionType) or not isinstance(method, FunctionType):
+            continue  # of a static method, or an object that is called, Python says what it takes
+        given, taken = signature(declared).parameters.values(), signature(method)
+        by_position = [parameter.name for parameter in given if parameter.kind is not Parameter.KEYWORD_ONLY]
+        by_name = {parameter.name: None for parameter in given if parameter.kind is Parameter.KEYWORD_ONLY}
+        try:
+            taken.bind(*by_position, **by_name)
+        except TypeError as error:
+            wanted = ", ".join([*by_position[1:], *(f"{name}=" for name in by_name)])
+            raise ConfigError(
+                "HF940",
+                f"{type(config).__name__}.{name}({', '.join(list(taken.parameters)[1:])}) is called with ({wanted}): "
+                f"{error}",
+            ) from None
 
 
 def check_argument(function: str, name: str, annotation: Any, value: Any) -> None:

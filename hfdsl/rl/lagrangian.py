@@ -54,7 +54,7 @@ class Multiplier:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.value > self.largest:
-            raise ConfigError("HF940", f"Multiplier: value is at most largest = {self.largest}, got {self.value}")
+            raise ConfigError("HF940", f"Multiplier: value must be at most largest = {self.largest}, got {self.value}")
 
     def after(self, mean_cost: float) -> Multiplier:
         """The multiplier after a batch of this mean cost."""

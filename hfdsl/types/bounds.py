@@ -2,7 +2,7 @@
 
 >>> Temperature = Annotated[float, Within(above=0)]
 >>> misfit(Temperature, 0.7), misfit(Temperature, 0), misfit(Temperature, "hot")
-(None, 'is above 0, got 0', "takes float, got 'hot'")
+(None, 'must be above 0, got 0', "takes float, got 'hot'")
 >>> misfit(Literal["mean", "sum"], "meen")
 "takes 'mean' or 'sum', got 'meen'; did you mean 'mean'?"
 """
@@ -126,7 +126,7 @@ def _misfit_item(annotation: Any, values: list[Any] | tuple[Any, ...]) -> str | 
 def _out_of_bounds(bounds: Within | None, value: Any) -> str | None:
     if bounds is None or not isinstance(value, Real) or bounds.hold(value):
         return None
-    return f"is {bounds}, got {brief(value)}" + (f"; {bounds.help}" if bounds.help else "")
+    return f"must be {bounds}, got {brief(value)}" + (f"; {bounds.help}" if bounds.help else "")
 
 
 def _wrong_type(annotation: Any, value: Any) -> str:

@@ -207,7 +207,9 @@ def number(value: Any, where: str) -> Any:
     if hasattr(value, "item"):
         count = value.numel() if hasattr(value, "numel") else getattr(value, "size", 1)
         if count != 1:
-            raise WiringError("HF206", f"{where} takes one number, got a {type(value).__name__} of {count}; reduce it")
+            raise WiringError(
+                "HF206", f"{where} takes one number, got {count} in a value of type {type(value).__name__}; reduce it"
+            )
         value = value.item()
     if not isinstance(value, Number):
         got = "None" if value is None else f"the {type(value).__name__} {reprlib.repr(value)}"

@@ -135,7 +135,7 @@ def test_the_source_of_a_column_that_a_merge_lacks_is_named() -> None:
         return scorer.score(put_together), hf.merge(Both, rows)
 
     [finding] = program.check().findings
-    assert (finding.code, finding.notes) == ("HF204", ("'scorer.score' gives a Scored with that column",))
+    assert (finding.code, finding.notes) == ("HF204", ("'scorer.score' gives Scored, which has that column",))
 
 
 def test_a_column_that_nothing_gives_may_be_misspelled() -> None:

@@ -133,7 +133,7 @@ def test_a_list_from_every_chunk_is_joined_on_no_mesh() -> None:
         place = hf.place(Lister, pool=hf.ResourcePool([ranks], use_gpu=False))
         [finding] = program.check(hf.Deployment(lister=place), {B: 8}).findings
         assert finding.code == "HF413"
-        assert finding.message == f"'lister.numbers' gives a PerRank[int] from {chunks}, which DP_PROTO cannot join"
+        assert finding.message == f"'lister.numbers' gives PerRank[int] from {chunks}, which DP_PROTO cannot join"
 
 
 def test_a_list_of_numbers_needs_no_reduction() -> None:

@@ -156,8 +156,8 @@ def test_the_weighted_gradient_is_that_of_the_trainers_policy() -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"high": 0.9}, "HF940: Correction: high is at least 1, got 0.9"),
-        ({"low": 1.5}, "HF940: Correction: low is at least 0 and at most 1, got 1.5"),
+        ({"high": 0.9}, "HF940: Correction: high must be at least 1, got 0.9"),
+        ({"low": 1.5}, "HF940: Correction: low must be at least 0 and at most 1, got 1.5"),
         (
             {"level": "tokens"},
             "HF940: Correction: level takes 'token' or 'sequence', got 'tokens'; did you mean 'token'?",

@@ -139,7 +139,7 @@ def test_the_nearest_text_is_suggested() -> None:
         Clip(0.2, aggregation="token_mean")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(ConfigError, match=r"'loss.aggregation' takes .*; did you mean 'token-mean'\?"):
         build(algorithms.GRPOOptions, {"loss": {"aggregation": "token_mean"}})
-    with pytest.raises(ConfigError, match=r"temperature is above 0, got 0; for the likeliest tokens call generate\("):
+    with pytest.raises(ConfigError, match=r"must be above 0, got 0; for the likeliest tokens call generate\("):
         w.GenerationConfig(4, temperature=0)
 
 
@@ -150,7 +150,7 @@ def test_values_that_make_sense_are_taken() -> None:
     w.OptimizerConfig(learning_rate=0, betas=[0.9, 0.999], clip_norm=math.inf)  # type: ignore[arg-type]  # works
     for number in (np.float64(0.3), np.float32(0.3), Fraction(1, 3)):
         assert Clip(number).low == number  # type: ignore[arg-type]  # numbers too
-    with pytest.raises(ConfigError, match="Clip: low is at least 0, got"):
+    with pytest.raises(ConfigError, match="Clip: low must be at least 0, got"):
         Clip(np.float32(-0.3))  # type: ignore[arg-type]  # numbers too
 
 
@@ -161,7 +161,7 @@ def test_classes_of_a_user_are_held_to_their_own_annotations() -> None:
         extra: "Unknown" = None  # type: ignore[name-defined]  # noqa: F821, UP037  # cannot be read
 
     assert Mine().aggregation == "mine"
-    with pytest.raises(ConfigError, match="Mine: kl is at least 0"):
+    with pytest.raises(ConfigError, match="Mine: kl must be at least 0"):
         Mine(kl=-1.0)
 
 
@@ -183,9 +183,9 @@ def test_formulas_refuse_them_too() -> None:
 
 def test_an_option_of_a_dataflow_has_bounds() -> None:
     assert ppo.given(gamma=1, lam=0.0, kl=0).options["gamma"] == 1
-    with pytest.raises(WiringError, match=r"HF206: option 'gamma' of 'ppo' is at least 0 and at most 1, got 1.5"):
+    with pytest.raises(WiringError, match=r"HF206: option 'gamma' of 'ppo' must be at least 0 and at most 1, got 1.5"):
         ppo.given(gamma=1.5)
-    with pytest.raises(WiringError, match=r"HF206: option 'kl' of 'ppo' is at least 0, got -0.1"):
+    with pytest.raises(WiringError, match=r"HF206: option 'kl' of 'ppo' must be at least 0, got -0.1"):
         ppo.given(kl=-0.1)
 
 

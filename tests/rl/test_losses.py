@@ -71,6 +71,39 @@ def test_a_surrogate_has_a_value_for_each_token(of: Any, returned: str, monkeypa
         Returns()(column, column, column[:, :1], torch.ones(2, 3, dtype=torch.bool))
 
 
+class WithoutMask(PolicyLoss):
+    def surrogate(self, log_probs: Any, old: Any, advantages: Any) -> Any: ...  # type: ignore[override]
+
+
+class WithMore(PolicyLoss):
+    def surrogate(self, log_probs: Any, old: Any, advantages: Any, mask: Any, width: Any) -> Any: ...  # type: ignore[override]
+
+
+class Weighted(Returns):
+    def weights(self, mask: Any) -> Any: ...  # type: ignore[override]
+
+
+class Any4(PolicyLoss):
+    def surrogate(self, *tensors: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (
+            WithoutMask,
+            r"WithoutMask\.surrogate\(log_probs, old, advantages\) is called with .*mask\): too many",
+        ),
+        (WithMore, r"WithMore\.surrogate\(.*\) is called with .*mask\): missing a required argument: 'width'"),
+        (Weighted, r"Weighted\.weights\(mask\) is called with \(mask, reduce\): too many positional arguments"),
+    ],
+)
+def test_a_loss_takes_what_losses_are_called_with(loss: type[PolicyLoss], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"HF940: {message}"):
+        loss()
+    assert Any4().kl == 0, "however it takes them"
+
+
 def test_a_surrogate_of_the_shape_of_the_mask_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Returns, "of", staticmethod(lambda mask: (mask, mask)), raising=False)
     column = torch.zeros(2, 3)

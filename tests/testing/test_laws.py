@@ -204,10 +204,10 @@ def test_a_protocol_that_breaks_one_law_is_found_by_that_law_alone(law: str) -> 
 
 
 TOLD = """\
-dispatch_fn breaks 1 of the 11 laws that apply to it
+the pair dispatch_fn, last_stage_in_rank_order breaks 1 of the 11 laws that apply to it
 
 L5 order: the numbering of ranks does not change what the caller receives
-  each rank answered 9000 - 7 * row; in the usual order the caller gets 9000 8993 8986 8979
+  each rank returns 9000 - 7 * row; in the usual order the caller gets 9000 8993 8986 8979
   case                     4 rows in a list on hf.Mesh(dp=2, tp=2, order=('pp', 'tp', 'dp'))
   rank 0 (pp=0 dp=0 tp=0)  receives 0
   rank 1 (pp=0 dp=1 tp=0)  receives 2
@@ -387,3 +387,27 @@ def test_meshes_are_all_there_the_simplest_first() -> None:
     assert [mesh.world_size for mesh in meshes] == sorted(mesh.world_size for mesh in meshes)
     cube = (2, 2, 2)
     assert {mesh.order for mesh in meshes if (mesh.pp, mesh.dp, mesh.tp) == cube} == set(permutations(AXES))
+
+
+@pytest.mark.parametrize(
+    ("law", "said"),
+    [
+        ("L3", r"ranks return what they receive: the caller should get 0 1$"),
+        ("L4", r"each rank returns two rows, 9000 - 2 \* row .*, for each row: the caller should get 9000 8999$"),
+        (
+            "L7",
+            r"1 row does not divide into 2 chunks, and .*: the caller should get 0 in some order, or an error",
+        ),
+        ("L8", r"the caller passed rows 0 by position, and its object has 0 .*"),
+        (
+            "L12",
+            r"with a= before b= in a call, ranks receive of a 1 \| 0; with b= .*, ranks receive of a 0 \| 1$",
+        ),
+    ],
+)
+def test_a_broken_law_says_what_should_be(law: str, said: str) -> None:
+    protocol, options = MUTANTS[law]
+    with pytest.raises(BrokenLaws) as raised:
+        check_laws(protocol, **options, only=law)
+    (broken,) = raised.value.broken
+    assert re.match(said, broken.said), broken.said

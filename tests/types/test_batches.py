@@ -333,7 +333,7 @@ def test_errors_travel_too(family: type[HfError]) -> None:
     [
         (None, "takes a number, got None"),
         ("0.5", "takes a number, got the str '0.5'"),
-        (torch.ones(3), "takes one number, got a Tensor of 3; reduce it"),
+        (torch.ones(3), "takes one number, got 3 in a value of type Tensor; reduce it"),
         ([0.5], "takes a number, got the list"),
     ],
 )

@@ -218,8 +218,8 @@ def _column_producers(context: Context, misuse: Misuse) -> str:
     for node, record in context.program.record_producers:
         if isinstance(node.op, Pack):
             continue  # a merge may be the very one that lacks it
-        if misuse.name in schema(record.record).fields:
-            return f"'{node.label}' gives a {record} with that column"
+        if misuse.name in schema(record.record).fields and record.record.__name__ != misuse.subject:
+            return f"'{node.label}' gives {record}, which has that column"
     return closest(misuse.name, misuse.candidates)
 
 

@@ -232,7 +232,7 @@ def _unjoinable(
     if isinstance(result, StaticType) and result.annotation in (bool, int, float):
         return Finding(
             "HF417",
-            f"'{node.label}' gives a {result} from each of {chunks} chunks, and no reduction says which number is the "
+            f"'{node.label}' gives {result} from each of {chunks} chunks, and no reduction says which number is the "
             "result",
             *where,
             notes=(
@@ -243,7 +243,7 @@ def _unjoinable(
     origin = f"each of {chunks} chunks" if chunks > 1 else "1 chunk"
     return Finding(
         "HF413",
-        f"'{node.label}' gives a {result} from {origin}, which {protocol} cannot join",
+        f"'{node.label}' gives {result} from {origin}, which {protocol} cannot join",
         *where,
         notes=(
             "return a record of rows and metrics",

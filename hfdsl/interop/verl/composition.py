@@ -159,7 +159,7 @@ class HydraComposition:
         self.findings.append(
             Finding(
                 "HF971",
-                f"'{above}' is a {target.rpartition('.')[2]}, which has no field '{name}'",
+                f"'{above}' is of class {target.rpartition('.')[2]}, which has no field '{name}'",
                 Label(setting.span, "verl refuses it when the workers start"),
                 notes=(f"did you mean {above}.{near[0]}?",) if near else (),
             )

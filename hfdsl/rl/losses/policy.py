@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 from hfdsl.errors import ConfigError
 from hfdsl.protocols.state import corrects
 from hfdsl.rl.corrections import Correction, no_correction
-from hfdsl.rl.fields import NonNegative, Positive, check_fields
+from hfdsl.rl.fields import NonNegative, Positive, check_fields, check_overrides
 from hfdsl.rl.kl import MAX_LOG_RATIO, Estimator, kl_estimate
 from hfdsl.rl.masked import Aggregation, masked, masked_mean, no_reduce, token_weights
 from hfdsl.types.bounds import Within
@@ -64,6 +64,7 @@ class PolicyLoss(ABC):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_overrides(self, PolicyLoss)
 
     @property
     def corrects_engine(self) -> bool:

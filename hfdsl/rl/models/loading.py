@@ -93,9 +93,7 @@ def _saved(folder: Path, settings: Any, name: str, output_layer: bool, options: 
             else f"its files have no '{weight}'"
         )
         more = f", and {len(differing) - 1} more weights differ" if len(differing) > 1 else ""
-        raise ResourceError(
-            "HF964", f"the weights at {name} are not those of a {type(model).__name__}: {problem}{more}"
-        )
+        raise ResourceError("HF964", f"the weights at {name} are not those of {type(model).__name__}: {problem}{more}")
     return model
 
 

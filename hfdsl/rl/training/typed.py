@@ -32,6 +32,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
+from inspect import get_annotations
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from hfdsl.errors import ConfigError, HfError
@@ -271,7 +272,10 @@ def no_field(kind: type, path: str, name: str) -> ConfigError:
     if renamed is not None:
         message = f"there is no field '{name}'{location}; its name is now '{renamed}'"
         return ConfigError("HF901", message, wrong, changes=(RenameField(wrong, renamed),))
-    deeper = [leaf for leaf in leaves(kind) if leaf.rpartition(".")[2] == name]
+    if name in get_annotations(kind) and "__dataclass_fields__" not in vars(kind):
+        message = f"'{wrong}' is no field: the class {kind.__name__} annotates it, and lacks the decorator @dataclass"
+        return ConfigError("HF901", message, wrong)
+    deeper = [leaf for leaf in leaves(kind) if leaf.rpartition(".")[2] == name != leaf]
     names = [field.name for field in fields(kind)]
     candidate = nearest(name, names)
     if deeper and candidate is None:

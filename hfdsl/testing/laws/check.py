@@ -103,7 +103,7 @@ def check_laws(
     >>> pair = hf.protocols.get_predefined_dispatch_fn("DP_PROTO") | {"collect_fn": from_the_last}
     >>> check_laws(pair, only="round_trip", max_examples=20)
     Traceback (most recent call last):
-    hfdsl.testing.laws.check.BrokenLaws: dispatch_fn breaks 1 of the 1 laws that apply to it
+    hfdsl.testing.laws.check.BrokenLaws: the pair dispatch_fn, from_the_last breaks 1 of the 1 laws that apply to it
     ...
     """
     number_of("check_laws", "max_examples=", max_examples)

@@ -101,7 +101,8 @@ def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str |
             message = f"check_laws: like= is for a pair of functions; {tested.name} is declared on mesh axes itself"
             raise DefinitionError("HF921", message)
         return LawSubject(tested.name, tested, tested)
-    name = getattr(tested.dispatch_fn, "__name__", "the pair")
+    dispatch, collect = (getattr(part, "__name__", "?") for part in (tested.dispatch_fn, tested.collect_fn))
+    name = f"the pair {dispatch}, {collect}"
     if like is None:
         return LawSubject(name, tested)
     declared = _meant(like, "like=")

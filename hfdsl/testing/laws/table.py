@@ -6,7 +6,7 @@ a pair with ``like=``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias, get_args
@@ -81,7 +81,7 @@ def round_trip(trial: Trial) -> None:
     """Values that ranks return unchanged come back unchanged."""
     got = trial.run(unchanged)
     if trial.subject.joins:
-        want(trial.read(got) == trial.rows, "ranks gave back what they received")
+        want(trial.read(got) == trial.rows, f"ranks return what they receive: {_should_get(trial.rows)}")
         return
     for place, entry in enumerate(got):
         meant = trial.of_rank(place) if trial.subject.per_rank else trial.rows
@@ -90,11 +90,12 @@ def round_trip(trial: Trial) -> None:
 
 def row_map(trial: Trial) -> None:
     """A body that works row by row gives what it gives on all rows at once."""
-    want(trial.read(trial.run(mapped)) == mapped(trial.rows), "each rank answered 9000 - 7 * row for each row")
-    want(
-        trial.read(trial.run(doubled)) == doubled(trial.rows),
-        "each rank answered two rows, 9000 - 2 * row and 8999 - 2 * row, for each row",
-    )
+    for body, returned in (
+        (mapped, "9000 - 7 * row for each row"),
+        (doubled, "two rows, 9000 - 2 * row and 8999 - 2 * row, for each row"),
+    ):
+        meant = body(trial.rows)
+        want(trial.read(trial.run(body)) == meant, f"each rank returns {returned}: {_should_get(meant)}")
 
 
 def order(trial: Trial) -> None:
@@ -102,7 +103,11 @@ def order(trial: Trial) -> None:
     usual_rows = trial.read(trial.run(mapped, mesh=usual(trial.mesh)))
     usually = " ".join(map(str, usual_rows))
     got = trial.read(trial.run(mapped))
-    want(got == usual_rows, f"each rank answered 9000 - 7 * row; in the usual order the caller gets {usually}")
+    want(got == usual_rows, f"each rank returns 9000 - 7 * row; in the usual order the caller gets {usually}")
+
+
+def _should_get(rows: Iterable[int]) -> str:
+    return f"the caller should get {' '.join(map(str, rows))}"
 
 
 def partition(trial: Trial) -> None:
@@ -122,23 +127,27 @@ def partition(trial: Trial) -> None:
 
 def padding(trial: Trial) -> None:
     """Pad rows never come back, and which rows they are changes nothing; without padding uneven rows are refused."""
-    even = trial.case.rows % trial.subject.chunks(trial.mesh) == 0
+    chunks = trial.subject.chunks(trial.mesh)
+    even = trial.case.rows % chunks == 0
+    rows = "1 row does" if trial.case.rows == 1 else f"{trial.case.rows} rows do"
+    uneven = f"{rows} not divide into {chunks} chunks"
+    bodies = (unchanged, "ranks return what they receive"), (doubled, "ranks return two rows for each row")
     if trial.subject.functions is None:
         for pad in get_args(Pad):
-            want(trial.read(trial.run(unchanged, pad=pad)) == trial.rows, f"pad={pad!r}: ranks gave back their rows")
-            want(trial.read(trial.run(doubled, pad=pad)) == doubled(trial.rows), f"pad={pad!r}: two rows of each")
+            for body, returned in bodies:
+                meant = body(trial.rows)
+                want(trial.read(trial.run(body, pad=pad)) == meant, f"pad={pad!r}, {returned}: {_should_get(meant)}")
         if not even:
-            want(
-                _refused(trial),
-                f"{trial.case.rows} rows do not divide, and are not refused where no padding is asked for",
-            )
+            want(_refused(trial), f"{uneven}, and are not refused without padding")
     elif not even:
-        for body, said in ((unchanged, "ranks gave back their rows"), (doubled, "ranks gave two rows of each")):
+        for body, returned in bodies:
             try:
                 got = trial.run(body)
             except Exception:  # noqa: BLE001  # rows that do not divide are refused: as good as padding them
                 return
-            want(sorted(trial.read(got)) == sorted(body(trial.rows)), f"{said}, and their number does not divide")
+            meant = body(trial.rows)
+            right = sorted(trial.read(got)) == sorted(meant)
+            want(right, f"{uneven}, and {returned}: {_should_get(meant)} in some order, or an error at dispatch")
 
 
 def _refused(trial: Trial) -> bool:
@@ -162,7 +171,9 @@ def no_aliasing(trial: Trial) -> None:
         meant = [
             trial.seen(container) for container in (trial.value() if trial.subject.per_rank else [trial.value()])
         ] * 2
-        want(now == meant, f"the caller's object has the rows {', '.join(now)} {when}")
+        for number, (rows, before) in enumerate(zip(now, meant, strict=True)):
+            passed = "by position" if 2 * number < len(meant) else "by name"
+            want(rows == before, f"the caller passed rows {before} {passed}, and its object has {rows} {when}")
 
     try:
         parts, added = trial.dispatch(value, pad, named=named)
@@ -247,11 +258,15 @@ def determinism(trial: Trial) -> None:
         _, named, _ = trial.subject.dispatch(trial.mesh, (), {name: trial.value() for name in names})
         return {name: [trial.read(part) for part in named[name]] for name in sorted(named)}
 
+    def parts(call: Mapping[str, list[list[int]]]) -> str:
+        return "ranks receive of a " + " | ".join(" ".join(map(str, rows)) or "no rows" for rows in call["a"])
+
     first = once("a", "b")
     trial.dispatch(trial.value())
-    want(once("a", "b") == first, "the same call, made twice, gave other parts the second time")
-    want(once("b", "a") == first, "the same call with its keywords in another order gave other parts")
-    want(first["a"] == first["b"], "two arguments of one call with the same rows were cut in different ways")
+    again, turned = once("a", "b"), once("b", "a")
+    want(again == first, f"a call gives other parts the second time: first {parts(first)}, then {parts(again)}")
+    want(turned == first, f"with a= before b= in a call, {parts(first)}; with b= before a=, {parts(turned)}")
+    want(first["a"] == first["b"], "two arguments of one call have the same rows and are cut in different ways")
 
 
 def _splits(subject: LawSubject) -> bool:

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"
+# mypy: disable-error-code="arg-type"
 """A body that takes a column for its tensor."""
 
 import torch
@@ -21,8 +21,8 @@ class Scores(hf.Batch):
 class Critic(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def score(self, prompts: Prompts) -> Scores:
-        # good: return Scores(reward=prompts.ids.tensor.float())
-        return Scores(reward=prompts.ids.float())  # <- bad
+        # good: return Scores(reward=torch.sigmoid(prompts.ids.tensor))
+        return Scores(reward=torch.sigmoid(prompts.ids))  # <- bad
 
 
 @hf.dataflow

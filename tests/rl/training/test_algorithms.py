@@ -133,7 +133,7 @@ def test_a_sampler_has_a_table_and_a_pool() -> None:
 def test_a_role_that_does_not_go_with_its_class_is_refused() -> None:
     with pytest.raises(ConfigError, match="'reward' takes a table of RewardConfig, got VerifierConfig"):
         from_config(grpo(roles={"reward": "hfdsl.rl.workers:RewardModel"}))
-    with pytest.raises(ValueError, match="steps is at least 1, got 0"):
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         grpo(steps=0)
 
 
@@ -165,5 +165,5 @@ def test_the_correction_of_a_loss_is_a_table() -> None:
 
     assert correction() == Correction(level="sequence", outside="mask", low=0.5, high=2.0)
     assert correction("options.loss.correction=none") is None
-    with pytest.raises(ConfigError, match=r"^HF901: 'options.loss.correction.high' is at least 1, got 0.5"):
+    with pytest.raises(ConfigError, match=r"^HF901: 'options.loss.correction.high' must be at least 1, got 0.5"):
         correction("options.loss.correction.high=0.5")

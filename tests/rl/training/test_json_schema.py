@@ -30,7 +30,7 @@ RUNS = [path for path in FILES if "algorithm" in read_toml(path)]
 DEPLOYMENTS = [path for path in FILES if path not in RUNS]
 
 STRUCTURAL = re.compile(
-    r"' takes |there is no field|(is|are) missing$| names one of |is (at least|above|at most|below) "
+    r"' takes |there is no field|(is|are) missing$| names one of |must be (at least|above|at most|below) "
 )
 """The messages for mistakes that a schema can know."""
 

@@ -240,3 +240,13 @@ def test_a_change_of_one_field_changes_that_field(rate: float, size: int, name: 
     named = {"actor.optimizer.rate", "actor.source.size", "name", "actor.fast"}
     assert set(differences(before, as_table(tree))) <= named
     assert named <= dict(flattened(before)).keys()
+
+
+class Undecorated(Adam):
+    width: float = 0.5
+
+
+def test_an_annotation_of_a_class_that_is_no_dataclass_is_no_field() -> None:
+    with pytest.raises(ConfigError, match=r"^HF901: 'loss\.width' is no field: .* Undecorated .* lacks .* @dataclass$"):
+        build(Undecorated, {"width": 0.3}, "loss")
+    assert build(Undecorated, {"rate": 0.1}, "loss").rate == 0.1

@@ -1,0 +1,148 @@
+"""Columns in bodies: does a body read columns that its records have, and compute with their tensors?
+
+A worked example: ``batch`` is a record with the columns ``ids`` and ``mask``, and a check has the text of the body::
+
+    def lengths(batch: Rollout) -> Lengths:
+        total = batch.mask.tensor.sum(-1)     right
+        total = batch.maks.tensor.sum(-1)     HF201: Rollout has no column 'maks'
+        total = batch.mask.sum(-1)            HF206: a column has no 'sum', its value is in .tensor
+        total = batch.mask * 2                HF206: so has '*'
+
+Why it is right: a body gets exactly the record that its parameter declares, so what such a line says is an error in
+every call that reaches it. Nothing is said of a name that the body may bind to something else, nor of one whose type it
+tests, nor within ``try``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hfdsl.check.bodies import assigned_names, definition_of
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.sources import Function, parameter_span, span_of
+from hfdsl.graph.program import Node
+from hfdsl.graph.signatures import PortType, RecordType, Signature
+from hfdsl.graph.spans import definition_span
+from hfdsl.types.batches import closest, schema
+from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
+from hfdsl.types.wrappers import Wrapper
+
+WRAPPERS: dict[type, type[Wrapper]] = {ColumnSpec: Column, ObjSpec: Obj, MetricSpec: Metric}
+TYPE_TESTS = ("isinstance", "hasattr", "getattr", "type", "cast")
+
+
+class _Wrong(NamedTuple):
+    """An expression that raises, with its code, what is wrong with it, and advice."""
+
+    node: ast.expr
+    code: str
+    why: str
+    note: str = ""
+
+
+def bodies_read_their_columns(context: Context) -> Iterator[Finding]:
+    """A body reads columns that its records have, and computes with what is in them."""
+    seen = set[object]()
+    for node, signature in context.program.graph.bodies:
+        definition = None if signature.body in seen or hasattr(signature.body, "__wrapped__") else _text(signature)
+        seen.add(signature.body)
+        for port in signature.ports if definition is not None else ():
+            if definition is not None and _means_the_argument(definition, port.name):
+                yield from _findings(node, signature, definition, port.name, port.type)
+
+
+def _text(signature: Signature) -> Function | None:
+    return definition_of(signature.body)
+
+
+def _findings(
+    node: Node, signature: Signature, definition: Function, parameter: str, kind: PortType
+) -> Iterator[Finding]:
+    place = definition_span(signature.body)
+    told = set[str]()
+    for wrong in _wrong(definition, parameter, kind):
+        text = ast.unparse(wrong.node)
+        if text not in told:
+            told.add(text)
+            yield Finding(
+                wrong.code,
+                f"'{text}' in the body of '{node.label}': {wrong.why}",
+                Label(span_of(place.file, wrong.node)),
+                (Label(parameter_span(place, parameter), "the parameter"),),
+                notes=(wrong.note,) if wrong.note else (),
+            )
+
+
+def _means_the_argument(definition: Function, parameter: str) -> bool:
+    """Whether a name is the caller's value, of the declared type, wherever the body has it."""
+    for node in ast.walk(definition):
+        match node:
+            case ast.Call(ast.Name(tester) | ast.Attribute(attr=tester), [ast.Name(name), *_]) | ast.Call(
+                ast.Name(tester) | ast.Attribute(attr=tester), [_, ast.Name(name)]
+            ) if tester in TYPE_TESTS and name == parameter:
+                return False
+            case ast.Match(ast.Name(name)) if name == parameter:
+                return False
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() if node is not definition:
+                if any(isinstance(inner, ast.arg) and inner.arg == parameter for inner in ast.walk(node.args)):
+                    return False
+            case _:
+                pass
+        if node is not definition and parameter in (getattr(node, field, None) for field in ("name", "asname", "rest")):
+            return False  # a class, an import, a caught exception or a pattern
+    return parameter not in assigned_names(definition)
+
+
+def _wrong(definition: Function, parameter: str, kind: PortType) -> Iterator[_Wrong]:
+    """The expressions on a parameter that raise."""
+    record = kind.record if isinstance(kind, RecordType) else None
+    for node in _outside_of_try(definition):
+        match node:
+            case ast.Attribute(ast.Name(name), column, ast.Load()) if name == parameter and record is not None:
+                if not hasattr(record, column) and not hasattr(record, "__getattr__"):
+                    advice = closest(column, tuple(schema(record).fields))
+                    yield _Wrong(node, "HF201", f"{record.__name__} has no column '{column}'", advice)
+            case ast.Attribute(value, member, ast.Load()):
+                wrapper = _wrapper(value, parameter, kind)
+                if wrapper is not None and not hasattr(wrapper, member) and not member.startswith("_"):
+                    yield _of_values(node, f"a column has no '{member}'", value, wrapper)
+            case ast.expr():
+                operand = _operand(node)
+                wrapper = None if operand is None else _wrapper(operand, parameter, kind)
+                if operand is not None and wrapper is not None:
+                    yield _of_values(node, "a column has no operators", operand, wrapper)
+
+
+def _operand(node: ast.expr) -> ast.expr | None:
+    """The operand whose class decides first whether there is such an operator."""
+    match node:
+        case ast.BinOp(left) | ast.Compare(left, [ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE(), *_]):
+            return left
+        case ast.UnaryOp(ast.USub() | ast.Invert(), value) | ast.Subscript(value, ctx=ast.Load()):
+            return value
+    return None
+
+
+def _of_values(node: ast.expr, why: str, column: ast.expr, wrapper: type[Wrapper]) -> _Wrong:
+    return _Wrong(node, "HF206", why, f"its value is {ast.unparse(column)}.{wrapper.holds}")
+
+
+def _wrapper(node: ast.expr, parameter: str, kind: PortType) -> type[Wrapper] | None:
+    """The class that wraps the values of a column, if an expression is a column of the parameter, or the parameter."""
+    match node:
+        case ast.Name(name) if name == parameter:
+            return WRAPPERS.get(type(kind))
+        case ast.Attribute(ast.Name(name), column) if name == parameter and isinstance(kind, RecordType):
+            return WRAPPERS.get(type(schema(kind.record).fields.get(column)))
+    return None
+
+
+def _outside_of_try(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a body, but for those where an error is caught."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.Try) and not (isinstance(child, ast.With) and "suppress" in ast.unparse(child)):
+            yield child
+            yield from _outside_of_try(child)
