@@ -127,7 +127,7 @@ def _sums(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[str]:
 
 
 def _overlap(plan: Plan) -> Iterator[str]:
-    """Which steps run side by side, and which ones keep others from that."""
+    """The steps that run side by side, and those for which later ones wait."""
     together = [" with ".join(step.label for step in steps) for steps in overlaps(plan)]
     yield f"overlap  {'; '.join(together) or 'none'}"
     pairs = [step.label for step in plan.steps[:-1] if step.custom is not None]
