@@ -25,6 +25,7 @@ GroupSize: TypeAlias = Annotated[
     int,
     Within(at_least=2, help="a response is compared with the others to its prompt: sample 2 or more, usually 4 to 16"),
 ]
+Lag: TypeAlias = Annotated[int, Within(at_least=0)]
 NonNegative: TypeAlias = Annotated[float, Within(at_least=0)]
 Positive: TypeAlias = Annotated[float, Within(above=0)]
 Share: TypeAlias = Annotated[float, Within(at_least=0, at_most=1)]

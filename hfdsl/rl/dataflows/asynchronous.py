@@ -28,12 +28,13 @@ from hfdsl.rl.batches import (
     Rollout,
     ScoredRollout,
 )
-from hfdsl.rl.fields import Count, NonNegative, Share
+from hfdsl.rl.fields import Count, Lag, NonNegative, Share
 from hfdsl.rl.functions import (
     group_advantages,
     informative,
     kl_penalized_rewards,
     length_penalized_scores,
+    mixed,
     outcome,
     whitened_advantages,
 )
@@ -130,6 +131,39 @@ def async_dapo(
     choice = informative(scores, group=group)
     kept = hf.filter(hf.merge(ScoredRollout, rollout, scores), choice.keep, group=group)
     batch = hf.queue(hf.fill(kept, rows), group=group, lag=lag, late=late)
+    policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
+    shaped = length_penalized_scores(batch, batch, longest=longest, buffer=buffer)
+    experience = hf.merge(Experience, policy, group_advantages(batch, shaped, group=group))
+    metrics = [actor.update(part, loss=loss) for part in hf.minibatches(experience, updates)]
+    hf.sync(actor, sampler)
+    return metrics[-1], outcome(batch, batch)
+
+
+@hf.dataflow
+def async_dapo_rounds(
+    prompts: Prompts,
+    actor: Actor,
+    reward: Reward,
+    sampler: Sampler,
+    *,
+    group: int = 16,
+    rows: int = 8192,
+    updates: int = 16,
+    longest: int = 20480,
+    buffer: int = 4096,
+    lag: Lag = 1,
+    decoupled: bool = True,
+    loss: Clip = Clip(0.2, 0.28, aggregation="token-mean"),
+) -> tuple[ActorMetrics, Outcome]:
+    """One step of DAPO with dynamic sampling, on ``rows`` responses of the groups whose scores differ.
+
+    Other prompts are sampled in place of the groups that the filter drops, until an update has its rows.
+    """
+    questions = hf.repeat(prompts, group)
+    rollout = sampler.generate(questions)
+    sampled = hf.merge(ScoredRollout, rollout, reward.score(questions, rollout))
+    kept = hf.filter(sampled, mixed(sampled, group=group).keep, group=group)
+    batch = hf.queue(kept, rows=rows, group=group, lag=lag, late="refill")
     policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
     shaped = length_penalized_scores(batch, batch, longest=longest, buffer=buffer)
     experience = hf.merge(Experience, policy, group_advantages(batch, shaped, group=group))

@@ -9,12 +9,15 @@ import pytest
 import torch
 
 import hfdsl as hf
+from hfdsl.plan.plan import StageOf
 from hfdsl.protocols.queueing import DISCIPLINES, Late
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts, ScoredRollout
-from hfdsl.rl.dataflows.asynchronous import async_cispo, async_dapo, async_grpo, async_ppo
-from hfdsl.rl.functions import group_advantages, versions
+from hfdsl.rl.batches import ActorMetrics, B, Experience, Outcome, Prompts, ScoredRollout
+from hfdsl.rl.dataflows.asynchronous import async_cispo, async_dapo, async_dapo_rounds, async_grpo, async_ppo
+from hfdsl.rl.functions import group_advantages, length_penalized_scores, mixed, outcome, versions
 from hfdsl.rl.losses import Clip
+from hfdsl.rl.sampling import with_proximal
+from hfdsl.testing.compare import first_difference
 from tests.rl.dataflows.programs import ROLES, ROWS, SIZES
 from tests.rl.workers.tiny import FIXED, GENERATION, MODEL, RESPONSE, prompts
 
@@ -24,6 +27,7 @@ FLOWS: dict[str, hf.Dataflow[..., Any]] = {
     "dapo": async_dapo.given(group=4, rows=16, updates=2, longest=RESPONSE, buffer=2),
     "cispo": async_cispo.given(group=4, updates=2),
 }
+ROUNDS = async_dapo_rounds.given(group=4, rows=16, updates=2, longest=RESPONSE, buffer=2)
 SAMPLER = w.SamplerConfig(replace(MODEL, seed=77), GENERATION, batching=FIXED)  # begins with weights of its own
 STEPS = {"grpo": 16, "ppo": 24, "dapo": 40, "cispo": 16}
 
@@ -51,6 +55,16 @@ def test_checked_clean(name: str, late: Late) -> None:
         assert report.codes == ()
         assert [(queue.worst, queue.states) for queue in report.queues] == [(8, (("actor.policy", 8),))]
         assert flow.given(lag=9).check(placed(flow, ranks=2), SIZES).codes == ("HF749",)
+
+
+def test_dapo_rounds_are_checked_clean() -> None:
+    for decoupled in (True, False):
+        flow = ROUNDS.given(lag=8, decoupled=decoupled)
+        report = flow.check(placed(flow, ranks=2), SIZES)
+        assert report.codes == ()
+        assert [(queue.worst, queue.states) for queue in report.queues] == [(8, (("actor.policy", 8),))]
+        assert flow.given(lag=9).check(placed(flow, ranks=2), SIZES).codes == ("HF749",)
+        assert flow.given(lag=1).check(placed(flow, ranks=2), SIZES).codes == ("HF745",), "groups leave one by one"
 
 
 @pytest.mark.parametrize("name", ["grpo", pytest.param("ppo", marks=pytest.mark.nightly)])
@@ -125,5 +139,60 @@ def _metrics(step: tuple[Any, ...]) -> ActorMetrics:
 @pytest.mark.parametrize("name", FLOWS)
 def test_the_score_rises(name: str, lag: int) -> None:
     steps = stream(FLOWS[name].given(lag=lag), STEPS[name])
+    scores = [record.score.value for step in steps for record in step if isinstance(record, Outcome)]
+    assert sum(scores[-2:]) / 2 > scores[0] + 0.1
+
+
+@hf.dataflow
+def dapo_sampling(
+    prompts: Prompts, actor: w.Actor, reward: w.Reward, sampler: w.Sampler, *, group: int = 4
+) -> ScoredRollout:
+    """One round of dynamic sampling."""
+    questions = hf.repeat(prompts, group)
+    rollout = sampler.generate(questions)
+    sampled = hf.merge(ScoredRollout, rollout, reward.score(questions, rollout))
+    return hf.filter(sampled, mixed(sampled, group=group).keep, group=group)
+
+
+@hf.dataflow
+def dapo_learning(
+    batch: ScoredRollout, actor: w.Actor, sampler: w.Sampler, *, group: int = 4, updates: int = 2
+) -> tuple[ActorMetrics, Outcome]:
+    """The updates on a full batch."""
+    shaped = length_penalized_scores(batch, batch, longest=RESPONSE, buffer=2)
+    experience = hf.merge(Experience, with_proximal(batch, actor), group_advantages(batch, shaped, group=group))
+    loss = Clip(0.2, 0.28, aggregation="token-mean")
+    metrics = [actor.update(part, loss=loss) for part in hf.minibatches(experience, updates)]
+    hf.sync(actor, sampler)
+    return metrics[-1], outcome(batch, batch)
+
+
+def test_dapo_rounds_without_a_lag_are_rounds_and_updates_in_turn() -> None:
+    """One prompt a dispatch, so that as many are dispatched for an update as a loop of rounds samples."""
+    torch.set_num_threads(1)
+    flow = async_dapo_rounds.given(group=4, rows=8, updates=2, longest=RESPONSE, buffer=2, lag=0)
+    pool, given = hf.ResourcePool([1], use_gpu=False, name="all"), [prompts(1, step) for step in range(12)]
+    roles = {role: hf.place(ROLES[role][0], *ROLES[role][1], pool=pool) for role in ("actor", "reward")}
+    deployment = hf.Deployment(**roles, sampler=hf.place(w.Sampler, replace(SAMPLER, model=MODEL), pool=pool))
+    with flow.compile(deployment, SIZES | {B: 1}).launch("local") as running:
+        results = list(running.stream(given))
+    expected, kept, empty = list[Any](), list[ScoredRollout](), 0
+    sampling = dapo_sampling.compile(deployment, SIZES | {B: 1})
+    sampling = replace(sampling, stage_of=StageOf(flow.trace().name, 0))  # the random streams of the dataflow
+    with sampling.launch("local") as running, running.also(dapo_learning.compile(deployment, SIZES | {B: 8})) as update:
+        for batch in given:
+            kept.append(running.step(batch))
+            empty += not len(kept[-1])
+            if sum(map(len, kept)) == 8:
+                expected.append(update.step(ScoredRollout.__hf_concat__(kept)))
+                kept = []
+    assert len(results) > 1
+    assert empty, "some groups are dropped"
+    assert first_difference(expected, results) is None
+
+
+@pytest.mark.nightly
+def test_dapo_rounds_learn_from_batches_of_other_versions() -> None:
+    steps = stream(ROUNDS.given(lag=8), 120)
     scores = [record.score.value for step in steps for record in step if isinstance(record, Outcome)]
     assert sum(scores[-2:]) / 2 > scores[0] + 0.1

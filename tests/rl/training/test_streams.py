@@ -148,12 +148,16 @@ def test_a_run_that_loses_a_process_on_ray_is_the_run_that_lost_none(
 
 
 @pytest.mark.skipif(not NIGHTLY, reason="only with HFDSL_NIGHTLY=1")
-def test_ready_roles_go_on_with_what_lies_in_the_queue(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["async_grpo", "async_dapo_rounds"])
+def test_ready_roles_go_on_with_what_lies_in_the_queue(tmp_path: Path, algorithm: str) -> None:
     torch.set_num_threads(1)
 
     def run(name: str, steps: int, resume: bool = False) -> list[dict[str, Any]]:
-        values = test_samplers.table(tmp_path, "asynchronous:async_grpo")
+        values = test_samplers.table(tmp_path, f"asynchronous:{algorithm}")
         values |= {"dims": {"B": 4, "P": 3, "R": 6}, "options": {"lag": 2, "group": 2, "updates": 1}}
+        if algorithm == "async_dapo_rounds":
+            values["options"] |= {"rows": 4, "longest": 6, "buffer": 2}
+            del values["reference"]
         train(from_table(values, [f"output={tmp_path}/{name}", f"steps={steps}"]), resume=resume)
         return test_samplers.updates(tmp_path / name)
 

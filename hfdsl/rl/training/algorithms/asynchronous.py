@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hfdsl.protocols.queueing import Late
-from hfdsl.rl.fields import Count
+from hfdsl.rl.fields import Count, Lag
 from hfdsl.rl.losses import CISPO
 from hfdsl.rl.training.algorithms.base import CriticRun, GroupOptions, Options, ReferenceRun, RewardRun
 from hfdsl.rl.training.algorithms.critic_free import GRPOOptions
-from hfdsl.rl.training.algorithms.dapo import DAPOOptions
+from hfdsl.rl.training.algorithms.dapo import DAPOOptions, DAPORoundOptions, DAPOUpdateOptions
 from hfdsl.rl.training.algorithms.ppo import PPOOptions
 from hfdsl.rl.workers.config import SamplerConfig
 
@@ -39,6 +39,18 @@ class AsyncPPOOptions(QueueOptions, PPOOptions):
 @dataclass(frozen=True, kw_only=True)
 class AsyncDAPOOptions(QueueOptions, DAPOOptions):
     """The options of DAPO with a queue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncDAPORoundsOptions(DAPORoundOptions, DAPOUpdateOptions):
+    """The options of DAPO with dynamic sampling in front of a queue, whose late groups are sampled again."""
+
+    rows: Count = 8192
+    """The rows of an update: prompts are sampled until so many rows are kept."""
+    lag: Lag = 1
+    """The most training steps that the weights that sampled a row may be behind those that learn from it."""
+    decoupled: bool = True
+    """Whether the ratio is to the actor before the updates of a step, and tokens weigh that actor / the sampler."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +89,16 @@ class AsyncDAPO(RewardRun):
 
     algorithm: str = "hfdsl.rl.dataflows.asynchronous:async_dapo"
     options: AsyncDAPOOptions = AsyncDAPOOptions()
+    sampler: SamplerConfig = field()
+    """The role that samples, with a copy of the actor's weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncDAPORounds(RewardRun):
+    """DAPO with dynamic sampling in front of a queue: a sampler fills batches while the actor learns."""
+
+    algorithm: str = "hfdsl.rl.dataflows.asynchronous:async_dapo_rounds"
+    options: AsyncDAPORoundsOptions = AsyncDAPORoundsOptions()
     sampler: SamplerConfig = field()
     """The role that samples, with a copy of the actor's weights."""
 
