@@ -24,6 +24,7 @@ and again to an engine that was started again; an adapter follows all weights th
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -72,6 +73,13 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionedSampled(Sampled):
+    """Responses whose tokens have versions i64[B, R] of their own; padding has that of the last token."""
+
+    versions: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Requests:
     """The prompts that an engine gets in a call, their seeds, and which of them are this rank's own."""
 
@@ -84,7 +92,7 @@ class EngineHandle:
     """The engine of a role, for a model with a configuration of transformers and weights of these shapes.
 
     ``ranks`` share the engine, and ``weight_peers`` gather its weights together. With ``lora``, the engine also has an
-    adapter, whose matrices have the shapes ``adapter_shapes``.
+    adapter, whose matrices have the shapes ``adapter_shapes``. With ``in_flight``, it takes weights between tokens.
 
     Raises:
         ResourceError: HF951 where no engine is installed, or it refuses the model; HF952 where its cache does not fit;
@@ -104,6 +112,7 @@ class EngineHandle:
         weight_peers: AxisGroup,
         lora: Lora | None = None,
         adapter_shapes: Shapes = MappingProxyType({}),
+        in_flight: bool = False,
     ) -> None:
         self.ranks, self.weight_peers, parts = ranks, weight_peers, ranks.size
         version = installed_version()
@@ -144,6 +153,7 @@ class EngineHandle:
             max_tokens=generation.max_tokens,
             end_tokens=tuple(end_tokens),
             adapter=None if lora is None else engine_adapter(lora, adapter_shapes),
+            in_flight=in_flight,
         )
         self.process = self._started()
         self.asleep = False
@@ -173,7 +183,55 @@ class EngineHandle:
         except HfError:
             self.process.close()  # on every rank, whichever it failed on
             raise
-        completions = completions[requests.rows]
+        return self._sampled(completions[requests.rows], ids.device)
+
+    def sample_in_flight(
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        weights: Callable[[], Versioned],
+        take: Callable[[int], int],
+        *,
+        greedy: bool,
+    ) -> VersionedSampled:
+        """Responses whose tokens may be of several versions, by an engine of one rank without an adapter.
+
+        Before every decode step ``take`` loads what has arrived into ``weights``, and gives its version.
+
+        Raises:
+            HfError, ResourceError, DeadlineError: as ``sample``; whatever ``take`` raises.
+        """
+        requests = self._requests(ids, mask, greedy=greedy)
+        try:
+            completions, versions = self._stepped(requests, weights, take)
+        except HfError:
+            self.process.close()  # it may have rows that nobody asks for any more
+            raise
+        sampled = self._sampled(completions, ids.device)
+        columns = [_token_versions(completion, versions, self.start.max_tokens) for completion in completions]
+        by_token = torch.tensor(columns, dtype=torch.int64).reshape(sampled.mask.shape)
+        return VersionedSampled(sampled.response, sampled.mask, sampled.log_probs, by_token.to(ids.device))
+
+    def _stepped(
+        self, requests: Requests, weights: Callable[[], Versioned], take: Callable[[int], int]
+    ) -> tuple[list[Completion], list[int]]:
+        """Completions, and the versions that were loaded for them, one after the other."""
+        versions, step = [take(0)], 0
+        self._load({"weights": weights()})
+        if not requests.prompts:
+            return [], versions
+        self.process.begin(requests.prompts, requests.seeds)
+        while self.process.step():
+            step += 1
+            version = take(step)
+            if version != versions[-1]:
+                source = weights()
+                self.process.load(self._checked(source.weights(), "weights"), source.version)
+                versions.append(version)
+        return self.process.completions(), versions
+
+    def _sampled(self, completions: Sequence[Completion], device: torch.device) -> Sampled:
+        """Completions as columns."""
         rows, length = len(completions), self.start.max_tokens
         response = torch.full((rows, length), self.pad_token)
         response_mask, log_probs = torch.zeros(rows, length, dtype=torch.bool), torch.zeros(rows, length)
@@ -182,7 +240,7 @@ class EngineHandle:
             response[row, :count] = torch.tensor(completion.tokens)
             response_mask[row, :count] = True
             log_probs[row, :count] = torch.tensor(completion.log_probs)
-        return Sampled(response.to(ids.device), response_mask.to(ids.device), log_probs.to(ids.device))
+        return Sampled(response.to(device), response_mask.to(device), log_probs.to(device))
 
     def sleep(self) -> None:
         """Give back the memory of the device, where the engine has it."""
@@ -300,6 +358,16 @@ def engine_config(model: Any) -> Any:
     config = deepcopy(model.config)
     config.architectures = [type(model).__name__]
     return config
+
+
+def _token_versions(completion: Completion, versions: Sequence[int], length: int) -> list[int]:
+    """The version of each of so many tokens of a row; padding has that of the last token.
+
+    >>> _token_versions(Completion([7, 7, 7], [0.0] * 3, loaded=(1, 1, 3)), [2, 3, 4, 5], 5)
+    [2, 4, 4, 4, 4]
+    """
+    last = len(completion.tokens) - 1
+    return [versions[bisect_right(completion.loaded, min(token, last))] for token in range(length)]
 
 
 def _token_bytes(config: Any, dtype: FloatDType, parts: int) -> int:

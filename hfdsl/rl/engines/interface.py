@@ -1,4 +1,7 @@
-"""What hfdsl asks of a generation engine: five methods, and the values that cross into its process."""
+"""What hfdsl asks of a generation engine, and the values that cross into its process.
+
+Five methods are enough; an engine with three more takes weights between decode steps.
+"""
 
 from __future__ import annotations
 
@@ -91,17 +94,24 @@ class EngineStart:
     rendezvous: Rendezvous | None = None
     """Where the processes of an engine in parts meet; None for one that is whole."""
 
+    in_flight: bool = False
+    """Whether weights are loaded between decode steps, so that it is a ``SteppingEngine``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A response, with the end token if it has ended, and the log-prob of each of its tokens."""
+    """A response, with the end token if it has ended, and the log-prob of each of its tokens.
+
+    ``loaded`` has, for each load while it was sampled, how many of its tokens the weights before it have sampled.
+    """
 
     tokens: list[int]
     log_probs: list[float]
+    loaded: tuple[int, ...] = ()
 
 
 class GenerationEngine(Protocol):
-    """A generation engine. It runs one call at a time, so weights change between decode steps only.
+    """A generation engine. It runs one call at a time, so no token reads weights of two versions.
 
     Its class takes an ``EngineStart`` and a folder with the model's ``config.json``, without weights, which is there
     while the engine starts. Every process of an engine in parts gets the same calls, and gives the same answers.
@@ -131,4 +141,24 @@ class GenerationEngine(Protocol):
 
     def close(self) -> None:
         """End."""
+        ...
+
+
+class SteppingEngine(GenerationEngine, Protocol):
+    """An engine that samples step by step, and loads weights between two steps.
+
+    Such a load forgets the keys and values of the rows that are being sampled too, and computes them again with the new
+    weights: each token is one that its weights alone would have sampled after the tokens before it.
+    """
+
+    def begin(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
+        """Take rows as ``generate`` does, and sample nothing yet."""
+        ...
+
+    def step(self) -> int:
+        """One decode step: at most one token for every row. Returns how many rows have not ended."""
+        ...
+
+    def completions(self) -> list[Completion]:
+        """The rows that were begun, once all of them have ended, in order."""
         ...

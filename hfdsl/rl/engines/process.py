@@ -93,6 +93,20 @@ class EngineProcess:
         completions: list[Completion] = self._call("generate", prompts, seeds, self.versions)
         return completions
 
+    def begin(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
+        """Take rows, to sample them step by step; weights may be loaded between two steps."""
+        self._call("begin", prompts, seeds, self.versions)
+
+    def step(self) -> int:
+        """One decode step by the weights that were loaded last; returns how many rows have not ended."""
+        unfinished: int = self._call("step", self.versions)
+        return unfinished
+
+    def completions(self) -> list[Completion]:
+        """The rows that were begun, once all of them have ended, in order."""
+        completions: list[Completion] = self._call("completions")
+        return completions
+
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, part: LoadPart = "weights") -> None:
         """Replace all weights, or the adapter, by those of a version, which is counted from 1."""
         self._begin()

@@ -37,6 +37,9 @@ from hfdsl.rl.engines.interface import EngineStart, GenerationEngine, LoadPart
 MORE: Final = "more"
 """The answer that asks for the next part of the weights."""
 
+SAMPLING: Final = ("generate", "begin", "step")
+"""The methods whose last argument is not the engine's: the versions that it is to sample with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -86,11 +89,11 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
             part, version = arguments
             answer, _ = _tried(lambda part=part: engine.load(_received(connection), part))  # type: ignore[misc]
             versions = {**after_load(versions, part), part: version} if isinstance(answer, Reply) else {}
-        elif method == "generate" and arguments[-1] != versions:
+        elif method in SAMPLING and arguments[-1] != versions:
             answer = Failure(f"the engine has the versions {versions}, and the call is for {arguments[-1]}")
         else:
             call = getattr(engine, method)
-            wanted = arguments[:-1] if method == "generate" else arguments
+            wanted = arguments[:-1] if method in SAMPLING else arguments
             answer, value = _tried(lambda call=call, wanted=wanted: call(*wanted))  # type: ignore[misc]
             answer = Reply(value) if isinstance(answer, Reply) else answer
         connection.send(answer)

@@ -2,7 +2,10 @@
 
 What vLLM leaves to its callers, and what goes wrong without a word:
 
-- The prefix cache holds keys and values of the old weights, so it is reset with them.
+- The prefix cache holds keys and values of the old weights, so it is reset with them. Rows that are being sampled hold
+  theirs as well, so they are preempted: they are resumed by a pass over their prompt and their tokens.
+- By default it begins a decode step before the last one has returned, so that tokens would be under way while weights
+  are replaced. With weights in flight one step follows the other.
 - ``reload_weights`` accepts a state that lacks weights: where one of q, k and v is missing, or a layer, the old values
   stay. The names are held against the model's before anything is sent (``hfdsl.rl.engines.handle``).
 - It gives a mixture of experts other weights than it gets, on a CPU even the same ones again (log-probs differ by 5
@@ -24,6 +27,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -73,6 +77,8 @@ class VllmEngine:
                 "distributed_executor_backend": "external_launcher",
                 "disable_custom_all_reduce": True,  # it looks at the GPUs of the others, and a process has one
             }
+        if start.in_flight:
+            options["async_scheduling"] = False
         if start.temperature != 1:
             options["logits_processors"] = [_divide_by(start.temperature)]
         if start.adapter is not None:
@@ -87,6 +93,9 @@ class VllmEngine:
         self.sleeps = on_gpu
         self.adapter: Any = None
         self.adapter_versions = 0
+        self.begun: list[Any] = []  # vLLM's states of the rows that are sampled step by step
+        self.ended: list[Any] = []  # the outputs of those that have ended
+        self.loads: list[list[int]] = []  # for each load while they are sampled, the tokens that each had
         self.llm = LLM(
             model=str(folder),
             runner="generate",
@@ -108,9 +117,30 @@ class VllmEngine:
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
         """A completion of every prompt, in order."""
         rules = self.rules(prompts, seeds)
-        requests: Any = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        outputs = self.llm.generate(requests, rules, use_tqdm=False, lora_request=self.adapter)
+        outputs = self.llm.generate(_requests(prompts), rules, use_tqdm=False, lora_request=self.adapter)
         return [_completion(output.outputs[0]) for output in outputs]
+
+    def begin(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
+        """Take rows, and sample nothing yet."""
+        rules = self.rules(prompts, seeds)
+        names = self.llm.enqueue(_requests(prompts), rules, use_tqdm=False, lora_request=self.adapter)
+        states = self.llm.llm_engine.output_processor.request_states
+        self.begun, self.ended, self.loads = [states[name] for name in names], [], []
+
+    def step(self) -> int:
+        """One decode step; returns how many rows have not ended."""
+        self.ended += [output for output in self.llm.llm_engine.step() if output.finished]
+        return len(self.begun) - len(self.ended)
+
+    def completions(self) -> list[Completion]:
+        """The rows that were begun, in order."""
+        in_order = sorted(self.ended, key=lambda output: int(output.request_id))  # it counts requests
+        made = [
+            replace(_completion(output.outputs[0]), loaded=tuple(tokens[row] for tokens in self.loads))
+            for row, output in enumerate(in_order)
+        ]
+        self.begun, self.ended, self.loads = [], [], []
+        return made
 
     def rules(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Any]:
         """How each row is sampled: vLLM's ``SamplingParams``."""
@@ -139,7 +169,9 @@ class VllmEngine:
             self.adapter = None
             named = ((name_of(name), weight) for name_of in [self._names()] for name, weight in weights)
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
-        if not self.llm.reset_prefix_cache():
+        if self.begun:
+            self.loads.append([state.detokenizer.num_output_tokens() for state in self.begun])
+        if not self.llm.reset_prefix_cache(reset_running_requests=bool(self.begun)):
             raise RuntimeError("vLLM did not reset its prefix cache")
 
     def _load_adapter(self, matrices: Mapping[str, torch.Tensor]) -> None:
@@ -253,6 +285,10 @@ def _named_shared_memory(rendezvous: Rendezvous | None) -> str:
     prefix, name_of = f"hfdsl-{rendezvous.port}-", manager.make_group_name
     manager.make_group_name = staticmethod(lambda group: prefix + name_of(group).replace("/", ""))
     return prefix
+
+
+def _requests(prompts: Sequence[Sequence[int]]) -> list[Any]:
+    return [{"prompt_token_ids": list(prompt)} for prompt in prompts]
 
 
 def _completion(output: Any) -> Completion:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from hfdsl.errors import SyncError
+from hfdsl.protocols.call import current_call
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.batches import Prompts
-from hfdsl.rl.engines.handle import EngineHandle, Versioned, engine_config
+from hfdsl.rl.engines.handle import EngineHandle, Sampled, Versioned, engine_config
 from hfdsl.rl.engines.ranks import EngineRanks, engine_ranks
 from hfdsl.rl.engines.weights import fitting
 from hfdsl.rl.models.adapters import Adapter, adapter_names, adapters, add_adapters, base_names
@@ -69,6 +71,21 @@ class PolicyCopy(Protocol):
     def onload(self) -> None:
         """Allocate it again."""
         ...
+
+
+class VersionedCopy(PolicyCopy, Protocol):
+    """A copy whose ``load`` may be called between tokens."""
+
+    def versioned_rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
+        """The columns of a ``VersionedRollout``."""
+        ...
+
+
+def copy_in_flight(config: SamplerConfig, worker: Worker) -> VersionedCopy:
+    """The copy of a sampler that takes weights between tokens."""
+    if config.generation.engine == "vllm":
+        return EngineCopy(config, engine_ranks(worker, config.generation.engine_tp), in_flight=True)
+    return ModelCopy(config, worker.axis("gen_tp"))
 
 
 def copy_of_policy(config: SamplerConfig, worker: Worker) -> PolicyCopy:
@@ -221,7 +238,7 @@ def _initial_model(config: ModelConfig, generation: GenerationConfig, lora: Lora
 class EngineCopy:
     """An engine with its weights in host memory beside it, for checkpoints and for a restart of the engine."""
 
-    def __init__(self, config: SamplerConfig, ranks: EngineRanks) -> None:
+    def __init__(self, config: SamplerConfig, ranks: EngineRanks, *, in_flight: bool = False) -> None:
         dtype = computes(config)
         initial = _initial_model(replace(config.model, dtype=dtype, compile=False), config.generation, config.lora)
         self.weights, self.adapter, self.version = initial.weights, initial.adapter, 1
@@ -237,6 +254,7 @@ class EngineCopy:
             weight_peers=SoleRank(),
             lora=initial.apart,
             adapter_shapes=_shapes(initial.adapter) if self.apart else {},
+            in_flight=in_flight,
         )
 
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
@@ -245,14 +263,19 @@ class EngineCopy:
         ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
         adapter = Versioned(self.version, self.adapter.items) if self.apart else None
         weights = Versioned(1, self.weights.items) if self.apart else Versioned(self.version, self._merged)
-        sampled = self.engine.sample(ids, mask, weights, adapter, greedy=greedy)
-        return {
-            "ids": torch.cat([ids, sampled.response], 1),
-            "mask": torch.cat([mask, sampled.mask], 1),
-            "response_mask": sampled.mask,
-            "log_probs": sampled.log_probs,
-            "engine_log_probs": sampled.log_probs,
-        }
+        return _columns(ids, mask, self.engine.sample(ids, mask, weights, adapter, greedy=greedy))
+
+    def versioned_rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
+        """The columns of a ``VersionedRollout``: ``load`` may be called between the engine's decode steps."""
+        self.fence.check()
+        ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
+        take = partial(current_call().take_weights, of=self.engine.start.max_tokens)
+        sampled = self.engine.sample_in_flight(ids, mask, self._current, take, greedy=greedy)
+        return {**_columns(ids, mask, sampled), "token_versions": sampled.versions}
+
+    def _current(self) -> Versioned:
+        self.fence.check()
+        return Versioned(self.version, self._merged)
 
     def load(self, weights: dict[str, torch.Tensor]) -> None:
         """Take an actor's weights, or its adapter.
@@ -302,6 +325,17 @@ class EngineCopy:
                 yield name, weight
             else:
                 yield name, adapter.merged(weight, self.adapter[adapter.a], self.adapter[adapter.b])
+
+
+def _columns(ids: torch.Tensor, mask: torch.Tensor, sampled: Sampled) -> dict[str, Any]:
+    """The columns of a ``Rollout``, whose log-probs are the engine's."""
+    return {
+        "ids": torch.cat([ids, sampled.response], 1),
+        "mask": torch.cat([mask, sampled.mask], 1),
+        "response_mask": sampled.mask,
+        "log_probs": sampled.log_probs,
+        "engine_log_probs": sampled.log_probs,
+    }
 
 
 def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:

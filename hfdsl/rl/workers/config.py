@@ -120,13 +120,17 @@ def samples_with(config: ActorConfig | SamplerConfig) -> str | None:
 def in_flight_obstacle(config: SamplerConfig) -> str | None:
     """Why a sampler cannot take weights between tokens, for checks.
 
-    >>> in_flight_obstacle(SamplerConfig(ModelConfig(path="model"), GenerationConfig(8, engine="vllm")))
-    'engine="vllm" samples whole responses; engine="plain" takes weights between tokens'
+    >>> in_flight_obstacle(SamplerConfig(ModelConfig(path="model"), GenerationConfig(8, engine="captured")))
+    'engine="captured" samples whole responses; the engines "plain" and "vllm" take weights between tokens'
     """
-    engine = config.generation.engine
-    if engine == "plain":
+    engine, engine_tp = config.generation.engine, config.generation.engine_tp
+    if engine == "vllm" and (engine_tp or 1) > 1:
+        return f"engine_tp={engine_tp} has ranks share an engine, which would take weights at different tokens"
+    if engine == "vllm" and config.lora is not None and config.generation.adapter != "merged":
+        return 'an engine goes on with the adapter that a row began with; adapter="merged" sends all weights'
+    if engine in ("plain", "vllm"):
         return None
-    return f'engine="{engine}" samples whole responses; engine="plain" takes weights between tokens'
+    return f'engine="{engine}" samples whole responses; the engines "plain" and "vllm" take weights between tokens'
 
 
 @dataclass(frozen=True, slots=True)

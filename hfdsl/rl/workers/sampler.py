@@ -72,24 +72,24 @@ class InFlightSampler(Sampler):
     """A sampler that takes weights between tokens, by ``hf.sync(actor, sampler, during="generate")``.
 
     Responses go on with the new weights, and every token has the version and the log-prob of those that sampled it. The
-    cache of keys and values is computed again with them, so that no token depends on two versions. It takes
-    ``engine="plain"``.
+    cache of keys and values is computed again with them, so that no token depends on two versions. It takes the engines
+    ``"plain"`` and ``"vllm"``.
     """
 
     in_flight_obstacle = staticmethod(in_flight_obstacle)
 
     def __init__(self, config: SamplerConfig) -> None:
-        from hfdsl.rl.models.copies import ModelCopy
+        from hfdsl.rl.models.copies import copy_in_flight
 
         if (why := in_flight_obstacle(config)) is not None:
             raise WiringError("HF753", f"InFlightSampler: {why}")
-        self.copy = self.model = ModelCopy(config, self.axis("gen_tp"))
+        self.copy = self.versioned = copy_in_flight(config, self)
 
     @register(Dispatch.THREE_D_ALL_MICRO_DP)
     @hf.reads("policy")
     def generate(self, prompts: Prompts, *, greedy: bool = False) -> VersionedRollout:
         """Responses with the log-probs and the versions of their tokens."""
-        return VersionedRollout(**self.model.versioned_rollout(prompts, greedy=greedy))
+        return VersionedRollout(**self.versioned.versioned_rollout(prompts, greedy=greedy))
 
     @register(Dispatch.ONE_TO_ALL)
     @hf.loads("policy", layout=sampler_layout, during="generate")

@@ -40,6 +40,32 @@ class FakeEngine:
             while self.store.add(f"call {self.calls}", 0) < self.parts.size:
                 time.sleep(0.02)
         self.states: list[str] = []
+        self.rows: list[tuple[int, list[int]]] = []  # of a call in steps: the first token less what is loaded, and all
+        self.loads: list[list[int]] = []
+
+    def begin(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
+        shifts = [0] * len(prompts) if seeds is None else [seed % 7 for seed in seeds]
+        self.rows = [(prompt[-1] + shift, []) for prompt, shift in zip(prompts, shifts, strict=True)]
+        self.loads = []
+
+    def step(self) -> int:
+        for first, tokens in self._unfinished():
+            tokens.append((first + sum(self.loaded.values()) + len(tokens)) % VOCABULARY)
+            if first == DIE:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return len(self._unfinished())
+
+    def _unfinished(self) -> list[tuple[int, list[int]]]:
+        ends = self.start.end_tokens
+        return [(first, row) for first, row in self.rows if len(row) < self.start.max_tokens and row[-1:] != list(ends)]
+
+    def completions(self) -> list[Completion]:
+        made = [
+            Completion(tokens, [-float(token) for token in tokens], tuple(load[row] for load in self.loads))
+            for row, (_, tokens) in enumerate(self.rows)
+        ]
+        self.rows = []
+        return made
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
         for first in (prompt[0] for prompt in prompts if self.is_last):
@@ -70,6 +96,8 @@ class FakeEngine:
             if weight.isnan().any():
                 raise ValueError(f"{name} is no weight")
             self.loaded[part] = int(weight.sum())
+        if self.rows:
+            self.loads.append([len(tokens) for _, tokens in self.rows])
 
     def sleep(self) -> None:
         self.states = ["asleep"]

@@ -120,8 +120,19 @@ def test_without_weights_in_flight_responses_are_those_of_a_sampler() -> None:
 
 
 def test_an_engine_that_samples_whole_responses_is_refused() -> None:
-    with pytest.raises(WiringError, match='HF753: InFlightSampler: engine="vllm" samples whole responses'):
-        w.InFlightSampler(replace(SAMPLER, generation=replace(PLAIN, engine="vllm")))
+    with pytest.raises(WiringError, match='HF753: InFlightSampler: engine="captured" samples whole responses'):
+        w.InFlightSampler(replace(SAMPLER, generation=replace(PLAIN, engine="captured")))
+
+
+def test_an_engine_of_several_ranks_or_with_an_adapter_apart_is_refused() -> None:
+    vllm = replace(SAMPLER, generation=replace(PLAIN, engine="vllm"))
+    assert w.InFlightSampler.in_flight_obstacle(vllm) is None
+    shared = replace(vllm, generation=replace(vllm.generation, engine_tp=2))
+    assert "engine_tp=2 has ranks share an engine" in str(w.InFlightSampler.in_flight_obstacle(shared))
+    adapted = replace(vllm, lora=w.Lora(rank=2))
+    assert 'adapter="merged" sends all weights' in str(w.InFlightSampler.in_flight_obstacle(adapted))
+    merged = replace(adapted, generation=replace(vllm.generation, adapter="merged"))
+    assert w.InFlightSampler.in_flight_obstacle(merged) is None
 
 
 @hf.dataflow
@@ -154,9 +165,9 @@ def test_the_check_takes_a_sampler_between_tokens_where_it_can() -> None:
     assert report.codes == ()
     assert [queue.states for queue in report.queues] == [(("actor.policy", 2),)]
     assert grpo_in_flight.given(lag=9).check(placed(), dims=SIZES).codes == ("HF749",)
-    vllm = replace(SAMPLER, generation=replace(PLAIN, engine="vllm"))
-    refused = grpo_in_flight.check(placed(vllm), dims=SIZES)
-    assert "role 'sampler' cannot take weights during 'generate': engine=\"vllm\" samples whole" in str(refused)
+    captured = replace(SAMPLER, generation=replace(PLAIN, engine="captured"))
+    refused = grpo_in_flight.check(placed(captured), dims=SIZES)
+    assert "role 'sampler' cannot take weights during 'generate': engine=\"captured\" samples whole" in str(refused)
     assert "HF753" in refused.codes
     assert "HF753" in grpo_in_flight.check(placed(mesh=hf.Mesh(tp=2), ranks=2), dims=SIZES).codes
 

@@ -1,0 +1,173 @@
+"""Weights between the decode steps of an engine: a small engine, and vLLM, beside a loop in plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hfdsl.errors import HfError
+from hfdsl.protocols.call import Call, in_call
+from hfdsl.rl import workers as w
+from hfdsl.rl.batches import Prompts, VersionedRollout
+from hfdsl.rl.engines.handle import EngineHandle, Versioned
+from hfdsl.rl.models.sharding import full_state_dict
+from tests.rl.engines.fake import DIE, VOCABULARY, handle
+from tests.rl.engines.test_vllm import LLAMA, TOLERANCE
+from tests.rl.workers import tiny
+
+CALL = Call(seed=1, step=0, node=0, rank=0, row_count=4, dataflow="test")
+END, LENGTH = 50, 3
+"""Of the small engine: the token that ends a response, and the most tokens."""
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[EngineHandle]:
+    engine = handle()
+    yield engine
+    engine.process.close()
+
+
+def by_hand(lasts: Sequence[int], versions: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+    """Token r of a row is its prompt's last one, plus the version that had arrived before step r, plus r."""
+    rows, made = list[list[int]](), list[list[int]]()
+    for last in lasts:
+        tokens = list[int]()
+        for step in range(LENGTH):
+            tokens.append((last + versions[step] + step) % VOCABULARY)
+            if tokens[-1] == END:
+                break
+        rows.append(tokens)
+        made.append([versions[min(step, len(tokens) - 1)] for step in range(LENGTH)])
+    return rows, made
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(40, 50), min_size=1, max_size=4),
+    st.lists(st.integers(1, 4), min_size=LENGTH, max_size=LENGTH).map(sorted),
+)
+def test_each_token_is_of_the_weights_that_had_arrived(
+    small: EngineHandle, lasts: list[int], versions: list[int]
+) -> None:
+    arrived, counter = 0, small.process.versions.get("weights", 0) + 1
+
+    def take(step: int) -> int:
+        nonlocal arrived, counter
+        if versions[step] != arrived:
+            arrived, counter = versions[step], counter + 1
+        return arrived
+
+    def weights() -> Versioned:
+        return Versioned(counter, lambda: [("model.weight", torch.tensor([float(arrived)]))])
+
+    ids = torch.tensor(lasts)[:, None]
+    sampled = small.sample_in_flight(ids, torch.ones_like(ids).bool(), weights, take, greedy=True)
+    tokens, expected = by_hand(lasts, versions)
+    assert [row[real].tolist() for row, real in zip(sampled.response, sampled.mask, strict=True)] == tokens
+    assert sampled.versions.tolist() == expected
+    assert torch.equal(sampled.log_probs, -(sampled.response * sampled.mask).float())
+
+
+def test_an_engine_that_dies_between_steps_loses_no_row_in_silence() -> None:
+    engine, ids = handle(), torch.tensor([[DIE], [3]])
+    try:
+        with pytest.raises(HfError, match="HF954: engine 'vllm' died in 'step'"):
+            engine.sample_in_flight(
+                ids,
+                torch.ones_like(ids).bool(),
+                lambda: Versioned(1, lambda: [("model.weight", torch.zeros(1))]),
+                lambda step: 1,
+                greedy=True,
+            )
+    finally:
+        engine.process.close()
+
+
+vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; make vllm installs it")
+
+WIDTH, RESPONSE = 6, 8
+MODEL = w.ModelConfig(config=LLAMA, end_tokens=(tiny.END,))
+GENERATION = w.GenerationConfig(RESPONSE, temperature=0.7, cache_tokens=4096, engine_deadline=300)
+SCHEDULES = ((0, 0, 0, 1, 1, 2, 2, 2), (0, 1, 2, 3, 3, 3, 3, 3), (2, 2, 2, 2, 3, 3, 3, 3))
+
+
+def questions() -> Prompts:
+    ids = torch.randint(4, tiny.VOCABULARY, (4, WIDTH), generator=torch.Generator().manual_seed(3))
+    mask = torch.arange(WIDTH) >= torch.tensor([0, 1, 2, 5])[:, None]
+    return Prompts(ids=ids * mask, mask=mask, task=[{}] * 4)
+
+
+@pytest.fixture(scope="module")
+def learners() -> list[w.Actor]:
+    """A policy of each version, which say different tokens."""
+    torch.set_num_threads(1)
+    made = list[w.Actor]()
+    for version in range(4):
+        actor = w.Actor(w.ActorConfig(MODEL, replace(GENERATION, engine="plain"), tiny.TRAINING, tiny.FIXED))
+        draw = torch.Generator().manual_seed(version)
+        with torch.no_grad():
+            for parameter in actor.policy.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=draw) * 0.2 + (parameter.ndim == 1))
+        made.append(actor)
+    return made
+
+
+@pytest.fixture(scope="module")
+def sampler() -> w.InFlightSampler:
+    return w.InFlightSampler(w.SamplerConfig(MODEL, replace(GENERATION, engine="vllm")))
+
+
+class Arriving:
+    """Weights that arrive before given decode steps."""
+
+    def __init__(self, sampler: w.InFlightSampler, learners: Sequence[w.Actor], versions: Sequence[int]) -> None:
+        self.sampler, self.learners, self.versions, self.loaded = sampler, learners, versions, -1
+
+    def before(self, step: int, steps: int) -> int:
+        if self.versions[step] != self.loaded:
+            self.loaded = self.versions[step]
+            self.sampler.load(full_state_dict(self.learners[self.loaded].policy))
+        return self.loaded
+
+
+def logits_of(learner: w.Actor, tokens: list[int]) -> torch.Tensor:
+    """The logits of the token after these, by a pass of one version over all of them, without a cache."""
+    ids, policy = torch.tensor([tokens]), learner.policy
+    with torch.no_grad():
+        logits: Any = policy.next_logits(ids, torch.ones_like(ids), torch.arange(ids.shape[1])[None], None)[0]
+    return torch.as_tensor(logits[0])
+
+
+@vllm
+@pytest.mark.vllm
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize("versions", SCHEDULES)
+def test_vllm_goes_on_with_the_weights_that_arrive(
+    sampler: w.InFlightSampler, learners: list[w.Actor], versions: tuple[int, ...], greedy: bool
+) -> None:
+    """Versions are those of the steps, and log-probs those of a pass of that version over all tokens before."""
+    prompts = questions()
+    with in_call(replace(CALL, loads=Arriving(sampler, learners, versions))):
+        rollout: VersionedRollout = sampler.generate(prompts, greedy=greedy)
+    assert (rollout.token_versions.tensor[rollout.response_mask.tensor] > versions[0]).any()
+    for row in range(4):
+        tokens = prompts.ids.tensor[row][prompts.mask.tensor[row]].tolist()
+        real = rollout.response_mask.tensor[row]
+        count = int(real.sum())
+        assert real[:count].all()
+        assert rollout.token_versions.tensor[row].tolist() == [versions[min(r, count - 1)] for r in range(RESPONSE)]
+        for r, token in enumerate(rollout.ids.tensor[row, WIDTH : WIDTH + count].tolist()):
+            logits = logits_of(learners[versions[r]], tokens)
+            if greedy:
+                assert token == int(logits.argmax())
+            expected = float(logits[token] - logits.logsumexp(-1))
+            assert float(rollout.log_probs.tensor[row, r]) == pytest.approx(expected, abs=TOLERANCE)
+            tokens.append(token)
