@@ -12,7 +12,7 @@ A recording is a folder::
                        result.*     what the body returned; absent where it raised
 
 States are as in a checkpoint. A name with ``.*`` is a value as in ``value_files.py``: JSON and safetensors, and a
-pickle only where these cannot hold it.
+pickle only where these cannot hold it. Digests cover every file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hfdsl.protocols.call import Call
 from hfdsl.protocols.collectives import recorded_collectives
 from hfdsl.protocols.worker import Worker
 from hfdsl.runtime.sealed_json import digest
-from hfdsl.runtime.value_files import write_value
+from hfdsl.runtime.value_files import file_digest, write_value
 from hfdsl.types.foreign_text import parse_object
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 HEADER, SCRIPT, STATE, ROLES, CALLS = "recording.json", "script.py", "state", "roles", "calls"
 SIGNATURE_FILE, ARGUMENTS, COLLECTIVES, RESULT = "signature", "arguments", "collectives", "result"
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Version of the names and contents of a recording's files; its header has the one that wrote it."""
 
 RECORDINGS_FOLDER = "recorded"
@@ -140,7 +140,7 @@ def _script(folder: Path) -> dict[str, Any] | None:
     if file is None or not Path(file).is_file():
         return None
     shutil.copyfile(file, folder / SCRIPT)
-    return {"file": str(Path(file).resolve()), "arguments": sys.argv[1:]}
+    return {"file": str(Path(file).resolve()), "arguments": sys.argv[1:], "sha256": file_digest(folder / SCRIPT)}
 
 
 def _call(step: Step) -> dict[str, Any]:

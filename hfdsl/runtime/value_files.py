@@ -7,7 +7,9 @@ a record ``Rows`` and another class ``Tree`` of ``program.py``, as ``arguments``
                                 "x": {"$tensor": "rows.x", "dtype": "float32", "shape": [2]},
                                 "tree": [{"$pickle": 0}, {"$pickle": 1}]}}},
                              "pickled": [{"at": "rows.tree[0]", "type": "program.Tree"},
-                                         {"at": "rows.tree[1]", "type": "program.Tree"}]}
+                                         {"at": "rows.tree[1]", "type": "program.Tree"}],
+                             "files": {".safetensors": "81b0...", ".pkl": "c37e..."},
+                             "sha256": "5f1d..."}
     arguments.safetensors   the bytes of "rows.x"
     arguments.pkl           the two trees; their tensors are in arguments.safetensors, too
 
@@ -16,12 +18,15 @@ of hfdsl, dataclasses and enums, and classes and functions by their names. None 
 that of the modules that names refer to: fields are set without a constructor. So objects of other classes, which could
 do anything when they are made or deleted, are pickled, and ``read_value`` (``value_reading.py``) loads a pickle only
 where it is trusted.
+
+``files`` has the SHA-256 of the other files, and ``sha256`` that of all fields but itself (``sealed_json.py``), so that
+no byte of a value changes unseen.
 """
 
 from __future__ import annotations
 
 import base64
-import json
+import hashlib
 import math
 import struct
 from collections import OrderedDict
@@ -37,6 +42,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from hfdsl.errors import CheckpointError
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.runtime.references import name_of
+from hfdsl.runtime.sealed_json import sealed
 from hfdsl.runtime.store import as_bytes
 from hfdsl.types.batches import Batch
 from hfdsl.types.columns import COLUMNS, Column, Metric, Obj
@@ -78,16 +84,25 @@ def write_value(file: Path, value: Any, *, script: bool) -> None:
 
     encoder = _Encoder(script)
     encoded = encoder.encode(value, "")
+    files = dict[str, str]()
     if encoder.objects:
         beside(file, ".pkl").write_bytes(encoder.pickled())
+        files[".pkl"] = file_digest(beside(file, ".pkl"))
     if encoder.arrays:
         arrays = beside(file, ".safetensors")
         arrays.touch()
         mode = arrays.stat().st_mode
         save_file({name: array.numpy() for name, array in encoder.arrays.items()}, arrays)
         arrays.chmod(mode)  # safetensors makes files that only their owner reads
-    content = {"value": encoded, "pickled": [{"at": at, "type": _type_name(value)} for at, value in encoder.objects]}
-    beside(file, ".json").write_text(json.dumps(content) + "\n", "utf-8")
+        files[".safetensors"] = file_digest(arrays)
+    pickled = [{"at": at, "type": _type_name(value)} for at, value in encoder.objects]
+    beside(file, ".json").write_text(sealed({"value": encoded, "pickled": pickled, "files": files}), "utf-8")
+
+
+def file_digest(file: Path) -> str:
+    """SHA-256 of a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def is_written(file: Path) -> bool:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hfdsl.errors import CheckpointError
 from hfdsl.runtime.references import resolved
-from hfdsl.runtime.value_files import PLAIN, WRAPPERS, beside, is_plain_dataclass, state_names
+from hfdsl.runtime.sealed_json import unsealed
+from hfdsl.runtime.value_files import PLAIN, WRAPPERS, beside, file_digest, is_plain_dataclass, state_names
 from hfdsl.types.batches import Batch, rebuild, schema
-from hfdsl.types.foreign_text import parse_object
 from hfdsl.types.ragged import Jagged
 
 if TYPE_CHECKING:
@@ -31,11 +31,16 @@ def read_value(file: Path, what: str, *, trust: bool, main: Callable[[], Any]) -
     ``what`` names it in messages, ``main`` loads the script whose classes and functions it may name.
 
     Raises:
-        CheckpointError: HF906 where it is missing or cannot be read, HF915 where it has a pickle and is not trusted.
+        CheckpointError: HF906 where it is missing, was changed or cannot be read, HF915 where it has a pickle and is
+            not trusted.
     """
     written = beside(file, ".json")
     try:
-        content = parse_object(written.read_bytes())
+        content = unsealed(written.read_bytes())
+        for suffix, digest in content["files"].items():
+            if file_digest(beside(file, suffix)) != digest:
+                text = f"{what} cannot be read: {beside(file, suffix)} was changed after it was written"
+                raise CheckpointError("HF906", text)
         pickled = [(str(entry["at"]), str(entry["type"])) for entry in content["pickled"]]
         if pickled and not trust:
             (at, kind), more = pickled[0], f" (and {len(pickled) - 1} more)" if len(pickled) > 1 else ""
@@ -48,7 +53,8 @@ def read_value(file: Path, what: str, *, trust: bool, main: Callable[[], Any]) -
     except CheckpointError:
         raise
     except Exception as error:  # noqa: BLE001  # a pickle may raise anything, and so may a module
-        raise CheckpointError("HF906", f"{written} cannot be read: {type(error).__name__}: {error}") from None
+        text = f"{what} cannot be read: {written}: {type(error).__name__}: {error}"
+        raise CheckpointError("HF906", text) from None
 
 
 class _Decoder:

@@ -14,6 +14,7 @@ from typing import Any
 from hfdsl.errors import CheckpointError
 from hfdsl.runtime.launch import LaunchedError, nothing_launched
 from hfdsl.runtime.recording import SCRIPT
+from hfdsl.runtime.value_files import file_digest
 
 MODULE = "__hf_replayed__"
 """The name of the module, by which the script knows that it does not run."""
@@ -70,7 +71,11 @@ class Script:
             raise CheckpointError("HF915", text)
         copy = self.folder / SCRIPT
         try:
+            if file_digest(copy) != self.main["sha256"]:
+                raise CheckpointError("HF906", f"{copy} was changed after it was written")
             return _executed(copy, file, self.main["arguments"])
+        except CheckpointError:
+            raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  # as above
             raise CheckpointError("HF906", f"{copy} cannot be loaded: {type(error).__name__}: {error}") from None
 

@@ -6,11 +6,11 @@ import json
 import math
 import pickle
 import random
+import re
 import struct
 import tempfile
 import threading
 from collections import OrderedDict
-from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from hfdsl import Metric, Obj, PerRank, PerStage, f32, i64
 from hfdsl.errors import CheckpointError
-from hfdsl.runtime.value_files import write_value
+from hfdsl.runtime.sealed_json import sealed
+from hfdsl.runtime.value_files import file_digest, write_value
 from hfdsl.runtime.value_reading import read_value
 from hfdsl.types.batches import Batch
 from hfdsl.types.columns import Column
@@ -261,9 +262,17 @@ def test_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:
 # -- files that lie
 
 
-def written(folder: Path, value: Any, **content: Any) -> Path:
-    (folder / "v.json").write_text(json.dumps({"value": value, "pickled": [], **content}))
+def written(folder: Path, value: Any) -> Path:
+    (folder / "v.json").write_text(sealed({"value": value, "pickled": [], "files": {}}))
     return folder / "v"
+
+
+def sealed_again(folder: Path, text: str, **changed: Any) -> None:
+    """Write a value's JSON with the digests that fit, as an author of a recording can."""
+    fields = json.loads(text)
+    files = {suffix: file_digest(folder / f"v{suffix}") for suffix in fields["files"]}
+    kept = {key: value for key, value in fields.items() if key != "sha256"}
+    (folder / "v.json").write_text(sealed({**kept, "files": files, **changed}))
 
 
 @pytest.mark.parametrize(
@@ -293,46 +302,61 @@ def test_data_make_nothing_but_data(value: Any, message: str | None, tmp_path: P
     if message is None:
         assert read_value(file, "the value", trust=False, main=main) == value
         return
-    with pytest.raises(CheckpointError, match=rf"HF906: .*v.json cannot be read: (?s:.*){message}"):
+    with pytest.raises(CheckpointError, match=rf"HF906: the value cannot be read: .*v.json: (?s:.*){message}"):
         read_value(file, "the value", trust=False, main=main)
 
 
 def test_a_tensor_has_no_more_memory_than_its_file(tmp_path: Path) -> None:
     again(torch.ones(4), tmp_path)
-    text = (tmp_path / "v.json").read_text()
-    for changed in (text.replace("[4]", '[4], "stride": [1000]'), text.replace("[4]", "[9]"), text.replace("32", "64")):
-        (tmp_path / "v.json").write_text(changed)
-        with pytest.raises(CheckpointError, match="HF906"):
+    content = json.loads((tmp_path / "v.json").read_text())
+    text = json.dumps(content)
+    for changed in (
+        text.replace("[4]", '[4], "stride": [1000]'),
+        text.replace("[4]", "[9]"),
+        text.replace("float32", "float64"),
+    ):
+        assert changed != text
+        sealed_again(tmp_path, changed)
+        with pytest.raises(CheckpointError, match=r"HF906: (?!.*digest)"):
             read_value(tmp_path / "v", "the value", trust=False, main=main)
 
 
 @given(st.data())
-def test_a_damaged_file_is_an_error_with_a_code(drawn: st.DataObject) -> None:
-    """Whatever byte changes or is cut off, reading ends with a value or with HF906 or HF915."""
+def test_no_byte_changes_unseen(drawn: st.DataObject) -> None:
+    """Whatever byte changes or is cut off, reading says what it was, and before any of it is loaded."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_value(folder / "v", {"rows": torch.ones(3), "texts": ["a", p.Config(1.0), p.Color.RED]}, script=False)
-        file = folder / drawn.draw(st.sampled_from(["v.json", "v.safetensors"]))
-        content = bytearray(file.read_bytes())
+        value = {"rows": torch.ones(3), "texts": ["a", p.Config(1.0), p.Color.RED], "tree": p.Tree(1)}
+        write_value(folder / "v", value, script=False)
+        file = folder / drawn.draw(st.sampled_from(["v.json", "v.safetensors", "v.pkl"]))
+        content = bytearray(before := file.read_bytes())
         at = drawn.draw(st.integers(0, len(content) - 1))
         content[at] = drawn.draw(st.integers(0, 255))
-        file.write_bytes(content[: drawn.draw(st.sampled_from([at, None]))])
-        with suppress(CheckpointError):
-            read_value(folder / "v", "the value", trust=False, main=main)
+        changed = bytes(content[: drawn.draw(st.sampled_from([at, None]))])
+        file.write_bytes(changed)
+        assume(changed != before and not (file.suffix == ".json" and _same_json(changed, before)))
+        with pytest.raises(CheckpointError, match="HF906: the value cannot be read: .*" + re.escape(str(file))):
+            read_value(folder / "v", "the value", trust=True, main=main)
+
+
+def _same_json(one: bytes, other: bytes) -> bool:
+    """Whether only the space between tokens differs."""
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return False
 
 
 def test_a_pickle_runs_only_where_it_is_trusted(tmp_path: Path) -> None:
     write_value(tmp_path / "v", [p.Tree(1)], script=False)
+    text = (tmp_path / "v.json").read_text()
     (tmp_path / "v.pkl").write_bytes(pickle.dumps([p.Evil()]))
     p.RAN.clear()
-    for listed in (True, False):
-        if not listed:
-            content = json.loads((tmp_path / "v.json").read_text())
-            (tmp_path / "v.json").write_text(json.dumps({**content, "pickled": []}))
+    for pickled in (json.loads(text)["pickled"], list[Any]()):
+        sealed_again(tmp_path, text, pickled=pickled)
         with pytest.raises(CheckpointError, match=r"HF915|does not list"):
             read_value(tmp_path / "v", "the value", trust=False, main=main)
     assert p.RAN == []
-    write_value(tmp_path / "v", [p.Tree(1)], script=False)
-    (tmp_path / "v.pkl").write_bytes(pickle.dumps([p.Evil()]))
+    sealed_again(tmp_path, text)
     read_value(tmp_path / "v", "the value", trust=True, main=main)
     assert p.RAN == [1]

@@ -45,7 +45,7 @@ def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
         yield running
 
 
-@pytest.mark.parametrize("written", [None, 1, 2, 4])
+@pytest.mark.parametrize("written", [None, 1, 2, 3, 5])
 def test_a_recording_of_another_format_is_refused(tmp_path: Path, written: int | None) -> None:
     folder = recorded(tmp_path)
     header = json.loads((folder / "recording.json").read_text())
@@ -53,7 +53,7 @@ def test_a_recording_of_another_format_is_refused(tmp_path: Path, written: int |
     changed |= {} if written is None else {"format": written}
     (folder / "recording.json").write_text(json.dumps(changed))
     message = (
-        rf"HF906: the recording in '.*' has format {written or 1}, and this version of hfdsl reads format 3; record"
+        rf"HF906: the recording in '.*' has format {written or 1}, and this version of hfdsl reads format 4; record"
     )
     with pytest.raises(CheckpointError, match=message):
         replay(folder, "halved")
@@ -180,6 +180,27 @@ def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
         pass
 
 
+def test_a_changed_byte_is_reported_with_its_call_rank_and_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = recorded(tmp_path)
+    for file, named in (
+        ("roles/actor.json", "role 'actor'"),
+        ("calls/actor.update#2/signature.json", "'actor.update#2'"),
+        ("calls/actor.update#1/rank-1/collectives.safetensors", "the collectives of 'actor.update#1' on rank 1"),
+        ("calls/actor.update#2/rank-1/arguments.safetensors", "the arguments of 'actor.update#2' on rank 1"),
+        ("calls/actor.update#2/rank-1/result.json", "the result of 'actor.update#2' on rank 1"),
+    ):
+        before = (folder / file).read_bytes()
+        (folder / file).write_bytes(before[:-5] + bytes([before[-5] ^ 1]) + before[-4:])
+        assert main(["replay", str(folder), "--node", "actor.update#2", "--rank", "1"]) == 2
+        message = capsys.readouterr().err
+        assert f"hfdsl replay: {named} cannot be read: {folder / file}" in message
+        assert "changed after it was written" in message
+        (folder / file).write_bytes(before)
+    assert main(["replay", str(folder), "--node", "actor.update#2", "--rank", "1"]) == 0
+
+
 def test_what_a_recording_would_run_waits_until_it_is_trusted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,3 +305,6 @@ def test_of_a_script_that_cannot_be_loaded_the_recorded_body_is_replayed(script:
         done = replay(folder, "halved", trust=True)
         assert done.same
         assert str(done).startswith(f"'halved' on rank 0 (the recorded body: script.py {why}")
+    (folder / "script.py").write_text(text + "\n")
+    with pytest.raises(CheckpointError, match=r"HF906: .*/r/script.py was changed after it was written"):
+        replay(folder, "halved", trust=True)

@@ -74,7 +74,7 @@ VALID_CHECKPOINT = sealed({"step": 1, "cursor": {"seed": 0}, "rows": 4, "config"
 VALID_STATE = sealed(
     {"seed": 0, "steps": {"a": 1}, "roles": {"policy": {"mesh": "", "ranks": [{"file": "a", "sha256": ""}]}}}
 ).encode()
-VALID_RECORDING = json.dumps({**(header := {"format": 3, "calls": []}), "sha256": digest(header)}).encode()
+VALID_RECORDING = json.dumps({**(header := {"format": 4, "calls": []}), "sha256": digest(header)}).encode()
 
 READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
     "toml": ("run.toml", VALID_CONFIG, read_toml),
