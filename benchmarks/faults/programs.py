@@ -151,6 +151,10 @@ class Actor(Learner):
         fail("actor.weights", self)
         return Weights(weight=float(self.weight))
 
+    def held_weights(self, state: str) -> dict[str, torch.Tensor]:
+        """What is compared by ``verify``."""
+        return {state: self.weight.reshape(1)}
+
 
 class Engine(Role):
     """Samples with the weights that it was sent."""
@@ -170,6 +174,10 @@ class Engine(Role):
     def load(self, weights: Weights) -> None:
         fail("engine.load", self)
         self.weight = torch.tensor(weights.weight.value, dtype=torch.float64)
+
+    def held_weights(self, state: str) -> dict[str, torch.Tensor]:
+        """What is compared by ``verify``."""
+        return {state: self.weight.reshape(1)}
 
     def state(self) -> dict[str, torch.Tensor]:
         return {"weight": self.weight}
@@ -235,6 +243,21 @@ def ppo(prompts: Prompts, actor: Actor, critic: Critic, reward: Reward, referenc
 
 
 @hf.dataflow
+def synced(prompts: Prompts, actor: Actor, engine: Engine, critic: Critic, reward: Reward) -> Metrics:
+    hf.sync(actor, engine)
+    rollout = engine.generate(prompts)
+    scores = reward.score(rollout)
+    experience = advantages(rollout, scores, scores, critic.values(rollout))
+    critic.update(experience)
+    return actor.update(experience)
+
+
+@hf.dataflow
+def evaluated(prompts: Prompts, actor: Actor, reward: Reward) -> Scores:
+    return reward.score(actor.generate(prompts))
+
+
+@hf.dataflow
 def queued(prompts: Prompts, engine: Engine, actor: Actor, critic: Critic, reward: Reward) -> Metrics:
     rollout = engine.generate(prompts)
     scores = reward.score(rollout)
@@ -254,6 +277,16 @@ CALLS = {
         "actor.update",
         "end of actor.update",
     ),
+    "synced": (
+        "actor.weights",
+        "engine.load",
+        "engine.generate",
+        "reward.score",
+        "critic.values",
+        "critic.update",
+        "actor.update",
+        "end of actor.update",
+    ),
     "queued": (
         "engine.generate",
         "reward.score",
@@ -266,8 +299,11 @@ CALLS = {
 }
 """Where a program can fail; rank 1 exports no weights."""
 
+EVALUATION_CALLS = "actor.generate", "reward.score"
+
 LAYOUTS = {
     "ppo": ("colocated", "split", "merged", "relayed"),
+    "synced": ("colocated", "split", "merged", "relayed"),
     "queued": ("split", "merged"),
 }
 
@@ -299,4 +335,4 @@ def compiled(program: str, layout: str, deadline: float | None) -> CompiledPlan:
         critic=place(Critic, second),
         reward=place(Reward, third),
     )
-    return queued.compile(deployment, optimize=optimize)
+    return (synced if program == "synced" else queued).compile(deployment, optimize=optimize)

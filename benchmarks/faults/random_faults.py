@@ -1,7 +1,8 @@
 """Random faults: kill, stop, hang or raise, at a random call, rank, step and layout, or at a random moment.
 
 ``python -m benchmarks.faults.random_faults --faults 1000 --minutes 60 --seed 1`` prints a line a kind. A run loses
-processes again and again and goes on; what ends it (a hang, a stopped process, an exception, and with a queue also a
+processes again and again and goes on, also while it saves or loads, evaluates by ``also``, records a step or verifies
+one (``acts.py``); what ends it (a hang, a stopped process, an exception, and with a queue also a
 loss) is held against what was done to it, and the next run goes on from what was saved before. Every result is compared
 with that of the local backend, where nothing fails.
 
@@ -28,12 +29,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from benchmarks.dataplane import measure
+from benchmarks.faults.losses import losing, new
 from benchmarks.faults.programs import FOLDER, LAYOUTS
-from benchmarks.faults.runs import LAUNCH_SECONDS, EndedError, Fault, Program, asynchronous, synchronous
+from benchmarks.faults.runs import LAUNCH_SECONDS, EndedError, Fault, Program, asynchronous
 from hfdsl.errors import HfWarning
 
 
@@ -41,15 +44,15 @@ def child(seed: int, deadline: float) -> None:
     """Faults without end, a line of JSON each."""
     lot = random.Random(seed)
     with tempfile.TemporaryDirectory() as place, measure.cluster(200):
-        os.environ[FOLDER] = str(Path(place) / "faults")
-        (Path(place) / "faults").mkdir()
-        (Path(place) / "saves").mkdir()
+        os.environ[FOLDER] = str(new(Path(place) / "none"))  # where local runs look for faults
+        faults = new(Path(place) / "faults")
         warnings.simplefilter("ignore", HfWarning)
-        while True:
-            name = lot.choices(("ppo", "queued"), (3, 1))[0]
-            program = Program(name, lot.choice(LAYOUTS[name]), lot, Path(place) / "faults", deadline)
+        for number in count():
+            name = lot.choice(("ppo", "synced", "queued"))
+            program = Program(name, lot.choice(LAYOUTS[name]), lot, faults, deadline)
+            runs = asynchronous if name == "queued" and lot.random() < 0.3 else losing
             with suppress(EndedError):
-                for event in (synchronous if name == "ppo" else asynchronous)(program, Path(place) / "saves"):
+                for event in runs(program, new(Path(place) / f"saves {number}")):
                     print(json.dumps({"doing": event} if isinstance(event, str) else asdict(event)), flush=True)
 
 
@@ -110,14 +113,15 @@ def read(stream: Any, lines: queue.Queue[str | None]) -> None:
 def table(faults: Sequence[Fault]) -> str:
     """A row for each kind."""
     rows = []
-    keys = Counter((fault.program, fault.kind) for fault in faults)
-    for (program, kind), count in sorted(keys.items()):
-        those = [fault for fault in faults if (fault.program, fault.kind) == (program, kind)]
+    keys = Counter((fault.program, fault.act, fault.kind) for fault in faults)
+    for (program, act, kind), times in sorted(keys.items()):
+        those = [fault for fault in faults if (fault.program, fault.act, fault.kind) == (program, act, kind)]
         rows.append(
             (
                 program,
+                act,
                 kind,
-                str(count),
+                str(times),
                 str(sum(fault.lost != 0 for fault in those)),
                 str(sum(fault.trained_twice != 0 for fault in those)),
                 str(sum(fault.wrong_bits for fault in those)),
@@ -127,7 +131,17 @@ def table(faults: Sequence[Fault]) -> str:
                 quantiles([fault.recovered for fault in those]),
             )
         )
-    head = ["program", "kind", "faults", "prompts lost", "trained twice", "wrong bits", "wrong culprit", "unended"]
+    head = [
+        "program",
+        "act",
+        "kind",
+        "faults",
+        "prompts lost",
+        "trained twice",
+        "wrong bits",
+        "wrong culprit",
+        "unended",
+    ]
     return measure.markdown([*head, "s to the error", "s to go on"], rows)
 
 

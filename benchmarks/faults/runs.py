@@ -6,10 +6,9 @@ import os
 import random
 import re
 import signal
-import statistics
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,6 @@ from typing import Any
 import hfdsl as hf
 from benchmarks.faults.programs import CALLS, FOLDER, ROWS, compiled, prompts
 from hfdsl.errors import HfError
-
-LOSSES = ("SIGKILL", "SIGSEGV", "exit", "killed from outside", "two killed")
-"""After these a run with retries goes on."""
 
 ENDS = ("SIGSTOP", "hang", "raise", "stopped from outside")
 """These end a run."""
@@ -44,6 +40,7 @@ class Fault:
     step: int
     named: float | None = None
     recovered: float | None = None
+    act: str = "step"
     wrong_bits: bool = False
     wrong_culprit: str = ""
     trained_twice: int = 0
@@ -84,9 +81,9 @@ class Program:
                 found[int(text)] = (self.group_of[role], int(rank))
         return found
 
-    def place(self, how: str) -> str:
-        """Have a random call fail."""
-        label = self.lot.choice(CALLS[self.name])
+    def place(self, how: str, calls: Sequence[str] = ()) -> str:
+        """Have one of these calls fail, of its own if there are none."""
+        label = self.lot.choice(calls or CALLS[self.name])
         role = label.removeprefix("end of ").partition(".")[0]
         ranks = next(group for group in self.plan.groups if group.name == self.group_of[role]).pool.world_size
         rank = 0 if label == "actor.weights" else self.lot.randrange(ranks)
@@ -130,107 +127,12 @@ class Program:
 def results(program: str, running: Any, first: int, stop: int) -> Iterator[Any]:
     """Those of a run from a step on."""
     batches = (prompts(step) for step in range(first, stop))
-    return map(running.step, batches) if program == "ppo" else running.stream(batches)
+    return running.stream(batches) if program == "queued" else map(running.step, batches)
 
 
 def seen(result: Any) -> tuple[float, float]:
     """The numbers that are compared bit for bit."""
     return result.loss.value, result.weight.value
-
-
-# -- steps with retries ------------------------------------------------------------------------------------------------
-
-
-def synchronous(program: Program, saves: Path) -> Iterator[Fault | str]:
-    """Runs of a synchronous program, each from what the one before has saved: faults, and what is about to be done."""
-    lot, step, saved, number = program.lot, 0, None, 0
-    while step < CHAIN_STEPS:
-        every = lot.choice((1, 3, None))
-        yield f"launch {program.name} {program.layout} every={every}"
-        with program.launch(hf.Retries(every=every, attempts=5)) as running:
-            if saved is not None:
-                running.load(saved)
-                step = running.steps
-            started = time.monotonic()
-            yield from losses(program, running, saved is None)
-            step, number = running.steps, number + 1
-            saved = saves / f"{program.seed} {number}"
-            saved.mkdir()
-            running.save(saved)
-            yield from end(program, running, started)
-
-
-def losses(program: Program, running: Any, first: bool) -> Iterator[Fault | str]:
-    """Steps that lose processes, and go on."""
-    lot, usual, unnamed = program.lot, list[float](), dict[int, tuple[str, int]]()
-    if first:
-        running.step(prompts(0))
-    for _ in range(lot.randint(FAULTS_PER_RUN // 2, FAULTS_PER_RUN)):
-        step, quiet = running.steps, len(usual) < 2
-        kind, where, thread, moment = lot.choice(LOSSES), "", None, list[int]()
-        before = program.pids()
-        if quiet:
-            kind = ""
-        elif kind == "killed from outside":
-            thread, moment = program.strike(signal.SIGKILL, 2 * statistics.median(usual))
-        else:
-            times = 2 if kind == "two killed" else 1
-            where = " and ".join({program.place("SIGKILL" if times == 2 else kind): "" for _ in range(times)})
-        yield f"{kind or 'nothing'} {where} in step {step} of {program.name} {program.layout}"
-        known, start = len(running.recoveries), time.monotonic()
-        try:
-            result = running.step(prompts(step))
-        except HfError as error:
-            yield Fault(
-                program=program.name,
-                layout=program.layout,
-                kind=kind,
-                where=where,
-                step=step,
-                wrong_culprit="it ended the run",
-                error=str(error),
-            )
-            raise EndedError from None
-        seconds = time.monotonic() - start
-        if thread is not None:
-            thread.join()
-            if moment and len(running.recoveries) == known:  # it died after its part of the step
-                start = time.monotonic()
-                step, result = step + 1, running.step(prompts(step + 1))
-                seconds = time.monotonic() - start
-            where = " ".join(f"{group} {rank}" for group, rank in (before.get(pid, ("new", 0)) for pid in moment))
-        unnamed |= {pid: before[pid] for pid in moment if pid in before}
-        recoveries = running.recoveries[known:]
-        if quiet and not recoveries:
-            usual.append(seconds)
-            if not any(program.checked(step, result).values()):
-                continue
-        yield Fault(
-            program=program.name,
-            layout=program.layout,
-            kind=kind or "nothing",
-            where=where,
-            step=step,
-            recovered=seconds - statistics.median(usual) if recoveries and usual else None,
-            wrong_culprit=" ".join(culprits(program, recovered, before | unnamed, where) for recovered in recoveries),
-            error="; ".join(recovered.cause for recovered in recoveries),
-            **program.checked(step, result),
-        )
-
-
-def culprits(program: Program, recovered: Any, pids: Mapping[int, tuple[str, int]], where: str) -> str:
-    """What a recovery says of a process that was not made to fail."""
-    placed = set()
-    for part in filter(None, where.split(" and ")):
-        label, _, rank = part.rpartition(" ")
-        role = label.removeprefix("end of ").partition(".")[0]
-        placed.add((program.group_of.get(role, role), int(rank)))
-    named = {(group, rank) for group, ranks in recovered.lost.items() for rank in ranks}
-    gone = {place for pid, place in pids.items() if not alive(pid)}
-    wrong = named - placed - gone
-    if wrong or not named:
-        return f"named {sorted(named)} where {where}: {recovered.cause}"
-    return ""
 
 
 def alive(pid: int) -> bool:
@@ -244,7 +146,7 @@ def alive(pid: int) -> bool:
 # -- what ends a run ---------------------------------------------------------------------------------------------------
 
 
-def end(program: Program, running: Any, started: float) -> Iterator[Fault | str]:
+def end(program: Program, running: Any) -> Iterator[Fault | str]:
     """A fault after which the run ends with an error that names the process."""
     kind, step = program.lot.choice(ENDS), running.steps
     yield from ended(program, running, kind, step, map(running.step, map(prompts, range(step, step + 8))))

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import ray
 import torch
@@ -19,10 +20,30 @@ from hfdsl.errors import HfError
 from tests.faults.failing_programs import FOLDER, PADDING, Prompts, deployment, ppo
 
 
-def main(folder: Path, padding: str, retries: hf.Retries | None) -> None:
+def cluster_of(count: int) -> tuple[Cluster, list[Any]]:
+    """A cluster of so many nodes, and those that have room for two processes: all but the one of the driver."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    nodes = [cluster.add_node(num_cpus=2) for _ in range(3)]
+    nodes = [cluster.add_node(num_cpus=2) for _ in range(count - 1)]
     ray.init(address=cluster.address)
+    return cluster, nodes
+
+
+def lose_within(cluster: Cluster, node: Any, folder: Path, call: str) -> None:
+    """Lose a node once this call has begun on a rank of it."""
+    fault = folder / call
+    fault.write_text("slow")
+
+    def lose() -> None:
+        while fault.exists() and not (folder / "reached").exists():
+            time.sleep(0.05)
+        cluster.remove_node(node, allow_graceful=False)
+        fault.unlink()
+
+    threading.Thread(target=lose).start()
+
+
+def main(folder: Path, padding: str, retries: hf.Retries | None) -> None:
+    cluster, nodes = cluster_of(4)
     plan = ppo.compile(deployment(True))
     prompts = Prompts(x=torch.arange(4.0))
     environment = {FOLDER: str(folder), PADDING: padding}
@@ -30,16 +51,7 @@ def main(folder: Path, padding: str, retries: hf.Retries | None) -> None:
         print("metrics", running.step(prompts).loss.value)
         places: dict[str, list[str]] = running._processes.backend._hosts  # type: ignore[union-attr]  # of Ray
         (lost,) = (node for node in nodes if node.node_id == places["actor"][0])
-        fault = folder / "actor.update 1"
-        fault.write_text("slow")
-
-        def lose() -> None:
-            while fault.exists() and not (folder / "reached").exists():
-                time.sleep(0.05)
-            cluster.remove_node(lost, allow_graceful=False)
-            fault.unlink()
-
-        threading.Thread(target=lose).start()
+        lose_within(cluster, lost, folder, "actor.update 1")
         try:
             print("metrics", running.step(prompts).loss.value)
         except HfError as error:

@@ -81,6 +81,14 @@ def queued(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, late
     return metrics
 
 
+STREAM_STEPS = 6
+
+
+def stream_prompts(first: int = 0) -> list[Prompts]:
+    """The batches of a stream from a step on."""
+    return [Prompts(x=torch.arange(4.0) + step) for step in range(first, STREAM_STEPS)]
+
+
 def queued_deployment() -> hf.Deployment:
     """The actor has processes of its own, so that stages run beside each other."""
     sampling, training = (hf.ResourcePool([2], use_gpu=False) for _ in range(2))

@@ -7,20 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import hfdsl as hf
 from hfdsl.errors import DeadlineError, HfError, HfWarning, LostProcessError
 from hfdsl.protocols.queueing import Late
 from tests.faults.failing_programs import FOLDER, B, Prompts, shorten_deadline
-from tests.faults.queued_programs import QUEUED_NODES, queued, queued_deployment
+from tests.faults.queued_programs import QUEUED_NODES, queued, queued_deployment, stream_prompts
 
-STEPS, SAVED = 6, 2
-"""All steps, and after how many the run is saved."""
-
-
-def prompts(first: int) -> list[Prompts]:
-    return [Prompts(x=torch.arange(4.0) + step) for step in range(first, STEPS)]
+SAVED = 2
+"""The steps after which the run is saved."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +23,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER, str(tmp_path_factory.mktemp("none")))
         with queued.compile(queued_deployment()).launch("local", seed=5) as running:
-            return [metrics.loss.value for metrics in running.stream(prompts(0))]
+            return [metrics.loss.value for metrics in running.stream(stream_prompts())]
 
 
 @pytest.mark.nightly
@@ -45,7 +40,7 @@ def test_a_loss_is_named_and_a_resumed_run_has_the_same_bits(
     losses, begun = list[float](), list[int]()
 
     def counted() -> Iterator[Prompts]:
-        for step, batch in enumerate(prompts(0)):
+        for step, batch in enumerate(stream_prompts()):
             begun.append(step)
             yield batch
 
@@ -62,12 +57,12 @@ def test_a_loss_is_named_and_a_resumed_run_has_the_same_bits(
         assert f"'{label}'" in failure.value.message
         assert f"rank {1 - rank} of '{group}' died" not in failure.value.message
         with pytest.raises(HfError, match="HF808"):
-            next(iter(running.stream(prompts(0))))
+            next(iter(running.stream(stream_prompts())))
     assert losses == undisturbed[: len(losses)]
     (faults / f"{label} {rank}").unlink()
     with plan.launch("ray", seed=5, worker_env={FOLDER: str(faults)}, deadline=120.0) as running:
         running.load(saved)
-        resumed = [metrics.loss.value for metrics in running.stream(prompts(first))]
+        resumed = [metrics.loss.value for metrics in running.stream(stream_prompts(first))]
     assert resumed == undisturbed[SAVED:]
 
 
@@ -78,7 +73,7 @@ def test_a_stream_goes_on_with_the_same_bits(tmp_path: Path, ray_cluster: Any, l
     faults.mkdir()
     plan = queued.given(late=late).compile(queued_deployment(), dims={B: 4})
     with plan.launch("ray", seed=5, worker_env={FOLDER: str(faults)}, deadline=60.0, retries=hf.Retries()) as running:
-        results = running.stream(prompts(0), log=log)
+        results = running.stream(stream_prompts(), log=log)
         losses = [next(results).loss.value for _ in range(SAVED)]
         (faults / f"{label} 1").write_text("once SIGKILL")
         with pytest.warns(HfWarning, match="HF840"):
@@ -87,14 +82,14 @@ def test_a_stream_goes_on_with_the_same_bits(tmp_path: Path, ray_cluster: Any, l
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER, str(faults))
         with plan.launch("local", seed=5) as running:
-            assert losses == [metrics.loss.value for metrics in running.stream(prompts(0), replay=log)]
+            assert losses == [metrics.loss.value for metrics in running.stream(stream_prompts(), replay=log)]
 
 
 @pytest.mark.nightly
 def test_a_stopped_process_of_a_stage_is_named(tmp_path: Path, ray_cluster: Any) -> None:
     plan = queued.compile(queued_deployment())
     with plan.launch("ray", seed=5, worker_env={FOLDER: str(tmp_path)}, deadline=120.0) as running:
-        stream = running.stream(prompts(0))
+        stream = running.stream(stream_prompts())
         next(stream)
         shorten_deadline(running, 5.0)
         (tmp_path / "judge.score 1").write_text("SIGSTOP")
