@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from hfdsl.plan.payloads import Payload, Topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import Segment
+from hfdsl.runtime.digest_reports import Report
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.queued_rows import QueuedRows
@@ -90,7 +91,11 @@ class Backend(Protocol):
         ...
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
-        """Have every process digest what the next steps export in these syncs."""
+        """Have every process digest what the next steps export in these syncs, and load as it arrives."""
+
+    def sent_digests(self) -> list[Report]:
+        """The digests of what was sent in the step that has ended, as far as they do not come with its results."""
+        ...
 
     def begin(self) -> None:
         """Begin a step: its deadline runs from now."""

@@ -82,24 +82,45 @@ def digests(pieces: Iterable[tuple[str, HeldPart]], dtypes: Mapping[str, str] | 
     >>> [digest.value for digest in digests([("x", HeldPart(torch.zeros(2, 2)))])]
     [0]
     """
-    places, sums, on_devices = list[tuple[str, Box, str]](), dict[int, int](), device_sums()
-    with torch.no_grad():
-        for index, (name, piece) in enumerate(pieces):
-            dtype = getattr(torch, dtypes[name]) if dtypes and name in dtypes else piece.tensor.dtype
-            box = piece.box
-            tensor, offset = piece.tensor.detach().to(dtype), [start for start, _ in box]
-            places.append((name, box, str(dtype).removeprefix("torch.")))
-            if not tensor.numel():
-                sums[index] = 0
-                continue
-            words = as_words(tensor, offset)
-            starts = (*offset[:-1], offset[-1] * tensor.element_size() // WORD_BYTES) if offset else (0,)
-            if words.device.type == "cpu":
-                sums[index] = host_digest(words, starts)
-            else:
-                on_devices.add(index, words, starts)
-        sums |= on_devices.digests()
-    return tuple(Digest(*place, sums[index] % MODULUS) for index, place in enumerate(places))
+    begun = BegunDigests(dtypes)
+    begun.add(pieces)
+    return begun.taken()
+
+
+class BegunDigests:
+    """Digests of pieces that are added one after another, in the dtypes of ``digests``."""
+
+    def __init__(self, dtypes: Mapping[str, str] | None = None) -> None:
+        self._dtypes = dtypes or {}
+        self._places: list[tuple[str, Box, str]] = []
+        self._sums: dict[int, int] = {}
+        self._on_devices = device_sums()
+
+    def add(self, pieces: Iterable[tuple[str, HeldPart]]) -> None:
+        """Read pieces: those on a host at once, while a device begins to."""
+        with torch.no_grad():
+            for name, piece in pieces:
+                index = len(self._places)
+                dtype = getattr(torch, self._dtypes[name]) if name in self._dtypes else piece.tensor.dtype
+                box = piece.box
+                tensor, offset = piece.tensor.detach().to(dtype), [start for start, _ in box]
+                self._places.append((name, box, str(dtype).removeprefix("torch.")))
+                if not tensor.numel():
+                    self._sums[index] = 0
+                    continue
+                words = as_words(tensor, offset)
+                starts = (*offset[:-1], offset[-1] * tensor.element_size() // WORD_BYTES) if offset else (0,)
+                if words.device.type == "cpu":
+                    self._sums[index] = host_digest(words, starts)
+                else:
+                    self._on_devices.add(index, words, starts)
+            self._on_devices.launch()
+
+    def taken(self) -> Digests:
+        """Those of all pieces, in their order; each device is waited for once."""
+        with torch.no_grad():
+            sums = self._sums | self._on_devices.digests()
+        return tuple(Digest(*place, sums[index] % MODULUS) for index, place in enumerate(self._places))
 
 
 def host_digest(words: torch.Tensor, starts: Sequence[int]) -> int:
@@ -141,6 +162,9 @@ class DeviceSums:
             others = [other for other in outer if other != dim]
             sums.append(rows.sum(others) if others else rows)
         self._alike.setdefault((words.device, starts, words.shape), {})[index] = sums
+
+    def launch(self) -> None:
+        """Do nothing: ``add`` has begun."""
 
     def digests(self) -> dict[int, int]:
         """Their digests, by index; each device is waited for once."""

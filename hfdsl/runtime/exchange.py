@@ -36,7 +36,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,7 @@ import torch.distributed as dist
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.resharding import Transfer, WeightMessage
 from hfdsl.plan.scheduled import ScheduledSync
+from hfdsl.runtime.digests import Digests, HeldPart, pieces_of
 from hfdsl.runtime.resharding import (
     LocalWeights,
     Parts,
@@ -51,7 +53,11 @@ from hfdsl.runtime.resharding import (
     exported_weights,
     loaded_weights,
     local_boxes,
+    located,
 )
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.arriving_digests import ArrivingDigests
 
 AHEAD: Final = 2
 """The buckets that are on their way to a rank, and the messages from one, at a time."""
@@ -296,6 +302,17 @@ class ArrivingWeights:
     def __init__(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], label: str) -> None:
         self._sync, self._rank, self._peers, self._label = sync, rank, peers, label
         self._received = False
+        self._watched: ArrivingDigests | None = None
+
+    def digest(self) -> None:
+        """Have digests be taken of what is written where a role keeps its own."""
+        from hfdsl.runtime.arriving_digests import ArrivingDigests
+
+        self._watched = ArrivingDigests(self._sync.schedule.received[self._rank])
+
+    def digests(self) -> Digests | None:
+        """Those of what the role has loaded; None where they have to be taken from what it holds now."""
+        return None if self._watched is None else self._watched.taken()
 
     def load(self, worker: Any, load: Callable[[dict[str, torch.Tensor]], Any], *, in_place: bool) -> Any:
         """Write them where the role keeps its own, where ``in_place`` and it says where that is; else call ``load``.
@@ -307,25 +324,30 @@ class ArrivingWeights:
             if in_place:
                 with worker.receiving(self._sync.state) as places:
                     if places is not None:
-                        self._write_to(places)
+                        self._write_to(places, partial(self._begin_digests, worker, places))
                         return None
             weights = self._empty()
-            self._write_to(weights)
+            self._write_to(weights, lambda: None)
             return load(weights)
         finally:
             if not self._received:
                 self._receive(lambda message, flat: None)  # those who send wait for it
 
-    def _write_to(self, values: Any) -> None:
+    def _write_to(self, values: Any, submitted: Callable[[], None]) -> None:
+        """Write what arrives; ``submitted`` is called after the last write, which a device may still have to do."""
         held, failures = loaded_weights(self._sync, self._rank, values, self._label), list[Exception]()
-        for bucket in self._sync.schedule.messages_to(self._rank):
-            for transfer in (transfer for message in bucket for transfer in message.transfers):
-                held.part(transfer.parameter, transfer.box)  # raises before anything is written
+        messages = [message for bucket in self._sync.schedule.messages_to(self._rank) for message in bucket]
+        for transfer in (transfer for message in messages for transfer in message.transfers):
+            held.part(transfer.parameter, transfer.box)  # raises before anything is written
 
         def write(message: WeightMessage, flat: torch.Tensor) -> None:
             try:
                 for transfer, part in unpacked(message, flat) if not failures else ():
                     held.part(transfer.parameter, transfer.box).copy_(part)
+                if self._watched is not None and not failures:
+                    self._watched.written(message)
+                if message is messages[-1] and not failures:
+                    submitted()
             except Exception as error:  # noqa: BLE001  # raised once all has arrived
                 failures.append(error)
 
@@ -338,6 +360,17 @@ class ArrivingWeights:
         for peer in tuple(self._peers.values())[:1]:
             with torch.no_grad():
                 peer.receive(self._sync, self._rank, self._peers, write)
+
+    def _begin_digests(self, worker: Any, values: Any) -> None:
+        pieces, schedule = pieces_of(values), self._sync.schedule
+        if self._watched is None or pieces is None or not hasattr(worker, "held_weights"):
+            return
+        layout, mesh = self._sync.target_layout, schedule.target_mesh
+
+        def placed(pieces: Mapping[str, HeldPart]) -> Iterator[tuple[str, HeldPart]]:
+            return located(pieces, layout, schedule.parameters, mesh, self._rank)
+
+        self._watched.begin(pieces, worker.held_weights(self._sync.state), layout.stored_as, placed)
 
     def _empty(self) -> dict[str, torch.Tensor]:
         """Room for what the layout says."""

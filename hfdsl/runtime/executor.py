@@ -56,6 +56,7 @@ from hfdsl.runtime.body_results import detached, planned_widths, result_columns
 from hfdsl.runtime.in_flight import InFlight
 from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.queued_rows import QueuedRows, queued_versions, received
+from hfdsl.runtime.rank_digests import HeldBoxes, RankDigests, rank_digests
 from hfdsl.runtime.recording import Recorder
 from hfdsl.runtime.role_errors import role_error
 from hfdsl.runtime.role_workers import RoleWorkers
@@ -63,7 +64,7 @@ from hfdsl.runtime.state_files import FlatState
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
 from hfdsl.runtime.store_files import fill_stores, flat_stores, read_stores, write_stores
 from hfdsl.runtime.syncs import exchanging, exported_columns, loaded_weights, loading
-from hfdsl.runtime.verification import DTypes, ExportDigests, HeldBoxes, VerifiedSync, rank_digests
+from hfdsl.runtime.verification import DTypes, VerifiedSync
 from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.dims import Size
 
@@ -106,7 +107,7 @@ class Executor:
         self._current_step: tuple[str, int] | None = None
         self._changed_in: tuple[str, int] | None = None  # the last step that may have changed a state
         self._recorder: Recorder | None = None
-        self._export_digests = ExportDigests()
+        self.synced_digests = RankDigests()
         self.in_flight = InFlight(context.rank, own_process)
         for role in roles:
             self.workers.construct(role)
@@ -191,6 +192,7 @@ class Executor:
         self.store.clear()
         self._stores.clear()
         self._specs.clear()
+        self.synced_digests.forget()
         self._current_step = self._changed_in = None
         return changed
 
@@ -208,7 +210,7 @@ class Executor:
             RoleError: HF806 where ``held_weights()`` raises.
         """
         if exported:
-            return self._export_digests.taken(sync)
+            return self.synced_digests.taken(sync)
 
         def taken(_: str, worker: Any) -> Digests | None:
             start = Call(self._seed, 0, -1, self._rank)
@@ -220,8 +222,8 @@ class Executor:
         return digests
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
-        """Digest what the next steps export in these syncs."""
-        self._export_digests.want(wanted)
+        """Digest what the next steps export in these syncs, and load where it arrives bucket by bucket."""
+        self.synced_digests.want(wanted)
 
     def of_worker(self, role: str, function: Callable[[Any], T]) -> T:
         """What a function gives for the worker of a role, outside of any step."""
@@ -311,7 +313,15 @@ class Executor:
             absent = tuple(name for name, value in columns.items() if value is None)
             taken = self.in_flight.taken(step)
             calls.append(
-                CallResult(label=step.label, rank=self._rank, start=began, stop=time.time(), absent=absent, taken=taken)
+                CallResult(
+                    label=step.label,
+                    rank=self._rank,
+                    start=began,
+                    stop=time.time(),
+                    absent=absent,
+                    taken=taken,
+                    reports=tuple(self.synced_digests.reported()),
+                )
             )
         # What earlier calls of this step shared may be read at any time, so no body may have written into it; what this
         # call shares is watched from now on.
@@ -415,8 +425,9 @@ class Executor:
             body = self._recorder.around(step.label, current, body)
         if step.parts and step.role is not None and hasattr(self.workers[step.role], "held_weights"):
             body = partial(self.workers[step.role].held_weights, step.parts[0].state)  # the method returns whole ones
+        arriving = None
         if step.sync is not None and step.role is not None:
-            worker = self.workers[step.role]
+            worker, arriving = self.workers[step.role], self.synced_digests.of_arriving(step, arguments)
             body, arguments = loading(step, worker, body, arguments, in_place=self._recorder is None)
         peers: AbstractContextManager[None] = nullcontext()
         if self._collectives and step.role and len(step.ranks) < self._deployment[step.role].mesh.world_size:
@@ -430,8 +441,15 @@ class Executor:
             try:
                 current.take_weights(0, of=1)
                 result = body(**arguments)
-                if self._export_digests and step.role is not None:
-                    self._export_digests.take(step, self.workers[step.role], result)
+                if self.synced_digests.active and step.role is not None:
+                    self.synced_digests.take(
+                        step,
+                        self.workers[step.role],
+                        result,
+                        arriving,
+                        exchanged=step.node in self._exchanging[call.plan],
+                        leaves=self._own_process,
+                    )
             except RoleError:
                 raise
             except BaseException as error:

@@ -68,7 +68,10 @@ def _add_words(  # type: ignore[no-untyped-def]
     tl.atomic_add(totals + part, tl.sum(tl.sum(read * factors, 1), 0), sem="relaxed")
 
 
-_kernel = triton.jit(_add_words)
+_kernel = triton.jit(_add_words, do_not_specialize=["count"])
+
+STEP_GRAIN: Final = 4
+"""The steps of a bisection are a multiple of it, so that a few compiled kernels do for any number of parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,50 +102,68 @@ class FusedSums:
 
     def __init__(self) -> None:
         self._alike: dict[tuple[torch.device, tuple[int, int]], list[_Part]] = {}
+        self._launched: list[_Launch] = []
 
     def add(self, index: int, words: torch.Tensor, starts: tuple[int, ...]) -> None:
         """Add the words of a part, i64[..., W], whose indices begin at ``starts``."""
         part = _Part(index, words, starts)
         self._alike.setdefault((words.device, part.tile), []).append(part)
 
+    def launch(self) -> None:
+        """Begin with what was added, which stays until ``digests``: the current stream reads it later."""
+        self._launched += [_launched(device, tile, parts) for (device, tile), parts in self._alike.items()]
+        self._alike = {}
+
     def digests(self) -> dict[int, int]:
         """Their digests, by index; each device is waited for once."""
-        totals: dict[torch.device, list[tuple[list[_Part], torch.Tensor]]] = {}
-        for (device, tile), parts in self._alike.items():
-            totals.setdefault(device, []).append((parts, _totals(device, tile, parts)))
-        return {
+        self.launch()
+        on_device: dict[torch.device, list[_Launch]] = {}
+        for launch in self._launched:
+            on_device.setdefault(launch.totals.device, []).append(launch)
+        values = {
             part.index: value
-            for launches in totals.values()
+            for launches in on_device.values()
             for part, value in zip(
-                [part for parts, _ in launches for part in parts],
-                torch.cat([values for _, values in launches]).tolist(),
+                [part for launch in launches for part in launch.parts],
+                torch.cat([launch.totals for launch in launches]).tolist(),
                 strict=True,
             )
         }
+        self._launched = []
+        return values
 
 
-def _totals(device: torch.device, tile: tuple[int, int], parts: Sequence[_Part]) -> torch.Tensor:
-    """The digests of parts whose tiles have one shape, i64[parts]."""
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """Parts whose tiles have one shape, their digests i64[parts], and what the kernel reads beside them."""
+
+    parts: Sequence[_Part]
+    totals: torch.Tensor
+    read: Sequence[torch.Tensor]
+
+
+def _launched(device: torch.device, tile: tuple[int, int], parts: Sequence[_Part]) -> _Launch:
     block_rows, block_columns = tile
     fields, tiles, factors = list[tuple[int, ...]](), 0, list[torch.Tensor]()
     for part in parts:
         rows, columns = part.rows, part.columns
         of_rows = _row_factors(device, part.starts[:-1], part.words.shape[:-1])
         of_columns = factors_on(device, part.starts[-1], columns, last=True)
-        factors += (of_rows, of_columns)  # a cache that drops them must not free them before the launch
+        factors += (of_rows, of_columns)  # a cache that drops them must not free them before the kernel has run
         fields.append((tiles, part.words.data_ptr(), of_rows.data_ptr(), of_columns.data_ptr(), rows, columns))
         tiles += -(-rows // block_rows) * -(-columns // block_columns)
     totals = torch.zeros(len(parts), dtype=torch.int64, device=device)
     with torch.cuda.device(device):
+        table = torch.tensor(fields, dtype=torch.int64).pin_memory().to(device, non_blocking=True)
         _kernel[(tiles,)](
-            torch.tensor(fields, dtype=torch.int64).to(device),
+            table,
             len(parts),
             totals,
-            steps=len(parts).bit_length(),
+            steps=-(-len(parts).bit_length() // STEP_GRAIN) * STEP_GRAIN,
             block_rows=block_rows,
             block_columns=block_columns,
         )
-    return totals
+    return _Launch(parts, totals, (table, *factors))
 
 
 @lru_cache(maxsize=256)

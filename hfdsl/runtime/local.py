@@ -18,6 +18,7 @@ from hfdsl.protocols.call import swap_streams
 from hfdsl.protocols.collectives import AxisGroup, copied, record_collective, refuse_without_peers
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
+from hfdsl.runtime.digest_reports import Report
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.runtime.store import PayloadContent, StoredValue
@@ -328,6 +329,10 @@ class LocalBackend:
         """Have every executor digest what the next steps export."""
         for executor in self._every_executor():
             executor.digest_exports(wanted)
+
+    def sent_digests(self) -> list[Report]:
+        """None: what is sent in this process is read before."""
+        return []
 
     def of_workers(self, role: str, function: Callable[[Any], T]) -> list[T]:
         """What a function gives for the worker of each rank of a role; it may call peers."""

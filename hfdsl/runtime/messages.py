@@ -4,11 +4,11 @@ Ray pickles every object among the arguments of a call, named tuples too, which 
 it sends without. So what travels with every call becomes a list (``to_wire``) and is read again (``from_wire``), and
 what is sent once, the ``SegmentSpec``, is pickled. The lists are::
 
-    RankRequest      [SegmentCall, payloads, has_spec, has_dispatched, modes, has_queued]
+    RankRequest      [SegmentCall, payloads, has_spec, has_dispatched, modes, has_queued, digests]
     SegmentCall      [plan, routing, segment, step, [[steps, ...], ...], [[stop, version], ...], in_flight]
     Acknowledgment   [SegmentResult, inline]
     SegmentResult    [group, rank, start, stop, [CallResult, ...], payload_bytes, held_bytes, peak_bytes]
-    CallResult       [label, rank, start, stop, absent, [[decode step, version], ...]]
+    CallResult       [label, rank, start, stop, absent, [[decode step, version], ...], [Report, ...]]
     inline           for each inline payload, its column slices: [[node, chunk, column, value], ...]
 """
 
@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from hfdsl.plan.rows import RowTable
 from hfdsl.plan.segments import Task
+from hfdsl.runtime.digest_reports import Report
 
 SendMode: TypeAlias = str | list[int]
 """How a payload leaves its process: one of the words below or, for a broadcast, the ranks that take part."""
@@ -88,7 +89,8 @@ class RankRequest(NamedTuple):
 
     Its arguments follow it in this order: as many ``payloads`` as this says, the spec's task and table if it has one,
     the arguments that a dispatch function returned if there are any, how the last payloads are joined if they come from
-    a queue, then what merely has to end first. ``modes`` says how each payload that the rank sends leaves it.
+    a queue, then what merely has to end first. ``modes`` says how each payload that the rank sends leaves it; with
+    ``digests`` it reports those of the syncs that are verified.
     """
 
     call: SegmentCall
@@ -97,25 +99,27 @@ class RankRequest(NamedTuple):
     has_dispatched: bool
     modes: Sequence[SendMode]
     has_queued: bool = False
+    digests: bool = False
 
     def to_wire(self) -> list[Any]:
         """As plain values."""
         *names, stage_steps, row_versions, in_flight = self.call
         call = [*names, [list(steps) for steps in stage_steps], [list(run) for run in row_versions], list(in_flight)]
-        return [call, self.payloads, self.has_spec, self.has_dispatched, self.modes, self.has_queued]
+        return [call, self.payloads, self.has_spec, self.has_dispatched, self.modes, self.has_queued, self.digests]
 
     @classmethod
     def from_wire(cls, values: Sequence[Any]) -> RankRequest:
         """The request again."""
-        call, payloads, has_spec, has_dispatched, modes, has_queued = values
-        return cls(SegmentCall(*call), payloads, has_spec, has_dispatched, modes, has_queued)
+        call, *others = values
+        return cls(SegmentCall(*call), *others)
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
     """One rank's call of one node; times are seconds since the epoch, ``absent`` the columns that it left out.
 
-    ``taken`` says before which of its decode steps it took which version of weights that were in flight.
+    ``taken`` says before which of its decode steps it took which version of weights that were in flight, ``reports``
+    are the digests of what it exported or loaded in an exchange.
     """
 
     label: str
@@ -124,6 +128,7 @@ class CallResult:
     stop: float
     absent: tuple[str, ...] = ()
     taken: tuple[tuple[int, int], ...] = ()
+    reports: tuple[Report, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,10 @@ class SegmentResult:
     def to_wire(self) -> list[Any]:
         """As plain values."""
         calls = [
-            [call.label, call.rank, call.start, call.stop, list(call.absent), [list(each) for each in call.taken]]
+            [
+                *(call.label, call.rank, call.start, call.stop, list(call.absent), [list(each) for each in call.taken]),
+                [report.to_wire() for report in call.reports],
+            ]
             for call in self.calls
         ]
         sizes = list(self.payload_bytes)
@@ -169,8 +177,9 @@ class SegmentResult:
                     stop=ended,
                     absent=tuple(absent),
                     taken=tuple((at, version) for at, version in taken),
+                    reports=tuple(map(Report.from_wire, reports)),
                 )
-                for label, caller, begun, ended, absent, taken in calls
+                for label, caller, begun, ended, absent, taken, reports in calls
             ),
             payload_bytes=tuple(sizes),
             held_bytes=held_bytes,

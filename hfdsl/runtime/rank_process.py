@@ -143,7 +143,7 @@ class RankProcess(Worker):
         return self._executor.digests(sync, role, dtypes, exported)
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
-        """Digest what the next steps export in these syncs."""
+        """Digest what the next steps sync, as far as their calls say so."""
         self._executor.digest_exports(wanted)
 
     def host(self) -> str:
@@ -156,11 +156,12 @@ class RankProcess(Worker):
         Returns the acknowledgment, and beside it the payloads that leave through the object store. Those that leave
         otherwise wait here for ``next_direct`` and ``broadcast``, which the driver has submitted after this call.
         """
-        call, payload_count, has_spec, has_dispatched, modes, has_queued = RankRequest.from_wire(request)
+        call, payload_count, has_spec, has_dispatched, modes, has_queued, digests = RankRequest.from_wire(request)
         payloads, others = arguments[:payload_count], iter(arguments[payload_count:])
         spec = SegmentSpec(task=next(others), table=next(others)) if has_spec else None
         dispatched = next(others) if has_dispatched else None
         queued = next(others) if has_queued else ()
+        self._executor.synced_digests.active = digests
         if self._failed is not None and self._failed_in == (call.plan, call.step):
             raise self._failed  # peers that wait in that call must not meet this rank in another one
         try:
@@ -218,8 +219,10 @@ class RankProcess(Worker):
         self._exchanges.setdefault(tuple(ranks), []).extend(exports)
         return PendingExchange(tuple(content), tuple(ranks))
 
-    def broadcast(self) -> None:
+    def broadcast(self) -> list[list[Any]]:
         """Send what the last call queued; nothing else runs here before all readers have it.
+
+        Returns the reports of what was exported, where it is verified.
 
         Raises:
             HfError: what that call has raised.
@@ -235,6 +238,7 @@ class RankProcess(Worker):
 
             exchanges, self._exchanges = self._exchanges, {}
             send_all(exchanges)
+        return [report.to_wire() for report in self._executor.synced_digests.take_sent()]
 
     def next_direct(self) -> Any:
         """The next direct payload; called once for each of them, after the call that made it.

@@ -88,6 +88,7 @@ class RayBackend(RayStates):
         self._sent_table: tuple[RowTable, Any] | None = None  # the last one, and its reference in the object store
         self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=seed, collectives=None)
         self._direct_groups = DirectGroups(plan)
+        self._sending = []
         self._relayed_plans: set[str] = set()
         self.launched.add(self)
         try:
@@ -165,6 +166,7 @@ class RayBackend(RayStates):
         """Begin a step: its deadline runs from now."""
         self._calls.begin()
         self._acknowledged.clear()
+        self._sending.clear()
         if self._calls.relays is not None:
             self._calls.relays.begin()
 
@@ -183,7 +185,7 @@ class RayBackend(RayStates):
         before it.
         """
         if self._calls.relays is not None and submission.call.plan in self._relayed_plans:
-            relayed = self._calls.relays.run(submission, self._table)
+            relayed = self._calls.relays.run(submission, self._table, self._digests)
             self._calls.submitted(submission, [acknowledgment for acknowledgment, _ in relayed])
             return relayed
         workers = self._groups[submission.segment.group].workers
@@ -202,6 +204,7 @@ class RayBackend(RayStates):
                 has_dispatched=bool(dispatched),
                 modes=modes,
                 has_queued=bool(queued),
+                digests=self._digests,
             )
             # One return value for the acknowledgment, and one for each payload in the object store.
             stored = len(modes) - modes.count(DIRECT) - modes.count(INLINE)
@@ -213,7 +216,9 @@ class RayBackend(RayStates):
             acknowledgment, *objects = refs if stored else (refs,)
             # Right after the call, so that no other call of this process comes between it and its broadcast.
             if any(payload.broadcast for payload in submission.sends[i]):
-                worker.broadcast.remote()
+                sending = worker.broadcast.remote()
+                if self._digests:
+                    self._sending.append(sending)
             handles.append((acknowledgment, self._handles(worker, acknowledgment, objects, modes)))
         acknowledgments = [acknowledgment for acknowledgment, _ in handles]
         self._calls.submitted(submission, acknowledgments)

@@ -15,6 +15,7 @@ import ray
 from hfdsl.plan.deadlines import CallDeadline
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import files_by_role
+from hfdsl.runtime.digest_reports import Report
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.rank_calls import LAUNCH, RankCalls
 from hfdsl.runtime.verification import DTypes, VerifiedSync
@@ -42,6 +43,14 @@ class RayStates(ABC):
     _plans: list[Plan]
     _groups: dict[str, RayWorkerGroup]
     _calls: RankCalls
+    _digests = False
+    """Whether the syncs of the steps to come are verified."""
+
+    _wanted: tuple[Any, ...] = ()
+    """Which these are, and the groups whose processes know it."""
+
+    _sending: list[Any]
+    """The exchanges of this step that return digests."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -199,10 +208,23 @@ class RayStates(ABC):
         )
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
-        """Have every process digest what the next steps export, without waiting: its calls run in their order."""
+        """Have every process digest what the next steps sync, without waiting: its calls run in their order.
+
+        Processes are told what it is, and each call of a step whether it is to be done.
+        """
+        self._digests = bool(wanted)
+        known = dict(wanted), tuple(self._groups.values())
+        if not wanted or known == self._wanted:
+            return
+        self._wanted = known
         for group in self._groups.values():
             for worker in group.workers:
                 worker.digest_exports.remote(wanted)
+
+    def sent_digests(self) -> list[Report]:
+        """Once each exchange of the step has ended; HF806 where one has failed, HF807 where a deadline passed."""
+        sending, self._sending = self._sending, []
+        return [Report.from_wire(report) for reports in self._calls.wait_for(sending) for report in reports]
 
 
 def _payloads_of(

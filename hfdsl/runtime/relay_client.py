@@ -157,7 +157,7 @@ class Relays:
         yield from (handle.shared.references for handle in self._acknowledgments if handle.shared is not None)
 
     def run(
-        self, submission: Submission, table: Callable[[SegmentSpec], Any]
+        self, submission: Submission, table: Callable[[SegmentSpec], Any], digests: bool = False
     ) -> Sequence[tuple[RemoteHandle, Sequence[Any]]]:
         """Submit a segment, as ``RayBackend.run`` does."""
         segment = submission.segment
@@ -171,7 +171,7 @@ class Relays:
             spec, payloads = submission.specs[i], submission.payloads[i]
             spec_arguments = () if spec is None else (spec.task, table(spec))
             modes = [INLINE if payload.inline else RELAYED for payload in submission.sends[i]]
-            request = RankRequest(submission.call, len(payloads), spec is not None, False, modes)
+            request = RankRequest(submission.call, len(payloads), spec is not None, False, modes, digests=digests)
             arguments = [outbox.argument(value) for value in (*payloads, *spec_arguments, *after[i])]
             outbox.calls.append(RelayCall(segment.group, rank, request.to_wire(), arguments))
             handles.append(_handles(outbox, segment.number, rank, modes))

@@ -11,6 +11,7 @@ from hfdsl.plan.plan import Plan
 from hfdsl.plan.sizes import bind_sizes
 from hfdsl.plan.timeline import TraceFile
 from hfdsl.runtime.backend import Backend, do_nothing
+from hfdsl.runtime.digest_reports import Report
 from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queue_files import SavedStep
@@ -76,9 +77,16 @@ class StepRunner:
     def run(self, step: StepRun, inputs: Mapping[int, Batch]) -> Any:
         """Run a step from its beginning to its end, and count it."""
         result, record = step.run(inputs, self.write)
+        reports = self._reports(record) if self._processes.verifying else []
         self.commit()
+        self._processes.syncs.report(reports)
         self.keep(record)
         return result
+
+    def _reports(self, record: StepRecord) -> list[Report]:
+        """The digests that ranks have taken in a step."""
+        calls = (call for result in record.results for call in result.calls)
+        return [*(report for call in calls for report in call.reports), *self.backend.sent_digests()]
 
     def run_again(self, inputs: Mapping[int, Batch]) -> Any:
         """Run the dataflow once, on the processes that there are by now."""

@@ -315,25 +315,31 @@ class Running:
             RoleError: HF806 where a role's ``held_weights()`` raises.
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
-        with self._processes.alone("a verification"):
-            return self._recovered(lambda: self._verify(state))
+        return self._verify(state, reported=False)
 
     def _recovered(self, call: Callable[[], T]) -> T:
         """What a call outside of steps gives, which with retries is repeated after a loss of processes."""
         recovery = self._processes.recovery
         return call() if recovery is None else recovery.run(self.plan.name, call)
 
-    def _verify(self, state: str) -> Verified:
-        """Compare digests once, on the processes that there are by now."""
+    def _verify(self, state: str, *, reported: bool) -> Verified:
+        """Compare digests: where ranks have ``reported`` them of the last step, these."""
+        with self._processes.alone("a verification"):
+            return self._recovered(lambda: self._verify_once(state, reported))
+
+    def _verify_once(self, state: str, reported: bool) -> Verified:
+        """The same, on the processes that there are by now."""
         backend = self._processes.usable_backend(self.plan.name)
         self._processes.forget_replaced(backend)
-        return verify_copies(backend.digests, self.plan, self._processes.syncs, state)
+        syncs = self._processes.syncs
+        return verify_copies(backend.digests, self.plan, syncs, state, syncs.reported if reported else None)
 
     @contextmanager
     def verifying(self, *states: str) -> Iterator[None]:
-        """Verify the syncs of the steps within the block, as ``verify`` does, as it ends; of all states by default.
+        """Verify the last sync within the block, as ``verify`` does, as it ends; of all states by default.
 
-        What the steps export is digested, which ``verify`` needs where the source learns after the sync::
+        What the steps export is digested, which ``verify`` needs where the source learns after the sync. Weights that
+        arrive bucket by bucket are digested while they do, and compared as their load has left them::
 
             with running.verifying("policy"):
                 running.step(batch)
@@ -354,7 +360,7 @@ class Running:
         try:
             yield
             for state in states or dict.fromkeys(sync.state for sync in syncs):
-                self.verify(state)
+                self._verify(state, reported=True)
         finally:
             self._processes.verifying = before
             if self._processes.backend is not None and not self._processes.broken:

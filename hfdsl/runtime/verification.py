@@ -18,25 +18,21 @@ when ``verify`` is called. Weights are compared in the dtype of the copy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from hfdsl.errors import ResourceError, SyncError
 from hfdsl.graph.program import Ref
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.protocols.boxes import Box, in_words, total
-from hfdsl.protocols.call import current_call
-from hfdsl.protocols.dispatch import Execute
-from hfdsl.protocols.layouts import Layout, Parameter
-from hfdsl.protocols.mesh import Mesh
-from hfdsl.protocols.register import registration_of
-from hfdsl.protocols.state import EffectKind, effects_of, methods_with
+from hfdsl.protocols.state import EffectKind, effects_of
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.digests import Digests, HeldPart
+    from hfdsl.runtime.digest_reports import Report, ReportedDigests
+    from hfdsl.runtime.digests import Digests
 
 DTypes: TypeAlias = Mapping[str, str]
 """The dtypes of weights, by name."""
@@ -71,15 +67,16 @@ def syncs_of(plan: Plan) -> dict[VerifiedSync, Step]:
     steps = {step.node: step for step in plan.steps}
     found: dict[VerifiedSync, Step] = {}
     for step in plan.steps:
-        for state in _states(step, "loads") if not plan.loads_in_flight(step) else ():
+        for state in states(step, "loads") if not plan.loads_in_flight(step) else ():
             for _, operand in step.arguments:
                 source = steps.get(operand.node) if isinstance(operand, Ref) else None
-                if source is not None and source.role is not None and state in _states(source, "exports"):
+                if source is not None and source.role is not None and state in states(source, "exports"):
                     found[VerifiedSync(state, source.role, step.role or "")] = source
     return found
 
 
-def _states(step: Step, kind: EffectKind) -> list[str]:
+def states(step: Step, kind: EffectKind) -> list[str]:
+    """The states that the call of a role exports, loads, reads or writes."""
     return [effect.state for effect in effects_of(step.signature.body) if step.role is not None and effect.kind == kind]
 
 
@@ -96,11 +93,15 @@ class SyncHistory:
     dtypes: dict[VerifiedSync, DTypes] = field(default_factory=dict)
     """The dtypes of copies, as far as they have been needed."""
 
+    reported: ReportedDigests | None = None
+    """What ranks have reported of the last step."""
+
     versions: Counter[VerifiedSync] = field(default_factory=Counter)
     """How many times each has run."""
 
     def add(self, plan: Plan, digesting: Sequence[VerifiedSync]) -> None:
         """A step of a plan has been committed, in which the exports of some syncs were digested."""
+        self.report(())
         syncs = syncs_of(plan)
         for step in plan.steps:
             for sync, source in syncs.items():
@@ -108,97 +109,23 @@ class SyncHistory:
                     self.current[sync] = True
                     self.versions[sync] += 1
                     (self.digested.add if sync in digesting else self.digested.discard)(sync)
-            for state in _states(step, "writes"):
+            for state in states(step, "writes"):
                 learned = [sync for sync in self.current if (sync.source, sync.state) == (step.role, state)]
                 self.current |= dict.fromkeys(learned, False)
+
+    def report(self, reports: Iterable[Report]) -> None:
+        """Ranks have reported digests of the last step, in place of what they had of the one before."""
+        if self.reported is None:
+            from hfdsl.runtime.digest_reports import ReportedDigests
+
+            self.reported = ReportedDigests()
+        self.reported.replace(reports)
 
     def forget(self) -> None:
         """Copies and sources may be of other versions, as after a load."""
         self.current.clear()
         self.digested.clear()
-
-
-# -- in the process of a rank ------------------------------------------------------------------------------------------
-
-
-class ExportDigests:
-    """Digests of what a rank exports, taken in the steps that are to be verified."""
-
-    def __init__(self) -> None:
-        self._wanted: Mapping[VerifiedSync, DTypes] = {}
-        self._taken: dict[VerifiedSync, Digests | None] = {}
-
-    def want(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
-        """Take those of these syncs from now on."""
-        self._wanted = wanted
-
-    def take(self, step: Step, worker: Any, result: Any) -> None:
-        """A role has exported a state, or has done something else."""
-        from hfdsl.runtime.digests import digests, pieces_of
-
-        for sync, dtypes in self._wanted.items():
-            if sync.source == step.role and sync.state in _states(step, "exports"):
-                pieces = pieces_of(worker.held_weights(sync.state) if hasattr(worker, "held_weights") else result)
-                places = HeldBoxes.of([step], sync.source, sync.state)
-                rank = current_call().rank
-                self._taken[sync] = None if pieces is None else digests(_placed(pieces, places, rank), dtypes)
-
-    def taken(self, sync: VerifiedSync) -> Digests | None:
-        """Those of the last export; None where this rank takes no part."""
-        return self._taken.get(sync)
-
-    def __bool__(self) -> bool:
-        return bool(self._wanted)
-
-
-@dataclass(frozen=True, slots=True)
-class HeldBoxes:
-    """Which boxes of parameters the ranks of a role have, where a sync by schedule says so."""
-
-    layout: Layout
-    mesh: Mesh
-    parameters: tuple[Parameter, ...]
-
-    @classmethod
-    def of(cls, steps: Iterable[Step], role: str, state: str) -> HeldBoxes | None:
-        """What the steps of a role say of a state."""
-        for step in steps:
-            for sync in step.parts if step.role == role else ():
-                if sync.state == state:
-                    return cls(sync.source_layout, sync.schedule.source_mesh, sync.schedule.parameters)
-            if step.sync is not None and (step.role, step.sync.state) == (role, state):
-                schedule = step.sync.schedule
-                return cls(step.sync.target_layout, schedule.target_mesh, schedule.parameters)
-        return None
-
-
-def _placed(pieces: Mapping[str, HeldPart], places: HeldBoxes | None, rank: int) -> Iterable[tuple[str, HeldPart]]:
-    if places is None:
-        return pieces.items()
-    from hfdsl.runtime.resharding import located
-
-    return located(pieces, places.layout, places.parameters, places.mesh, rank)
-
-
-def rank_digests(
-    worker: Any, state: str, rank: int, dtypes: DTypes | None, places: HeldBoxes | None = None
-) -> Digests | None:
-    """The digests of what a rank holds of a state; None where the role gives no access to it.
-
-    ``held_weights(state)`` gives it. Without that method it is what the exporting method returns, or ``state()``.
-    """
-    from hfdsl.runtime.digests import digests, pieces_of
-
-    if hasattr(worker, "held_weights"):
-        value = worker.held_weights(state)
-    elif export := methods_with(type(worker), "exports").get(state):
-        registration = registration_of(getattr(worker, export))
-        alone = registration is not None and registration.execute_mode is Execute.RANK_ZERO
-        value = getattr(worker, export)() if not alone or rank == 0 else {}
-    else:
-        value = worker.state() if hasattr(worker, "state") else None
-    pieces = pieces_of(value)
-    return None if pieces is None else digests(_placed(pieces, places, rank), dtypes)
+        self.report(())
 
 
 # -- in the driver -----------------------------------------------------------------------------------------------------
@@ -211,7 +138,7 @@ def dtypes_of(ranks: Sequence[Digests]) -> dict[str, str]:
 
 def same_names(source: Sequence[Digests], target: Sequence[Digests]) -> bool:
     """Whether both sides hold weights of the same names and shapes."""
-    sides = [{name: _extent(parts) for name, parts in _by_name(ranks).items()} for ranks in (source, target)]
+    sides = [{name: extent(parts) for name, parts in _by_name(ranks).items()} for ranks in (source, target)]
     return sides[0] == sides[1]
 
 
@@ -255,10 +182,10 @@ def _by_name(ranks: Sequence[Digests]) -> dict[str, _Parts]:
 
 
 def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Parts) -> None:
-    if _extent(source) != _extent(target):
-        sizes = f"{_extent(target)} in '{sync.target}' and {_extent(source)} in '{sync.source}'"
+    if extent(source) != extent(target):
+        sizes = f"{extent(target)} in '{sync.target}' and {extent(source)} in '{sync.source}'"
         raise _different(sync.target, name, (), f"'{name}' of '{sync.state}' has the shape {sizes}")
-    if not (_tiles(source) and _tiles(target)):
+    if not (tiles(source) and tiles(target)):
         return  # digests of parts that overlap do not add up
     for box, replicas in source.items():
         if len(set(replicas.values())) > 1:
@@ -275,9 +202,9 @@ def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Part
         raise _different(sync.target, name, wrong, f"{problem} than '{sync.source}' exported")
 
 
-def _tiles(parts: _Parts) -> bool:
+def tiles(parts: Collection[Box]) -> bool:
     """Whether each element is in one part."""
-    return total(parts) == prod(_extent(parts))
+    return total(parts) == prod(extent(parts))
 
 
 def _wrong(source: _Parts, target: _Parts, expected: int) -> tuple[int, ...]:
@@ -306,7 +233,8 @@ def _minority(replicas: Mapping[int, int]) -> tuple[int, ...]:
     return tuple(rank for rank, value in replicas.items() if value != usual)
 
 
-def _extent(parts: _Parts) -> tuple[int, ...]:
+def extent(parts: Iterable[Box]) -> tuple[int, ...]:
+    """The shape of a weight with these parts."""
     return tuple(max(stop for _, stop in ranges) for ranges in zip(*parts, strict=True))
 
 
@@ -324,8 +252,12 @@ def _different(role: str, name: str, ranks: tuple[int, ...], problem: str) -> Sy
     return error
 
 
-def verify_copies(digests: AllDigests, plan: Plan, history: SyncHistory, state: str) -> Verified:
+def verify_copies(
+    digests: AllDigests, plan: Plan, history: SyncHistory, state: str, reported: ReportedDigests | None = None
+) -> Verified:
     """Compare what roles have loaded of a state with its last export; ``digests`` are those of a backend.
+
+    Those that have been ``reported`` count as they are.
 
     Raises:
         SyncError: HF771 where a copy holds other weights.
@@ -337,23 +269,34 @@ def verify_copies(digests: AllDigests, plan: Plan, history: SyncHistory, state: 
         between = " between calls" if plan.sent_in_flight else ""
         missing = f"no hf.sync of '{plan.name}' sends the state {state!r}{between}"
         raise ResourceError("HF772", f"{missing}; states that it sends: {known}")
-    problems = {sync: comparable(sync, history) or _verify_copy(digests, plan, history, sync) for sync in syncs}
+    problems = {
+        sync: comparable(sync, history) or _verify_copy(digests, plan, history, sync, reported) for sync in syncs
+    }
     compared = tuple(sync for sync, problem in problems.items() if problem is None)
     return Verified(state, compared, {sync: problem for sync, problem in problems.items() if problem is not None})
 
 
-def _verify_copy(digests: AllDigests, plan: Plan, history: SyncHistory, sync: VerifiedSync) -> str | None:
+def _verify_copy(
+    digests: AllDigests, plan: Plan, history: SyncHistory, sync: VerifiedSync, reported: ReportedDigests | None
+) -> str | None:
     """Compare a copy with its source; why that is not possible, or None."""
-    missing = "has no method held_weights(state), which gives the weights that a rank holds"
-    copies = digests(sync, sync.target, None, exported=False)
-    if all(rank is None for rank in copies):
-        return f"'{sync.target}' {missing}"
-    held = [rank or () for rank in copies]
-    exports = digests(sync, sync.source, dtypes_of(held), exported=sync in history.digested)
-    if all(rank is None for rank in exports):
-        return f"'{sync.source}' exports something else than a dict of tensors, and {missing}"
-    exported = [rank or () for rank in exports]
+    sides = [plan.deployment[role].mesh.world_size for role in (sync.source, sync.target)]
+    if reported is not None and reported.complete(sync, *sides):
+        if reported.agree(sync):
+            return None
+        exported, held = (reported.digests(sync, exported=exported) for exported in (True, False))
+    else:
+        missing = "has no method held_weights(state), which gives the weights that a rank holds"
+        copies = digests(sync, sync.target, None, exported=False)
+        if all(rank is None for rank in copies):
+            return f"'{sync.target}' {missing}"
+        held = [rank or () for rank in copies]
+        exports = digests(sync, sync.source, dtypes_of(held), exported=sync in history.digested)
+        if all(rank is None for rank in exports):
+            return f"'{sync.source}' exports something else than a dict of tensors, and {missing}"
+        exported = [rank or () for rank in exports]
     if not hasattr(plan.deployment[sync.target].role, "held_weights") and not same_names(exported, held):
+        missing = "has no method held_weights(state), which gives the weights that a rank holds"
         return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {missing}"
     compare(sync, exported, held, history.versions[sync])
     return None

@@ -178,3 +178,38 @@ LAYOUTS: dict[str, StandardLayout] = {
     "sharded": SHARDED,
     "generation": Generation(TENSOR),
 }
+
+
+class Holding(InPlace):
+    """An engine that says what it holds; ``fails`` is the step in which its first rank spoils it, ``how`` says how."""
+
+    how = ""
+
+    def held_weights(self, state: str) -> dict[str, torch.Tensor]:
+        return self.table
+
+    @contextmanager
+    def receiving(self, state: str) -> Iterator[Mapping[str, torch.Tensor]]:
+        spoils = hf.current_call().step == self.fails and self.rank == 0
+        yield (
+            {name: part.clone() for name, part in self.table.items()}
+            if spoils and self.how == "elsewhere"
+            else self.table
+        )
+        self.loads += 1
+        if spoils and self.how == "written":
+            self.table["qkv"][0, 0] += 1
+        elif spoils and self.how == "moved":
+            self.table = self.table | {"qkv": self.table["qkv"].flip(0)}
+
+
+class Written(Holding):
+    """Spoils what it has received."""
+
+    how = "written"
+
+
+class Elsewhere(Holding):
+    """Receives into memory that it does not use."""
+
+    how = "elsewhere"

@@ -1,0 +1,192 @@
+"""Digests that are taken beside an exchange: the verdict of those that are asked for, without asking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfdsl.errors import SyncError
+from hfdsl.plan.resharding import Transfer, WeightMessage
+from hfdsl.protocols.layouts import Parameter
+from hfdsl.runtime import arriving_digests, exchange
+from hfdsl.runtime.digest_reports import Report, ReportedDigests
+from hfdsl.runtime.digests import HeldPart
+from hfdsl.runtime.verification import compare
+from tests.runtime import resharding_programs as p
+from tests.runtime.test_exchange import launched
+from tests.runtime.test_verification import SYNC, layouts, of, weights
+
+# -- the comparison
+
+
+def reported(source: list[Any], target: list[Any], known: ReportedDigests) -> bool:
+    """What both sides report, as it comes over the wire."""
+    reports = []
+    for exported, ranks in ((True, source), (False, target)):
+        for rank, digests in enumerate(ranks):
+            table = tuple((each.name, each.box, each.dtype) for each in digests)
+            report = Report(SYNC, rank, exported, f"{exported} {rank}", table, [each.value for each in digests])
+            reports.append(Report.from_wire(report.to_wire()))
+    known.replace(reports)
+    assert known.complete(SYNC, len(source), len(target))
+    assert known.digests(SYNC, exported=True) == source
+    return known.agree(SYNC)
+
+
+def same(source: list[Any], target: list[Any]) -> bool:
+    try:
+        compare(SYNC, source, target)
+    except SyncError:
+        return False
+    return True
+
+
+@given(st.data())
+def test_reports_have_the_verdict_of_the_digests(data: st.DataObject) -> None:
+    weight = data.draw(weights())
+    source, target = data.draw(layouts(weight)), data.draw(layouts(weight))
+    assert reported(of(source), of(target), ReportedDigests())
+    for side in (source, target):
+        rank = data.draw(st.integers(0, len(side) - 1))
+        name, piece = side[rank][0]
+        spoiled = piece.tensor.clone()
+        spoiled.view(-1)[data.draw(st.integers(0, spoiled.numel() - 1))] = data.draw(st.integers(-3, 3))
+        side[rank] = [(name, HeldPart(spoiled, piece.offset))]
+        assert reported(of(source), of(target), ReportedDigests()) == same(of(source), of(target))
+
+
+def test_names_come_once_and_reports_count_for_one_step() -> None:
+    known, source = ReportedDigests(), of([[("x", HeldPart(torch.ones(3)))]])
+    assert reported(source, source, known)
+    values = [source[0][0].value]
+    known.replace([Report(SYNC, 0, exported, f"{exported} 0", None, values) for exported in (True, False)])
+    assert known.complete(SYNC, 1, 1)
+    assert known.agree(SYNC)
+    assert not known.complete(SYNC, 2, 1)
+    known.replace([Report(SYNC, 0, True, "True 0", None, values)])
+    assert not known.complete(SYNC, 1, 1)
+    known.replace(
+        [Report(SYNC, 0, exported, "of a rank that was replaced", None, values) for exported in (True, False)]
+    )
+    assert not known.complete(SYNC, 1, 1)
+    other = of([[("y", HeldPart(torch.ones(3)))]])
+    assert not reported(source, other, ReportedDigests())
+
+
+# -- what is read when
+
+
+class Reads:
+    """In place of a stream: what was to be read after which moment."""
+
+    def __init__(self) -> None:
+        self.after: dict[str, int] = {}
+
+    def add(self, pieces: Any, after: int) -> None:
+        self.after |= {name: after for name, _ in pieces}
+
+
+@given(st.data())
+def test_nothing_is_read_before_its_memory_was_written_last(data: st.DataObject) -> None:
+    """Whatever pieces share memory: the oracle marks every byte with the number of its last write."""
+    memory, written, clock = torch.zeros(60), [0] * 60, [0]
+    spans = data.draw(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 10)), min_size=1, max_size=6))
+    pieces = {f"w{i}": HeldPart(memory[start : start + size]) for i, (start, size) in enumerate(spans)}
+    order = data.draw(st.lists(st.sampled_from(sorted(pieces)), min_size=1, max_size=30))
+    total = sum(4 * pieces[name].tensor.numel() for name in order)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arriving_digests, "moment", lambda: clock[0])
+        patch.setattr(arriving_digests, "DigestsBeside", Reads)
+        arriving = arriving_digests.ArrivingDigests(total)
+        for name in order:
+            clock[0] += 1
+            start, size = spans[int(name[1:])]
+            written[start : start + size] = [clock[0]] * size
+            transfer = Transfer(Parameter(name, (size,), "float32"), ((0, size),), 0, 0)
+            arriving.written(WeightMessage(0, 0, (transfer,)))
+        arriving.begin(pieces, pieces, str, lambda held: held.items())
+    reads: Any = arriving._begun
+    assert reads.after.keys() == pieces.keys()
+    for name, (start, size) in zip(pieces, spans, strict=True):
+        assert reads.after[name] >= max(written[start : start + size])
+    assert len(set(reads.after.values())) <= arriving_digests.READS + 1
+
+
+# -- runs
+
+
+@pytest.fixture
+def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No digests but those of the dtypes, before the first step, are asked for."""
+    from hfdsl.runtime.local import LocalBackend
+
+    asked, digests = list[Any](), LocalBackend.digests
+
+    def once(*arguments: Any, **named: Any) -> Any:
+        asked.append(arguments)
+        assert len(asked) == 1
+        return digests(*arguments, **named)
+
+    monkeypatch.setattr(LocalBackend, "digests", once)
+
+
+@pytest.mark.parametrize("engine", [p.Holding, p.Written, p.Elsewhere])
+@pytest.mark.usefixtures("unasked")
+def test_a_step_has_its_verdict_without_a_call(engine: type[p.Engine]) -> None:
+    with launched(engine, fails=-1 if engine is p.Holding else 2) as running:
+        for _ in range(2):
+            with running.verifying("policy"):
+                assert all(running.step())
+        if engine is not p.Holding:
+            holds = r"'engine' holds other values of '\w+'.* on ranks? 0"
+            with pytest.raises(SyncError, match=holds) as raised, running.verifying():
+                running.step()
+            assert raised.value.version == 3
+        assert not running._processes.verifying
+
+
+@pytest.mark.usefixtures("unasked")
+def test_what_arrives_spoiled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = exchange.pack
+
+    def spoiling(message: WeightMessage, held: Any, flat: torch.Tensor) -> None:
+        pack(message, held, flat)
+        if message.target == 1:
+            flat[0] ^= 1
+
+    with launched(p.Holding) as running:
+        with running.verifying():
+            running.step()
+        monkeypatch.setattr(exchange, "pack", spoiling)
+        with pytest.raises(SyncError, match="HF771") as raised, running.verifying():
+            running.step()
+        assert 1 in raised.value.ranks
+
+
+def test_a_copy_is_asked_for_what_it_is_now() -> None:
+    with launched(p.Holding) as running, running.verifying():
+        running.step()
+        running.step()
+        held = running._processes.backend
+        held.of_workers("engine", lambda worker: worker.table["norm"].add_(1))
+        with pytest.raises(SyncError, match="'norm'"):
+            running.verify("policy")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("engine", [p.Holding, p.Written])
+def test_the_same_between_processes(ray_cluster: Any, engine: type[p.Engine]) -> None:
+    with launched(engine, fails=-1 if engine is p.Holding else 3, backend="ray") as running:
+        with running.verifying():
+            running.step()
+        running._processes.backend.digests = None  # asked for no more
+        running.step()
+        with running.verifying():
+            assert all(running.step())
+        if engine is p.Written:
+            with pytest.raises(SyncError, match="on rank 0"), running.verifying():
+                running.step()
