@@ -222,11 +222,11 @@ class Schedule:
         return tuple(tuple(sorted(by_source)) for by_source in self.traffic)
 
     def messages_from(self, source: int) -> tuple[tuple[WeightMessage, ...], ...]:
-        """The messages that a source rank sends, bucket by bucket."""
+        """The messages that a source rank sends, bucket by bucket, in the order of all messages."""
         return self._messages(None, source)
 
     def messages_to(self, target: int) -> tuple[tuple[WeightMessage, ...], ...]:
-        """The messages that a target rank receives, bucket by bucket: one from each rank that has a part."""
+        """The messages that a target rank receives, in the same order: in a bucket one from each rank with a part."""
         return self._messages(target, None)
 
     def _messages(self, target: int | None, source: int | None) -> tuple[tuple[WeightMessage, ...], ...]:
@@ -244,8 +244,13 @@ class Schedule:
                 if box is not None and source in (None, transfer.source):
                     part = replace(transfer, box=box)
                     by_pair.setdefault((transfer.source, transfer.target), []).append(part)
-        for (sender, receiver), transfers in sorted(by_pair.items(), key=lambda item: item[0]):
-            yield WeightMessage(sender, receiver, tuple(transfers))
+        messages = (WeightMessage(*pair, tuple(transfers)) for pair, transfers in by_pair.items())
+        yield from sorted(messages, key=self._turn)
+
+    def _turn(self, message: WeightMessage) -> tuple[int, int]:
+        """The order of the messages of a bucket, in rounds: in each a rank sends and receives one at most."""
+        rounds = max(self.source_mesh.world_size, self.target_mesh.world_size)
+        return (message.target - message.source) % rounds, message.source
 
     @cached_property
     def gather_groups(self) -> tuple[tuple[int, ...], ...]:

@@ -16,6 +16,7 @@ Processes without a GPU share memory of the host; that is for programs for GPUs 
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -245,7 +246,12 @@ class Member:
             return dist.ProcessGroupGloo(store, rank_in_group, size, self.deadline)
         if len(set(gpus)) < len(gpus):
             raise ValueError(f"ranks {list(ranks)} cannot be one communicator: NCCL refuses two processes on one GPU")
-        return dist.ProcessGroupNCCL(store, rank_in_group, size, nccl_options(self.deadline))
+        group = dist.ProcessGroupNCCL(store, rank_in_group, size, nccl_options(self.deadline))
+        # Connected now, it is the communicator of sends and receives, too; else torch makes one for each pair of ranks,
+        # with memory of its own on the GPU. They run one after another, of which torch would warn.
+        os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
+        group.eager_connect_single_device(torch.device("cuda", torch.cuda.current_device()))
+        return group
 
     def _store(self, name: str) -> Store:
         """A separate connection: one that waits for a peer would block everybody who shares it."""

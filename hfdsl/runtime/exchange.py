@@ -18,10 +18,17 @@ Both sides allocate the memory of two messages once and use it in turn. On a GPU
 the device goes through it later, so a message with memory of its own would keep it until it has been sent, and all
 messages together would be another copy of the weights.
 
-Why nobody waits for ever. A message is known by bucket, sender and receiver, and every rank goes through its messages
-in this order, at most two ahead. Take the first of all messages that has not arrived: those before it have, so its
-sender has sent it, and its receiver expects it. A reader that cannot write receives the rest all the same, and raises
-in the end.
+Why nobody waits for ever. All ranks are in one communicator, whose stream on a GPU does one thing after the other: a
+send ends when its receiver has come to it. The messages have one order, and every rank goes through its own in this
+order. Take the first of all that has not arrived: those before it have, so its sender has come to it, and its receiver
+too. The order is by bucket and then by rounds, in each of which a rank sends or receives one message at most, so with
+three of each side all are busy in every round::
+
+    round 0    0 to 0, 1 to 1, 2 to 2
+    round 1    0 to 1, 1 to 2, 2 to 0
+    round 2    0 to 2, 1 to 0, 2 to 1
+
+A reader that cannot write receives the rest all the same, and raises in the end.
 
 Why it is one version. A trainer runs nothing else before its last message has left, and an engine nothing before the
 last one is in its place: only then does its load return. An engine whose load fails half way raises, and refuses to

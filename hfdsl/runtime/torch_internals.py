@@ -22,4 +22,5 @@ def nccl_options(deadline: timedelta) -> Any:
     """The options of a NCCL process group whose waits end after ``deadline``."""
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = deadline
+    options.is_high_priority_stream = True  # digests and copies beside it would else take the processors first
     return options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import count, pairwise, product
 from typing import TypeAlias
 
 import pytest
@@ -129,9 +129,8 @@ def test_messages_carry_every_element_once_in_buckets_of_the_planned_size(data: 
     for rank in range(case.target_mesh.world_size):
         arrived, sizes = list[Element](), [0]
         for number, bucket in enumerate(schedule.messages_to(rank)):
-            assert [message for by_bucket in sent for message in by_bucket[number] if message.target == rank] == list(
-                bucket
-            )
+            leaving = {message for by_bucket in sent for message in by_bucket[number] if message.target == rank}
+            assert leaving == set(bucket)
             assert len({message.source for message in bucket}) == len(bucket)
             transfers = [each for message in bucket for each in message.transfers]
             assert all(each.source == message.source for message in bucket for each in message.transfers)
@@ -141,6 +140,41 @@ def test_messages_carry_every_element_once_in_buckets_of_the_planned_size(data: 
             element for each in schedule.received_by(rank) for element in elements(each.parameter.name, (each.box,))
         )
         assert max(map(sum, pairwise(sizes)), default=0) <= schedule.peak[rank] - schedule.needed[rank]
+
+
+def rounds(schedule: Schedule) -> tuple[int, int]:
+    """The messages of ranks that block: a send ends with its receive, and only then either goes on with its next.
+
+    Returns how many rounds of equal messages that takes, and how many are left when nobody can go on.
+    """
+    sides = (schedule.messages_from, schedule.source_mesh), (schedule.messages_to, schedule.target_mesh)
+    senders, receivers = (
+        [[message for bucket in messages(rank) for message in bucket] for rank in range(mesh.world_size)]
+        for messages, mesh in sides
+    )
+    for number in count():
+        met = [own[0] for own in senders if own and receivers[own[0].target][0] == own[0]]
+        for message in met:
+            del senders[message.source][0], receivers[message.target][0]
+        if not met:
+            return number, sum(map(len, senders)) + sum(map(len, receivers))
+    raise AssertionError
+
+
+@given(st.data(), st.integers(8, 200))
+def test_ranks_that_block_in_each_message_go_on_to_the_last(data: st.DataObject, most: int) -> None:
+    case = Case(data)
+    assume(case.complete())
+    assert rounds(case.schedule(most))[1] == 0
+
+
+@pytest.mark.parametrize(("senders", "receivers"), [(4, 4), (2, 6), (6, 2)])
+def test_all_ranks_of_the_smaller_side_are_busy_in_every_round(senders: int, receivers: int) -> None:
+    weights = [Parameter("weight", (12, 4), "float32")]
+    schedule = compile_schedule(weights, Slices(0), Mesh(tp=senders), Replicas(), Mesh(dp=receivers), bucket_bytes=64)
+    messages = sum(len(bucket) for rank in range(senders) for bucket in schedule.messages_from(rank))
+    assert messages > 2 * senders * receivers
+    assert rounds(schedule) == (messages // min(senders, receivers), 0)
 
 
 @given(st.data())
