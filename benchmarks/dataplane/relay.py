@@ -26,6 +26,7 @@ from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing
+from hfdsl.runtime.digest_reports import Report
 from hfdsl.runtime.digests import Digests
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import CallResult, SegmentResult
@@ -230,6 +231,10 @@ class Accepts:
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Nobody exports any."""
+
+    def sent_digests(self) -> list[Report]:
+        """Nobody sends any."""
+        return []
 
     def begin(self) -> None:
         """Nothing to wait for."""
