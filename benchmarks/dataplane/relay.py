@@ -93,8 +93,8 @@ def as_if_apart(node_of: Callable[[str, int], object]) -> None:
             apart = {g: [f"{node}|{node_of(g, rank)}" for rank, node in enumerate(nodes[g])] for g in nodes}
             super().__init__(workers, apart, left)
 
-        def _start(self, node: str, ranks: Any) -> Any:
-            return super()._start(node.partition("|")[0], ranks)
+        def _start(self, host: str, ranks: Any) -> Any:
+            return super()._start(host.partition("|")[0], ranks)
 
     backend.Relays = Nodes  # type: ignore[attr-defined,assignment]  # in this process
 

@@ -35,7 +35,11 @@ Moment: TypeAlias = "torch.cuda.Event | None"
 
 def moment() -> Moment:
     """The point that the current stream comes to after all that it was given so far."""
-    return torch.cuda.current_stream().record_event() if torch.cuda.is_available() else None
+    if not torch.cuda.is_available():
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event
 
 
 @lru_cache(maxsize=8)
