@@ -33,7 +33,7 @@ from hfdsl.runtime.messages import CallResult, SegmentResult
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.relay_client import Relays
 from hfdsl.runtime.running import Running
-from hfdsl.runtime.verification import DTypes, VerifiedSync
+from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync
 
 DIRECT, RELAYED = "a call per rank", "a call per node"
 

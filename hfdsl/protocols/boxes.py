@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
 from math import prod
 from typing import TypeAlias
@@ -38,6 +38,20 @@ def volume(box: Box) -> int:
 def total(boxes: Iterable[Box]) -> int:
     """The number of elements of disjoint boxes."""
     return sum(map(volume, boxes))
+
+
+def extent(boxes: Iterable[Box]) -> tuple[int, ...]:
+    """The shape of the smallest tensor that has these boxes.
+
+    >>> extent([((0, 2), (0, 3)), ((2, 4), (0, 3))])
+    (4, 3)
+    """
+    return tuple(max(stop for _, stop in ranges) for ranges in zip(*boxes, strict=True))
+
+
+def fill(boxes: Collection[Box]) -> bool:
+    """Whether boxes, of which no two are the same, have as many elements as the smallest tensor that has them."""
+    return total(boxes) == prod(extent(boxes))
 
 
 def intersection(left: Box, right: Box) -> Box | None:

@@ -14,7 +14,7 @@ from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.queued_rows import QueuedRows
 from hfdsl.runtime.store import PayloadContent
-from hfdsl.runtime.verification import DTypes, VerifiedSync
+from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests

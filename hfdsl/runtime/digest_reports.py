@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hfdsl.protocols.boxes import Box
-from hfdsl.runtime.verification import VerifiedSync, extent, tiles
+from hfdsl.protocols.boxes import Box, extent, fill
+from hfdsl.runtime.verified_syncs import VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
@@ -160,7 +160,7 @@ def _sums(source: Sequence[PartTable], target: Sequence[PartTable]) -> _Sums | N
         return None
     for name, ours in boxes[0].items():
         theirs = boxes[1][name]
-        if extent(ours) != extent(theirs) or not (tiles(ours) and tiles(theirs)):
+        if extent(ours) != extent(theirs) or not (fill(ours) and fill(theirs)):
             return None
     exporting, loading = (_side(side, tables, names) for side, tables in zip(sides, (source, target), strict=True))
     both = [part for part in sides[0] if part in sides[1]]

@@ -64,7 +64,7 @@ from hfdsl.runtime.state_files import FlatState
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
 from hfdsl.runtime.store_files import fill_stores, flat_stores, read_stores, write_stores
 from hfdsl.runtime.syncs import exchanging, exported_columns, loaded_weights, loading
-from hfdsl.runtime.verification import DTypes, VerifiedSync
+from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync
 from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.dims import Size
 

@@ -22,7 +22,7 @@ from hfdsl.runtime.digest_reports import Report
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.runtime.store import PayloadContent, StoredValue
-from hfdsl.runtime.verification import DTypes, VerifiedSync
+from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests

@@ -12,7 +12,8 @@ from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.loading import LoaderThread
 from hfdsl.runtime.recovery import Recovery
-from hfdsl.runtime.verification import SyncHistory, VerifiedSync
+from hfdsl.runtime.verification import SyncHistory
+from hfdsl.runtime.verified_syncs import VerifiedSync
 
 
 @dataclass

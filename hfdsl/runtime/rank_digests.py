@@ -32,7 +32,7 @@ from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.register import registration_of
 from hfdsl.protocols.state import EffectKind, methods_with
 from hfdsl.runtime.digest_reports import PartTable, Report
-from hfdsl.runtime.verification import DTypes, VerifiedSync, states
+from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync, states
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digest_stream import Moment

@@ -33,7 +33,7 @@ from hfdsl.runtime.serialization import (
 )
 from hfdsl.runtime.state_files import FlatState
 from hfdsl.runtime.store import PayloadContent, bytes_of
-from hfdsl.runtime.verification import DTypes, VerifiedSync
+from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests

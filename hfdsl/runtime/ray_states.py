@@ -18,7 +18,7 @@ from hfdsl.runtime.backend import files_by_role
 from hfdsl.runtime.digest_reports import Report
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.rank_calls import LAUNCH, RankCalls
-from hfdsl.runtime.verification import DTypes, VerifiedSync
+from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.waiting import fetch
 

@@ -30,7 +30,8 @@ from hfdsl.runtime.stage_stream import StageStream
 from hfdsl.runtime.stream_recovery import RecoveringStream
 from hfdsl.runtime.streaming import DecisionLog, StageOrder, Stream
 from hfdsl.runtime.timeline import timeline
-from hfdsl.runtime.verification import Verified, dtypes_of, syncs_of, verify_copies
+from hfdsl.runtime.verification import Verified, dtypes_of, verify_copies
+from hfdsl.runtime.verified_syncs import syncs_of
 from hfdsl.types.batches import Batch
 
 T = TypeVar("T")

@@ -18,24 +18,19 @@ when ``verify`` is called. Weights are compared in the dtype of the copy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 from hfdsl.errors import ResourceError, SyncError
-from hfdsl.graph.program import Ref
-from hfdsl.plan.plan import Plan, Step
-from hfdsl.protocols.boxes import Box, in_words, total
-from hfdsl.protocols.state import EffectKind, effects_of
+from hfdsl.plan.plan import Plan
+from hfdsl.protocols.boxes import Box, extent, fill, in_words
+from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync, states, syncs_of
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digest_reports import Report, ReportedDigests
     from hfdsl.runtime.digests import Digests
-
-DTypes: TypeAlias = Mapping[str, str]
-"""The dtypes of weights, by name."""
 
 AllDigests: TypeAlias = "Callable[..., Sequence[Digests | None]]"
 """``Backend.digests``: those of all ranks; None of one that has none."""
@@ -45,39 +40,12 @@ MAX_COMBINATIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedSync:
-    """A state that one role exports and another loads, in a plan."""
-
-    state: str
-    source: str
-    target: str
-
-
-@dataclass(frozen=True, slots=True)
 class Verified:
     """What ``verify`` has compared, and what it could not, with the reason."""
 
     state: str
     compared: tuple[VerifiedSync, ...]
     skipped: Mapping[VerifiedSync, str] = field(default_factory=dict)
-
-
-def syncs_of(plan: Plan) -> dict[VerifiedSync, Step]:
-    """The syncs of a plan between calls, each with the step that exports; others arrive at times of their own."""
-    steps = {step.node: step for step in plan.steps}
-    found: dict[VerifiedSync, Step] = {}
-    for step in plan.steps:
-        for state in states(step, "loads") if not plan.loads_in_flight(step) else ():
-            for _, operand in step.arguments:
-                source = steps.get(operand.node) if isinstance(operand, Ref) else None
-                if source is not None and source.role is not None and state in states(source, "exports"):
-                    found[VerifiedSync(state, source.role, step.role or "")] = source
-    return found
-
-
-def states(step: Step, kind: EffectKind) -> list[str]:
-    """The states that the call of a role exports, loads, reads or writes."""
-    return [effect.state for effect in effects_of(step.signature.body) if step.role is not None and effect.kind == kind]
 
 
 @dataclass
@@ -185,7 +153,7 @@ def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Part
     if extent(source) != extent(target):
         sizes = f"{extent(target)} in '{sync.target}' and {extent(source)} in '{sync.source}'"
         raise _different(sync.target, name, (), f"'{name}' of '{sync.state}' has the shape {sizes}")
-    if not (tiles(source) and tiles(target)):
+    if not (fill(source) and fill(target)):
         return  # digests of parts that overlap do not add up
     for box, replicas in source.items():
         if len(set(replicas.values())) > 1:
@@ -200,11 +168,6 @@ def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Part
         where = places.pop() if len(places) == 1 else ""
         problem = f"'{sync.target}' holds other values of '{name}'{where} of '{sync.state}' on {_listed(wrong)}"
         raise _different(sync.target, name, wrong, f"{problem} than '{sync.source}' exported")
-
-
-def tiles(parts: Collection[Box]) -> bool:
-    """Whether each element is in one part."""
-    return total(parts) == prod(extent(parts))
 
 
 def _wrong(source: _Parts, target: _Parts, expected: int) -> tuple[int, ...]:
@@ -231,11 +194,6 @@ def _minority(replicas: Mapping[int, int]) -> tuple[int, ...]:
     values = list(replicas.values())
     usual = max(values, key=values.count)
     return tuple(rank for rank, value in replicas.items() if value != usual)
-
-
-def extent(parts: Iterable[Box]) -> tuple[int, ...]:
-    """The shape of a weight with these parts."""
-    return tuple(max(stop for _, stop in ranges) for ranges in zip(*parts, strict=True))
 
 
 def _place(box: Box, parts: _Parts) -> str:

@@ -1,0 +1,41 @@
+"""The syncs of a plan whose copies can be compared with what was exported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hfdsl.graph.program import Ref
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.protocols.state import EffectKind, effects_of
+
+DTypes: TypeAlias = Mapping[str, str]
+"""The dtypes of weights, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedSync:
+    """A state that one role exports and another loads, in a plan."""
+
+    state: str
+    source: str
+    target: str
+
+
+def syncs_of(plan: Plan) -> dict[VerifiedSync, Step]:
+    """The syncs of a plan between calls, each with the step that exports; others arrive at times of their own."""
+    steps = {step.node: step for step in plan.steps}
+    found: dict[VerifiedSync, Step] = {}
+    for step in plan.steps:
+        for state in states(step, "loads") if not plan.loads_in_flight(step) else ():
+            for _, operand in step.arguments:
+                source = steps.get(operand.node) if isinstance(operand, Ref) else None
+                if source is not None and source.role is not None and state in states(source, "exports"):
+                    found[VerifiedSync(state, source.role, step.role or "")] = source
+    return found
+
+
+def states(step: Step, kind: EffectKind) -> list[str]:
+    """The states that the call of a role exports, loads, reads or writes."""
+    return [effect.state for effect in effects_of(step.signature.body) if step.role is not None and effect.kind == kind]
