@@ -110,9 +110,9 @@ class ReportedDigests:
         return [by_rank[rank] for rank in sorted(by_rank)]
 
 
-Indices: TypeAlias = npt.NDArray[np.int64]
+_Indices: TypeAlias = npt.NDArray[np.int64]
 
-Values: TypeAlias = npt.NDArray[np.uint64]
+_Values: TypeAlias = npt.NDArray[np.uint64]
 """The digests of all parts of all ranks of a side, one rank after another."""
 
 
@@ -120,11 +120,11 @@ Values: TypeAlias = npt.NDArray[np.uint64]
 class _Side:
     """The ``first`` replica of the part of each number, the different parts, and the number of each one's weight."""
 
-    first: Indices
-    parts: Indices
-    weights: Indices
+    first: _Indices
+    parts: _Indices
+    weights: _Indices
 
-    def sums(self, values: Values, count: int) -> Values | None:
+    def sums(self, values: _Values, count: int) -> _Values | None:
         """The digests of weights; None where replicas differ."""
         if not np.array_equal(values, values[self.first]):
             return None
@@ -140,9 +140,9 @@ class _Sums:
     count: int
     source: _Side
     target: _Side
-    same: tuple[Indices, Indices]
+    same: tuple[_Indices, _Indices]
 
-    def agree(self, source: Values, target: Values) -> bool:
+    def agree(self, source: _Values, target: _Values) -> bool:
         """Whether replicas are equal, and sums, and the same parts."""
         exported, loaded = self.source.sums(source, self.count), self.target.sums(target, self.count)
         if exported is None or loaded is None:
