@@ -26,7 +26,7 @@ from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing
-from hfdsl.runtime.digest_reports import Report
+from hfdsl.runtime.digest_reports import DigestReport
 from hfdsl.runtime.digests import Digests
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import CallResult, SegmentResult
@@ -232,7 +232,7 @@ class Accepts:
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Nobody exports any."""
 
-    def sent_digests(self) -> list[Report]:
+    def sent_digests(self) -> list[DigestReport]:
         """Nobody sends any."""
         return []
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from hfdsl.plan.payloads import Payload, Topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import Segment
-from hfdsl.runtime.digest_reports import Report
+from hfdsl.runtime.digest_reports import DigestReport
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.queued_rows import QueuedRows
@@ -93,7 +93,7 @@ class Backend(Protocol):
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Have every process digest what the next steps export in these syncs, and load as it arrives."""
 
-    def sent_digests(self) -> list[Report]:
+    def sent_digests(self) -> list[DigestReport]:
         """The digests of what was sent in the step that has ended, as far as they do not come with its results."""
         ...
 

@@ -33,7 +33,7 @@ PartTable: TypeAlias = tuple[tuple[str, Box, str], ...]
 """The name, the box and the dtype of each part that a rank has."""
 
 
-class Report(NamedTuple):
+class DigestReport(NamedTuple):
     """The digests that a rank has taken of a sync's state, which it ``exported`` or loaded.
 
     ``key`` stands for the parts, which come with it the first time.
@@ -52,7 +52,7 @@ class Report(NamedTuple):
         return [sync, self.rank, self.exported, self.key, self.parts, list(self.values)]
 
     @classmethod
-    def from_wire(cls, values: Sequence[Any]) -> Report:
+    def from_wire(cls, values: Sequence[Any]) -> DigestReport:
         """The report again."""
         sync, rank, exported, key, parts, numbers = values
         table = None if parts is None else tuple(_part(*part) for part in parts)
@@ -68,10 +68,10 @@ class ReportedDigests:
 
     def __init__(self) -> None:
         self._parts: dict[str, PartTable] = {}
-        self._reports: dict[tuple[VerifiedSync, bool], dict[int, Report]] = {}
+        self._reports: dict[tuple[VerifiedSync, bool], dict[int, DigestReport]] = {}
         self._sums: dict[tuple[str, ...], _Sums | None] = {}
 
-    def replace(self, reports: Iterable[Report]) -> None:
+    def replace(self, reports: Iterable[DigestReport]) -> None:
         """Keep those of a step, and forget those of the one before."""
         self._reports = {}
         for report in reports:
@@ -105,7 +105,7 @@ class ReportedDigests:
         values = [[value for report in side for value in report.values] for side in sides]
         return sums is not None and sums.agree(*(np.array(side, np.uint64) for side in values))
 
-    def _side(self, sync: VerifiedSync, *, exported: bool) -> list[Report]:
+    def _side(self, sync: VerifiedSync, *, exported: bool) -> list[DigestReport]:
         by_rank = self._reports.get((sync, exported), {})
         return [by_rank[rank] for rank in sorted(by_rank)]
 

@@ -18,7 +18,7 @@ from hfdsl.protocols.call import swap_streams
 from hfdsl.protocols.collectives import AxisGroup, copied, record_collective, refuse_without_peers
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
-from hfdsl.runtime.digest_reports import Report
+from hfdsl.runtime.digest_reports import DigestReport
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.runtime.store import PayloadContent, StoredValue
@@ -330,7 +330,7 @@ class LocalBackend:
         for executor in self._every_executor():
             executor.digest_exports(wanted)
 
-    def sent_digests(self) -> list[Report]:
+    def sent_digests(self) -> list[DigestReport]:
         """None: what is sent in this process is read before."""
         return []
 

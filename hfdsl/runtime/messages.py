@@ -8,7 +8,7 @@ what is sent once, the ``SegmentSpec``, is pickled. The lists are::
     SegmentCall      [plan, routing, segment, step, [[steps, ...], ...], [[stop, version], ...], in_flight]
     Acknowledgment   [SegmentResult, inline]
     SegmentResult    [group, rank, start, stop, [CallResult, ...], payload_bytes, held_bytes, peak_bytes]
-    CallResult       [label, rank, start, stop, absent, [[decode step, version], ...], [Report, ...]]
+    CallResult       [label, rank, start, stop, absent, [[decode step, version], ...], [DigestReport, ...]]
     inline           for each inline payload, its column slices: [[node, chunk, column, value], ...]
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from hfdsl.plan.rows import RowTable
 from hfdsl.plan.segments import Task
-from hfdsl.runtime.digest_reports import Report
+from hfdsl.runtime.digest_reports import DigestReport
 
 SendMode: TypeAlias = str | list[int]
 """How a payload leaves its process: one of the words below or, for a broadcast, the ranks that take part."""
@@ -128,7 +128,7 @@ class CallResult:
     stop: float
     absent: tuple[str, ...] = ()
     taken: tuple[tuple[int, int], ...] = ()
-    reports: tuple[Report, ...] = ()
+    reports: tuple[DigestReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class SegmentResult:
                     stop=ended,
                     absent=tuple(absent),
                     taken=tuple((at, version) for at, version in taken),
-                    reports=tuple(map(Report.from_wire, reports)),
+                    reports=tuple(map(DigestReport.from_wire, reports)),
                 )
                 for label, caller, begun, ended, absent, taken, reports in calls
             ),

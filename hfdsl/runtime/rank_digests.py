@@ -31,7 +31,7 @@ from hfdsl.protocols.layouts import Layout, Parameter
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.register import registration_of
 from hfdsl.protocols.state import EffectKind, methods_with
-from hfdsl.runtime.digest_reports import PartTable, Report
+from hfdsl.runtime.digest_reports import DigestReport, PartTable
 from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync, states
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RankDigests:
         self._wanted: Mapping[VerifiedSync, DTypes] = {}
         self._taken: dict[VerifiedSync, Digests | None] = {}
         self._leaving: list[_Leaving] = []
-        self._reports: list[Report] = []
+        self._reports: list[DigestReport] = []
         self._tables: dict[tuple[VerifiedSync, bool], tuple[PartTable, str]] = {}
 
     def want(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
@@ -95,7 +95,7 @@ class RankDigests:
         if arriving is not None:
             self._take_loaded(step, worker, arriving)
 
-    def take_sent(self) -> list[Report]:
+    def take_sent(self) -> list[DigestReport]:
         """Read what an exchange sends: all that it does was submitted, and the device may still be at it."""
         leaving, self._leaving = self._leaving, []
         for each in leaving:
@@ -143,10 +143,10 @@ class RankDigests:
             key = uuid4().hex
             self._tables[sync, exported] = table, key
         values = [digest.value for digest in digests]
-        report = Report(sync, rank, exported, key, None if table == known else table, values)
+        report = DigestReport(sync, rank, exported, key, None if table == known else table, values)
         self._reports.append(report)
 
-    def reported(self) -> list[Report]:
+    def reported(self) -> list[DigestReport]:
         """The reports since the last call."""
         reports, self._reports = self._reports, []
         return reports

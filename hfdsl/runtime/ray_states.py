@@ -15,7 +15,7 @@ import ray
 from hfdsl.plan.deadlines import CallDeadline
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import files_by_role
-from hfdsl.runtime.digest_reports import Report
+from hfdsl.runtime.digest_reports import DigestReport
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.rank_calls import LAUNCH, RankCalls
 from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync
@@ -210,7 +210,7 @@ class RayStates(ABC):
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Have every process digest what the next steps sync, without waiting: its calls run in their order.
 
-        Processes are told what it is, and each call of a step whether it is to be done.
+        Processes keep what it is, and each call of a step says whether it is to be done.
         """
         self._digests = bool(wanted)
         known = dict(wanted), tuple(self._groups.values())
@@ -221,10 +221,10 @@ class RayStates(ABC):
             for worker in group.workers:
                 worker.digest_exports.remote(wanted)
 
-    def sent_digests(self) -> list[Report]:
+    def sent_digests(self) -> list[DigestReport]:
         """Once each exchange of the step has ended; HF806 where one has failed, HF807 where a deadline passed."""
         sending, self._sending = self._sending, []
-        return [Report.from_wire(report) for reports in self._calls.wait_for(sending) for report in reports]
+        return [DigestReport.from_wire(report) for reports in self._calls.wait_for(sending) for report in reports]
 
 
 def _payloads_of(

@@ -11,7 +11,7 @@ from hfdsl.plan.plan import Plan
 from hfdsl.plan.sizes import bind_sizes
 from hfdsl.plan.timeline import TraceFile
 from hfdsl.runtime.backend import Backend, do_nothing
-from hfdsl.runtime.digest_reports import Report
+from hfdsl.runtime.digest_reports import DigestReport
 from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queue_files import SavedStep
@@ -83,7 +83,7 @@ class StepRunner:
         self.keep(record)
         return result
 
-    def _reports(self, record: StepRecord) -> list[Report]:
+    def _reports(self, record: StepRecord) -> list[DigestReport]:
         """The digests that ranks have taken in a step."""
         calls = (call for result in record.results for call in result.calls)
         return [*(report for call in calls for report in call.reports), *self.backend.sent_digests()]

@@ -29,7 +29,7 @@ from hfdsl.protocols.boxes import Box, extent, fill, in_words
 from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync, states, syncs_of
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.digest_reports import Report, ReportedDigests
+    from hfdsl.runtime.digest_reports import DigestReport, ReportedDigests
     from hfdsl.runtime.digests import Digests
 
 AllDigests: TypeAlias = "Callable[..., Sequence[Digests | None]]"
@@ -81,7 +81,7 @@ class SyncHistory:
                 learned = [sync for sync in self.current if (sync.source, sync.state) == (step.role, state)]
                 self.current |= dict.fromkeys(learned, False)
 
-    def report(self, reports: Iterable[Report]) -> None:
+    def report(self, reports: Iterable[DigestReport]) -> None:
         """Ranks have reported digests of the last step, in place of what they had of the one before."""
         if self.reported is None:
             from hfdsl.runtime.digest_reports import ReportedDigests

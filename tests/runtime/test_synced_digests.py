@@ -13,7 +13,7 @@ from hfdsl.errors import SyncError
 from hfdsl.plan.resharding import Transfer, WeightMessage
 from hfdsl.protocols.layouts import Parameter
 from hfdsl.runtime import arriving_digests, exchange
-from hfdsl.runtime.digest_reports import Report, ReportedDigests
+from hfdsl.runtime.digest_reports import DigestReport, ReportedDigests
 from hfdsl.runtime.digests import HeldPart
 from hfdsl.runtime.verification import compare
 from tests.runtime import resharding_programs as p
@@ -29,8 +29,8 @@ def reported(source: list[Any], target: list[Any], known: ReportedDigests) -> bo
     for exported, ranks in ((True, source), (False, target)):
         for rank, digests in enumerate(ranks):
             table = tuple((each.name, each.box, each.dtype) for each in digests)
-            report = Report(SYNC, rank, exported, f"{exported} {rank}", table, [each.value for each in digests])
-            reports.append(Report.from_wire(report.to_wire()))
+            report = DigestReport(SYNC, rank, exported, f"{exported} {rank}", table, [each.value for each in digests])
+            reports.append(DigestReport.from_wire(report.to_wire()))
     known.replace(reports)
     assert known.complete(SYNC, len(source), len(target))
     assert known.digests(SYNC, exported=True) == source
@@ -63,14 +63,14 @@ def test_names_come_once_and_reports_count_for_one_step() -> None:
     known, source = ReportedDigests(), of([[("x", HeldPart(torch.ones(3)))]])
     assert reported(source, source, known)
     values = [source[0][0].value]
-    known.replace([Report(SYNC, 0, exported, f"{exported} 0", None, values) for exported in (True, False)])
+    known.replace([DigestReport(SYNC, 0, exported, f"{exported} 0", None, values) for exported in (True, False)])
     assert known.complete(SYNC, 1, 1)
     assert known.agree(SYNC)
     assert not known.complete(SYNC, 2, 1)
-    known.replace([Report(SYNC, 0, True, "True 0", None, values)])
+    known.replace([DigestReport(SYNC, 0, True, "True 0", None, values)])
     assert not known.complete(SYNC, 1, 1)
     known.replace(
-        [Report(SYNC, 0, exported, "of a rank that was replaced", None, values) for exported in (True, False)]
+        [DigestReport(SYNC, 0, exported, "of a rank that was replaced", None, values) for exported in (True, False)]
     )
     assert not known.complete(SYNC, 1, 1)
     other = of([[("y", HeldPart(torch.ones(3)))]])
