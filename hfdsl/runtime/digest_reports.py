@@ -56,7 +56,7 @@ class DigestReport(NamedTuple):
         """The report again."""
         sync, rank, exported, key, parts, numbers = values
         table = None if parts is None else tuple(_part(*part) for part in parts)
-        return cls(VerifiedSync(*sync), rank, exported, key, table, numbers)
+        return cls(sync=VerifiedSync(*sync), rank=rank, exported=exported, key=key, parts=table, values=numbers)
 
 
 def _part(name: str, box: Sequence[Sequence[int]], dtype: str) -> tuple[str, Box, str]:

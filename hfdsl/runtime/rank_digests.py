@@ -143,7 +143,9 @@ class RankDigests:
             key = uuid4().hex
             self._tables[sync, exported] = table, key
         values = [digest.value for digest in digests]
-        report = DigestReport(sync, rank, exported, key, None if table == known else table, values)
+        report = DigestReport(
+            sync=sync, rank=rank, exported=exported, key=key, parts=None if table == known else table, values=values
+        )
         self._reports.append(report)
 
     def reported(self) -> list[DigestReport]:

@@ -171,7 +171,14 @@ class Relays:
             spec, payloads = submission.specs[i], submission.payloads[i]
             spec_arguments = () if spec is None else (spec.task, table(spec))
             modes = [INLINE if payload.inline else RELAYED for payload in submission.sends[i]]
-            request = RankRequest(submission.call, len(payloads), spec is not None, False, modes, digests=digests)
+            request = RankRequest(
+                call=submission.call,
+                payloads=len(payloads),
+                has_spec=spec is not None,
+                has_dispatched=False,
+                modes=modes,
+                digests=digests,
+            )
             arguments = [outbox.argument(value) for value in (*payloads, *spec_arguments, *after[i])]
             outbox.calls.append(RelayCall(segment.group, rank, request.to_wire(), arguments))
             handles.append(_handles(outbox, segment.number, rank, modes))

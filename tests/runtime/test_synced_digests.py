@@ -23,13 +23,17 @@ from tests.runtime.test_verification import SYNC, layouts, of, weights
 # -- the comparison
 
 
+def reporting(rank: int, exported: bool, key: str, parts: Any, values: list[int]) -> DigestReport:
+    return DigestReport(sync=SYNC, rank=rank, exported=exported, key=key, parts=parts, values=values)
+
+
 def reported(source: list[Any], target: list[Any], known: ReportedDigests) -> bool:
     """What both sides report, as it comes over the wire."""
     reports = []
     for exported, ranks in ((True, source), (False, target)):
         for rank, digests in enumerate(ranks):
-            table = tuple((each.name, each.box, each.dtype) for each in digests)
-            report = DigestReport(SYNC, rank, exported, f"{exported} {rank}", table, [each.value for each in digests])
+            parts = tuple((each.name, each.box, each.dtype) for each in digests)
+            report = reporting(rank, exported, f"{exported} {rank}", parts, [each.value for each in digests])
             reports.append(DigestReport.from_wire(report.to_wire()))
     known.replace(reports)
     assert known.complete(SYNC, len(source), len(target))
@@ -63,15 +67,13 @@ def test_names_come_once_and_reports_count_for_one_step() -> None:
     known, source = ReportedDigests(), of([[("x", HeldPart(torch.ones(3)))]])
     assert reported(source, source, known)
     values = [source[0][0].value]
-    known.replace([DigestReport(SYNC, 0, exported, f"{exported} 0", None, values) for exported in (True, False)])
+    known.replace([reporting(0, exported, f"{exported} 0", None, values) for exported in (True, False)])
     assert known.complete(SYNC, 1, 1)
     assert known.agree(SYNC)
     assert not known.complete(SYNC, 2, 1)
-    known.replace([DigestReport(SYNC, 0, True, "True 0", None, values)])
+    known.replace([reporting(0, True, "True 0", None, values)])
     assert not known.complete(SYNC, 1, 1)
-    known.replace(
-        [DigestReport(SYNC, 0, exported, "of a rank that was replaced", None, values) for exported in (True, False)]
-    )
+    known.replace([reporting(0, exported, "of a rank that was replaced", None, values) for exported in (True, False)])
     assert not known.complete(SYNC, 1, 1)
     other = of([[("y", HeldPart(torch.ones(3)))]])
     assert not reported(source, other, ReportedDigests())
