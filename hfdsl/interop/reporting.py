@@ -26,7 +26,7 @@ class Problem:
 
 Rule = Callable[[Configuration], Iterator[Problem]]
 
-TRIED = re.compile(r"set (\S+) to (\S+)")
+TRIED = re.compile(r"(?:^set|and) (\S+) to (\S+)")
 """A sentence of ``Finding.help``: every value in it has been tried."""
 
 MAX_TRIALS = 300
@@ -53,7 +53,15 @@ def judge(configuration: Configuration, rules: Sequence[Rule]) -> Judged:
             reason = Unread(f"'{error.key}' is not known: {error.reason}", error.span)
             undecided.setdefault(reason, []).append(topic)
     arithmetic = [rule for rule, problem in problems if problem.repairs]
-    repairs = Repairs(configuration, rules, frozenset(rule for rule, _ in problems), frozenset(arithmetic))
+    repairs = Repairs(
+        configuration=configuration,
+        rules=rules,
+        failing=frozenset(rule for rule, _ in problems),
+        arithmetic=frozenset(arithmetic),
+        keys=tuple(
+            dict.fromkeys(configuration.owner(problem.repairs[0]) for _, problem in problems if problem.repairs)
+        ),
+    )
     not_judged = tuple(replace(why, reason=f"{_together(topics)}: {why.reason}") for why, topics in undecided.items())
     return Judged(tuple(repairs.helped(rule, problem) for rule, problem in problems), not_judged)
 
@@ -70,16 +78,26 @@ def _together(topics: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Repairs:
-    """The search for sizes that set a configuration right: ``failing`` rules do not hold, ``arithmetic`` of sizes."""
+    """The search for sizes that set a configuration right: ``failing`` rules do not hold, ``arithmetic`` of sizes.
+
+    ``keys`` are the sizes that the problems of the latter are about.
+    """
 
     configuration: Configuration
     rules: Sequence[Rule]
     failing: frozenset[Rule]
     arithmetic: frozenset[Rule]
+    keys: tuple[str, ...] = ()
 
     def helped(self, rule: Rule, problem: Problem) -> Finding:
         """The finding of a problem, with the nearest sizes that satisfy everything, or at least its own rule."""
         sentences, fixes = list[str](), list[tuple[int, Fix]]()
+        if problem.repairs and self._joint:
+            words = " and ".join(f"{key} to {value}" for key, value in self._joint)
+            edits = [fix.edits for key, value in self._joint for fix in setting_fix(self.configuration, key, value)[1]]
+            joint = Fix(f"set {words}", tuple(edit for each in edits for edit in each))
+            whole = (joint,) if len(edits) == len(self._joint) else ()
+            return replace(problem.finding, help=(joint.title,), fixes=(*problem.finding.fixes, *whole))
         for key in dict.fromkeys(self.configuration.owner(key) for key in problem.repairs):
             current = self.configuration.known(key)
             if not is_integer(current):
@@ -98,6 +116,40 @@ class Repairs:
             problem.finding,
             help=tuple(sentences),
             fixes=(*problem.finding.fixes, *ordered),
+        )
+
+    @cached_property
+    def _joint(self) -> tuple[tuple[str, int], ...]:
+        """Two sizes that together satisfy everything, the nearest, where each would need another value of its own."""
+        current = {key: value for key in self.keys if is_integer(value := self.configuration.known(key))}
+        if len(current) < 2 or any(self._nearest(key, value, self.arithmetic) for key, value in current.items()):
+            return ()
+        pairs = list[tuple[tuple[str, int], ...]]()
+        for first, size in current.items():
+            for rule in self.arithmetic:
+                for value in self._nearest(first, size, frozenset({rule}), warnings=True):
+                    changed = self._with(first, value)
+                    others = [(key, other) for key, other in current.items() if key != first]
+                    pairs += [
+                        ((first, value), (key, nearest))
+                        for key, other in others
+                        for nearest in changed._nearest(key, other, changed.arithmetic)
+                    ]
+
+        def change(pair: tuple[tuple[str, int], ...]) -> float:
+            return sum(abs(value - current[key]) / current[key] for key, value in pair)
+
+        return tuple(sorted(min(pairs, key=change), key=lambda one: self.keys.index(one[0]))) if pairs else ()
+
+    def _with(self, key: str, value: int) -> Repairs:
+        """The search after one size was set: for what then does not hold, and did or was to be cured."""
+        configuration = self.configuration.with_value(key, value)
+        failing = frozenset(rule for rule in self.rules if _fails(rule, configuration))
+        return Repairs(
+            configuration=configuration,
+            rules=self.rules,
+            failing=failing,
+            arithmetic=failing - (self.failing - self.arithmetic),
         )
 
     def _nearest(self, key: str, current: int, cured: frozenset[Rule], *, warnings: bool = False) -> list[int]:
@@ -207,14 +259,13 @@ def shown(value: Any) -> str:
     return "null" if value is None else str(value) or "''"
 
 
-def override(finding: Finding) -> tuple[str, str] | None:
-    """The key and the nearest value that a finding's help proposes, for a setting that no file has.
+def override(finding: Finding) -> tuple[tuple[str, str], ...]:
+    """The keys and nearest values that a finding's help proposes first, for settings that no file has.
 
     >>> override(Finding("HF976", "", Label(NOWHERE), help=("set data.train_batch_size to 96 or 112",)))
-    ('data.train_batch_size', '96')
+    (('data.train_batch_size', '96'),)
     """
-    tried = (TRIED.match(sentence) for sentence in finding.help)
-    return next((match.groups() for match in tried if match is not None), None)  # type: ignore[return-value]  # two
+    return next((tuple(tried) for sentence in finding.help if (tried := TRIED.findall(sentence))), ())
 
 
 def setting_fix(configuration: Configuration, key: str, value: Any) -> tuple[str, tuple[Fix, ...]]:

@@ -65,9 +65,9 @@ def overrides(outcomes: Sequence[TargetOutcome], library: str) -> list[str]:
     """The arguments that fix findings about settings that no file has: for each, the first change that was tried."""
     from hfdsl.interop.reporting import override  # late: hfdsl's own targets need none of it
 
-    pairs = [override(finding) for outcome in outcomes for finding in outcome.findings]
+    pairs = [pair for outcome in outcomes for finding in outcome.findings for pair in override(finding)]
     form = "{}={}" if library.partition("==")[0] in HYDRA else "--{} {}"
-    return list(dict.fromkeys(form.format(*pair) for pair in pairs if pair is not None))
+    return list(dict.fromkeys(form.format(*pair) for pair in pairs))
 
 
 @dataclass(frozen=True, slots=True)

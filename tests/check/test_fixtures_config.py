@@ -90,14 +90,25 @@ def test_configurations_beside_a_mistake_are_not_reported(name: str, change: str
     assert report.findings == ()
 
 
+IN_SOURCES = ("hf812_arguments", "hf812_function")
+
+
 @pytest.mark.parametrize(
     "name",
     [
         name
         for name in NAMES
-        if name[:5] in ("hf710", "hf722", "hf723", "hf724", "hf902", "hf812") and name != "hf902_evaluation"
+        if name[:5] in ("hf710", "hf722", "hf723", "hf724", "hf902", "hf812")
+        and name not in ("hf902_evaluation", *IN_SOURCES)
     ],
 )
 def test_files_and_packages_of_this_machine_are_left_out_elsewhere(name: str) -> None:
     [report, *_] = load(str(FIXTURES_CONFIG / f"{name}.toml")).reports(elsewhere=True)
     assert report.findings == ()
+
+
+@pytest.mark.parametrize("name", IN_SOURCES)
+def test_a_function_in_a_file_beside_the_configuration_is_looked_up_elsewhere_too(name: str) -> None:
+    """The file is part of the sources, which the other machine has as well."""
+    [report, *_] = load(str(FIXTURES_CONFIG / f"{name}.toml")).reports(elsewhere=True)
+    assert report.codes == ("HF812",)

@@ -16,6 +16,7 @@ from hfdsl.check.report import Report
 from hfdsl.interop.checking import report_on
 from hfdsl.interop.readers import LIBRARIES
 from hfdsl.interop.reading import Inputs
+from hfdsl.interop.reporting import override
 from hfdsl.interop.settings import NotKnown
 from hfdsl.interop.text import ReadError, SourceText
 from hfdsl.interop.verl.reading import from_script, read
@@ -234,11 +235,31 @@ def test_a_suggested_size_is_valid(train: int, mini: int, micro: int, n: int) ->
     wrong = [finding for finding in report(script(**changes)) if finding.code == "HF976"]
     for finding in wrong:
         for sentence in finding.help:
+            joint = re.fullmatch(r"set (\S+) to (\d+) and (\S+) to (\d+)", sentence)
+            if joint is not None:
+                both = {lists_of(joint[1]): joint[2], lists_of(joint[3]): joint[4]}
+                assert not set(codes(script(**changes | both))) & {"HF975", "HF976"}, sentence
+                continue
             match = re.fullmatch(r"set (\S+) to (\d+)(?: or (\d+))?", sentence)
             assert match is not None, sentence
             for value in filter(None, match.groups()[1:]):
                 after = codes(script(**changes | {lists_of(match[1]): value})).count("HF976")
                 assert after < len(wrong)
+
+
+def test_sizes_are_suggested_that_fit_together() -> None:
+    """Each size of its own would be 496 and 128, and 496 prompts are no whole mini-batches of 128."""
+    mini = f"{ACTOR}.ppo_mini_batch_size"
+    micro, engine = f"{ACTOR}.ppo_micro_batch_size_per_gpu=16", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=16"
+    keys = ["data.train_batch_size=500", f"{mini}=130", micro, engine, f"{ROLLOUT}.name=vllm", f"{ROLLOUT}.n=1"]
+    keys += ["algorithm.adv_estimator=grpo", "trainer.n_gpus_per_node=8", "trainer.nnodes=1"]
+    text = " ".join(["python3 -m verl.trainer.main_ppo", *keys])
+    wrong = [finding for finding in report(text) if finding.code == "HF976"]
+    assert wrong
+    assert {sentence for finding in wrong for sentence in finding.help} == {
+        f"set data.train_batch_size to 512 and {mini} to 128"
+    }
+    assert override(wrong[0]) == (("data.train_batch_size", "512"), (mini, "128"))
 
 
 # -- files

@@ -17,7 +17,7 @@ Flow), p + c - gcd(p, c), against the tokens that a lag gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hfdsl.check.context import Context
 from hfdsl.check.demands import filtered
@@ -50,6 +50,41 @@ def stages_overlap(context: Context) -> Iterator[Finding]:
             one_step = queued(node, [{"lag": 1, **late}], "let the stages overlap: ")
             advice = "without a lag the queue is a synchronous edge"
             yield with_suggestions(context, finding, [one_step], advice)
+
+
+def stages_need_gpus_of_their_own(context: Context) -> Iterator[Finding]:
+    """HF754: with a lag, the stages of a queue do not share all of their GPUs."""
+    split = context.program.split
+    for node, queue in split.queues if not split.around else ():
+        feeding, reading = (_gpu_calls(context, stage) for stage in (split.producer(node), split.of[node.id]))
+        pools = {gpus for calls in (feeding, reading) for gpus in calls.values()}
+        if not queue.lag or not feeding or not reading or len(pools) != 1:
+            continue
+        (gpus,) = pools
+        on = "the same GPU" if len(gpus) == 1 else f"the same {len(gpus)} GPUs"
+        old = "1 update" if queue.lag == 1 else f"{queue.lag} updates"
+        yield Finding(
+            "HF754",
+            f"{_named(feeding)} before the queue and {_named(reading)} behind it run on {on}, where calls take turns: "
+            f"with lag={queue.lag} rows may be {old} old, and no call there begins sooner",
+            Label(node.span, "separates the stages"),
+            notes=("give the roles before the queue a pool of their own, or leave out the lag",),
+        )
+
+
+def _gpu_calls(context: Context, stage: int) -> dict[str, frozenset[tuple[str, int]]]:
+    """The GPUs of the calls of a stage that have some, by label, but for calls that only move weights."""
+    calls: dict[str, frozenset[tuple[str, int]]] = {}
+    for node in context.program.split.calls(stage):
+        placement = context.program.placement(node) if isinstance(node.op, RoleCall) else None
+        if placement is not None and placement.pool.use_gpu and not _is_transfer(context, node):
+            calls.setdefault(node.label.partition("#")[0], frozenset(devices(placement.pool)))
+    return calls
+
+
+def _named(calls: Mapping[str, object]) -> str:
+    first, *others = calls
+    return f"'{first}'" + (f" and {len(others)} more" if others else "")
 
 
 def _devices(context: Context, stage: int) -> set[tuple[str, int]]:

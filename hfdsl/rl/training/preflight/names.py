@@ -53,6 +53,23 @@ def problem_of(text: str, arguments: int) -> NameProblem | None:
     return _problem_in(Path(spec.origin), text, arguments)
 
 
+def problem_in_sources(text: str, arguments: int, folder: Path) -> NameProblem | None:
+    """The problem with a name for a run on another machine: in a file that is here, and so comes with the others.
+
+    A file is looked up from the current folder and from ``folder``, that of the configuration; a module is left out
+    where it is not below the current folder. What is not here may be there.
+    """
+    module, _, name = text.partition(":")
+    if not module or not name:
+        return problem_of(text, arguments)
+    if module.endswith(".py"):
+        there = next((base / module for base in (Path(), folder) if (base / module).is_file()), None)
+        return None if there is None else _problem_in(there, text, arguments)
+    spec = _spec(module)[0] if all(part.isidentifier() for part in module.split(".")) else None
+    is_here = spec is not None and spec.origin is not None and Path(spec.origin).is_relative_to(Path.cwd())
+    return problem_of(text, arguments) if is_here else None
+
+
 def _problem_in(file: Path, text: str, arguments: int) -> NameProblem | None:
     """The problem with a name, by the text of its file."""
     place, _, name = text.partition(":")

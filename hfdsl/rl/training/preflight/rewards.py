@@ -10,7 +10,7 @@ from hfdsl.rl.data.sources import ReasoningGym
 from hfdsl.rl.data.tokenizers import Characters
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.gym import dataset_names
-from hfdsl.rl.training.preflight.names import problem_of
+from hfdsl.rl.training.preflight.names import NameProblem, problem_in_sources, problem_of
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml_values import FieldReference
 from hfdsl.rl.workers.config import JudgeConfig, VerifierConfig
@@ -68,6 +68,16 @@ def _scorer(subject: Subject, verifier: VerifierConfig, field: str) -> Iterator[
         )
 
 
+def rules_are_in_the_sources(subject: Subject) -> Iterator[Finding]:
+    """The function of a verifier is where its configuration says, as far as its file comes with the configuration."""
+    for field, verifier in subject.parts(VerifierConfig):
+        place = f"{field}.function"
+        if isinstance(verifier.function, str):
+            folder = Path(subject.label(place).span.file).parent
+            problem = problem_in_sources(verifier.function, 2, folder)
+            yield from _reported(subject, problem, place, "score(response, row)")
+
+
 def alphabets_agree(subject: Subject) -> Iterator[Finding]:
     """A verifier reads the letters that the model wrote."""
     writer = subject.config.data.tokenizer
@@ -93,7 +103,10 @@ def _decoder(subject: Subject, tokenizer: object, field: str) -> Iterator[Findin
 
 
 def _function(subject: Subject, text: str, field: str, arguments: int, form: str) -> Iterator[Finding]:
-    problem = problem_of(text, arguments)
+    yield from _reported(subject, problem_of(text, arguments), field, form)
+
+
+def _reported(subject: Subject, problem: NameProblem | None, field: str, form: str) -> Iterator[Finding]:
     if problem is not None:
         changes = (SetField(field, problem.near),) if problem.near else ()
         yield subject.finding("HF812", problem.message, field, notes=(f"it is called as {form}",), changes=changes)

@@ -40,7 +40,11 @@ from hfdsl.rl.training.preflight.numbers import (
     temperatures_agree,
 )
 from hfdsl.rl.training.preflight.packages import packages_are_installed, sinks_have_access
-from hfdsl.rl.training.preflight.rewards import alphabets_agree, rules_are_there
+from hfdsl.rl.training.preflight.rewards import (
+    alphabets_agree,
+    rules_are_in_the_sources,
+    rules_are_there,
+)
 from hfdsl.rl.training.preflight.schedules import schedules_fit_the_run, small_steps_count
 from hfdsl.rl.training.preflight.sharding import (
     compiled_models_are_whole,
@@ -56,6 +60,7 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     sizes_are_given,
     models_fit_tokens,
     alphabets_agree,
+    rules_are_in_the_sources,
     lengths_agree,
     temperatures_agree,
     coefficients_have_a_reference,
