@@ -139,7 +139,8 @@ class Repairs:
         def change(pair: tuple[tuple[str, int], ...]) -> float:
             return sum(abs(value - current[key]) / current[key] for key, value in pair)
 
-        return tuple(sorted(min(pairs, key=change), key=lambda one: self.keys.index(one[0]))) if pairs else ()
+        nearest_pair = min(pairs, key=change, default=())
+        return tuple(sorted(nearest_pair, key=lambda one: self.keys.index(one[0])))
 
     def _with(self, key: str, value: int) -> Repairs:
         """The search after one size was set: for what then does not hold, and did or was to be cured."""
