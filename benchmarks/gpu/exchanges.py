@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
+import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -131,8 +132,13 @@ def by_hand(rank: int, port: int, names: list[str], times: int) -> None:
             for weight, half in zip(weights, halves, strict=True):
                 all_gather_single(weight.view(-1), half, dist.group.WORLD)
 
+        def send(large: torch.Tensor = large) -> None:
+            (dist.send if rank == 0 else dist.recv)(large, 1 - rank)
+
         one = seconds(partial(dist.broadcast, large, 0), times) * size.bytes / large.nbytes
         row(rank == 0, name, "one broadcast of its bytes, by hand", size.bytes, one)
+        sent = seconds(send, times) * size.bytes / large.nbytes
+        row(rank == 0, name, "one send of its bytes, by hand", size.bytes, sent)
         row(rank == 0, name, "broadcasts of parameters, by hand", size.bytes, seconds(broadcast, times))
         taken = seconds(gather, times)
         row(rank == 0, name, "all-gathers of halves, by hand", size.bytes // 2, taken)
@@ -171,30 +177,48 @@ def by_schedule(name: str, way: str, times: int, bucket_bytes: int) -> None:
     plan = synced.compile(deployment, optimize=hf.Optimize(direct=direct, bucket_bytes=bucket_bytes))
     (sync,) = plan.syncs
     with plan.launch("ray", deadline=120) as running:
-        taken = seconds(running.step, times, lambda: None)
-        (sent,), (loaded,) = running.step()
-        planned, had = (sync.peak - sync.needed) / MiB, f"{sent / MiB:.0f} and {loaded / MiB:.0f} MiB"
-        memory = f"beside the weights {had}, planned {planned:.0f}"
-        row(True, name, f"hf.sync, {way}", size.bytes, taken, memory if GPUS and direct else "")
-        verified = running.verify("policy")
-        if not verified.compared:
-            raise RuntimeError(f"not compared: {verified.skipped}")
-        if direct:
+        planned = (sync.peak - sync.needed) / MiB
 
-            def step() -> None:
-                with running.verifying("policy"):
-                    running.step()
+        def verified() -> Any:
+            with running.verifying("policy"):
+                return running.step()
 
-            checked = seconds(step, times, lambda: None)
+        def memory(step: Callable[[], Any]) -> str:
+            step()  # whose peaks are read before the next
+            (sent,), (loaded,) = step()
+            return f"beside the weights {sent / MiB:.0f} and {loaded / MiB:.0f} MiB, planned {planned:.0f}"
+
+        if not direct:
+            row(True, name, f"hf.sync, {way}", size.bytes, seconds(running.step, times, lambda: None))
+        else:
+            taken, checked = in_turns(running.step, verified, times)
+            row(True, name, f"hf.sync, {way}", size.bytes, taken, memory(running.step) if GPUS else "")
             cost = f"{checked / taken - 1:+.1%}; every 20th step {(checked / taken - 1) / 20:+.2%}"
-            row(True, name, "  with digests on both sides", size.bytes, checked, cost)
+            memory_too = f"; {memory(verified)}" if GPUS else ""
+            row(True, name, "  with digests on both sides", size.bytes, checked, cost + memory_too)
+        compared = running.verify("policy")
+        if not compared.compared:
+            raise RuntimeError(f"not compared: {compared.skipped}")
+
+
+def in_turns(one: Callable[[], Any], other: Callable[[], Any], times: int) -> tuple[float, float]:
+    """The median seconds of two calls that take turns, so that both have what else the machine does."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    for _ in range(times + 2):
+        for function, spans in zip((one, other), taken, strict=True):
+            start = time.perf_counter()
+            function()
+            spans.append(time.perf_counter() - start)
+    return statistics.median(taken[0][2:]), statistics.median(taken[1][2:])
 
 
 def compare(arguments: argparse.Namespace, port: int) -> None:
     """Print each row as it is measured; none begins after ``arguments.seconds``."""
     start, names, times, limit = time.perf_counter(), arguments.models, arguments.times, arguments.seconds
     context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=by_hand, args=(rank, port, names, times)) for rank in range(2)]
+    ranks = [
+        context.Process(target=by_hand, args=(rank, port, names, times)) for rank in range(2) if not arguments.no_raw
+    ]
     for process in ranks:
         process.start()
     for process in ranks:

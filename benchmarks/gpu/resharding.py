@@ -85,7 +85,8 @@ def raw_seconds(peers: AxisGroup, size: int, place: torch.device, times: int) ->
 
 def in_place(rank: int, arguments: argparse.Namespace, port: int) -> None:
     """One rank: the gathering of all generation slices, and an all-gather of as many bytes in one piece."""
-    torch.set_num_threads(1)
+    if not GPUS:
+        torch.set_num_threads(1)
     if GPUS:
         torch.cuda.set_device(rank)
     mesh = hf.Mesh(tp=RANKS, gen_tp=1)
@@ -172,6 +173,7 @@ def main() -> None:
     parser.add_argument(
         "--bucket", type=int, default=hf.Optimize().bucket_bytes // MiB, help="exchange: bucket_bytes, in MiB"
     )
+    parser.add_argument("--no-raw", action="store_true", help="exchange: leave out the collectives by hand")
     parser.add_argument("--seconds", type=float, default=190, help="exchange: no row begins after them")
     arguments = parser.parse_args()
     if arguments.what == "digests":
