@@ -19,12 +19,14 @@ Without an exchange nothing is reported: ``verify`` asks for the digests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from hfdsl.plan.plan import Step
+from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.call import current_call
 from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.layouts import Layout, Parameter
@@ -165,6 +167,8 @@ class HeldBoxes:
     layout: Layout
     mesh: Mesh
     parameters: tuple[Parameter, ...]
+    known: Callable[[int], dict[str, Any]]
+    """What has been worked out of them, by rank."""
 
     @classmethod
     def of(cls, steps: Iterable[Step], role: str, state: str) -> HeldBoxes | None:
@@ -172,11 +176,17 @@ class HeldBoxes:
         for step in steps:
             for sync in step.parts if step.role == role else ():
                 if sync.state == state:
-                    return cls(sync.source_layout, sync.schedule.source_mesh, sync.schedule.parameters)
+                    known = partial(_known, sync, "exports")
+                    return cls(sync.source_layout, sync.schedule.source_mesh, sync.schedule.parameters, known)
             if step.sync is not None and (step.role, step.sync.state) == (role, state):
                 schedule = step.sync.schedule
-                return cls(step.sync.target_layout, schedule.target_mesh, schedule.parameters)
+                known = partial(_known, step.sync, "loads")
+                return cls(step.sync.target_layout, schedule.target_mesh, schedule.parameters, known)
         return None
+
+
+def _known(sync: ScheduledSync, side: str, rank: int) -> dict[str, Any]:
+    return sync.places.setdefault((side, rank), {})
 
 
 def placed(pieces: Mapping[str, HeldPart], places: HeldBoxes | None, rank: int) -> Iterable[tuple[str, HeldPart]]:
@@ -185,7 +195,7 @@ def placed(pieces: Mapping[str, HeldPart], places: HeldBoxes | None, rank: int) 
         return pieces.items()
     from hfdsl.runtime.resharding import located
 
-    return located(pieces, places.layout, places.parameters, places.mesh, rank)
+    return located(pieces, places.layout, places.parameters, places.mesh, rank, places.known(rank))
 
 
 def rank_digests(

@@ -215,17 +215,30 @@ def _joined(boxes: tuple[Box, ...], parts: Mapping[Box, torch.Tensor]) -> torch.
 
 
 def located(
-    held: Mapping[str, HeldPart], layout: Layout, parameters: Iterable[Parameter], mesh: Mesh, rank: int
+    held: Mapping[str, HeldPart],
+    layout: Layout,
+    parameters: Iterable[Parameter],
+    mesh: Mesh,
+    rank: int,
+    places: dict[str, LocalPlaces] | None = None,
 ) -> Iterator[tuple[str, HeldPart]]:
-    """What a rank holds, each part with where it is in the whole; what does not have the layout's shape is whole."""
+    """What a rank holds, each part with where it is in the whole; what does not have the layout's shape is whole.
+
+    ``places`` keeps what the layout says of each parameter, as in ``LocalWeights``.
+    """
     known = {parameter.name: parameter for parameter in parameters}
+    places = {} if places is None else places
     for name, part in held.items():
         parameter = known.get(name)
-        boxes = layout.boxes(parameter, mesh, rank) if parameter is not None and part.offset is None else ()
-        shape, placed = local_boxes(boxes)
-        if not boxes or tuple(part.tensor.shape) != shape:
+        if parameter is None or part.offset is not None:
+            yield name, part
+            continue
+        if name not in places:
+            places[name] = local_boxes(layout.boxes(parameter, mesh, rank))
+        shape, placed = places[name]
+        if not placed or tuple(part.tensor.shape) != shape:
             yield name, part
             continue
         for box, local in placed.items():
-            values = part.tensor[tuple(slice(*each) for each in local)]
-            yield name, HeldPart(values, tuple(start for start, _ in box))
+            values = part.tensor if len(placed) == 1 else part.tensor[tuple([slice(*each) for each in local])]
+            yield name, HeldPart(values, tuple([start for start, _ in box]))
