@@ -409,7 +409,7 @@ class Executor:
             version=version,
             rows_version=rows_version if row_versions is None else min(row_versions, default=version),
             row_versions=row_versions,
-            loads=self.in_flight.begun(call, step),
+            loads=self.in_flight.begun(call, step, plan.dataflow),
         )
 
     def _call_body(

@@ -15,7 +15,8 @@ Why it is right. *Atomic*: a load runs in the thread of the call, between two of
 weights of two versions. *Bound*: a call waits with its first token for the version that it was dispatched under, and
 versions only grow; so its oldest token is no older than its dispatch. *No deadlock*: what makes a version was submitted
 before the calls that wait for it, on other processes, and waits for nothing that was submitted later. *Replay*: with a
-schedule a call loads exactly what it says, and waits for it.
+schedule a call loads exactly what it says, and waits for it. *Beside an evaluation*: its sync loads weights between two
+calls that are no older than all that have arrived, so these are counted, and loaded no more.
 """
 
 from __future__ import annotations
@@ -111,6 +112,11 @@ class ArrivedWeights:
             load()  # of several versions the newest alone
         return self.version
 
+    def supersede(self) -> None:
+        """Newer weights were loaded than all that have arrived: their versions count, and nothing is left to load."""
+        with self._changed:
+            self._waiting = deque((version, _nothing) for version, _ in self._waiting)
+
     def _newest(self, most: int | None) -> int:
         arrived = [version for version, _ in self._waiting if most is None or version <= most]
         return max([self.version or 0, *arrived])
@@ -151,17 +157,17 @@ class InFlight:
 
     def __init__(self, rank: int, own_process: bool) -> None:
         self._rank, self._own_process = rank, own_process
-        self._arrived: dict[str, ArrivedWeights] = {}
+        self._arrived: dict[tuple[str, str], ArrivedWeights] = {}  # by dataflow, which counts its versions, and role
         self._loads: dict[int, TokenLoads] = {}  # by node, of the calls of the segment that runs
 
-    def begun(self, call: SegmentCall, step: Step) -> TokenLoads | None:
+    def begun(self, call: SegmentCall, step: Step, dataflow: str) -> TokenLoads | None:
         """The weights that arrive while a call of a step runs; None where none do."""
         entry = _entry(call, step)
         if entry is None or step.role is None or loads_state(step):
             return None
         _, first, schedule = entry
         own = [(at, version) for rank, at, version in schedule or () if rank == self._rank]
-        arrived = self._arrived.setdefault(step.role, ArrivedWeights(step.role))
+        arrived = self._arrived.setdefault((dataflow, step.role), ArrivedWeights(step.role))
         self._loads[step.node] = TokenLoads(arrived, first, own or None)
         return self._loads[step.node]
 
@@ -178,20 +184,30 @@ class InFlight:
             return body, arguments
         entry = _entry(call, step)
         if entry is None:
-            self._arrived.pop(step.role, None)  # its versions are counted from these weights on
+            self._arrived.pop((current.dataflow, step.role), None)  # its versions are counted from these weights on
+            for other in self._of(step.role):
+                other.supersede()
             return body, arguments
         weights = arguments if self._own_process else deepcopy(arguments)  # else they are the trainer's own memory
         load = partial(_loaded, step.label, current, body, weights)
-        return partial(self._arrived.setdefault(step.role, ArrivedWeights(step.role)).add, entry[1], load), {}
+        arrived = self._arrived.setdefault((current.dataflow, step.role), ArrivedWeights(step.role))
+        return partial(arrived.add, entry[1], load), {}
 
     def settle(self, role: str) -> None:
         """Load what has arrived for a role."""
-        if role in self._arrived:
-            self._arrived[role].take(0)
+        for arrived in self._of(role):
+            arrived.take(0)
+
+    def _of(self, role: str) -> list[ArrivedWeights]:
+        return [arrived for (_, of_role), arrived in self._arrived.items() if of_role == role]
 
     def forget(self) -> None:
         """Drop what has arrived: the states of roles are to be others."""
         self._arrived.clear()
+
+
+def _nothing() -> None:
+    """Load nothing."""
 
 
 def _loaded(label: str, call: Call, body: Callable[..., Any], arguments: dict[str, Any]) -> None:
