@@ -6,9 +6,10 @@ r"""GRPO with a queue on GPUs, beside the same steps without one: seconds per st
     python -m benchmarks.queues.gpu --cpu --hidden 64 --layers 2 --rows 32 --tokens 16 --steps 3    # it only runs
 
 A Llama with random weights, whose responses have drawn lengths (``benchmarks.queues.long_tails``). All rows of a table
-run on the same processes, one after another, each from an empty queue. The first result of a row is not measured: it
-loads and compiles. *Predicted* is what ``hfdsl simulate`` makes of the times that calls took in the row without a
-queue, with the same number of rows and the same tail.
+run on the same processes, one after another, each from an empty queue. Results are measured once the queue is in its
+steady state: neither those that were generated ahead while the first update waited, nor the last ones, beside which
+nothing is generated; else a lag of 4 would seem faster than its engine. *Predicted* is what ``hfdsl simulate`` makes of
+the times that calls took in the row without a queue, with the same number of rows and the same tail.
 """
 
 from __future__ import annotations
@@ -80,6 +81,19 @@ class Case:
     late: Late | None
 
     @property
+    def before(self) -> int:
+        """How many results come before the first that is measured."""
+        return 2 * (self.lag or 0) + 1
+
+    def batches(self, steps: int) -> int:
+        """How many batches a run has of which so many steps are measured."""
+        return self.before + steps + (self.lag or 0)
+
+    def seconds(self, results: Sequence[float], steps: int) -> float:
+        """Seconds per measured step, from the times of all results."""
+        return (results[self.before + steps - 1] - results[self.before - 1]) / steps
+
+    @property
     def name(self) -> str:
         """Plans that run on the same processes have different names."""
         return f"rows{self.rows}_tail{self.tail}_lag{self.lag}_{self.late}"
@@ -132,16 +146,17 @@ def compiled(case: Case, places: hf.Deployment, args: argparse.Namespace) -> Com
 
 def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured:
     """Run a case."""
-    loader = (prompts_of(case.rows // GROUP, PROMPT, case.tail, args.vocabulary, n) for n in range(args.steps + 1))
+    batches = case.batches(args.steps)
+    loader = (prompts_of(case.rows // GROUP, PROMPT, case.tail, args.vocabulary, n) for n in range(batches))
     results: Iterator[Any] = map(running.step, loader) if case.lag is None else running.stream(loader)
     times, lengths, timelines = list[float](), list[float](), list[Timeline]()
     for _, rollout in results:
         times.append(time.perf_counter())
         lengths.append(rollout.length.value)
         timelines.append(running.timeline)
-    seconds = (times[-1] - times[0]) / args.steps
+    seconds, made = case.seconds(times, args.steps), lengths[case.before : case.before + args.steps]
     calls = recorded_seconds(running.plan, timelines[1:]) if case.lag is None else {}
-    return Measured(seconds, case.rows * sum(lengths[1:]) / args.steps / seconds, calls)
+    return Measured(seconds, case.rows * sum(made) / args.steps / seconds, calls)
 
 
 def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
@@ -164,8 +179,8 @@ def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
             plan = first if case is cases[0] else compiled(case, places, args)
             result = measured(launched if case is cases[0] else launched.also(plan), case, args)
             base = synchronous.setdefault((case.rows, case.tail), result)
-            simulated = simulate_plan(plan, base.calls, args.steps + 1)
-            predicted = (simulated.results[-1] - simulated.results[0]) / args.steps
+            simulated = simulate_plan(plan, base.calls, case.batches(args.steps))
+            predicted = case.seconds(simulated.results, args.steps)
             yield {
                 "rows": case.rows,
                 "p99/median": case.tail,
