@@ -27,6 +27,8 @@ from hfdsl.rl.batches import (
     Prompts,
     Rollout,
     ScoredRollout,
+    TokenVersions,
+    VersionedScoredRollout,
 )
 from hfdsl.rl.fields import Count, Lag, NonNegative, Share
 from hfdsl.rl.functions import (
@@ -40,7 +42,7 @@ from hfdsl.rl.functions import (
 )
 from hfdsl.rl.losses import CISPO, Clip, ClippedValue
 from hfdsl.rl.sampling import with_proximal
-from hfdsl.rl.workers import Actor, Critic, Reference, Reward, Sampler
+from hfdsl.rl.workers import Actor, Critic, InFlightSampler, Reference, Reward, Sampler
 
 
 @hf.dataflow
@@ -68,6 +70,35 @@ def async_grpo(
     experience = hf.merge(Experience, policy, advantages, reference.log_probs(batch))
     metrics = [actor.update(part, loss=loss) for part in hf.minibatches(experience, updates)]
     hf.sync(actor, sampler)
+    return metrics[-1], outcome(batch, batch)
+
+
+@hf.dataflow
+def async_grpo_in_flight(
+    prompts: Prompts,
+    actor: Actor,
+    reference: Reference,
+    reward: Reward,
+    sampler: InFlightSampler,
+    *,
+    group: int = 8,
+    updates: int = 2,
+    lag: Count = 1,
+    late: Late = "wait",
+    decoupled: bool = True,
+    loss: Clip = Clip(0.2, kl=0.04, aggregation="sequence-mean-token-mean"),
+) -> tuple[ActorMetrics, Outcome]:
+    """``async_grpo`` with weights in flight: responses take them between two tokens, and each token has its version."""
+    questions = hf.repeat(prompts, group)
+    rollout = sampler.generate(questions)
+    sampled = hf.merge(VersionedScoredRollout, rollout, reward.score(questions, rollout))
+    batch = hf.queue(sampled, group=group, lag=lag, late=late)
+    policy = with_proximal(batch, actor) if decoupled else hf.merge(Rollout, batch)
+    versions = hf.merge(TokenVersions, batch)
+    advantages = group_advantages(batch, batch, group=group)
+    experience = hf.merge(Experience, policy, versions, advantages, reference.log_probs(batch))
+    metrics = [actor.update(part, loss=loss) for part in hf.minibatches(experience, updates)]
+    hf.sync(actor, sampler, during="generate")
     return metrics[-1], outcome(batch, batch)
 
 

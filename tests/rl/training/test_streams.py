@@ -148,7 +148,7 @@ def test_a_run_that_loses_a_process_on_ray_is_the_run_that_lost_none(
 
 
 @pytest.mark.skipif(not NIGHTLY, reason="only with HFDSL_NIGHTLY=1")
-@pytest.mark.parametrize("algorithm", ["async_grpo", "async_dapo_rounds"])
+@pytest.mark.parametrize("algorithm", ["async_grpo", "async_grpo_in_flight", "async_dapo_rounds"])
 def test_ready_roles_go_on_with_what_lies_in_the_queue(tmp_path: Path, algorithm: str) -> None:
     torch.set_num_threads(1)
 

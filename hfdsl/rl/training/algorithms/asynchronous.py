@@ -74,6 +74,13 @@ class AsyncGRPO(ReferenceRun):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AsyncGRPOInFlight(AsyncGRPO):
+    """GRPO with a queue, whose sampler takes new weights between two tokens."""
+
+    algorithm: str = "hfdsl.rl.dataflows.asynchronous:async_grpo_in_flight"
+
+
+@dataclass(frozen=True, kw_only=True)
 class AsyncPPO(CriticRun):
     """PPO with a queue: a sampler works while the actor and the critic learn."""
 
