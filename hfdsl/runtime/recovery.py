@@ -195,7 +195,8 @@ class Recovery:
         if all(steps.get(plan, count) >= count for plan, count in self._copy.steps.items()):
             # A plan that was added after the save goes back to its own first step here.
             first = {entry.plan: entry.step for entry in reversed(self._journal)}
-            self._adopt(Copy(self.steps | first | dict(steps), load, streams))
+            saved = {plan: count for plan, count in steps.items() if plan in self.steps}  # others are added later
+            self._adopt(Copy(self.steps | first | saved, load, streams))
 
     def add(self, plan: str, steps: int) -> None:
         """Take note of another plan that runs from here on, and has run so many steps."""

@@ -108,6 +108,22 @@ def test_steps_before_a_load_are_not_repeated_after_a_loss(every: int | None, st
     assert run(tmp_path / "lost", lose=True) == undisturbed
 
 
+def test_a_saved_plan_is_added_after_a_run_has_gone_back_to_its_files(tmp_path: Path) -> None:
+    def run(folder: Path, *, lose: bool) -> list[float]:
+        folder.mkdir()
+        with launched() as running:
+            losses = [loss(running), also(running, folder)]
+            running.save(folder)
+        with launched() as running:
+            running.load(folder)
+            running.go_back_to(folder)
+            if lose:
+                kill(running)
+            return [*losses, loss(running), also(running, folder)]
+
+    assert run(tmp_path / "lost", lose=True) == run(tmp_path / "quiet", lose=False)
+
+
 @pytest.mark.parametrize("at", range(4, 9))
 def test_a_recording_of_a_step_that_lost_processes_is_whole(at: int, tmp_path: Path) -> None:
     with launched(at=at) as running:

@@ -122,7 +122,10 @@ LAWS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"only": []}, "HF922: check_laws would compare nothing: only= is empty"),
     ({"only": 3}, "HF921: check_laws: only= takes the name of a law or several in a list, got 3"),
-    ({"only": "L9"}, "HF922: check_laws would compare nothing: no law of only='L9' applies to the pair dispatch_fn, collect_fn"),
+    (
+        {"only": "L9"},
+        "HF922: check_laws would compare nothing: no law of only='L9' applies to the pair dispatch_fn, collect_fn",
+    ),
     ({"max_examples": 0}, "HF921: check_laws: max_examples= takes a whole number of at least 1, got 0"),
     (
         {"like": 3},
