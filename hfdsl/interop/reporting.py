@@ -97,7 +97,7 @@ class Repairs:
             edits = [fix.edits for key, value in self._joint for fix in setting_fix(self.configuration, key, value)[1]]
             joint = Fix(f"set {words}", tuple(edit for each in edits for edit in each))
             whole = (joint,) if len(edits) == len(self._joint) else ()
-            return replace(problem.finding, help=(joint.title,), fixes=(*problem.finding.fixes, *whole))
+            return _helped(problem.finding, [joint.title], whole)
         for key in dict.fromkeys(self.configuration.owner(key) for key in problem.repairs):
             current = self.configuration.known(key)
             if not is_integer(current):
@@ -112,11 +112,7 @@ class Repairs:
                 sentences.append(f"set {key} to {' or '.join(map(str, values))}")
                 fixes += [(abs(v - current), fix) for v in values for fix in setting_fix(self.configuration, key, v)[1]]
         ordered = tuple(fix for _, fix in sorted(fixes, key=lambda pair: pair[0]))
-        return replace(
-            problem.finding,
-            help=tuple(sentences),
-            fixes=(*problem.finding.fixes, *ordered),
-        )
+        return _helped(problem.finding, sentences, ordered)
 
     @cached_property
     def _joint(self) -> tuple[tuple[str, int], ...]:
@@ -180,6 +176,10 @@ class Repairs:
     def _reads(self) -> dict[Rule, frozenset[str]]:
         """The keys that each rule reads: one that does not read a key says the same whatever the key's value is."""
         return {rule: _read_by(rule, self.configuration) for rule in self.rules}
+
+
+def _helped(finding: Finding, sentences: Sequence[str], fixes: Sequence[Fix]) -> Finding:
+    return replace(finding, help=tuple(sentences), fixes=(*finding.fixes, *fixes))
 
 
 class _Recorded(Mapping[str, Setting]):

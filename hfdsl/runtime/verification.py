@@ -18,7 +18,7 @@ when ``verify`` is called. Weights are compared in the dtype of the copy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,8 +29,9 @@ from hfdsl.protocols.boxes import Box, extent, fill, in_words
 from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync, states, syncs_of
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.digest_reports import DigestReport, ReportedDigests
+    from hfdsl.runtime.digest_reports import DigestReport
     from hfdsl.runtime.digests import Digests
+    from hfdsl.runtime.reported_digests import ReportedDigests
 
 AllDigests: TypeAlias = "Callable[..., Sequence[Digests | None]]"
 """``Backend.digests``: those of all ranks; None of one that has none."""
@@ -81,10 +82,12 @@ class SyncHistory:
                 learned = [sync for sync in self.current if (sync.source, sync.state) == (step.role, state)]
                 self.current |= dict.fromkeys(learned, False)
 
-    def report(self, reports: Iterable[DigestReport]) -> None:
+    def report(self, reports: Collection[DigestReport]) -> None:
         """Ranks have reported digests of the last step, in place of what they had of the one before."""
         if self.reported is None:
-            from hfdsl.runtime.digest_reports import ReportedDigests
+            if not reports:
+                return  # a run that verifies nothing does not load numpy
+            from hfdsl.runtime.reported_digests import ReportedDigests
 
             self.reported = ReportedDigests()
         self.reported.replace(reports)

@@ -13,8 +13,9 @@ from hfdsl.errors import SyncError
 from hfdsl.plan.resharding import Transfer, WeightMessage
 from hfdsl.protocols.layouts import Parameter
 from hfdsl.runtime import arriving_digests, exchange
-from hfdsl.runtime.digest_reports import DigestReport, ReportedDigests
+from hfdsl.runtime.digest_reports import DigestReport
 from hfdsl.runtime.digests import HeldPart
+from hfdsl.runtime.reported_digests import ReportedDigests
 from hfdsl.runtime.verification import compare
 from tests.runtime import resharding_programs as p
 from tests.runtime.test_exchange import launched

@@ -53,14 +53,17 @@ def stages_overlap(context: Context) -> Iterator[Finding]:
 
 
 def stages_need_gpus_of_their_own(context: Context) -> Iterator[Finding]:
-    """HF754: with a lag, the stages of a queue do not share all of their GPUs."""
+    """HF754: with a lag, the stages do not share all of their GPUs."""
     split = context.program.split
-    for node, queue in split.queues if not split.around else ():
-        feeding, reading = (_gpu_calls(context, stage) for stage in (split.producer(node), split.of[node.id]))
-        pools = {gpus for calls in (feeding, reading) for gpus in calls.values()}
-        if not queue.lag or not feeding or not reading or len(pools) != 1:
+    calls = [_gpu_calls(context, stage) for stage in range(split.count)]
+    pools = {gpus for stage in calls for gpus in stage.values()}
+    if split.around or len(pools) != 1:
+        return
+    (gpus,) = pools
+    for node, queue in split.queues:
+        feeding, reading = calls[split.producer(node)], calls[split.of[node.id]]
+        if not queue.lag or not feeding or not reading:
             continue
-        (gpus,) = pools
         on = "the same GPU" if len(gpus) == 1 else f"the same {len(gpus)} GPUs"
         old = "1 update" if queue.lag == 1 else f"{queue.lag} updates"
         yield Finding(
