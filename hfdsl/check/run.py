@@ -109,7 +109,7 @@ RULES: tuple[Rule | BySize, ...] = (
     queues.all_rules,
     BySize(live_queues.batches_are_filled),
     live_queues.stages_overlap,
-    live_queues.stages_need_gpus_of_their_own,
+    live_queues.stages_need_processes_of_their_own,
     in_flight.roles_take_weights_in_flight,
     lags.all_rules,
     dims.whole_sizes,

@@ -136,7 +136,7 @@ class Repairs:
             return sum(abs(value - current[key]) / current[key] for key, value in pair)
 
         nearest_pair = min(pairs, key=change, default=())
-        return tuple(sorted(nearest_pair, key=lambda one: self.keys.index(one[0])))
+        return tuple(sorted(nearest_pair, key=lambda size: self.keys.index(size[0])))
 
     def _with(self, key: str, value: int) -> Repairs:
         """The search after one size was set: for what then does not hold, and did or was to be cured."""

@@ -47,26 +47,25 @@ def bodies_read_their_columns(context: Context) -> Iterator[Finding]:
     """A body reads columns that its records have, and computes with what is in them."""
     seen = set[object]()
     for node, signature in context.program.graph.bodies:
-        definition = None if signature.body in seen or hasattr(signature.body, "__wrapped__") else _text(signature)
+        wrapped = hasattr(signature.body, "__wrapped__")
+        definition = None if signature.body in seen or wrapped else definition_of(signature.body)
         seen.add(signature.body)
-        for port in signature.ports if definition is not None else ():
-            if definition is not None and _means_the_argument(definition, port.name):
+        if definition is None:
+            continue
+        for port in signature.ports:
+            if _means_the_argument(definition, port.name):
                 yield from _findings(node, signature, definition, port.name, port.type)
-
-
-def _text(signature: Signature) -> Function | None:
-    return definition_of(signature.body)
 
 
 def _findings(
     node: Node, signature: Signature, definition: Function, parameter: str, kind: PortType
 ) -> Iterator[Finding]:
     place = definition_span(signature.body)
-    told = set[str]()
+    reported = set[str]()
     for wrong in _wrong(definition, parameter, kind):
         text = ast.unparse(wrong.node)
-        if text not in told:
-            told.add(text)
+        if text not in reported:
+            reported.add(text)
             yield Finding(
                 wrong.code,
                 f"'{text}' in the body of '{node.label}': {wrong.why}",

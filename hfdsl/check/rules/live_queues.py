@@ -18,12 +18,14 @@ Flow), p + c - gcd(p, c), against the tokens that a lag gives.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.demands import filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.queues import queued
 from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.deploy.deployment import Placement, process_groups
 from hfdsl.deploy.pools import devices
 from hfdsl.graph.program import Filter, Node, Queue, RoleCall
 from hfdsl.protocols.queueing import Late, needed_places
@@ -52,37 +54,36 @@ def stages_overlap(context: Context) -> Iterator[Finding]:
             yield with_suggestions(context, finding, [one_step], advice)
 
 
-def stages_need_gpus_of_their_own(context: Context) -> Iterator[Finding]:
-    """HF754: with a lag, the stages do not share all of their GPUs."""
-    split = context.program.split
-    calls = [_gpu_calls(context, stage) for stage in range(split.count)]
-    pools = {gpus for stage in calls for gpus in stage.values()}
-    if split.around or len(pools) != 1:
+def stages_need_processes_of_their_own(context: Context) -> Iterator[Finding]:
+    """HF754: with a lag, the stages do not share all of their processes, if these have GPUs."""
+    split, deployment = context.program.split, context.program.deployment
+    if split.around or deployment is None:
         return
-    (gpus,) = pools
+    group_of = {role: group for group in process_groups(deployment) for role in group.roles}
+    calls = [_gpu_calls(context, stage) for stage in range(split.count)]
+    groups = {group_of[role] for stage in calls for role in stage.values()}
+    if len(groups) != 1:
+        return
+    [gpus] = (len(devices(group.pool)) for group in groups)
     for node, queue in split.queues:
         feeding, reading = calls[split.producer(node)], calls[split.of[node.id]]
         if not queue.lag or not feeding or not reading:
             continue
-        on = "the same GPU" if len(gpus) == 1 else f"the same {len(gpus)} GPUs"
+        on = "the same GPU" if gpus == 1 else f"the same {gpus} GPUs"
         old = "1 update" if queue.lag == 1 else f"{queue.lag} updates"
         yield Finding(
             "HF754",
-            f"{_named(feeding)} before the queue and {_named(reading)} behind it run on {on}, where calls take turns: "
-            f"with lag={queue.lag} rows may be {old} old, and no call there begins sooner",
+            f"{_named(feeding)} before the queue and {_named(reading)} behind it run on {on}, in processes that take "
+            f"one call at a time: with lag={queue.lag} rows may be {old} old, and no call there begins sooner",
             Label(node.span, "separates the stages"),
             notes=("give the roles before the queue a pool of their own, or leave out the lag",),
         )
 
 
-def _gpu_calls(context: Context, stage: int) -> dict[str, frozenset[tuple[str, int]]]:
-    """The GPUs of the calls of a stage that have some, by label, but for calls that only move weights."""
-    calls: dict[str, frozenset[tuple[str, int]]] = {}
-    for node in context.program.split.calls(stage):
-        placement = context.program.placement(node) if isinstance(node.op, RoleCall) else None
-        if placement is not None and placement.pool.use_gpu and not _is_transfer(context, node):
-            calls.setdefault(node.label.partition("#")[0], frozenset(devices(placement.pool)))
-    return calls
+def _gpu_calls(context: Context, stage: int) -> dict[str, str]:
+    """The roles of the calls that have GPUs, by label."""
+    calls = _working_calls(context, stage)
+    return {node.label.partition("#")[0]: role for node, role, placement in calls if placement.pool.use_gpu}
 
 
 def _named(calls: Mapping[str, object]) -> str:
@@ -91,13 +92,16 @@ def _named(calls: Mapping[str, object]) -> str:
 
 
 def _devices(context: Context, stage: int) -> set[tuple[str, int]]:
-    """The devices of the roles that a stage calls, but for those that only get weights in it."""
-    roles = {
-        node.op.role: context.program.placement(node)
-        for node in context.program.split.calls(stage)
-        if isinstance(node.op, RoleCall) and not _is_transfer(context, node)
-    }
-    return {device for placement in roles.values() if placement is not None for device in devices(placement.pool)}
+    """The devices of the roles that a stage calls."""
+    return {device for _, _, placement in _working_calls(context, stage) for device in devices(placement.pool)}
+
+
+def _working_calls(context: Context, stage: int) -> Iterator[tuple[Node, str, Placement[Any]]]:
+    """The calls of roles in a stage with their roles, but for those that only move weights."""
+    for node in context.program.split.calls(stage):
+        placement = context.program.placement(node)
+        if isinstance(node.op, RoleCall) and placement is not None and not _is_transfer(context, node):
+            yield node, node.op.role, placement
 
 
 def _is_transfer(context: Context, node: Node) -> bool:

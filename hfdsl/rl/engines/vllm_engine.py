@@ -135,12 +135,12 @@ class VllmEngine:
     def completions(self) -> list[Completion]:
         """The rows that were begun, in order."""
         in_order = sorted(self.ended, key=lambda output: int(output.request_id))  # it counts requests
-        made = [
+        completions = [
             replace(_completion(output.outputs[0]), loaded=tuple(tokens[row] for tokens in self.loads))
             for row, output in enumerate(in_order)
         ]
         self.begun, self.ended, self.loads = [], [], []
-        return made
+        return completions
 
     def rules(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Any]:
         """How each row is sampled: vLLM's ``SamplingParams``."""
