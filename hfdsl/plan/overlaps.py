@@ -36,12 +36,14 @@ def overlaps(plan: Plan) -> Iterator[tuple[Step, ...]]:
         if first.node in listed:
             continue
         together = [first]
-        for step in remote[i + 1 :]:
-            if not any(waits[step.node] >> other.node & 1 for other in together):
+        # Of those that may run beside it first the ones that begin at the same time.
+        for step in sorted(remote[i + 1 :], key=lambda later: abs(later.stage - first.stage)):
+            if not any((waits[step.node] >> other.node | waits[other.node] >> step.node) & 1 for other in together):
                 together.append(step)
         if len(together) > 1:
-            listed |= {step.node for step in together}
-            yield tuple(together)
+            nodes = {step.node for step in together}
+            listed |= nodes
+            yield tuple(step for step in remote if step.node in nodes)
 
 
 def _waits(plan: Plan) -> Mapping[int, int]:

@@ -58,6 +58,11 @@ def plain(ids: Ids, a: Judge, b: Judge) -> tuple[Ids, Ids]:
     return a.plainly(ids), b.plainly(ids)
 
 
+@hf.dataflow
+def two_chains(ids: Ids, a: Judge, b: Judge) -> tuple[Ids, Ids]:
+    return a.plainly(a.plainly(ids)), b.plainly(b.plainly(ids))
+
+
 def planned(flow: Any, roles: str, shared: hf.ResourcePool | None = None) -> Any:
     pools = {name: shared or hf.ResourcePool([1], use_gpu=False) for name in roles}
     places = {name: hf.place(Judge, pool=pool, colocate=False) for name, pool in pools.items()}
@@ -97,6 +102,11 @@ def test_what_comes_before_a_pair_of_functions_runs_beside_it() -> None:
 def test_processes_that_share_devices_take_turns() -> None:
     assert claimed(planned(plain, "ab")) == {("a.plainly", "b.plainly")}
     assert claimed(planned(plain, "ab", hf.ResourcePool([1]))) == set()
+
+
+def test_a_step_is_listed_with_those_that_begin_at_the_same_time() -> None:
+    together = [[step.label for step in steps] for steps in overlaps(planned(two_chains, "ab"))]
+    assert together == [["a.plainly#1", "b.plainly#1"], ["a.plainly#2", "b.plainly#2"]]
 
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
