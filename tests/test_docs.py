@@ -45,7 +45,11 @@ def test_the_page_on_the_data_plane_names_every_switch_and_transport() -> None:
     assert set(rows) == {field.name for field in fields(Optimize)} | set(get_args(Transport))
 
 
-@pytest.mark.parametrize("folder", ["check", "check/rules", "check/repair", "plan", "runtime", "rl/models"])
+FOLDERS = ["check", "check/rules", "check/repair", "plan", "rl/models", "runtime"]
+FOLDERS += [f"runtime/{file.parent.name}" for file in sorted((ROOT / "hfdsl/runtime").glob("*/__init__.py"))]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_the_page_on_architecture_has_a_line_for_every_file_of(folder: str) -> None:
     page = (DOCS / "architecture.md").read_text()
     _, _, table = page.partition(f"| file of `{folder}/` |")

@@ -26,14 +26,14 @@ from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing
-from hfdsl.runtime.digest_reports import DigestReport
 from hfdsl.runtime.digests import Digests
-from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import CallResult, SegmentResult
 from hfdsl.runtime.processes import Processes
-from hfdsl.runtime.relay_client import Relays
+from hfdsl.runtime.rank.executor import Executor
+from hfdsl.runtime.ray.relay_client import Relays
 from hfdsl.runtime.running import Running
-from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync
+from hfdsl.runtime.weights.digest_reports import DigestReport
+from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
 
 DIRECT, RELAYED = "a call per rank", "a call per node"
 
@@ -86,7 +86,7 @@ def started(ray: Any, makers: Sequence[Callable[[], Any]]) -> list[Any]:
 
 def as_if_apart(node_of: Callable[[str, int], object]) -> None:
     """Have relays of later runs take this machine for many: `node_of` says on which node each rank is."""
-    import hfdsl.runtime.ray as backend
+    from hfdsl.runtime.ray import backend
 
     class Nodes(Relays):
         def __init__(self, workers: Any, nodes: Mapping[str, Sequence[str]], left: Callable[[], float]) -> None:

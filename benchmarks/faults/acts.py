@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.programs import CALLS, EVALUATION_CALLS, Metrics, Prompts, evaluated, prompts
-from hfdsl.runtime.recording import ARGUMENTS, COLLECTIVES, RESULT, call_folder, read_header
-from hfdsl.runtime.value_files import is_written
-from hfdsl.runtime.value_reading import read_value
+from hfdsl.runtime.saving.recording import ARGUMENTS, COLLECTIVES, RESULT, call_folder, read_header
+from hfdsl.runtime.saving.value_files import is_written
+from hfdsl.runtime.saving.value_reading import read_value
 from hfdsl.testing.compare import first_difference
 from hfdsl.testing.replaying import replay
 

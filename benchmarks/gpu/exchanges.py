@@ -25,7 +25,7 @@ from benchmarks.gpu.models import SIZES, Size
 from benchmarks.gpu.timing import GPUS, seconds, wait
 from hfdsl.protocols.boxes import Box
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas
-from hfdsl.runtime.process_groups import all_gather_single
+from hfdsl.runtime.rank.process_groups import all_gather_single
 
 DEVICE = "cuda" if GPUS else "cpu"
 MiB = 2**20

@@ -30,8 +30,8 @@ from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.protocols.worker import RankContext
 from hfdsl.rl import workers as w
 from hfdsl.runtime.digests import digests
-from hfdsl.runtime.process_groups import ProcessCollectives, all_gather_single
-from hfdsl.runtime.role_workers import build_worker, construction_call
+from hfdsl.runtime.rank.process_groups import ProcessCollectives, all_gather_single
+from hfdsl.runtime.rank.role_workers import build_worker, construction_call
 
 RANKS = 2
 

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 import hfdsl as hf
-from hfdsl.runtime import direct
-from hfdsl.runtime.serialization import PickledValue, pickle_value
+from hfdsl.runtime.transports import direct
+from hfdsl.runtime.transports.serialization import PickledValue, pickle_value
 
 MIB = 2**20
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

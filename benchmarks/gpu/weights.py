@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 import hfdsl as hf
-from hfdsl.runtime import broadcast, direct
-from hfdsl.runtime.serialization import PickledValue, pickle_value
+from hfdsl.runtime.transports import broadcast, direct
+from hfdsl.runtime.transports.serialization import PickledValue, pickle_value
 
 
 class B(hf.Dim):

@@ -42,7 +42,7 @@ from hfdsl.rl.workers import (
     SamplerConfig,
     TrainingConfig,
 )
-from hfdsl.runtime.plan_simulation import RecordedSeconds, recorded_seconds, simulate_plan
+from hfdsl.runtime.queues.plan_simulation import RecordedSeconds, recorded_seconds, simulate_plan
 from hfdsl.runtime.running import Running
 
 GROUP, UPDATES, PROMPT = 8, 2, 32

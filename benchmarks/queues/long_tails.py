@@ -17,7 +17,7 @@ from hfdsl.rl.batches import Prompts, Scores, Sequences
 from hfdsl.rl.engines.handle import ENGINES
 from hfdsl.rl.engines.vllm_engine import VllmEngine
 from hfdsl.rl.workers import Actor, ActorConfig, Reward, Sampler, SamplerConfig
-from hfdsl.runtime.plan_simulation import P99
+from hfdsl.runtime.queues.plan_simulation import P99
 
 
 class LongTails(VllmEngine):

@@ -14,7 +14,7 @@ from statistics import median
 
 from benchmarks.queues.programs import batch, compiled
 from hfdsl.protocols.queueing import Late
-from hfdsl.runtime.plan_simulation import DrawnSeconds, simulate_plan
+from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan
 from hfdsl.runtime.running import Running
 
 Row = Mapping[str, object]

@@ -28,8 +28,8 @@ from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Experience
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
-from hfdsl.runtime.process_groups import ProcessCollectives
-from hfdsl.runtime.role_workers import build_worker, construction_call
+from hfdsl.runtime.rank.process_groups import ProcessCollectives
+from hfdsl.runtime.rank.role_workers import build_worker, construction_call
 
 RANKS = 2
 GIB = 2**30

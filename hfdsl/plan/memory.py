@@ -103,7 +103,7 @@ def _is_exchanged(payload: Payload) -> bool:
 
 @dataclass(slots=True)
 class _Store:
-    """The bytes that a process holds, counted as ``hfdsl.runtime.store`` counts them."""
+    """The bytes that a process holds, counted as ``hfdsl.runtime.rank.store`` counts them."""
 
     measure: Measure
     bytes: dict[int, int] = field(default_factory=dict)

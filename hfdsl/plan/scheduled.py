@@ -14,7 +14,7 @@ where the reader is in the same process, else directly from GPU to GPU or throug
 A sync has a schedule if the layouts of both sides and the parameters are known, and a side declares its layout.
 
 Between processes that share no device the parts do not wait in the store: both sides go through the buckets of the
-schedule together (``hfdsl.runtime.exchange``). ``participants`` are those who do, the ranks that send first.
+schedule together (``hfdsl.runtime.weights.exchange``). ``participants`` are those who do, the ranks that send first.
 """
 
 from __future__ import annotations

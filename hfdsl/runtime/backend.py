@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from hfdsl.plan.payloads import Payload, Topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import Segment
-from hfdsl.runtime.digest_reports import DigestReport
-from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
-from hfdsl.runtime.queued_rows import QueuedRows
-from hfdsl.runtime.store import PayloadContent
-from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync
+from hfdsl.runtime.queues.rows import QueuedRows
+from hfdsl.runtime.rank.executor import Executor
+from hfdsl.runtime.rank.store import PayloadContent
+from hfdsl.runtime.weights.digest_reports import DigestReport
+from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests

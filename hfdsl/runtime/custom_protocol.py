@@ -12,8 +12,8 @@ from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader, from_columns, to_columns
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.runtime.body_results import check_collected_rows, planned_widths
-from hfdsl.runtime.store import PayloadContent
+from hfdsl.runtime.rank.body_results import check_collected_rows, planned_widths
+from hfdsl.runtime.rank.store import PayloadContent
 
 COLLECTED = "from its collect function"
 

@@ -36,10 +36,10 @@ import numpy as np
 import torch
 
 from hfdsl.protocols.boxes import Box
-from hfdsl.runtime.digest_factors import MODULUS, Words, factors, factors_on
+from hfdsl.runtime.weights.digest_factors import MODULUS, Words, factors, factors_on
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.fused_digests import FusedSums
+    from hfdsl.runtime.weights.fused_digests import FusedSums
 
 WORD_BYTES: Final = 8
 
@@ -138,7 +138,7 @@ def device_sums() -> DeviceSums | FusedSums:
     """Digests of parts on devices: by one kernel where Triton compiles it, by kernels of torch elsewhere."""
     if not (torch.cuda.is_available() and find_spec("triton")):
         return DeviceSums()
-    from hfdsl.runtime.fused_digests import FusedSums
+    from hfdsl.runtime.weights.fused_digests import FusedSums
 
     return FusedSums()
 

@@ -17,7 +17,7 @@ from hfdsl.protocols.filtering import kept_rows
 from hfdsl.protocols.ranges import RowRanges
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.handles import HandleTable
-from hfdsl.runtime.store import PayloadContent, memory_of, writable
+from hfdsl.runtime.rank.store import PayloadContent, memory_of, writable
 
 
 class DriverReads:

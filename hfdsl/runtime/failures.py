@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from hfdsl.errors import LostProcessError, RoleError
 from hfdsl.plan.payloads import Process
 from hfdsl.plan.segments import Segment
-from hfdsl.runtime.role_errors import raised_by_body
+from hfdsl.runtime.rank.role_errors import raised_by_body
 from hfdsl.single_controller.ray_internals import actor_id, actors
 from hfdsl.single_controller.stacks import Frame, WatchedProcess, stacks
 from hfdsl.single_controller.waiting import how_it_ended
@@ -54,10 +54,10 @@ BODY_CALLERS = {
 
 WAITING = (
     "protocols/collectives.py",
-    "runtime/process_groups.py",
+    "runtime/rank/process_groups.py",
     "torch/distributed/",
-    "runtime/broadcast.py",
-    "runtime/exchange.py",
+    "runtime/transports/broadcast.py",
+    "runtime/weights/exchange.py",
 )
 """Files whose functions wait for other ranks."""
 

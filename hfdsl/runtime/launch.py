@@ -15,13 +15,13 @@ from hfdsl.errors import HfError, PackageError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.runtime.backend import Backend, Lowering
-from hfdsl.runtime.in_flight import flights
-from hfdsl.runtime.loaded_states import check_copied_states
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.processes import Processes
-from hfdsl.runtime.recovery import RecoverableBackend, Recovery
+from hfdsl.runtime.queues.stage_plans import queue_stages
+from hfdsl.runtime.rank.in_flight import flights
+from hfdsl.runtime.recovery.steps import RecoverableBackend, Recovery
 from hfdsl.runtime.running import Running
-from hfdsl.runtime.stage_plans import queue_stages
+from hfdsl.runtime.saving.loaded_states import check_copied_states
 from hfdsl.types.numbers import checked_deadline
 
 
@@ -82,7 +82,7 @@ def launch(
             if not _is_installed(package):
                 needed = "launch(backend='ray') needs Ray and torch: pip install 'hfdsl[ray]'"
                 raise PackageError("HF990", f"{needed}; there is no package {package} here")
-        from hfdsl.runtime.ray import RayBackend
+        from hfdsl.runtime.ray.backend import RayBackend
 
         try:
             ray = RayBackend(plan, seed, timeout, deadline, worker_env)

@@ -18,11 +18,11 @@ from hfdsl.protocols.call import swap_streams
 from hfdsl.protocols.collectives import AxisGroup, copied, record_collective, refuse_without_peers
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
-from hfdsl.runtime.digest_reports import DigestReport
-from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentResult
-from hfdsl.runtime.store import PayloadContent, StoredValue
-from hfdsl.runtime.verified_syncs import DTypes, VerifiedSync
+from hfdsl.runtime.rank.executor import Executor
+from hfdsl.runtime.rank.store import PayloadContent, StoredValue
+from hfdsl.runtime.weights.digest_reports import DigestReport
+from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests

@@ -11,9 +11,9 @@ from hfdsl.errors import HfError
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.loading import LoaderThread
-from hfdsl.runtime.recovery import Recovery
-from hfdsl.runtime.verification import SyncHistory
-from hfdsl.runtime.verified_syncs import VerifiedSync
+from hfdsl.runtime.recovery.steps import Recovery
+from hfdsl.runtime.weights.verification import SyncHistory
+from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 
 
 @dataclass

@@ -13,8 +13,8 @@ from hfdsl.plan.size_checks import check_sizes
 from hfdsl.plan.sizes import row_dims
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.messages import SMALL_PAYLOAD_BYTES
+from hfdsl.runtime.rank.store import bytes_of
 from hfdsl.runtime.step import Routing
-from hfdsl.runtime.store import bytes_of
 from hfdsl.runtime.timeline import StepRecord
 from hfdsl.types.batches import Batch
 

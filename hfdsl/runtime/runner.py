@@ -11,15 +11,15 @@ from hfdsl.plan.plan import Plan
 from hfdsl.plan.sizes import bind_sizes
 from hfdsl.plan.timeline import TraceFile
 from hfdsl.runtime.backend import Backend, do_nothing
-from hfdsl.runtime.digest_reports import DigestReport
 from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.processes import Processes
-from hfdsl.runtime.queue_files import SavedStep
-from hfdsl.runtime.recovery import LOSS_SECONDS, RecoverableBackend, named
+from hfdsl.runtime.queues.files import SavedStep
+from hfdsl.runtime.queues.stage_run import StageRun
+from hfdsl.runtime.recovery.steps import LOSS_SECONDS, RecoverableBackend, named
 from hfdsl.runtime.routings import Routings
-from hfdsl.runtime.stage_run import StageRun
 from hfdsl.runtime.step import StepRun
 from hfdsl.runtime.timeline import StepRecord, timeline
+from hfdsl.runtime.weights.digest_reports import DigestReport
 from hfdsl.types.batches import Batch
 
 

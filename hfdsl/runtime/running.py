@@ -16,22 +16,22 @@ from hfdsl.plan.queues import decides
 from hfdsl.plan.timeline import Timeline, TraceFile
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.inputs import step_inputs
-from hfdsl.runtime.loaded_states import check_copied_states, check_loaded_states
 from hfdsl.runtime.loading import END, LoaderThread
-from hfdsl.runtime.plan_simulation import CallSeconds, DrawnSeconds
 from hfdsl.runtime.processes import Processes
-from hfdsl.runtime.queue_files import SavedStream
-from hfdsl.runtime.recording import begin
-from hfdsl.runtime.recovery import Recovered
+from hfdsl.runtime.queues.files import SavedStream
+from hfdsl.runtime.queues.plan_simulation import CallSeconds, DrawnSeconds
+from hfdsl.runtime.queues.stage_stream import StageStream
+from hfdsl.runtime.queues.streaming import DecisionLog, StageOrder, Stream
+from hfdsl.runtime.recovery.steps import Recovered
+from hfdsl.runtime.recovery.streams import RecoveringStream
 from hfdsl.runtime.runner import StepRunner
-from hfdsl.runtime.saving import Manifest, Saving, read_manifest, save_states
+from hfdsl.runtime.saving.driver import Manifest, Saving, read_manifest, save_states
+from hfdsl.runtime.saving.loaded_states import check_copied_states, check_loaded_states
+from hfdsl.runtime.saving.recording import begin
 from hfdsl.runtime.schedule import QueueState
-from hfdsl.runtime.stage_stream import StageStream
-from hfdsl.runtime.stream_recovery import RecoveringStream
-from hfdsl.runtime.streaming import DecisionLog, StageOrder, Stream
 from hfdsl.runtime.timeline import timeline
-from hfdsl.runtime.verification import Verified, dtypes_of, verify_copies
-from hfdsl.runtime.verified_syncs import syncs_of
+from hfdsl.runtime.weights.verification import Verified, dtypes_of, verify_copies
+from hfdsl.runtime.weights.verified_syncs import syncs_of
 from hfdsl.types.batches import Batch
 
 T = TypeVar("T")

@@ -35,7 +35,7 @@ from itertools import count
 from typing import Protocol
 
 from hfdsl.runtime.decisions import Decision
-from hfdsl.runtime.queue_loop import QueueLoop, no_group
+from hfdsl.runtime.queues.loop import QueueLoop, no_group
 from hfdsl.runtime.schedule import QueueBatch, QueueSpec, QueueState
 
 

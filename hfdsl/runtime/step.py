@@ -54,14 +54,14 @@ from hfdsl.plan.segments import Segment
 from hfdsl.plan.size_checks import check_sizes
 from hfdsl.plan.sizes import rows_in
 from hfdsl.runtime.backend import Backend, Submission, do_nothing
-from hfdsl.runtime.body_results import check_same_presence
 from hfdsl.runtime.custom_protocol import GroupView, collected, dispatched
 from hfdsl.runtime.driver_reads import DriverReads
 from hfdsl.runtime.handles import HandleTable
 from hfdsl.runtime.messages import FlightPlan, SegmentCall, SegmentResult, SegmentSpec
-from hfdsl.runtime.queue_files import SavedStep
-from hfdsl.runtime.queued_rows import QueueRead
-from hfdsl.runtime.store import bytes_of
+from hfdsl.runtime.queues.files import SavedStep
+from hfdsl.runtime.queues.rows import QueueRead
+from hfdsl.runtime.rank.body_results import check_same_presence
+from hfdsl.runtime.rank.store import bytes_of
 from hfdsl.runtime.timeline import RESULT, StepLog, StepRecord
 from hfdsl.types.batches import Batch
 

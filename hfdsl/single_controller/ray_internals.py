@@ -5,7 +5,7 @@
 | what | why |
 |---|---|
 | `canonicalize_bootstrap_address` | where `ray.init` would connect: tried before its minutes of retries |
-| `TensorTransportManager`, its metadata, `register_tensor_transport` | the transport of `hfdsl.runtime.direct` |
+| `TensorTransportManager`, its metadata, `register_tensor_transport` | the transport of `runtime.transports.direct` |
 | `transport_manager_info` | whether that transport is registered: a second registration fails |
 | `RDT_FETCH_FAIL_TIMEOUT_SECONDS` | how long a reader waits for tensors; Ray reads it at every transfer |
 | `rdt_manager.rdt_store` | what keeps fetched tensors in a process |
@@ -15,7 +15,7 @@
 | `state.actors` | which actors are dead (`hfdsl.runtime.failures`), or restart |
 | `state.actors`, reference counts, `_monitor_failures` | what a test leaves on a cluster (`hfdsl.testing.plugin`) |
 | `internal_kv` | where a process that Ray restarts finds its rank again |
-| `CloudPickler` | pickles a value without its tensors (`hfdsl.runtime.serialization`) |
+| `CloudPickler` | pickles a value without its tensors (`hfdsl.runtime.transports.serialization`) |
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from math import isinf, isnan
 from typing import Any
 
 from hfdsl.protocols.kinds import PerRank, PerStage
-from hfdsl.runtime.store import as_bytes
+from hfdsl.runtime.rank.store import as_bytes
 from hfdsl.types.batches import Batch
 from hfdsl.types.columns import Column, Metric, Obj
 from hfdsl.types.ragged import Jagged

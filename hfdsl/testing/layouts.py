@@ -158,7 +158,7 @@ def _in_parts(parameters: Sequence[Parameter], exported: Sequence[Mapping[str, A
 
 def _part(full: Any, boxes: Sequence[Box]) -> Any:
     """A local tensor of the boxes of a whole one."""
-    from hfdsl.runtime.resharding import local_boxes  # late: it loads torch
+    from hfdsl.runtime.weights.resharding import local_boxes  # late: it loads torch
 
     shape, placed = local_boxes(boxes)
     part = full.new_empty(shape)
@@ -175,7 +175,7 @@ def _joined(
     Raises:
         BrokenLayoutError: where a part has another shape, or ranks have other values of the same elements.
     """
-    from hfdsl.runtime.resharding import local_boxes  # late: it loads torch
+    from hfdsl.runtime.weights.resharding import local_boxes  # late: it loads torch
 
     layout, mesh, whole, known = side.layout(), side.placement.mesh, dict[str, Any](), dict[str, Any]()
     if layout is None:

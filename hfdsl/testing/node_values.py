@@ -14,7 +14,7 @@ from hfdsl.graph.signatures import StaticType
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.role_workers import build_worker, construction_call
+from hfdsl.runtime.rank.role_workers import build_worker, construction_call
 from hfdsl.types.batches import Batch
 
 __tracebackhide__ = True  # pytest shows the user's own lines

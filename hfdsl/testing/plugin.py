@@ -216,6 +216,6 @@ def _watched() -> set[str]:
     """
     from hfdsl.single_controller.ray_internals import direct_transfers
 
-    backend = sys.modules.get("hfdsl.runtime.ray")
+    backend = sys.modules.get("hfdsl.runtime.ray.backend")
     launched = backend.RayBackend.launched if backend else ()
     return direct_transfers() | {ref.hex() for running in launched for ref in running.references()}

@@ -13,8 +13,8 @@ from typing import Any
 
 from hfdsl.errors import CheckpointError
 from hfdsl.runtime.launch import LaunchedError, nothing_launched
-from hfdsl.runtime.recording import SCRIPT
-from hfdsl.runtime.value_files import file_digest
+from hfdsl.runtime.saving.recording import SCRIPT
+from hfdsl.runtime.saving.value_files import file_digest
 
 MODULE = "__hf_replayed__"
 """The name of the module, by which the script knows that it does not run."""

@@ -38,7 +38,9 @@ from hfdsl.protocols.call import Call, in_call, seeded
 from hfdsl.protocols.collectives import AxisGroup, copied
 from hfdsl.protocols.state import only_reads
 from hfdsl.protocols.worker import RankContext, Worker
-from hfdsl.runtime.recording import (
+from hfdsl.runtime.rank.role_workers import build_worker, construction_call
+from hfdsl.runtime.saving.driver import parse_manifest
+from hfdsl.runtime.saving.recording import (
     ARGUMENTS,
     CALLS,
     COLLECTIVES,
@@ -52,11 +54,9 @@ from hfdsl.runtime.recording import (
     importing,
     read_header,
 )
-from hfdsl.runtime.role_workers import build_worker, construction_call
-from hfdsl.runtime.saving import parse_manifest
-from hfdsl.runtime.state_files import load_worker
-from hfdsl.runtime.value_files import is_written
-from hfdsl.runtime.value_reading import read_value
+from hfdsl.runtime.saving.state_files import load_worker
+from hfdsl.runtime.saving.value_files import is_written
+from hfdsl.runtime.saving.value_reading import read_value
 from hfdsl.testing.compare import Difference, first_difference
 from hfdsl.testing.reloading import Script
 from hfdsl.types.batches import Batch, closest, upcast

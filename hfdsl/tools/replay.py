@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hfdsl.errors import CheckpointError
-from hfdsl.runtime.recording import CALLS, RESULT, ROLES, read_header
-from hfdsl.runtime.value_files import is_written
+from hfdsl.runtime.saving.recording import CALLS, RESULT, ROLES, read_header
+from hfdsl.runtime.saving.value_files import is_written
 from hfdsl.testing.replaying import recordings, replay
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json

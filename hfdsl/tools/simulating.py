@@ -15,7 +15,7 @@ from hfdsl.plan.rows import most_rows, row_table
 from hfdsl.plan.throughput import Throughput, throughput
 from hfdsl.plan.timeline import read_trace
 from hfdsl.protocols.queueing import Late
-from hfdsl.runtime.plan_simulation import (
+from hfdsl.runtime.queues.plan_simulation import (
     CallSeconds,
     DrawnSeconds,
     RecordedSeconds,

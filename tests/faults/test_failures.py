@@ -110,7 +110,7 @@ def frames(*lines: str) -> tuple[Frame, ...]:
     return tuple(Frame(file, 7, function) for function, file in (line.split("@") for line in lines))
 
 
-CALLER = "_call_body@/h/hfdsl/runtime/executor.py"
+CALLER = "_call_body@/h/hfdsl/runtime/rank/executor.py"
 
 
 def test_late_ranks_are_listed_by_what_holds_them_up(monkeypatch: pytest.MonkeyPatch) -> None:

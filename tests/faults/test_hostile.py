@@ -13,7 +13,7 @@ import hfdsl as hf
 from hfdsl.errors import LostProcessError, RoleError
 from hfdsl.protocols.raised import MESSAGE_CHARACTERS, TRACE_CHARACTERS
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.role_workers import RoleWorkers
+from hfdsl.runtime.rank.role_workers import RoleWorkers
 from tests.faults.hostile_programs import HOSTILE, Rows, computed, deployment, judged
 
 WAYS = range(len(HOSTILE))

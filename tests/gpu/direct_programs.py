@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hfdsl.runtime.tensor_sharing import mappings
+from hfdsl.runtime.transports.tensor_sharing import mappings
 from tests.runtime.direct_programs import Process
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from hfdsl.runtime.device_memory import UNMAP_AFTER_TRANSFERS
-from hfdsl.runtime.direct import TRANSPORT, Links, register
+from hfdsl.runtime.transports.device_memory import UNMAP_AFTER_TRANSFERS
+from hfdsl.runtime.transports.direct import TRANSPORT, Links, register
 from tests.gpu.direct_programs import GpuProcess
 
 pytestmark = pytest.mark.gpu

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
-from hfdsl.runtime.plan_simulation import DrawnSeconds, simulate_plan, with_lag
+from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan, with_lag
 from tests.nightly import examples
 from tests.rl.dataflows.programs import SIZES
 from tests.rl.dataflows.test_asynchronous import FLOWS, placed

@@ -9,8 +9,8 @@ from typing import Any
 import ray
 import torch
 
-from hfdsl.runtime import broadcast, direct, tensor_sharing
-from hfdsl.runtime.serialization import PickledValue, pickle_value
+from hfdsl.runtime.transports import broadcast, direct, tensor_sharing
+from hfdsl.runtime.transports.serialization import PickledValue, pickle_value
 
 
 def values(device: str) -> dict[str, torch.Tensor]:

@@ -12,8 +12,8 @@ import torch
 
 import hfdsl as hf
 from hfdsl.protocols.layouts import ByName, Generation, Layout, Parameter, Replicas, Shards, Slices, StandardLayout
-from hfdsl.runtime import exchange
-from hfdsl.runtime.resharding import local_boxes
+from hfdsl.runtime.weights import exchange
+from hfdsl.runtime.weights.resharding import local_boxes
 
 PARAMETERS = [
     Parameter("embedding", (12, 4), "float32"),

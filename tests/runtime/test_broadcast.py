@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
-from hfdsl.runtime.broadcast import broadcast
+from hfdsl.runtime.transports.broadcast import broadcast
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int16, torch.bool)
 

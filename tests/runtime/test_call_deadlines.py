@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfdsl.plan.deadlines import CallDeadline
-from hfdsl.runtime.call_deadlines import CallClocks, SubmittedCall
 from hfdsl.runtime.failures import Called
+from hfdsl.runtime.ray.call_deadlines import CallClocks, SubmittedCall
 from tests.nightly import examples
 
 RANKS = 2

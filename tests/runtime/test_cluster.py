@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hfdsl.errors import HfError
-from hfdsl.runtime.cluster import connect
+from hfdsl.runtime.ray.cluster import connect
 
 
 @pytest.fixture

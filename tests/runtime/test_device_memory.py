@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfdsl.runtime.device_memory import UNMAP_AFTER_TRANSFERS, Block, Mappings
+from hfdsl.runtime.transports.device_memory import UNMAP_AFTER_TRANSFERS, Block, Mappings
 
 SPACE = 6
 """Addresses that a producer has; a block takes some of them."""

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from hfdsl.plan.payloads import ColumnSlice
-from hfdsl.runtime.direct import TRANSPORT, Links, register
-from hfdsl.runtime.serialization import content_of, pickle_content, pickle_value
+from hfdsl.runtime.transports.direct import TRANSPORT, Links, register
+from hfdsl.runtime.transports.serialization import content_of, pickle_content, pickle_value
 from hfdsl.types.ragged import Jagged
 from tests.runtime import direct_programs as p
 

@@ -12,8 +12,8 @@ import torch
 import hfdsl as hf
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.optimize import Optimize
-from hfdsl.runtime import tensor_sharing
 from hfdsl.runtime.running import Running
+from hfdsl.runtime.transports import tensor_sharing
 from tests.runtime import moving_programs as p
 from tests.runtime.renamed import renamed
 

@@ -9,13 +9,14 @@ import pytest
 
 from hfdsl.plan.payloads import PayloadKey
 from hfdsl.plan.plan import Plan
-from hfdsl.runtime import executor, step
+from hfdsl.runtime import step
 from hfdsl.runtime.backend import Submission
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.messages import SegmentResult
+from hfdsl.runtime.rank import executor
+from hfdsl.runtime.rank.store import PayloadContent
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.step import StepRun
-from hfdsl.runtime.store import PayloadContent
 from tests.runtime.example_programs import B, deployment, filtered, prompts
 
 EVENTS: list[str] = []

@@ -21,8 +21,8 @@ from hfdsl.plan.resharding import Schedule, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Cut, Layout, Parameter, Replicas
 from hfdsl.rl.models.copies import LoadFence
-from hfdsl.runtime import exchange
-from hfdsl.runtime.exchange import Arriving, ArrivingWeights, Exported, exported
+from hfdsl.runtime.weights import exchange
+from hfdsl.runtime.weights.exchange import Arriving, ArrivingWeights, Exported, exported
 from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
 from tests.runtime import resharding_programs as p
 

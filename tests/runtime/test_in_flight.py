@@ -20,7 +20,7 @@ from hfdsl.plan.throughput import throughput
 from hfdsl.protocols.call import Call
 from hfdsl.protocols.queueing import DISCIPLINES, Late
 from hfdsl.runtime.decisions import from_lines
-from hfdsl.runtime.plan_simulation import DrawnSeconds, simulate_plan
+from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.testing import check_decisions
 from tests.nightly import examples

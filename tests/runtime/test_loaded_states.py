@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import CheckpointError, HfWarning
-from hfdsl.runtime.loaded_states import check_loaded_states
+from hfdsl.runtime.saving.loaded_states import check_loaded_states
 from tests.runtime.dying_programs import FOLDER, death
 from tests.runtime.loaded_programs import (
     deployment,

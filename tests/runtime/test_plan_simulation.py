@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.timeline import Interval, Timeline
-from hfdsl.runtime.plan_simulation import (
+from hfdsl.runtime.queues.plan_simulation import (
     CallSeconds,
     DrawnSeconds,
     RecordedSeconds,

@@ -22,8 +22,8 @@ import hfdsl as hf
 from hfdsl.check.capacity import capacity_for, claims
 from hfdsl.errors import HfError, ResourceError, RoleError, WiringError
 from hfdsl.protocols.bin_packing import CPU_UNITS
-from hfdsl.runtime.recording import begin
 from hfdsl.runtime.running import Running
+from hfdsl.runtime.saving.recording import begin
 from hfdsl.single_controller import RayResourcePool
 from tests.runtime import ray_programs as p
 from tests.runtime.renamed import renamed
@@ -119,7 +119,7 @@ def test_a_slot_has_room_for_every_role_that_wants_a_process_of_its_own(monkeypa
         raise RoleError("HF806", f"{pool.max_colocate_count} processes a slot, {pool.bundle['CPU']} CPUs")
 
     monkeypatch.setattr("ray.is_initialized", lambda: True)
-    monkeypatch.setattr("hfdsl.runtime.ray.RayWorkerGroup", asked_for)
+    monkeypatch.setattr("hfdsl.runtime.ray.backend.RayWorkerGroup", asked_for)
     slot = pool(1)
     roles: dict[str, Any] = {f"reward{i}": hf.place(p.Reward, pool=slot, colocate=False) for i in range(10)}
     actor, reward = hf.place(p.Actor, p.Config(), pool=slot), hf.place(p.Reward, pool=slot)

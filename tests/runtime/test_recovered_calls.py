@@ -12,8 +12,8 @@ import pytest
 
 import hfdsl as hf
 from hfdsl.errors import HfError, HfWarning
-from hfdsl.runtime.recording import read_header
 from hfdsl.runtime.running import Running
+from hfdsl.runtime.saving.recording import read_header
 from hfdsl.testing.replaying import replay
 from tests.runtime.losing_backend import LosingBackend, Losses
 from tests.runtime.renamed import renamed

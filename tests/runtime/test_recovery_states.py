@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import HfWarning, LostProcessError, RoleError
-from hfdsl.runtime.recovery import Recovery
+from hfdsl.runtime.recovery.steps import Recovery
 
 GROUPS = {"actor": True, "critic": True, "judge": False, "engine": False}
 """Process groups, and whether they keep a state."""

@@ -13,8 +13,8 @@ import hfdsl as hf
 from hfdsl.errors import HfError, RoleError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.optimize import NOTHING, Optimize
-from hfdsl.runtime.relay import ACKNOWLEDGMENT
-from hfdsl.runtime.relay_client import MIN_RANKS, MIN_RANKS_PER_HOST, Relays, relays_pay
+from hfdsl.runtime.ray.relay import ACKNOWLEDGMENT
+from hfdsl.runtime.ray.relay_client import MIN_RANKS, MIN_RANKS_PER_HOST, Relays, relays_pay
 from hfdsl.runtime.running import Running
 from tests.runtime import plane_programs as p
 from tests.runtime import ray_programs as faults
@@ -60,7 +60,7 @@ class Pairs(Apart):
 @pytest.fixture
 def nodes(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches of a test's own have a relay per rank."""
-    monkeypatch.setattr("hfdsl.runtime.ray.Relays", Nodes)
+    monkeypatch.setattr("hfdsl.runtime.ray.backend.Relays", Nodes)
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +248,7 @@ def test_a_rank_that_fails_is_reported_while_the_driver_waits_for_its_peer(nodes
 
 
 def test_relays_that_do_not_start_are_reported(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfdsl.runtime.relay_client.START_SECONDS", 1e-6)
+    monkeypatch.setattr("hfdsl.runtime.ray.relay_client.START_SECONDS", 1e-6)
     plan = compiled(doubled, ON, p=hf.place(p.Worker, pool=pool(1)))
     with pytest.raises(HfError, match=r"HF807: relays did not start within 1e-06 s; hf.Optimize\(relay=False\)"):
         plan.launch("ray")

@@ -15,7 +15,7 @@ from hfdsl.errors import HfError, RoleError, SyncError
 from hfdsl.plan.resharding import compile_schedule
 from hfdsl.plan.scheduled import WEIGHTS_FOR, ScheduledSync
 from hfdsl.protocols.layouts import Parameter, Replicas, Slices
-from hfdsl.runtime.resharding import exported_parts, joined_parts
+from hfdsl.runtime.weights.resharding import exported_parts, joined_parts
 from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
 from tests.runtime import resharding_programs as p
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import CheckpointError, HfError
-from hfdsl.runtime.sealed_json import sealed, unsealed
-from hfdsl.runtime.state_files import flatten_state, unflatten_state
+from hfdsl.runtime.saving.sealed_json import sealed, unsealed
+from hfdsl.runtime.saving.state_files import flatten_state, unflatten_state
 from tests.runtime.saving_programs import Actor, Critic, Sieve, batch, deployment, learn, look
 
 Backend = Literal["local", "ray"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hfdsl.plan.payloads import ColumnSlice
-from hfdsl.runtime.serialization import CopiedPayload, ZeroCopyPayload
+from hfdsl.runtime.transports.serialization import CopiedPayload, ZeroCopyPayload
 from hfdsl.types.ragged import Jagged
 
 SLICE = ColumnSlice(3, 0, "x", ((0, 2),))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hfdsl.errors import WiringError
 from hfdsl.plan.payloads import ColumnSlice, Payload
 from hfdsl.protocols.ranges import merged
-from hfdsl.runtime.store import Store, StoredValue, memory_of, writable
+from hfdsl.runtime.rank.store import Store, StoredValue, memory_of, writable
 from hfdsl.types.ragged import Jagged
 
 ROWS = 9

@@ -18,9 +18,9 @@ import hfdsl as hf
 from hfdsl.errors import CheckpointError, HfError, LostProcessError, RoleError, SizeError, WiringError
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.decisions import from_lines
+from hfdsl.runtime.queues.streaming import StageOrder
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.schedule import QueueSpec
-from hfdsl.runtime.streaming import StageOrder
 from hfdsl.testing import check_decisions
 from tests.runtime.queue_programs import (
     DEADLY,

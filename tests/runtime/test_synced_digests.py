@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hfdsl.errors import SyncError
 from hfdsl.plan.resharding import Transfer, WeightMessage
 from hfdsl.protocols.layouts import Parameter
-from hfdsl.runtime import arriving_digests, exchange
-from hfdsl.runtime.digest_reports import DigestReport
 from hfdsl.runtime.digests import HeldPart
-from hfdsl.runtime.reported_digests import ReportedDigests
-from hfdsl.runtime.verification import compare
+from hfdsl.runtime.weights import arriving_digests, exchange
+from hfdsl.runtime.weights.digest_reports import DigestReport
+from hfdsl.runtime.weights.reported_digests import ReportedDigests
+from hfdsl.runtime.weights.verification import compare
 from tests.runtime import resharding_programs as p
 from tests.runtime.test_exchange import launched
 from tests.runtime.test_verification import SYNC, layouts, of, weights

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from hfdsl.runtime import device_memory, tensor_sharing
-from hfdsl.runtime.tensor_sharing import SharedTensors, keep_mapped, mappings, read_shared
+from hfdsl.runtime.transports import device_memory, tensor_sharing
+from hfdsl.runtime.transports.tensor_sharing import SharedTensors, keep_mapped, mappings, read_shared
 
 GONE = 400
 

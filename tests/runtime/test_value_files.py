@@ -25,9 +25,9 @@ from safetensors.numpy import load_file
 
 from hfdsl import Metric, Obj, PerRank, PerStage, f32, i64
 from hfdsl.errors import CheckpointError
-from hfdsl.runtime.sealed_json import sealed
-from hfdsl.runtime.value_files import file_digest, write_value
-from hfdsl.runtime.value_reading import read_value
+from hfdsl.runtime.saving.sealed_json import sealed
+from hfdsl.runtime.saving.value_files import file_digest, write_value
+from hfdsl.runtime.saving.value_reading import read_value
 from hfdsl.types.batches import Batch
 from hfdsl.types.columns import Column
 from hfdsl.types.ragged import Jagged

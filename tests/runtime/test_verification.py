@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import HfWarning, ResourceError, SyncError
 from hfdsl.runtime.digests import DeviceSums, HeldPart, as_words, digests
-from hfdsl.runtime.verification import compare
-from hfdsl.runtime.verified_syncs import VerifiedSync
+from hfdsl.runtime.weights.verification import compare
+from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.runtime.dying_programs import FOLDER, death
 from tests.runtime.verified_programs import B, Dying, Engine, Renaming, Rows, Trainer, learned, synced
 

@@ -71,7 +71,7 @@ def test_another_thread_and_an_ignored_signal_are_left_alone(seen: list[int]) ->
 INTERRUPTED = """
 import os, signal, threading
 import ray
-from hfdsl.runtime.cluster import connect
+from hfdsl.runtime.ray.cluster import connect
 started = threading.Event()
 def interrupt():
     while not started.wait(0.02):

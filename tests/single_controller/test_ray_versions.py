@@ -71,4 +71,4 @@ def test_private_interfaces_are_imported_in_one_place_each() -> None:
     files = {
         file.relative_to(ROOT).as_posix() for file in (ROOT / "hfdsl").rglob("*.py") if PRIVATE.search(file.read_text())
     }
-    assert files == {"hfdsl/single_controller/ray_internals.py", "hfdsl/runtime/torch_internals.py"}
+    assert files == {"hfdsl/single_controller/ray_internals.py", "hfdsl/runtime/rank/torch_internals.py"}

@@ -14,9 +14,9 @@ import pytest
 
 from hfdsl.errors import CheckpointError, RoleError
 from hfdsl.protocols.collectives import record_collective, recorded_collectives
-from hfdsl.runtime.recording import COLLECTIVES, call_folder
 from hfdsl.runtime.running import Running
-from hfdsl.runtime.value_reading import read_value
+from hfdsl.runtime.saving.recording import COLLECTIVES, call_folder
+from hfdsl.runtime.saving.value_reading import read_value
 from hfdsl.testing.replaying import replay
 from hfdsl.tools.cli import main
 from tests.runtime.renamed import renamed

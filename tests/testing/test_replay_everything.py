@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfdsl.runtime.recording import read_header
+from hfdsl.runtime.saving.recording import read_header
 from hfdsl.testing.conformance import DEPLOYMENTS, PROGRAMS, SuiteProgram
 from hfdsl.testing.replaying import Replayed, replay
 

@@ -18,9 +18,9 @@ from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.training.run_config import MAY_CHANGE
 from hfdsl.rl.training.tables import ABSENT, differences
 from hfdsl.runtime.running import Running
-from hfdsl.runtime.saving import MANIFEST, Saving
-from hfdsl.runtime.sealed_json import digest, sealed, unsealed
-from hfdsl.runtime.state_files import sync_to_disk
+from hfdsl.runtime.saving.driver import MANIFEST, Saving
+from hfdsl.runtime.saving.sealed_json import digest, sealed, unsealed
+from hfdsl.runtime.saving.state_files import sync_to_disk
 
 FOLDER = re.compile(r"step-(\d{8,})")
 CHECKPOINT_FILE = "checkpoint.json"

@@ -17,9 +17,9 @@ from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.config_names import Find
 from hfdsl.rl.workers.config import CriticConfig, ModelConfig
 from hfdsl.rl.workers.lora import Lora
-from hfdsl.runtime.saving import MANIFEST
-from hfdsl.runtime.sealed_json import unsealed
-from hfdsl.runtime.state_files import read_file, unflatten_state
+from hfdsl.runtime.saving.driver import MANIFEST
+from hfdsl.runtime.saving.sealed_json import unsealed
+from hfdsl.runtime.saving.state_files import read_file, unflatten_state
 
 if TYPE_CHECKING:
     import torch

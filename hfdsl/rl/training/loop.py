@@ -35,8 +35,8 @@ from hfdsl.rl.training.run_lock import locked
 from hfdsl.rl.training.samples import Samples
 from hfdsl.rl.training.sinks import sinks
 from hfdsl.rl.training.streams import DECISIONS, Streamed
-from hfdsl.runtime.recording import HEADER, RECORDINGS_FOLDER
 from hfdsl.runtime.running import Running
+from hfdsl.runtime.saving.recording import HEADER, RECORDINGS_FOLDER
 from hfdsl.types.batches import schema
 
 Show: TypeAlias = Callable[[Record], None]

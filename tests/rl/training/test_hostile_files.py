@@ -27,11 +27,11 @@ from hfdsl.rl.training.metrics import JsonLinesWriter, Record, drop_after
 from hfdsl.rl.training.sinks import SINKS_FILE, SinkRun
 from hfdsl.rl.training.tables import read_toml
 from hfdsl.runtime.decisions import Decision
-from hfdsl.runtime.recording import HEADER, read_header
-from hfdsl.runtime.saving import read_manifest
-from hfdsl.runtime.sealed_json import digest, sealed
-from hfdsl.runtime.state_files import flatten_state, load_worker, read_file, unflatten_state, write
-from hfdsl.runtime.streaming import DecisionLog
+from hfdsl.runtime.queues.streaming import DecisionLog
+from hfdsl.runtime.saving.driver import read_manifest
+from hfdsl.runtime.saving.recording import HEADER, read_header
+from hfdsl.runtime.saving.sealed_json import digest, sealed
+from hfdsl.runtime.saving.state_files import flatten_state, load_worker, read_file, unflatten_state, write
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.target import discovered_files
 from hfdsl.tools.training import Finder

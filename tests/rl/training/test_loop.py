@@ -24,8 +24,8 @@ from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.config import from_table, load
 from hfdsl.rl.training.loop import Ended, prepare, train
 from hfdsl.rl.training.metrics import Record
-from hfdsl.runtime import state_files
-from hfdsl.runtime.ray import RayBackend
+from hfdsl.runtime.ray.backend import RayBackend
+from hfdsl.runtime.saving import state_files
 from hfdsl.testing import replay
 from tests.rl.training.test_config import SEVERAL
 from tests.rl.training.toy import table
@@ -241,8 +241,8 @@ import sys, time
 from pathlib import Path
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.loop import train
-from hfdsl.runtime import state_files
-from hfdsl.runtime.ray import RayBackend
+from hfdsl.runtime.saving import state_files
+from hfdsl.runtime.ray.backend import RayBackend
 from tests.rl.training.toy import table
 
 folder, *changes = sys.argv[1:]

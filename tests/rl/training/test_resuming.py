@@ -20,7 +20,7 @@ from hfdsl.rl.training.loop import Ended, train
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record
 from hfdsl.rl.training.run_lock import locked
 from hfdsl.rl.training.samples import json_line
-from hfdsl.runtime.sealed_json import digest
+from hfdsl.runtime.saving.sealed_json import digest
 from tests.nightly import examples
 from tests.rl.training.test_loop import lines, started, until, weights
 from tests.rl.training.toy import table

@@ -11,8 +11,8 @@ import torch
 
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.loop import train
-from hfdsl.runtime import verification
-from hfdsl.runtime.verified_syncs import VerifiedSync
+from hfdsl.runtime.weights import verification
+from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.rl.workers import tiny
 
 MODEL = {"config": {name: value for name, value in tiny.LLAMA.items() if value is not None}}

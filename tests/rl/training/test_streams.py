@@ -134,7 +134,7 @@ def test_a_run_that_loses_a_process_on_ray_is_the_run_that_lost_none(
 ) -> None:
     import ray
 
-    from hfdsl.runtime.ray import RayBackend
+    from hfdsl.runtime.ray.backend import RayBackend
 
     def losing(record: Record) -> None:
         if record.step == 5:

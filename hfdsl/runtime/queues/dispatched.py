@@ -1,0 +1,148 @@
+"""What one dispatch put into a queue: which calls make its groups, and the handles of the payloads that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hfdsl.plan.payloads import DRIVER_RANK, ColumnSlice, PayloadKey
+from hfdsl.plan.plan import DRIVER
+from hfdsl.plan.reading import Read, locating_reader
+from hfdsl.plan.rows import RowTable
+from hfdsl.protocols.ranges import RowRanges, merged
+from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.queues.groups import kept_groups
+from hfdsl.runtime.queues.stage_plans import QueueStages
+from hfdsl.runtime.queues.stage_run import StageRun
+from hfdsl.runtime.rank.store import PayloadContent
+
+Place = tuple[int, int]
+"""A node and a chunk of its value."""
+
+
+@dataclass(slots=True)
+class Dispatched:
+    """One dispatch, under a version: its ``groups``, of which those have rows that filters ``kept``, in this order.
+
+    ``queries`` are the results of runtime queries. ``handles`` are those of payloads, by key, each with the slices that
+    it holds; ``step`` is None for a dispatch of an earlier run, all of whose groups have ended. ``noted`` are the
+    calls, by node and rank, whose loads in flight were written down.
+    """
+
+    number: int
+    stages: QueueStages
+    table: RowTable
+    groups: tuple[int, ...]
+    sizes: Mapping[Any, int]
+    step: StageRun | None = None
+    version: int = 0
+    queries: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    handles: dict[PayloadKey, tuple[tuple[ColumnSlice, ...], Any]] = field(default_factory=dict)
+    noted: set[tuple[int, int]] = field(default_factory=set)
+    kept: Mapping[int, int] = field(init=False, repr=False)  # places by group
+    _places: dict[tuple[int, int], frozenset[Place]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._find_groups()
+
+    def know(self, other: Dispatched | None) -> None:
+        """Share what is known of the places of rows with a dispatch that has the same."""
+        if other is not None and other.table is self.table:
+            self._places = other._places
+
+    def settle(self, table: RowTable) -> None:
+        """Take the row table that follows from the results of runtime queries."""
+        if table is not self.table:
+            self.table, self._places = table, {}
+            self._find_groups()
+
+    def _find_groups(self) -> None:
+        kept = self.groups
+        if self.stages.loses and self.stages.rows_of in self.table.rows:
+            kept = tuple(kept[place] for place in kept_groups(self.stages, self.table, len(kept)))
+        self.kept = {group: place for place, group in enumerate(kept)}
+
+    def rows(self, group: int) -> tuple[int, int]:
+        """The rows of a group that was kept, in what the dispatch put in."""
+        size, place = self.stages.queue.group, self.kept[group]
+        return place * size, (place + 1) * size
+
+    def reads(self, ranges: RowRanges, columns: Iterable[str] | None = None) -> Iterator[Read]:
+        """The chunks of stored values that have some of these rows, and which of the chunks' rows they are."""
+        reader = locating_reader(self.stages.producer, self.table)
+        for column in columns if columns is not None else self.stages.sources:
+            source, name = self.stages.sources[column]
+            for node, stored, inner in reader.sources(source, (name,), ranges):
+                for chunk, rows in reader.overlap(node, merged(inner)).items():
+                    yield Read(node, chunk, stored, rows)
+
+    def places(self, group: int) -> frozenset[Place]:
+        """The chunks that hold rows of a group; asked whenever a call ends, and found once for a table."""
+        if group not in self.kept:
+            return frozenset()
+        rows = self.rows(group)
+        if rows not in self._places:
+            self._places[rows] = frozenset((read.node, read.chunk) for read in self.reads((rows,)))
+        return self._places[rows]
+
+    def keep_handles(self, backend: Backend) -> None:
+        """Take the handles of what the step sends for the queue; it waits for runtime queries."""
+        if self.step is None or self.handles:
+            return
+        self.step.resolve()
+        self.settle(self.step.table)
+        self.queries = self.step.queries
+        self.handles = dict(self.step.taken_results())
+        plan, local = self.stages.producer, dict[ColumnSlice, Any]()
+        all_rows = self.table.rows.get(self.stages.rows_of, 0)
+        for read in self.reads(((0, all_rows),)) if all_rows else ():
+            if plan.layouts[read.node].group == DRIVER:
+                part = ColumnSlice(read.node, read.chunk, read.columns[0], read.rows)
+                local[part] = self.step.driver_rows(part)
+        if local:
+            self.handles[DRIVER_PAYLOAD] = (tuple(local), backend.put(plan, local))
+
+    def keys(self, ranges: RowRanges, columns: Iterable[str] | None = None) -> tuple[PayloadKey, ...]:
+        """The payloads that hold these rows."""
+        wanted: dict[tuple[int, int, str], list[RowRanges]] = {}
+        for read in self.reads(ranges, columns):
+            for column in read.columns:
+                wanted.setdefault((read.node, read.chunk, column), []).append(read.rows or ())
+
+        def has_some(part: ColumnSlice) -> bool:
+            return any(_overlap(part.rows, rows) for rows in wanted.get((part.node, part.chunk, part.column), ()))
+
+        return tuple(key for key, (slices, _) in self.handles.items() if any(map(has_some, slices)))
+
+    def contents(self, backend: Backend, groups: Iterable[int]) -> list[PayloadContent]:
+        """The payloads that hold rows of these groups, in this process."""
+        self.keep_handles(backend)
+        keys = dict.fromkeys(key for group in groups if group in self.kept for key in self.keys((self.rows(group),)))
+        return backend.get([self.handles[key][1] for key in keys])
+
+    def restore(self, backend: Backend, content: PayloadContent) -> None:
+        """Send what an earlier run saved."""
+        by_chunk: dict[Place, dict[ColumnSlice, Any]] = {}
+        for part, value in content.items():
+            by_chunk.setdefault((part.node, part.chunk), {})[part] = value
+        for index, parts in enumerate(by_chunk.values()):
+            self.handles[SAVED_SEGMENT, DRIVER_RANK, index] = tuple(parts), backend.put(self.stages.producer, parts)
+
+    def forget(self, gone: Iterable[int]) -> None:
+        """Drop the handles of payloads that only groups that are gone were read from."""
+        left = self.kept.keys() - set(gone)
+        needed = {key for group in left for key in self.keys((self.rows(group),))}
+        self.handles = {key: entry for key, entry in self.handles.items() if key in needed}
+
+
+SAVED_SEGMENT = -3
+"""The segment number that stands for a checkpoint."""
+
+DRIVER_PAYLOAD: PayloadKey = (-2, DRIVER_RANK, 0)
+"""The payload of what the driver holds itself, such as columns of the caller's inputs."""
+
+
+def _overlap(held: RowRanges | None, wanted: Sequence[tuple[int, int]]) -> bool:
+    """Whether a slice has some of these rows."""
+    return held is None or any(max(a, c) < min(b, d) for a, b in held for c, d in wanted)

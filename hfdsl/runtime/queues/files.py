@@ -1,0 +1,201 @@
+"""What lies in the queues of a run, as files: a run that loads them goes on as if it had never stopped.
+
+A worked example, with the program of ``queues.streaming``: a lag of 1, saved after step 0. Step 1 was generated
+under version 0 and waits for the actor; nothing else is in progress::
+
+    process   what it holds or would receive                file
+    driver    the prompts of step 1                         driver.queue-0c5d....safetensors
+    engine 0  nothing that is read again                    engine.queue-93a1....safetensors
+    actor 0   the rows of step 1 that it will train on      actor.queue-77fe....safetensors
+
+A payload that has left its producer and was not received is an argument of the call that writes the file, so it takes
+the way that it would have taken anyway, and the driver has handles alone. The driver's own part is what it reads itself
+and the inputs of steps in progress, from which their sizes and routes follow.
+
+Why nothing is missing. A later stage reads the caller's inputs, which are sent again, what its ranks hold, and the
+payloads that its segments receive; the latter two are in the files of these ranks. A file has one step after another,
+each with values by node, chunk, column and rows, which is how they are read: no reader has to be the same segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.schedule import QueuedGroup
+
+QueueFile: TypeAlias = Mapping[str, str]
+"""The name of a file beside the manifest, and its digest."""
+
+Rank: TypeAlias = tuple[str, int]
+"""A process group and a rank of it."""
+
+
+@runtime_checkable
+class QueueKeepingBackend(Backend, Protocol):
+    """A backend that can write what its processes hold of steps in progress."""
+
+    def save_queues(
+        self, folder: str, plan: str, pending: Mapping[int, Mapping[Rank, Sequence[Any]]]
+    ) -> Mapping[str, Sequence[QueueFile]]:
+        """Have every process write what it holds of these steps, with the payloads of these handles, and wait for it.
+
+        Raises:
+            CheckpointError: HF906 where a file cannot be written, HF908 where a queue holds what no file can.
+        """
+        ...
+
+    def load_queues(self, folder: str, plan: str, files: Mapping[str, Sequence[QueueFile]]) -> None:
+        """Have every process read what it wrote.
+
+        Raises:
+            CheckpointError: HF906 where a file is not what was written.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedStep:
+    """A step in progress: the stages and segments that were submitted, what its filters kept and its rows weigh.
+
+    ``stage_steps`` are as in ``SegmentCall``.
+    """
+
+    number: int
+    stages: tuple[int, ...]
+    submitted: tuple[int, ...]
+    short_steps: tuple[int, ...]
+    queries: Mapping[int, tuple[int, ...]]
+    stage_steps: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedQueue:
+    """A queue: what it was declared as, how many batches were taken, and which are on their way."""
+
+    lag: int
+    late: str
+    version: int
+    groups: tuple[QueuedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedDecisions:
+    """Of a queue that decides: its groups a dispatch and a batch, counts so far, and prompts to dispatch first.
+
+    ``loaded`` counts batches of the loader, and ``next_prompt`` is the first prompt of the last one to be dispatched.
+    """
+
+    put_in: int
+    taken: int
+    dispatched: int
+    loaded: int
+    next_prompt: int
+    decisions: int
+    again: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedStream:
+    """A stream: the steps of each stage that were submitted, queues, steps in progress, and the files by group.
+
+    ``decided`` is None where stages follow each other step by step.
+    """
+
+    plan: str
+    steps: tuple[int, ...]
+    queues: tuple[SavedQueue, ...]
+    in_progress: tuple[SavedStep, ...]
+    files: Mapping[str, Sequence[QueueFile]] = field(default_factory=dict)
+    decided: SavedDecisions | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values, for a manifest."""
+        return {
+            "plan": self.plan,
+            "steps": list(self.steps),
+            "queues": [
+                {
+                    "lag": queue.lag,
+                    "late": queue.late,
+                    "version": queue.version,
+                    "groups": [[group.number, group.prompt, group.version] for group in queue.groups],
+                }
+                for queue in self.queues
+            ],
+            "in_progress": [
+                {
+                    "number": step.number,
+                    "stages": list(step.stages),
+                    "submitted": list(step.submitted),
+                    "short_steps": list(step.short_steps),
+                    "queries": [[node, list(rows)] for node, rows in step.queries.items()],
+                    "stage_steps": [list(steps) for steps in step.stage_steps],
+                }
+                for step in self.in_progress
+            ],
+            "files": {group: [dict(file) for file in files] for group, files in self.files.items()},
+            **({} if self.decided is None else {"decided": {**asdict(self.decided), "again": [*self.decided.again]}}),
+        }
+
+    @classmethod
+    def from_dict(cls, entry: Any) -> SavedStream:
+        """From plain values; ``ValueError``, ``KeyError`` or ``TypeError`` for others."""
+        return cls(
+            plan=str(entry["plan"]),
+            steps=_counts(entry["steps"]),
+            queues=tuple(
+                SavedQueue(
+                    lag=_count(queue["lag"]),
+                    late=str(queue["late"]),
+                    version=_count(queue["version"]),
+                    groups=tuple(_group(*_counts(group)) for group in queue["groups"]),
+                )
+                for queue in entry["queues"]
+            ),
+            in_progress=tuple(
+                SavedStep(
+                    number=_count(step["number"]),
+                    stages=_counts(step["stages"]),
+                    submitted=_counts(step["submitted"]),
+                    short_steps=_counts(step["short_steps"]),
+                    queries={_count(node): _counts(rows) for node, rows in step["queries"]},
+                    stage_steps=tuple(map(_counts, step["stage_steps"])),
+                )
+                for step in entry["in_progress"]
+            ),
+            files={str(group): [_file(file) for file in files] for group, files in dict(entry["files"]).items()},
+            decided=_decided(entry["decided"]) if "decided" in entry else None,
+        )
+
+
+def _decided(entry: Any) -> SavedDecisions:
+    again = _counts(entry["again"])
+    names = ("put_in", "taken", "dispatched", "loaded", "next_prompt", "decisions")
+    decided = SavedDecisions(**{name: _count(entry[name]) for name in names}, again=again)
+    if not (decided.loaded - 1) * decided.put_in <= decided.next_prompt <= decided.loaded * decided.put_in:
+        raise ValueError(f"prompt {decided.next_prompt} is not of batch {decided.loaded - 1}")
+    return decided
+
+
+def _group(number: int, prompt: int, version: int) -> QueuedGroup:
+    return QueuedGroup(number, prompt, version, status="ready")
+
+
+def _count(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{number!r} is not a count")
+    return number
+
+
+def _counts(numbers: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(map(_count, numbers))
+
+
+def _file(file: Any) -> dict[str, str]:
+    name, sha256 = file["file"], file["sha256"]
+    if not isinstance(name, str) or not isinstance(sha256, str) or Path(name).name != name:
+        raise ValueError(f"{name!r} is not the name of a file beside it")
+    return {"file": name, "sha256": sha256}

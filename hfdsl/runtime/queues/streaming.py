@@ -1,0 +1,380 @@
+"""The run of a program with queues: stages step on their own, and results come in the order of updates.
+
+A worked example. An engine generates, a queue of lag 1 follows, an actor trains and sends its weights to the engine::
+
+    rollout = engine.generate(prompts)                     stage 0
+    batch = hf.queue(rollout, lag=1, late="wait")
+    metrics = actor.update(batch)                          stage 1
+    hf.sync(actor, engine)                                 stage 1
+
+The driver submits, and its processes run their calls in this order::
+
+    driver                                engine                   actor
+    the sync, once                        load 0                   export 0
+    stage 0 of step 0                     generate 0, version 0
+    stage 0 of step 1                     generate 1, version 0
+    stage 1 of step 0, waits for result   |                        update 0, export 1
+    stage 0 of step 2                     load 1, generate 2       |
+    stage 1 of step 1, waits for result   |                        update 1, export 2
+    stage 0 of step 3                     load 2, generate 3       |
+
+Payloads go from the engine to the actor as in any step: a queue is the time between the submission of two stages of one
+step, and what lies in it is a payload whose reader has not been submitted. The driver has handles and numbers alone.
+
+Why it is right. *The bound*: ``QueueState`` admits step n into a queue of lag k after the n - k - 1-st was taken; the
+load that belongs to that take was submitted before, and a process runs its calls in the order of submission. So step n
+is generated under version n - k, and trained under version n. Through queues of lags k and l, a step is begun only if
+the last stage is at most k + l steps behind (``stage_lags``): both queues alone have places for one more. Version 0 is
+that of the actor, whatever the engine began with: what ``hf.sync`` sends is sent once before the first dispatch
+(``graph.first_syncs``). *The same values everywhere*: the order of submission does not depend on times, and random
+streams are derived from the number of the step. *No deadlock*: a stage is submitted after those that feed it, so what
+the earliest call waits for has been submitted. *Backpressure*: a stage is submitted only if its queues have places, and
+the result of an update is fetched before the next one is submitted. *Nothing is lost*: a step that was begun stays in
+the stream until its result was given out; if the caller stops, or the loader raises, the next ``stream`` goes on with
+it. A checkpoint holds these steps too (``queue_files``).
+
+All four disciplines decide the same here: engines finish what a step puts in as a whole and in order, so nothing is
+ever late. ``hfdsl simulate`` shows what they would do with groups that finish one by one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+from hfdsl.errors import CheckpointError
+from hfdsl.graph.lags import stage_lags
+from hfdsl.plan.payloads import DRIVER_PROCESS
+from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.decisions import CallNumber, Decision, Loads, dispatch_decision, from_lines, take_decisions, to_lines
+from hfdsl.runtime.loading import END, BatchSource
+from hfdsl.runtime.queues.files import QueueKeepingBackend, SavedQueue, SavedStream
+from hfdsl.runtime.recovery.steps import RecoverableBackend
+from hfdsl.runtime.runner import StepRunner
+from hfdsl.runtime.saving.loaded_states import check_loads_of_stream
+from hfdsl.runtime.schedule import QueueSpec, QueueState
+from hfdsl.runtime.step import StepRun
+
+
+class StageOrder:
+    """Which stage may be submitted next; the unit of its queues is what one step puts in.
+
+    ``steps`` counts by stage the steps that were submitted, those before the stream too. Stages that feed no queue make
+    the results: they step together, so that a version is the number of results, whichever of them trains a state.
+    """
+
+    def __init__(self, plan: Plan, first_step: int) -> None:
+        self.steps = [first_step] * plan.split.count
+        self._feeds = [(plan.split.producer(node), plan.split.of[node.id]) for node, _ in plan.split.queues]
+        self._last = sorted({*range(plan.split.count)} - {producer for producer, _ in self._feeds})
+        self._ahead = [(*stages, lag) for stages, lag in stage_lags(plan.split).items()]
+        names = ["queue"] if len(self._feeds) == 1 else [f"queue{i + 1}" for i in range(len(self._feeds))]
+        self.queues = [
+            QueueState(QueueSpec(name, queue.lag or 0, queue.late or "wait"), first_step, first_step)
+            for name, (_, queue) in zip(names, plan.split.queues, strict=True)
+        ]
+
+    def next(self, prompts: bool) -> int | None:
+        """The first stage that may be submitted, hence the one before which no other has places; None if none may.
+
+        Without ``prompts`` no step is begun.
+        """
+        stages = (*self._last_behind, *range(len(self.steps)))
+        return next((stage for stage in stages if self._may_step(stage, prompts)), None)
+
+    @property
+    def _last_behind(self) -> list[int]:
+        """The last stages that follow others of them, which were submitted for the same result."""
+        results = [self.steps[stage] for stage in self._last]
+        return [stage for stage in self._last if self.steps[stage] == min(results) < max(results)]
+
+    def _may_step(self, stage: int, prompts: bool) -> bool:
+        steps = self.steps[stage]
+        if steps == max(self.steps) and not prompts:
+            return False
+        together = [last for last in self._last if self.steps[last] <= steps] if stage in self._last else [stage]
+        return all(self.steps[producer] > steps for producer, reader in self._feeds if reader in together) and all(
+            steps - self.steps[behind] <= lag for ahead, behind, lag in self._ahead if ahead == stage
+        )
+
+    def submit(self, stage: int) -> list[Decision]:
+        """Count a step of a stage: what its queues decide."""
+        decisions = list[Decision]()
+        for index, (producer, reader) in enumerate(self._feeds):
+            before = self.queues[index]
+            if reader == stage:
+                after, batch = before.take()
+                decisions += take_decisions(before, after, batch)
+                self.queues[index] = after
+            if producer == stage:
+                after = before.dispatch([self.steps[stage]])
+                decisions.append(dispatch_decision(before, after))
+                # Its rows may not exist yet: the calls of the stage that reads them wait for them.
+                self.queues[index] = after.finish([before.dispatched])
+        self.steps[stage] += 1
+        return decisions
+
+    @property
+    def decisions(self) -> int:
+        """How many decisions led here, those before the stream too."""
+        return sum(self.steps[producer] + self.steps[reader] for producer, reader in self._feeds)
+
+    def saved(self) -> tuple[SavedQueue, ...]:
+        """The queues, for a checkpoint."""
+        return tuple(
+            SavedQueue(
+                lag=queue.spec.lag, late=queue.spec.late, version=queue.version, groups=tuple(queue.groups.values())
+            )
+            for queue in self.queues
+        )
+
+    def load(self, saved: SavedStream) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            CheckpointError: HF905 where it has other queues.
+        """
+        declared = [(queue.spec.lag, queue.spec.late) for queue in self.queues]
+        there = [(queue.lag, queue.late) for queue in saved.queues]
+        if declared != there or len(self.steps) != len(saved.steps):
+            text = f"the state is that of a run with other queues: (lag, late) {there} there, {declared} here"
+            raise CheckpointError("HF905", f"{text}; the rows in them were made for those")
+        self.steps = list(saved.steps)
+        self.queues = [
+            replace(
+                queue,
+                version=kept.version,
+                dispatched=self.steps[producer],
+                groups=MappingProxyType({group.number: group for group in kept.groups}),
+            )
+            for queue, kept, (producer, _) in zip(self.queues, saved.queues, self._feeds, strict=True)
+        ]
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"'{queue.spec.name}' of lag {queue.spec.lag} has {len(queue.groups)} of {queue.spec.places} batches"
+            for queue in self.queues
+        )
+
+
+class DecisionLog:
+    """Where decisions go: into a file, and past the decisions of an earlier run that this one has to repeat.
+
+    ``expected`` are those that are still to be repeated, None without a log to repeat. ``journal`` is a list that keeps
+    decisions for a recovery, which repeats them.
+    """
+
+    def __init__(self, log: str | PathLike[str] | None, replay: str | PathLike[str] | None) -> None:
+        self._file = None if log is None else Path(log).open("a", encoding="utf-8")  # noqa: SIM115  # see close
+        self._pauses = False
+        self.expected: deque[Decision] | None = None
+        self.journal: list[Decision] | None = None
+        self._loads: dict[CallNumber, Decision] | None = None
+        if replay is not None:
+            self._repeat(from_lines(Path(replay).read_text("utf-8")))
+
+    def _repeat(self, decisions: Iterable[Decision]) -> None:
+        decisions = list(decisions)
+        self.expected = deque(decision for decision in decisions if decision.kind != "load")
+        self._loads = {decision.call: decision for decision in decisions if decision.call is not None}
+
+    @classmethod
+    def repeating(cls, decisions: Iterable[Decision]) -> Self:
+        """A log without a file, of decisions that were written down already."""
+        log = cls(None, None)
+        log._pauses = True
+        log._repeat(decisions)
+        return log
+
+    @property
+    def loads(self) -> Loads | None:
+        """What calls loaded in flight in the run that is repeated; they load it again. None without one."""
+        return None if self._loads is None else {call: decision.loaded for call, decision in self._loads.items()}
+
+    @property
+    def begins_steps(self) -> bool:
+        """Whether another step may be begun: without a log to repeat always."""
+        return self.expected is None or any(decision.kind == "dispatch" for decision in self.expected)
+
+    @property
+    def paused(self) -> bool:
+        """Whether these were decisions of this run, and all were repeated."""
+        return self._pauses and not self.expected
+
+    def add(self, decisions: Sequence[Decision]) -> None:
+        """Write decisions down; the journal has them in any case, since they were carried out.
+
+        Raises:
+            CheckpointError: HF761 where the log that is repeated has others, HF906 where the file cannot be written.
+        """
+        if self.journal is not None:
+            self.journal += decisions
+        for decision in decisions if self.expected is not None else ():
+            if decision.call is not None:  # calls end in any order
+                expected: Decision | None = (self._loads or {}).pop(decision.call, decision)
+            else:
+                expected = self.expected.popleft() if self.expected else None
+            if decision != expected:
+                logged = to_lines([expected]).strip() if expected else "nothing"
+                text = f"this run decides {to_lines([decision]).strip()} where its log has {logged}"
+                raise CheckpointError("HF761", f"{text}; a log is repeated from the step at which it begins")
+        if self._file is not None and decisions:
+            try:
+                self._file.write(to_lines(decisions))
+                self._file.flush()
+            except OSError as error:
+                text = f"the decisions of the queues cannot be written to '{self._file.name}': {error.strerror}"
+                raise CheckpointError("HF906", text) from None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            with suppress(OSError):  # of lines that could not be written
+                self._file.close()
+
+
+class Stream:
+    """The steps of a run that were begun and have not ended."""
+
+    def __init__(self, runner: StepRunner) -> None:
+        self._plan, self._runner = runner.plan, runner
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin after the steps that were committed, with none in progress."""
+        self.order = StageOrder(self._plan, self._runner.next_step)
+        self._in_flight: dict[int, StepRun] = {}
+        self._synced = False  # whether producers have the weights of the version under which they begin
+        self._unrecorded: deque[tuple[int, StepRun]] = deque()  # given out, while what else they do may go on
+
+    def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
+        """Submit stages as their queues allow, and give out the results of steps in order."""
+        prompts = True
+        while not log.paused and (stage := self.order.next(prompts and log.begins_steps)) is not None:
+            step = self.order.steps[stage]
+            if step not in self._in_flight:
+                batch = source.next()
+                prompts = batch is not END
+                if prompts:
+                    self._sync_first()
+                    self._in_flight[step] = self._runner.begin(step, batch)
+                continue
+            with self._breaking(step):
+                self._in_flight[step].submit(stage, self.order.steps)
+            log.add(self.order.submit(stage))
+            if min(self.order.steps) > step:
+                yield self._finish(step)
+        self._record(0)
+
+    def save(self, backend: Backend, folder: str) -> SavedStream | None:
+        """Write the steps in progress; None where there are none.
+
+        Raises:
+            CheckpointError: HF906 where a file cannot be written, HF908 where a queue holds what no file can, or the
+                backend cannot write it.
+        """
+        if not self._in_flight:
+            return None
+        check_loads_of_stream(self._plan)
+        if not isinstance(backend, QueueKeepingBackend):
+            text = (
+                f"{type(backend).__name__} cannot write what queues hold ({self.order}); save once the stream has ended"
+            )
+            raise CheckpointError("HF908", text)
+        pending = {number: run.pending() for number, run in self._in_flight.items()}
+        read_here = {number: backend.get(handles.pop(DRIVER_PROCESS, ())) for number, handles in pending.items()}
+        files = dict(backend.save_queues(folder, self._plan.name, pending))
+        files[DRIVER] = [backend.driver.save_queues(folder, self._plan.name, read_here)]
+        return SavedStream(
+            plan=self._plan.name,
+            steps=tuple(self.order.steps),
+            queues=self.order.saved(),
+            in_progress=tuple(run.saved(number) for number, run in self._in_flight.items()),
+            files=files,
+        )
+
+    def load(self, backend: Backend, folder: str, saved: SavedStream) -> None:
+        """Go on with the steps that were in progress.
+
+        Raises:
+            CheckpointError: HF905 where the queues are others, HF906 where a file is damaged.
+        """
+        self.order.load(saved)
+        if not isinstance(backend, QueueKeepingBackend):
+            raise CheckpointError("HF905", f"{type(backend).__name__} cannot load what queues held")
+        try:
+            backend.load_queues(folder, saved.plan, saved.files)
+            backend.driver.load_queues(folder, saved.plan, saved.files[DRIVER][0])
+            inputs = {step.number: backend.driver.inputs_of(saved.plan, step.number) for step in saved.in_progress}
+        except (KeyError, IndexError, ValueError) as error:
+            raise CheckpointError(
+                "HF906", f"the queues saved in {folder} are not those of this plan: {error!r}"
+            ) from None
+        self._synced = True  # the state of every copy was loaded
+        for step in saved.in_progress:
+            self._in_flight[step.number] = self._runner.resume(step, inputs[step.number])
+
+    def copy(self, backend: Backend) -> Callable[[Any], None]:
+        """Keep the handles of the steps in progress; the function that goes on with them, from copies of states.
+
+        It waits for runtime queries, as ``save`` does.
+
+        Raises:
+            CheckpointError: HF908 where the driver holds objects that cannot be copied.
+        """
+        pending = {number: run.pending() for number, run in self._in_flight.items()}
+        for_driver = {number: by_process.pop(DRIVER_PROCESS, []) for number, by_process in pending.items()}
+        held, synced = backend.driver.copy_queues().get(self._plan.name), self._synced
+        saved = SavedStream(
+            plan=self._plan.name,
+            steps=tuple(self.order.steps),
+            queues=self.order.saved(),
+            in_progress=tuple(run.saved(number) for number, run in self._in_flight.items()),
+        )
+
+        def go_back(states: Any) -> None:
+            backend = self._runner.backend
+            self.reset()
+            self.order.load(saved)
+            self._synced = synced
+            if isinstance(backend, RecoverableBackend):
+                backend.restore_queues(self._plan.name, states, pending)
+            contents = {number: backend.get(handles) for number, handles in for_driver.items()}
+            backend.driver.restore_queues(self._plan.name, held, contents)
+            for step in saved.in_progress:
+                inputs = backend.driver.inputs_of(self._plan.name, step.number)
+                self._in_flight[step.number] = self._runner.resume(step, inputs)
+
+        return go_back
+
+    def _sync_first(self) -> None:
+        if not self._synced:
+            self._runner.sync_first()
+            self._synced = True
+
+    def _breaking(self, step: int) -> AbstractContextManager[None]:
+        return self._runner.breaking_stream(step, lambda: str(self.order))
+
+    def _finish(self, step: int) -> Any:
+        run = self._in_flight.pop(step)
+        with self._breaking(step):
+            result = run.result()
+        self._unrecorded.append((step, run))
+        self._record(self._plan.steps_in_flight)
+        self._runner.commit()
+        return result
+
+    def _record(self, kept: int) -> None:
+        """Record steps but the last ones: all that an earlier one does has ended by now."""
+        while len(self._unrecorded) > kept:
+            step, run = self._unrecorded.popleft()
+            with self._breaking(step):
+                record = run.record()
+            self._runner.keep(record)

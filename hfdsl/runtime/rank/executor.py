@@ -1,0 +1,503 @@
+"""The executor: one rank of a process group. It has a worker of each role there, and the values that it produced.
+
+A worked example, with the program and the numbers of ``hfdsl.runtime.step``: two actor ranks, two critic ranks, and a
+filter that keeps the rows 0, 2 and 3. The routes give every rank a ``Task`` for each segment. Nodes are 0 for prompts,
+1 for generate, 2 for accept, 3 for the filter, 4 for update. Rows are counted within a chunk, and ranges exclude their
+end. ``keeps`` are the nodes whose results stay in the store, ``drops`` those that nothing here reads any more::
+
+    segment  rank  receives     runs            sends                  keeps  drops
+    1        0     (-1, -1, 0)  actor.generate  (1, 0, 0): rows 0:2    1      0
+    1        1     (-1, -1, 1)  actor.generate  (1, 1, 0): rows 0:2    1      0
+    2        0     (1, 0, 0)    critic.accept   (2, 0, 0): rows 0:2    -      1
+    2        1     (1, 1, 0)    critic.accept   (2, 1, 0): rows 0:2    -      1
+    4        0     (1, 1, 0)    actor.update    (4, 0, 0): rows 0:2    -      1
+    4        1     (1, 0, 0)    actor.update    (4, 1, 0): rows 0:1    -      1
+
+Follow actor rank 0. In segment 1 it stores the payload with its two prompts (``Store.receive``), reads the argument of
+``generate`` from the store, runs the body, keeps the result, which is chunk 0 of node 1, slices it into the payload
+(1, 0, 0), and drops the prompts. In segment 4 it runs ``update`` on the rows 0 and 2 of the rollout. It reads row 0
+from its own result, by reference; row 2 is row 0 of chunk 1, which rank 1 produced and which came with (1, 1, 0). Then
+no later step reads node 1, and both chunks are dropped. Rank 1 runs ``update`` on row 3 and, because two ranks cannot
+share three rows evenly, on row 0 again as padding; of its two results only the first is sent.
+
+Why it is right. *Order*: a process runs its calls one after another in the order of their submission, which is program
+order; so a role's state changes in program order, whatever the timing. *Once*: each payload is an argument of one call
+of a process, which stores it until the step after which the task drops it. *No stale values*: every step has a store of
+its own, which ``begin`` empties at the first call of the step; where a program has queues, the stores of the steps that
+are in flight lie beside each other. *No hidden sharing*: readers in this process get a value by reference and others a
+view of it, so a body that writes into its
+arguments is an error (``inputs_unchanged``), and so is one that writes into
+its result later (``StoredValue.read``, ``Store.check_watched``). *The same numbers everywhere*: random streams are
+seeded by call, from (seed, step, call, rank), so it does not matter which process or thread runs a body.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hfdsl.errors import RoleError, WiringError
+from hfdsl.graph.body_checks import inputs_unchanged
+from hfdsl.graph.program import Constant, Input, Ref
+from hfdsl.graph.value_checks import check_finite_arguments, check_finite_result
+from hfdsl.plan.payloads import ColumnSlice
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.plan.reading import Reader, to_columns
+from hfdsl.plan.rows import RowTable, argument_rows
+from hfdsl.protocols.call import Call, in_call, seed_streams, seeded
+from hfdsl.protocols.collectives import Collectives, without_peers
+from hfdsl.protocols.kinds import PerRank
+from hfdsl.protocols.ranges import RowRanges
+from hfdsl.protocols.worker import RankContext
+from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
+from hfdsl.runtime.queues.rows import QueuedRows, queued_versions, received
+from hfdsl.runtime.rank.body_results import detached, planned_widths, result_columns
+from hfdsl.runtime.rank.in_flight import InFlight
+from hfdsl.runtime.rank.role_errors import role_error
+from hfdsl.runtime.rank.role_workers import RoleWorkers
+from hfdsl.runtime.rank.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
+from hfdsl.runtime.saving.recording import Recorder
+from hfdsl.runtime.saving.state_files import FlatState
+from hfdsl.runtime.saving.store_files import fill_stores, flat_stores, read_stores, write_stores
+from hfdsl.runtime.weights.rank_digests import HeldBoxes, RankDigests, rank_digests
+from hfdsl.runtime.weights.syncs import exchanging, exported_columns, loaded_weights, loading
+from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
+from hfdsl.types.batches import Batch, rebuild
+from hfdsl.types.dims import Size
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.digests import Digests
+
+T = TypeVar("T")
+
+
+class Executor:
+    """One rank of a process group, or the driver. ``run`` does this rank's part of a segment.
+
+    It builds the workers of ``roles``; others are built by ``workers.construct``. With ``own_process`` no other rank
+    draws random numbers in this process, so their streams need not be put back.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        group: str,
+        roles: tuple[str, ...],
+        context: RankContext,
+        seed: int,
+        collectives: Collectives | None,
+        own_process: bool = False,
+    ) -> None:
+        self._own_process = own_process
+        self._group, self._rank, self._seed, self._collectives = group, context.rank, seed, collectives
+        self._deployment = plan.deployment
+        self._plans: dict[str, Plan] = {}
+        self._exchanging: dict[str, frozenset[int]] = {}
+        self._widths: dict[tuple[str, int], Mapping[Any, Size]] = {}  # by step, of its result's dims
+        self._steps: dict[tuple[str, int], Step] = {}
+        self.workers = RoleWorkers(plan.deployment, context, seed, collectives)
+        self._stores: dict[tuple[str, int], Store] = {}  # by plan and step, of those that may be in flight
+        self.store = self._shared_store = Store()  # the latter of all steps that run one after another
+        self.add(plan)
+        self._specs: dict[tuple[str, int, int], tuple[SegmentSpec, Reader]] = {}
+        self._arrival_specs: dict[tuple[str, int, int], SegmentSpec] = {}
+        self._current_step: tuple[str, int] | None = None
+        self._changed_in: tuple[str, int] | None = None  # the last step that may have changed a state
+        self._recorder: Recorder | None = None
+        self.synced_digests = RankDigests()
+        self.in_flight = InFlight(context.rank, own_process)
+        for role in roles:
+            self.workers.construct(role)
+
+    def add(self, plan: Plan) -> None:
+        """Add another plan of the same deployment: its steps run on the same workers."""
+        self._plans[plan.name] = plan
+        self._exchanging[plan.name] = exchanging(plan)
+        self.workers.offloader.add(plan)
+        self._steps |= {(plan.name, step.node): step for step in plan.steps}
+        self._widths |= {(plan.name, step.node): planned_widths(plan, step) for step in plan.steps}
+
+    # -- states and recordings -----------------------------------------------------------------------------------------
+
+    def load(self, folder: str, saved: Mapping[str, Mapping[str, str]], roles: Iterable[str]) -> None:
+        """Load the states of these roles' workers, between steps; errors as for ``RoleWorkers.load``."""
+        self._stores.clear()
+        self.in_flight.forget()
+        self._current_step = None
+        for role in roles:
+            self.workers.load(role, folder, saved.get(role))
+
+    def take_state(self, role: str, copies: bool) -> None:
+        """Keep a worker's state, with the weights that have arrived; errors as for ``RoleWorkers.take_state``."""
+        self.in_flight.settle(role)
+        self.workers.take_state(role, copies)
+
+    def save_queues(self, folder: str, plan: str, pending: Mapping[int, Sequence[PayloadContent]]) -> dict[str, str]:
+        """Write what this process holds of steps in progress, with payloads that it has not received yet.
+
+        Raises:
+            CheckpointError: HF906 where the file cannot be written, HF908 where a queue holds what no file can.
+        """
+        stores = {number: self._stores.get((plan, number), Store()) for number in pending}
+        return write_stores(
+            folder, self._group, plan, {number: (stores[number], payloads) for number, payloads in pending.items()}
+        )
+
+    def load_queues(self, folder: str, plan: str, file: Mapping[str, str]) -> None:
+        """Read what ``save_queues`` wrote; HF906 where the file is not that."""
+
+        def new_store(number: int) -> Store:
+            self._stores[plan, number] = Store()
+            return self._stores[plan, number]
+
+        read_stores(folder, file, new_store)
+
+    def copy_queues(self) -> dict[str, FlatState]:
+        """Copies of what this process holds of steps in progress, by plan; HF908 where a queue holds what none can be.
+
+        What it has not received yet is on its way elsewhere.
+        """
+        steps: dict[str, dict[int, tuple[Store, Sequence[PayloadContent]]]] = {}
+        for (plan, number), store in self._stores.items():
+            steps.setdefault(plan, {})[number] = store, ()
+        return {plan: flat_stores(plan, stores) for plan, stores in steps.items()}
+
+    def restore_queues(
+        self, plan: str, copied: FlatState | None, pending: Mapping[int, Sequence[PayloadContent]]
+    ) -> None:
+        """Go on with these steps: with the copy of what this process held, and the payloads it had still to receive."""
+        stores: dict[int, Store] = {}
+        if copied is not None:
+            fill_stores(copied, lambda number: stores.setdefault(number, Store()))
+        for number, payloads in pending.items():
+            self._stores[plan, number] = stores.get(number, Store())
+            for content in payloads:
+                self._stores[plan, number].receive(content)
+
+    def inputs_of(self, plan: str, number: int) -> dict[int, Batch]:
+        """Of the driver: the caller's inputs of a step in progress, by node."""
+        values = {node: value for node, _, value in self._stores[plan, number].own_values()}
+        nodes = {node.id: node.op for node in self._plans[plan].graph.inputs if isinstance(node.op, Input)}
+        return {node: rebuild(op.record, dict(values[node].columns)) for node, op in nodes.items()}
+
+    def forget_step(self, plan: str = "", step: int = -1) -> bool:
+        """Drop what a step that is to be repeated has left here, and the specs: the new processes have none.
+
+        Returns whether this step may have changed a state here.
+        """
+        changed = self._changed_in == (plan, step)
+        self.store.clear()
+        self._stores.clear()
+        self._specs.clear()
+        self.synced_digests.forget()
+        self._current_step = self._changed_in = None
+        return changed
+
+    def record(self, folder: str | None) -> None:
+        """Write the calls of the next steps to a recording; with None stop."""
+        if folder is None:
+            self._recorder = None
+            return
+        self._recorder = Recorder.of(folder, self._rank)
+
+    def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> Digests | None:
+        """The digests of what a role holds of a synced state here, or of what it ``exported`` last.
+
+        Raises:
+            RoleError: HF806 where ``held_weights()`` raises.
+        """
+        if exported:
+            return self.synced_digests.taken(sync)
+
+        def taken(_: str, worker: Any) -> Digests | None:
+            start = Call(self._seed, 0, -1, self._rank)
+            with in_call(start):
+                places = HeldBoxes.of(self._steps.values(), role, sync.state)
+                return rank_digests(worker, sync.state, self._rank, dtypes, places)
+
+        digests: Digests | None = self.workers.call(role, "held_weights", taken)
+        return digests
+
+    def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
+        """Digest what the next steps export in these syncs, and load where it arrives bucket by bucket."""
+        self.synced_digests.want(wanted)
+
+    def of_worker(self, role: str, function: Callable[[Any], T]) -> T:
+        """What a function gives for the worker of a role, outside of any step."""
+        with in_call(Call(self._seed, 0, -1, self._rank)):
+            return function(self.workers[role])
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def put_local(self, node: int, producer: str, value: Any) -> None:
+        """Store a value that no step here produced: an input, or what a collect function returned."""
+        self.store.put(node, 0, StoredValue.of(producer, detached(to_columns(value))))
+
+    def in_step(self, plan: str, step_number: int) -> bool:
+        """Whether no other step was begun or gone on with after this one."""
+        return self._current_step == (plan, step_number)
+
+    def begin(self, plan: str, step_number: int) -> None:
+        """Begin a step of a plan, unless it has begun."""
+        step = (plan, step_number)
+        if step == self._current_step:
+            return
+        self._current_step = step
+        if step in self._stores:
+            self.store = self._stores[step]
+            return
+        if in_flight := self._plans[plan].steps_in_flight:
+            ended = [
+                (name, number) for name, number in self._stores if name == plan and number <= step_number - in_flight
+            ]
+            for earlier in ended:
+                del self._stores[earlier]
+            self.store = self._stores[step] = Store()
+        else:
+            self.store = self._shared_store
+            self.store.clear()
+        self.workers.offloader.begin(plan, step_number)
+        # Routes below zero were those of one step alone; what is still to run of it comes with its spec.
+        self._specs = {key: spec for key, spec in self._specs.items() if key[1] >= 0}
+
+    def run(
+        self,
+        call: SegmentCall,
+        spec: SegmentSpec | None,
+        payloads: Sequence[PayloadContent],
+        dispatched: Mapping[str, Any] | None = None,
+        queued: Sequence[QueuedRows] = (),
+    ) -> tuple[SegmentResult, list[PayloadContent]]:
+        """This rank's part of a segment: receive payloads, run the bodies, keep what is read here, return the rest.
+
+        ``dispatched`` are arguments that a custom dispatch function made for this rank; its result is returned whole.
+        ``queued`` says how the last payloads, which come from a queue, are joined.
+
+        Raises:
+            RoleError: HF806 where a body raises.
+            WiringError: HF805 where it returns something else than it declares, HF703 where it writes into its
+                arguments.
+            HfError: HF807 where it waits for peers that never arrive.
+        """
+        start = time.time()
+        self.begin(call.plan, call.step)
+        spec, reader = self._spec(call, spec)
+        task = spec.task
+        for content in received(self._plans, payloads, queued):
+            self.store.receive(content)
+        sent_nodes = {part.node for payload in task.sends for part in payload.slices}
+        values: dict[int, StoredValue] = {}
+        calls = []
+        for node in task.steps:
+            step, began = self._steps[call.plan, node], time.time()
+            index = step.ranks.index(self._rank)
+            self.workers.offloader.before(step, call.step)
+            arguments = dict(dispatched) if dispatched is not None else _arguments(step, index, reader)
+            try:
+                columns = self._call_body(call, step, index, arguments, spec.table)
+                if step.parts:
+                    exchanged = node in self._exchanging[call.plan]
+                    columns = exported_columns(step, self._rank, columns, exchanged=exchanged)
+            except WiringError as error:  # of what the body did: say where it is written
+                raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
+            if node in task.keeps or node in sent_nodes or step.custom:
+                values[node] = StoredValue.of(step.label, columns)
+            if node in task.keeps:
+                self.store.put(node, step.layout.holders.index(self._rank), values[node])
+            for read_last_here in task.drops.get(node, ()):
+                self.store.drop(read_last_here)
+            self.workers.offloader.after(call.plan, node, call.step)
+            absent = tuple(name for name, value in columns.items() if value is None)
+            taken = self.in_flight.taken(step)
+            calls.append(
+                CallResult(
+                    label=step.label,
+                    rank=self._rank,
+                    start=began,
+                    stop=time.time(),
+                    absent=absent,
+                    taken=taken,
+                    reports=tuple(self.synced_digests.reported()),
+                )
+            )
+        # What earlier calls of this step shared may be read at any time, so no body may have written into it; what this
+        # call shares is watched from now on.
+        self.store.check_watched()
+        for payload in task.sends:
+            if payload.direct:
+                self.store.watch(payload, values)
+        sends = [_whole(values)] if dispatched is not None else [slice_payload(sent, values) for sent in task.sends]
+        result = SegmentResult(
+            group=self._group,
+            rank=self._rank,
+            start=start,
+            stop=time.time(),
+            calls=tuple(calls),
+            payload_bytes=tuple(map(bytes_of, sends)),
+            held_bytes=self.store.bytes,
+            peak_bytes=self.store.peak_bytes,
+        )
+        return result, sends
+
+    def arrive(self, call: SegmentCall, spec: SegmentSpec | None, payloads: Sequence[PayloadContent]) -> SegmentResult:
+        """Weights have arrived in flight, beside the call that runs: it loads them between two tokens.
+
+        It runs in another thread, and touches nothing of the step that runs.
+        """
+        start, store = time.time(), Store()
+        for content in payloads:
+            store.receive(content)
+        key = call.plan, call.routing, call.segment
+        if spec is not None:
+            self._arrival_specs[key] = spec
+        spec = self._arrival_specs[key]
+        plan, calls = self._plans[call.plan], []
+        for node in spec.task.steps:
+            step = self._steps[call.plan, node]
+            index, reader = step.ranks.index(self._rank), Reader(plan.graph.nodes, plan.layouts, spec.table, store.read)
+            current = self._current(call, step, index, spec.table)
+            worker = self.workers[step.role or ""]
+            body, arguments = getattr(worker, step.signature.name), _arguments(step, index, reader)
+            if step.sync is not None:
+                body, arguments = loading(step, worker, body, arguments, in_place=True)
+            arrived, _ = self.in_flight.arriving(call, step, current, body, arguments)
+            arrived()
+            calls.append(CallResult(step.label, self._rank, start, time.time()))
+        return SegmentResult(
+            group=self._group,
+            rank=self._rank,
+            start=start,
+            stop=time.time(),
+            calls=tuple(calls),
+            payload_bytes=(),
+            held_bytes=0,
+            peak_bytes=0,
+        )
+
+    def _spec(self, call: SegmentCall, spec: SegmentSpec | None) -> tuple[SegmentSpec, Reader]:
+        """What was sent now or with an earlier call, and a reader of the store by its rows."""
+        key = (call.plan, call.routing, call.segment)
+        if spec is not None:
+            plan = self._plans[call.plan]
+            self._specs[key] = spec, Reader(plan.graph.nodes, plan.layouts, spec.table, self._read)
+        return self._specs[key]
+
+    def _read(self, node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
+        """Rows of a value of the step that runs."""
+        return self.store.read(node, column, chunk, rows)
+
+    def _current(self, call: SegmentCall, step: Step, index: int, table: RowTable) -> Call:
+        """The call of a step."""
+        row_split, chunk = table.splits.get(step.node), step.chunk_of[index]
+        rows = row_split.chunk_size if row_split else None
+        balanced = row_split.positions(chunk) if row_split else None
+        plan = self._plans[call.plan]
+        version, rows_version = plan.counts.versions(step.node, call.step, call.stage_steps)
+        row_versions = queued_versions(plan, table, step, chunk, call.row_versions) if call.row_versions else None
+        return Call(
+            seed=self._seed,
+            step=call.step,
+            node=step.call,
+            rank=self._rank,
+            first_row=balanced[0] if balanced else chunk * (rows or 0),
+            row_count=rows,
+            dataflow=plan.dataflow,
+            balanced_rows=balanced,
+            version=version,
+            rows_version=rows_version if row_versions is None else min(row_versions, default=version),
+            row_versions=row_versions,
+            loads=self.in_flight.begun(call, step, plan.dataflow),
+        )
+
+    def _call_body(
+        self, call: SegmentCall, step: Step, index: int, arguments: dict[str, Any], table: RowTable
+    ) -> dict[str, Any]:
+        """The columns that the body of a step returns."""
+        current = self._current(call, step, index, table)
+        current_row = _row_name(current)
+        body = step.signature.body if step.role is None else getattr(self.workers[step.role], step.signature.name)
+        if step.role is not None and self.workers.may_change(step.role, step.signature.name):
+            self._changed_in = call.plan, call.step
+        if self._recorder is not None:
+            body = self._recorder.around(step.label, current, body)
+        if step.parts and step.role is not None and hasattr(self.workers[step.role], "held_weights"):
+            body = partial(self.workers[step.role].held_weights, step.parts[0].state)  # the method returns whole ones
+        arriving = None
+        if step.sync is not None and step.role is not None:
+            worker, arriving = self.workers[step.role], self.synced_digests.of_arriving(step, arguments)
+            body, arguments = loading(step, worker, body, arguments, in_place=self._recorder is None)
+        peers: AbstractContextManager[None] = nullcontext()
+        if self._collectives and step.role and len(step.ranks) < self._deployment[step.role].mesh.world_size:
+            peers = without_peers((self._collectives, self._rank), step.label)
+        if self._own_process:
+            seed_streams(current)
+        streams = nullcontext() if self._own_process else seeded(current)
+        check_finite_arguments(step.label, step.signature, arguments, current_row)
+        body, arguments = self.in_flight.arriving(call, step, current, body, arguments)
+        with in_call(current), streams, peers, inputs_unchanged(step.label, arguments):
+            try:
+                current.take_weights(0, of=1)
+                result = body(**arguments)
+                if self.synced_digests.active and step.role is not None:
+                    self.synced_digests.take(
+                        step,
+                        self.workers[step.role],
+                        result,
+                        arriving,
+                        exchanged=step.node in self._exchanging[call.plan],
+                        leaves=self._own_process,
+                    )
+            except RoleError:
+                raise
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) and step.role is None and not self._own_process:
+                    raise  # Ctrl-C: functions run in the caller's main thread
+                raise role_error(step.label, self._rank, call.step, error) from None
+        presence = self._plans[call.plan].presence.get(step.node, {})
+        columns = result_columns(step, index, table, presence, arguments, result, self._widths[call.plan, step.node])
+        if step.custom is not None or self._rank in step.layout.holders:  # others are never looked at
+            check_finite_result(step.label, step.signature, columns, current_row)
+        return columns
+
+
+def _row_name(call: Call) -> Callable[[int], str]:
+    """How messages name a row of a rank's chunk: by its number in the call, and by that on the rank."""
+
+    def name(row: int) -> str:
+        if call.row_count is None or row >= call.row_count:
+            return f"row {row} of rank {call.rank}"
+        number = call.balanced_rows[row] if call.balanced_rows else call.first_row + row
+        return f"row {number} (row {row} of rank {call.rank})"
+
+    return name
+
+
+def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
+    """The arguments of the rank ``step.ranks[index]``, read from the store."""
+    if step.sync is not None:
+        [(name, _)] = step.arguments
+        return {name: loaded_weights(step, step.ranks[index], reader)}
+    chunk = step.chunk_of[index]
+    arguments: dict[str, Any] = {}
+    for name, operand in step.arguments:
+        port = step.signature.port(name)
+        if isinstance(operand, Constant) or port is None:
+            value = operand.value if isinstance(operand, Constant) else None
+            arguments[name] = value[index] if step.per_rank and isinstance(value, (list, tuple, PerRank)) else value
+        elif step.per_rank and isinstance(operand, Ref):
+            arguments[name] = reader.entry(operand.node, index, port.type)
+        elif isinstance(operand, Ref):
+            arguments[name] = reader.value(operand, port.type, argument_rows(reader.table, step, operand, chunk))
+    return arguments
+
+
+def _whole(values: Mapping[int, StoredValue]) -> PayloadContent:
+    """The results of a step with a custom protocol, for the driver."""
+    return {
+        ColumnSlice(node, 0, name, None): column
+        for node, value in values.items()
+        for name, column in value.columns.items()
+    }

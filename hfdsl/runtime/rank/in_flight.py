@@ -1,0 +1,232 @@
+"""Weights in flight: those that arrive in a process while a call of it runs, and are loaded between two of its tokens.
+
+A worked example, a call of eight tokens that was dispatched under version 2; versions 3 and 4 arrive while it runs::
+
+    token              0  1  2  3  4  5  6  7
+    arrives                    3     4
+    load before        2        3     4           each at once, between two tokens
+    sampled under      2  2  2  3  3  4  4  4
+    taken              (0, 2), (3, 3), (5, 4)     in the log of the run, by which a replay loads them again
+
+A load that is in flight runs in no call of its own. It arrives in a thread that Ray gives its process beside the one of
+its calls, or on the virtual clock of the local backend, and waits for the next token of a call, or for the next call.
+
+Why it is right. *Atomic*: a load runs in the thread of the call, between two of its tokens, so that no token reads
+weights of two versions. *Bound*: a call waits with its first token for the version that it was dispatched under, and
+versions only grow; so its oldest token is no older than its dispatch. *No deadlock*: what makes a version was submitted
+before the calls that wait for it, on other processes, and waits for nothing that was submitted later. *Replay*: with a
+schedule a call loads exactly what it says, and waits for it. *Beside an evaluation*: its sync loads weights between two
+calls that are no older than all that have arrived, so these are counted, and loaded no more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Condition
+from typing import Any, Final, TypeAlias
+
+from hfdsl.errors import CheckpointError, HfError
+from hfdsl.graph.body_checks import inputs_unchanged
+from hfdsl.graph.program import RoleCall
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.protocols.call import Call, in_call, seeded
+from hfdsl.protocols.state import effects_of
+from hfdsl.runtime.messages import FlightPlan, SegmentCall
+from hfdsl.runtime.rank.role_errors import role_error
+
+LoadedAt: TypeAlias = tuple[int, int]
+"""A decode step, and the version that is sampled from there on."""
+
+PATIENCE: Final = 600.0
+"""Seconds for which a call waits for a version that was submitted before it."""
+
+
+ROUNDING: Final = 1e-9
+"""How far a share of decode steps may be from a whole number that it stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flights:
+    """The steps of two stages that weights in flight go between: the loads, and the ``calls`` that take them."""
+
+    calls: tuple[Step, ...]
+    loads: tuple[Step, ...]
+
+    def of_dispatch(self, version: int, schedules: Mapping[int, Sequence[Sequence[Any]] | None]) -> FlightPlan:
+        """What the calls of a dispatch under a version take."""
+        return [[step.node, version, schedules.get(step.node)] for step in self.calls]
+
+    def of_update(self, update: int) -> FlightPlan:
+        """What the loads of an update bring."""
+        return [[step.node, update + 1, None] for step in self.loads]
+
+
+def flights(producer: Plan, consumer: Plan) -> Flights:
+    """The steps of the first and the second stage between which weights are in flight."""
+    loads = tuple(step for step in consumer.steps if consumer.loads_in_flight(step))
+    during = {(step.role, op.during) for step in loads if isinstance(op := consumer.node(step.node).op, RoleCall)}
+    calls = tuple(step for step in producer.steps if (step.role, step.signature.name) in during)
+    return Flights(calls, loads)
+
+
+@dataclass(slots=True)
+class ArrivedWeights:
+    """The versions that have arrived for a role in one process; the last one that was loaded is ``version``."""
+
+    role: str
+    version: int | None = None
+    _waiting: deque[tuple[int, Callable[[], None]]] = field(default_factory=deque)
+    _changed: Condition = field(default_factory=Condition)
+
+    def add(self, version: int, load: Callable[[], None]) -> None:
+        """A version has arrived: what loads it."""
+        with self._changed:
+            self._waiting.append((version, load))
+            self._changed.notify_all()
+
+    def take(self, least: int, most: int | None = None) -> int:
+        """Load the newest version that has arrived, up to ``most``; wait for one that is ``least`` or newer.
+
+        Raises:
+            HfError: HF807 where none arrives.
+            CheckpointError: HF761 where a newer one than ``most`` was loaded.
+        """
+        with self._changed:
+            if self.version is None:
+                self.version = least if most is None else min(least, most)
+            if most is not None and self.version > most:
+                text = f"a call takes version {most} of the weights of '{self.role}', which has version {self.version}"
+                raise CheckpointError("HF761", f"{text}; a log is repeated from the step at which it begins")
+            wanted = least if most is None else most
+            if not self._changed.wait_for(lambda: self._newest(most) >= wanted, PATIENCE):
+                text = f"version {wanted} of the weights of '{self.role}' has not arrived after {PATIENCE:g} s"
+                raise HfError("HF807", f"{text}; it has version {self._newest(most)}")
+            load: Callable[[], None] | None = None
+            while self._waiting and (most is None or self._waiting[0][0] <= most):
+                self.version, load = self._waiting.popleft()
+        if load is not None:
+            load()  # of several versions the newest alone
+        return self.version
+
+    def supersede(self) -> None:
+        """Newer weights were loaded than all that have arrived: their versions count, and nothing is left to load."""
+        with self._changed:
+            self._waiting = deque((version, _nothing) for version, _ in self._waiting)
+
+    def _newest(self, most: int | None) -> int:
+        arrived = [version for version, _ in self._waiting if most is None or version <= most]
+        return max([self.version or 0, *arrived])
+
+
+class TokenLoads:
+    """The loads within one call; see ``WeightLoads``. ``taken`` has what was loaded before which decode step."""
+
+    def __init__(self, arrived: ArrivedWeights, first: int, schedule: Sequence[tuple[float, int]] | None) -> None:
+        self._arrived, self._first, self._schedule = arrived, first, schedule
+        self.taken: list[LoadedAt] = []
+
+    def before(self, step: int, steps: int) -> int:
+        """The version of the weights for a decode step, of so many; loads it where it is another one."""
+        if self._schedule is None:
+            version = self._arrived.take(self._first)
+        else:
+            due = [version for at, version in self._schedule if is_due(at, step, steps)]
+            version = self._arrived.take(self._first, max(due, default=self._first))
+        if not self.taken or self.taken[-1][1] != version:
+            if self.taken and self.taken[-1][0] == step:
+                self.taken.pop()  # no token was sampled under it
+            self.taken.append((step, version))
+        return version
+
+
+def is_due(at: float, step: int, steps: int) -> bool:
+    """Whether what is loaded at a decode step, or as a float at a share of them, is there before step ``step``.
+
+    >>> is_due(2, 2, 6), is_due(5 / 7, 4, 7), is_due(5 / 7, 5, 7)
+    (True, False, True)
+    """
+    return at <= step if isinstance(at, int) else at * steps <= step + ROUNDING
+
+
+class InFlight:
+    """The weights in flight of one process: what has arrived for each role, and the call that takes it."""
+
+    def __init__(self, rank: int, own_process: bool) -> None:
+        self._rank, self._own_process = rank, own_process
+        self._arrived: dict[tuple[str, str], ArrivedWeights] = {}  # by dataflow, which counts its versions, and role
+        self._loads: dict[int, TokenLoads] = {}  # by node, of the calls of the segment that runs
+
+    def begun(self, call: SegmentCall, step: Step, dataflow: str) -> TokenLoads | None:
+        """The weights that arrive while a call of a step runs; None where none do."""
+        entry = _entry(call, step)
+        if entry is None or step.role is None or loads_state(step):
+            return None
+        _, first, schedule = entry
+        own = [(at, version) for rank, at, version in schedule or () if rank == self._rank]
+        arrived = self._arrived.setdefault((dataflow, step.role), ArrivedWeights(step.role))
+        self._loads[step.node] = TokenLoads(arrived, first, own or None)
+        return self._loads[step.node]
+
+    def taken(self, step: Step) -> tuple[LoadedAt, ...]:
+        """What a call of a step has taken, once it has ended."""
+        loads = self._loads.pop(step.node, None)
+        return () if loads is None else tuple(loads.taken)
+
+    def arriving(
+        self, call: SegmentCall, step: Step, current: Call, body: Callable[..., Any], arguments: dict[str, Any]
+    ) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """The body and the arguments of a step: of one whose weights are in flight what has them arrive."""
+        if step.role is None or not loads_state(step):
+            return body, arguments
+        entry = _entry(call, step)
+        if entry is None:
+            self._arrived.pop((current.dataflow, step.role), None)  # its versions are counted from these weights on
+            for other in self._of(step.role):
+                other.supersede()
+            return body, arguments
+        weights = arguments if self._own_process else deepcopy(arguments)  # else they are the trainer's own memory
+        load = partial(_loaded, step.label, current, body, weights)
+        arrived = self._arrived.setdefault((current.dataflow, step.role), ArrivedWeights(step.role))
+        return partial(arrived.add, entry[1], load), {}
+
+    def settle(self, role: str) -> None:
+        """Load what has arrived for a role."""
+        for arrived in self._of(role):
+            arrived.take(0)
+
+    def _of(self, role: str) -> list[ArrivedWeights]:
+        return [arrived for (_, of_role), arrived in self._arrived.items() if of_role == role]
+
+    def forget(self) -> None:
+        """Drop what has arrived: the states of roles are to be others."""
+        self._arrived.clear()
+
+
+def _nothing() -> None:
+    """Load nothing."""
+
+
+def _loaded(label: str, call: Call, body: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    """Load weights as a call of its own, within the one that takes them.
+
+    Raises:
+        RoleError: HF806 where the body raises.
+    """
+    with in_call(call), seeded(call), inputs_unchanged(label, arguments):
+        try:
+            body(**arguments)
+        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+            raise role_error(label, call.rank, call.step, error) from None
+
+
+def loads_state(step: Step) -> bool:
+    """Whether a step loads a state."""
+    return any(effect.kind == "loads" for effect in effects_of(step.signature.body))
+
+
+def _entry(call: SegmentCall, step: Step) -> Sequence[Any] | None:
+    return next((entry for entry in call.in_flight if entry[0] == step.node), None)

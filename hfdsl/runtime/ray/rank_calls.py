@@ -1,0 +1,229 @@
+"""What ranks have been called with: waits that end at a deadline, and errors that name the rank that failed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import ray
+
+from hfdsl.errors import DeadlineError, RoleError
+from hfdsl.plan.deadlines import CallDeadline, longest_deadline, role_deadline, step_deadline
+from hfdsl.plan.payloads import Process
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.segments import Segment, dependencies
+from hfdsl.runtime.backend import Submission
+from hfdsl.runtime.failures import Called, late_ranks, lost_process
+from hfdsl.runtime.ray.call_deadlines import CallClocks, SubmittedCall
+from hfdsl.runtime.ray.relay import as_completed
+from hfdsl.runtime.ray.relay_client import GROUP, Relays, RemoteHandle
+from hfdsl.single_controller.group import RayWorkerGroup
+from hfdsl.single_controller.waiting import fetch, succeeded
+
+LAUNCH = "launch(..., deadline=...)"
+ROLE = f"hf.place(..., deadline=...) or {LAUNCH}"
+"""What sets deadlines of calls that declare none."""
+
+
+class RankCalls:
+    """The calls of a backend's ranks that have not ended, each with its deadline.
+
+    A step has a deadline, too: the launch's, and beside it the time of those of its calls that declare their own.
+    """
+
+    def __init__(self, plan: Plan, groups: Mapping[str, RayWorkerGroup], seconds: float) -> None:
+        self.seconds = seconds
+        """The launch's deadline."""
+        self._deployment, self._process_groups, self._groups = plan.deployment, plan.groups, groups
+        self.relays: Relays | None = None
+        """What calls the ranks of a step, where the driver does not."""
+        self._clocks = CallClocks()
+        self._before: dict[str, Mapping[int, int]] = {}  # by plan: see ``Dependencies.before``
+        self._declared: dict[str, dict[int, CallDeadline]] = {}  # by plan and node
+        self._step_end = 0.0
+        self.add(plan)
+
+    def add(self, plan: Plan) -> None:
+        """Add another plan of the same deployment."""
+        limits = ((step.node, step_deadline(plan, step)) for step in plan.steps)
+        self._declared[plan.name] = {node: limit for node, limit in limits if limit is not None}
+        self._before[plan.name] = dependencies(plan).before
+
+    @property
+    def longest(self) -> float:
+        """The longest deadline that any call has."""
+        return longest_deadline(self._deployment, self.seconds)
+
+    @property
+    def workers(self) -> dict[str, Sequence[Any]]:
+        """The processes of each group."""
+        return {name: group.workers for name, group in self._groups.items()}
+
+    # -- submitting ----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin a step: its deadline runs from now."""
+        self.look()
+        self._clocks.forget_failed()
+        self._step_end = time.monotonic() + self.seconds + self._clocks.seconds_in_steps()
+
+    def forget(self) -> None:
+        """Forget what processes that are replaced were called with."""
+        self._clocks.clear()
+
+    def time_left(self) -> float:
+        """The seconds that the step may still take."""
+        return max(0.0, self._step_end - time.monotonic())
+
+    def declares_deadlines(self, plan: str) -> bool:
+        """Whether calls of a plan declare their own."""
+        return bool(self._declared[plan])
+
+    def submitted(self, submission: Submission, acknowledgments: Sequence[Any]) -> None:
+        """The ranks of a segment were called."""
+        segment, plan, step = submission.segment, submission.call.plan, submission.call.step
+        called, declared = Called.of(segment, step), self._declared[plan].get(segment.number)
+        nodes = reduce(or_, (1 << part.node for part in segment.steps))
+        before = self._ends_before(plan, segment)
+        if declared is not None:
+            self._step_end += declared.seconds  # a segment of its own
+        for rank, acknowledgment in zip(segment.ranks, acknowledgments, strict=True):
+            call = SubmittedCall(
+                process=(segment.group, rank),
+                called=called,
+                deadline=declared or CallDeadline(self.seconds, ROLE),
+                declared=declared is not None,
+                ranks=len(segment.ranks),
+                step=(plan, step),
+                nodes=nodes,
+                before=before,
+            )
+            self._clocks.add(acknowledgment, call)
+
+    def _ends_before(self, plan: str, segment: Segment) -> int:
+        """The nodes that end before a segment begins, a bit for each."""
+        before = reduce(or_, (self._before[plan].get(part.node, 0) for part in segment.steps))
+        return reduce(or_, (1 << call[0] for call in segment.after if call is not None), before)
+
+    def group_of(self, role: str) -> str:
+        """The process group of a role."""
+        return next(group.name for group in self._process_groups if role in group.roles)
+
+    def call_role(self, role: str, label: str, method: str, arguments: Callable[[int], Sequence[Any]]) -> list[Any]:
+        """Call a method of ``RankProcess`` for a role, on all its ranks, with the deadline of the role.
+
+        ``label`` is the method of the role that it runs.
+        """
+        limit = role_deadline(self._deployment, role) or CallDeadline(self.seconds, ROLE)
+        return self.call_each(self.group_of(role), f"'{role}.{label}'", method, arguments, limit)
+
+    def call_each(
+        self,
+        group: str,
+        label: str,
+        method: str,
+        arguments: Callable[[int], Sequence[Any]] = lambda _: (),
+        limit: CallDeadline | None = None,
+        returns: int = 1,
+    ) -> list[Any]:
+        """Call a method of ``RankProcess`` on the ranks of a group, each with arguments of its own.
+
+        Of a call that returns several objects the first one says that it has ended.
+        """
+        workers, called = self._groups[group].workers, Called(label, None, time.monotonic())
+        refs = [
+            getattr(worker, method).options(num_returns=returns).remote(*arguments(rank))
+            for rank, worker in enumerate(workers)
+        ]
+        for rank, ref in enumerate(refs):
+            call = SubmittedCall((group, rank), called, limit or CallDeadline(self.seconds, LAUNCH), len(workers))
+            self._clocks.add(ref[0] if returns > 1 else ref, call)
+        return refs
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def wait_for(self, refs: Sequence[Any]) -> list[Any]:
+        """The values of calls, each within its deadline; the first failure is raised at once.
+
+        Raises:
+            DeadlineError: HF807 where a deadline passed.
+            RoleError: HF806 where a body raised or a process died.
+        """
+        values: dict[Any, Any] = {}
+        with self.naming_losses():
+            for ready in as_completed(refs, math.inf):
+                values |= zip(ready, fetch(ready), strict=True)
+                self._clocks.end(ready)
+                self.check()
+        return [values[ref] for ref in refs]
+
+    def acknowledge(self, handles: Iterable[Any]) -> None:
+        """Calls have ended, and their values are here."""
+        self._clocks.end(handles)
+
+    def look(self) -> None:
+        """Find out which calls have ended."""
+        calls = list(self._clocks)
+        self._clocks.end(call for call in calls if isinstance(call, RemoteHandle) and call.value is not None)
+        refs = [call for call in calls if isinstance(call, ray.ObjectRef)]
+        for ref in ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0] if refs else ():
+            if succeeded(ref):
+                self._clocks.end([ref])
+            else:
+                self._clocks.fail(ref)
+
+    def check(self) -> None:
+        """Raise ``DeadlineError`` (HF807) where a call takes longer than its deadline."""
+        self.look()
+        if late := self._clocks.late(time.monotonic()):
+            first = late[0]
+            (group, _), (seconds, set_by), count = first.process, first.deadline, len(self._clocks.unended(first))
+            step = "" if first.called.step is None else f" in step {first.called.step}"
+            raise DeadlineError(
+                "HF807",
+                f"{first.called.labels} was not done{step} after {seconds:g} s on {count} of {first.ranks} ranks of "
+                f"'{group}'; a rank may wait for a peer, or the call needs longer: {set_by} sets this"
+                f"{self.late_ranks()}",
+            )
+
+    def check_step(self, total: int, done: int, what: str) -> None:
+        """Raise ``DeadlineError`` (HF807) where not all was done within the deadline of the step."""
+        if done < total:
+            raise DeadlineError(
+                "HF807",
+                f"{total - done} of {total} {what} were not done after {self.seconds:g} s; a body may wait for a peer, "
+                f"or the step needs longer: {LAUNCH}{self.late_ranks()}",
+            )
+
+    def late_ranks(self) -> str:
+        """What the ranks that have not answered do, a line each."""
+        processes = {
+            (name, rank): process
+            for name, group in self._groups.items()
+            for rank, process in enumerate(group.hf_processes)
+        }
+        return late_ranks(processes, self._running())
+
+    def _running(self) -> dict[Process, Called]:
+        self.look()
+        return self._clocks.running()
+
+    @contextmanager
+    def naming_losses(self) -> Iterator[None]:
+        """Within this, an error that a dead process causes is one that names it."""
+        try:
+            yield
+        except RoleError as error:
+            relays = {} if self.relays is None else {GROUP: self.relays.actors}
+            if (lost := lost_process(error, {**self.workers, **relays}, self._running())) is not None:
+                raise lost from error
+            raise
+
+    def references(self) -> Iterator[Any]:
+        """The references of calls that have not ended."""
+        yield from (call for call in self._clocks if isinstance(call, ray.ObjectRef))

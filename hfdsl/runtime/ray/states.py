@@ -1,0 +1,236 @@
+"""What the Ray backend does between steps: it saves, loads and copies states, and has processes record and digest.
+
+Roles are called one by one, each within its own deadline: see ``RankCalls.call_role``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import ray
+
+from hfdsl.plan.deadlines import CallDeadline
+from hfdsl.plan.plan import Plan
+from hfdsl.runtime.backend import files_by_role
+from hfdsl.runtime.rank.executor import Executor
+from hfdsl.runtime.ray.rank_calls import LAUNCH, RankCalls
+from hfdsl.runtime.weights.digest_reports import DigestReport
+from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
+from hfdsl.single_controller.group import RayWorkerGroup
+from hfdsl.single_controller.waiting import fetch
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.digests import Digests
+
+SAVED_REPLY_SECONDS = 60.0
+"""The time in which an idle process says whether its files are written."""
+
+
+class Copied(NamedTuple):
+    """References to the copy of a rank's states: whether it exists, which is small, and the copy itself."""
+
+    done: Any
+    states: Any
+
+
+class RayStates(ABC):
+    """The part of a Ray backend that works on states."""
+
+    driver: Executor
+    _plans: list[Plan]
+    _groups: dict[str, RayWorkerGroup]
+    _calls: RankCalls
+    _digests = False
+    """Whether the syncs of the steps to come are verified."""
+
+    _wanted: tuple[Any, ...] = ()
+    """Which these are, and the groups whose processes know it."""
+
+    _sending: list[Any]
+    """The exchanges of this step that return digests."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin a step, or what is done between two."""
+
+    def _call_all(self, label: str, method: str, *args: Any) -> None:
+        """Call a method of ``RankProcess`` in every process, and wait; HF807 where one does not end in time."""
+        self._calls.wait_for(
+            [ref for name in self._groups for ref in self._calls.call_each(name, label, method, lambda _: args)]
+        )
+
+    def _take_states(self, copies: bool) -> list[Any]:
+        """Have every process keep its roles' states for the next call of it."""
+        taking = [
+            self._calls.call_role(role, "state", "take_state", partial(lambda role, _: (role, copies), role))
+            for role in self._roles()
+        ]
+        return [ref for refs in taking for ref in refs]
+
+    def save(self, folder: str, background: bool) -> None:
+        """All ranks at once; HF806 where a role's ``state()`` raises, HF807 where a deadline passed."""
+        self.begin()
+        taken = self._take_states(background)
+        saving = [
+            ref for name in self._groups for ref in self._calls.call_each(name, "a save", "save", lambda _: (folder,))
+        ]
+        self._calls.wait_for([*taken, *saving])
+
+    def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
+        """The files of all ranks; HF906 where one cannot be written, HF807 where a rank does not answer in time."""
+        self.begin()
+        limit = CallDeadline(min(self._calls.seconds, wait + SAVED_REPLY_SECONDS), LAUNCH)
+        refs_by_group = [
+            self._calls.call_each(name, "writing states", "saved", lambda _: (folder, wait), limit)
+            for name in self._groups
+        ]
+        files = iter(self._calls.wait_for([ref for refs in refs_by_group for ref in refs]))
+        return files_by_role([next(files) for _ in refs] for refs in refs_by_group)
+
+    def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+        """Load the states of all ranks; errors as for ``save``."""
+        self.begin()
+
+        def arguments(role: str, rank: int) -> tuple[Any, ...]:
+            return role, folder, dict(saved[role][rank]) if role in saved else None
+
+        self._load_states("load", arguments)
+
+    def _load_states(self, method: str, arguments: Callable[[str, int], Sequence[Any]]) -> None:
+        """Call a method of ``RankProcess`` that loads the state of a role, with arguments by role and rank."""
+        loading = [
+            self._calls.call_role(role, "load_state", method, partial(arguments, role)) for role in self._roles()
+        ]
+        self._calls.wait_for([ref for refs in loading for ref in refs])
+
+    def _roles(self) -> Iterator[str]:
+        """All roles, those of a process in the order in which it constructed them."""
+        return (role for group in self._plans[0].groups for role in group.roles)
+
+    def save_queues(
+        self, folder: str, plan: str, pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]]
+    ) -> dict[str, list[dict[str, str]]]:
+        """All ranks at once, each when it has the payloads; HF807 where the deadline passed."""
+        self.begin()
+
+        def arguments(group: str, rank: int) -> tuple[Any, ...]:
+            counts, payloads = _payloads_of(pending, group, rank)
+            return folder, plan, counts, *payloads
+
+        refs_by_group = {
+            name: self._calls.call_each(name, "saving queues", "save_queues", partial(arguments, name))
+            for name in self._groups
+        }
+        files = iter(self._calls.wait_for([ref for refs in refs_by_group.values() for ref in refs]))
+        return {name: [next(files) for _ in refs] for name, refs in refs_by_group.items()}
+
+    def load_queues(self, folder: str, plan: str, files: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+        """All ranks at once; HF807 where the deadline passed."""
+        self.begin()
+
+        def arguments(group: str, rank: int) -> tuple[Any, ...]:
+            return folder, plan, dict(files[group][rank])
+
+        loading = [
+            self._calls.call_each(name, "loading queues", "load_queues", partial(arguments, name))
+            for name in self._groups
+        ]
+        self._calls.wait_for([ref for refs in loading for ref in refs])
+
+    def copy_states(self) -> dict[str, list[Copied]]:
+        """References to the states of every rank; the processes copy them before their next call."""
+        taken = self._take_states(copies=False)
+        copies = {
+            name: [Copied(*refs) for refs in self._calls.call_each(name, "a copy of states", "copy_states", returns=2)]
+            for name in self._groups
+        }
+        if self._calls.relays is not None:  # what relays submit next may come before what this process submitted now
+            self.begin()
+            self._calls.wait_for([*taken, *(copy.done for ranks in copies.values() for copy in ranks)])
+        return copies
+
+    def copied(self, copies: Mapping[str, Sequence[Copied]], wait: float) -> bool:
+        """Whether all copies exist; HF806, HF908 where one cannot be made, HF807 where one takes too long."""
+        refs = [copy.done for ranks in copies.values() for copy in ranks]
+        ready, late = ray.wait(refs, num_returns=len(refs), timeout=wait)
+        with self._calls.naming_losses():
+            fetch(ready)
+            self._calls.check()
+        return not late
+
+    def restore(self, copies: Mapping[str, Sequence[Copied]]) -> None:
+        """Load the copies into all ranks.
+
+        Raises:
+            RoleError: HF806 where ``load_state()`` raises, or a copy is lost.
+            HfError: HF807 where a deadline passed.
+        """
+        self.begin()
+
+        def arguments(role: str, rank: int) -> tuple[Any, ...]:
+            return role, copies[self._calls.group_of(role)][rank].states
+
+        self._load_states("restore", arguments)
+
+    def restore_queues(
+        self,
+        plan: str,
+        copies: Mapping[str, Sequence[Copied]],
+        pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]],
+    ) -> None:
+        """All ranks at once; errors as for ``restore``."""
+        self.begin()
+
+        def arguments(group: str, rank: int) -> tuple[Any, ...]:
+            counts, payloads = _payloads_of(pending, group, rank)
+            return plan, copies[group][rank].states, counts, *payloads
+
+        restoring = [
+            self._calls.call_each(name, "loading queues", "restore_queues", partial(arguments, name))
+            for name in self._groups
+        ]
+        self._calls.wait_for([ref for refs in restoring for ref in refs])
+
+    def record(self, folder: str | None) -> None:
+        """Have every process write the calls of the next steps; HF807 where one is not ready in time."""
+        self.driver.record(folder)
+        self.begin()
+        self._call_all("beginning to record", "record", folder)
+
+    def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
+        """All ranks at once; HF806 where a role's ``held_weights()`` raises, HF807 where a deadline passed."""
+        self.begin()
+        return self._calls.wait_for(
+            self._calls.call_role(role, "held_weights", "digests", lambda _: (sync, role, dtypes, exported))
+        )
+
+    def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
+        """Have every process digest what the next steps sync, without waiting: its calls run in their order.
+
+        Processes keep what it is, and each call of a step says whether it is to be done.
+        """
+        self._digests = bool(wanted)
+        known = dict(wanted), tuple(self._groups.values())
+        if not wanted or known == self._wanted:
+            return
+        self._wanted = known
+        for group in self._groups.values():
+            for worker in group.workers:
+                worker.digest_exports.remote(wanted)
+
+    def sent_digests(self) -> list[DigestReport]:
+        """Once each exchange of the step has ended; HF806 where one has failed, HF807 where a deadline passed."""
+        sending, self._sending = self._sending, []
+        return [DigestReport.from_wire(report) for reports in self._calls.wait_for(sending) for report in reports]
+
+
+def _payloads_of(
+    pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]], group: str, rank: int
+) -> tuple[list[list[int]], list[Any]]:
+    """How many payloads a rank has still to receive of each step, and their handles."""
+    handles = {step: by_rank.get((group, rank), ()) for step, by_rank in pending.items()}
+    counts = [[step, len(payloads)] for step, payloads in handles.items()]
+    return counts, [handle for payloads in handles.values() for handle in payloads]

@@ -1,0 +1,177 @@
+"""The recovery of a stream: each of its results is a step, which is repeated by the decisions that led to it.
+
+A worked example, a queue of lag 1 and a copy after every second result; the engine is lost while result 3 is made::
+
+    result   batches read   decisions since the result before      copy
+    0        0, 1           dispatch 0, dispatch 1, take 0
+    1        2              dispatch 2, take 1                     states, and the rows of dispatch 2
+    2        3              dispatch 3, take 2
+    (lost)   4              dispatch 4
+             the states of the copy, the rows of dispatch 2
+    2 again  3              dispatch 3, take 2                     not given out again
+             4              dispatch 4
+    3                       take 3
+
+Why it is right. *The same values*: what is dispatched and taken under which version, and when in the order of calls, is
+repeated from the journal (``LoggedWorld``), and values follow from that (``stage_stream``, ``streaming``). *A copy is
+whole*: what was in progress is a payload that a call submitted before the copy sends, or lies in a process that copies
+it with its states; processes run calls in the order of submission, so once the copies exist all of it does. *Nothing is
+lost*: batches that were read since the copy are in the journal, and are read again before the loader is asked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from hfdsl.runtime.decisions import Decision
+from hfdsl.runtime.loading import END, BatchSource
+from hfdsl.runtime.queues.stage_stream import StageStream
+from hfdsl.runtime.queues.streaming import DecisionLog, Stream
+from hfdsl.runtime.recovery.steps import Recovery
+from hfdsl.runtime.runner import StepRunner
+
+
+class LoaderRaisedError(BaseException):
+    """What a loader raised, past the recovery, which is no loss of processes."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+@dataclass(slots=True)
+class StreamEntry:
+    """The batches that were read, and the decisions that were made, for one result."""
+
+    batches: list[Any] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class JournaledSource:
+    """A loader whose batches are kept until their result is committed; those to be read ``again`` come first."""
+
+    entry: StreamEntry
+    again: deque[Any] = field(default_factory=deque)
+    source: BatchSource | None = None
+
+    def next(self) -> Any:
+        """The next batch; ``END`` where a journal is repeated that has no more."""
+        if self.again:
+            return self.again.popleft()
+        if self.source is None:
+            return END
+        try:
+            batch = self.source.next()
+        except BaseException as error:
+            raise LoaderRaisedError(error) from error
+        if batch is not END:
+            self.entry.batches.append(batch)
+        return batch
+
+
+class RecoveringStream:
+    """A stream that goes on after a loss of processes; what a ``Recovery`` sees of it is a ``RecoverableStream``."""
+
+    def __init__(self, stream: Stream | StageStream, runner: StepRunner, recovery: Recovery) -> None:
+        self._stream, self._runner, self._recovery = stream, runner, recovery
+        self._entry = StreamEntry()
+        self._batches = JournaledSource(self._entry)
+        self._log: DecisionLog | None = None
+        self._live: Generator[Any] | None = None
+        self._early: list[Any] = []  # the result to which the decisions since the last one led, when repeated
+
+    def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
+        """The results in order, each once.
+
+        Raises:
+            LostProcessError: HF840 where a result lost processes more often than the retries allow.
+            HfError: as the stream; whatever the loader raises.
+        """
+        self._log, log.journal = log, self._entry.decisions
+        try:
+            while True:
+                self._batches.source = source
+                try:
+                    result = self._recovery.run(self._runner.plan.name, self._next)
+                except LoaderRaisedError as raised:
+                    raise raised.error from None
+                if result is END:
+                    return
+                journal = StreamEntry(list(self._entry.batches), list(self._entry.decisions))
+                self._entry.batches.clear()
+                self._entry.decisions.clear()
+                self._recovery.committed(self._runner.plan.name, self._repeat, journal)
+                yield result
+        finally:
+            self._batches.source = None
+            self._leave()
+
+    def _next(self) -> Any:
+        if self._early:
+            return self._early.pop()
+        if self._log is None:
+            return END
+        if self._live is None:
+            self._live = self._stream.results(self._batches, self._log)
+        return next(self._live, END)
+
+    def _leave(self) -> None:
+        """What the stream does next it does in another call of ``results``."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.close()
+
+    # -- what a recovery sees ------------------------------------------------------------------------------------------
+
+    def copy(self) -> Callable[[Any], None]:
+        """Remember what is in progress; the function that goes back to it."""
+        go_back, again = self._stream.copy(self._runner.backend), list(self._batches.again)
+
+        def restore(states: Any) -> None:
+            self._begin_again(lambda: go_back(states), again)
+
+        return restore
+
+    def reset(self) -> None:
+        """Go back to where nothing was in progress."""
+        self._begin_again(self._stream.reset, ())
+
+    def load(self, load: Callable[[], None]) -> None:
+        """Go back to what a file has."""
+
+        def restore() -> None:
+            self._stream.reset()
+            load()
+
+        self._begin_again(restore, ())
+
+    def _begin_again(self, restore: Callable[[], None], again: Sequence[Any]) -> None:
+        self._leave()
+        self._early.clear()
+        self._batches.again = deque(again)
+        self._runner.recovered()
+        with self._runner.breaking(self._runner.next_step):
+            restore()
+
+    def repeat_rest(self) -> None:
+        """Repeat the decisions that were made since the last result, which may lead to the next one."""
+        self._early = self._repeated(self._entry)
+
+    def _repeat(self, journal: StreamEntry) -> None:
+        """Repeat what led to a result, which was given out."""
+        self._repeated(journal)
+
+    def _repeated(self, journal: StreamEntry) -> list[Any]:
+        source, self._batches.source = self._batches.source, None
+        self._batches.again += journal.batches
+        results = self._stream.results(self._batches, DecisionLog.repeating(journal.decisions))
+        try:
+            with self._runner.breaking(self._runner.next_step):
+                return list(islice(results, 1)) if journal.decisions else []
+        finally:
+            results.close()
+            self._batches.source = source

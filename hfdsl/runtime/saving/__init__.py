@@ -1,0 +1,1 @@
+"""States, values and recordings as files, each with a digest."""

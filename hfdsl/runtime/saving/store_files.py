@@ -1,0 +1,106 @@
+"""What one process holds of steps in progress, as a file of tensors and plain values; ``queue_files`` says when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hfdsl.errors import CheckpointError
+from hfdsl.plan.payloads import ColumnSlice
+from hfdsl.runtime.rank.store import PayloadContent, Store, StoredValue
+from hfdsl.runtime.saving.state_files import FlatState, flatten_state, read_file, unflatten_state, write
+from hfdsl.types.ragged import Jagged
+
+
+def write_stores(
+    folder: str, group: str, plan: str, steps: Mapping[int, tuple[Store, Sequence[PayloadContent]]]
+) -> dict[str, str]:
+    """Write what a process holds of steps, and is to receive.
+
+    Raises:
+        CheckpointError: HF906 where the file cannot be written, HF908 where a queue holds what no file can.
+    """
+    return write(folder, f"{group.strip('<>')}.queue", flat_stores(plan, steps))
+
+
+def flat_stores(plan: str, steps: Mapping[int, tuple[Store, Sequence[PayloadContent]]]) -> FlatState:
+    """A copy of what a process holds of steps, and is to receive; HF908 where a queue holds what no file can."""
+    contents = [
+        [number, _local(store), [*_received(store), *_entries(payloads)]] for number, (store, payloads) in steps.items()
+    ]
+    return flatten_state(contents, f"a queue of '{plan}'", copies=True)
+
+
+def _local(store: Store) -> list[Any]:
+    return [
+        [node, chunk, value.producer, [[name, _plain(column)] for name, column in value.columns.items()]]
+        for node, chunk, value in store.own_values()
+    ]
+
+
+def _received(store: Store) -> list[Any]:
+    return [[node, chunk, column, rows, _plain(value)] for node, chunk, column, rows, value in store.received_values()]
+
+
+def _entries(payloads: Sequence[PayloadContent]) -> list[Any]:
+    return [
+        [key.node, key.chunk, key.column, key.rows, _plain(value)]
+        for content in payloads
+        for key, value in content.items()
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """A raw column as what a file can hold: its kind, its values, and whether they were on a GPU."""
+    if isinstance(value, Jagged):
+        return ["ragged", _is_cuda(value.values), value.values, value.offsets]
+    if hasattr(value, "untyped_storage"):
+        return ["tensor", _is_cuda(value), value]
+    return ["objects", value]
+
+
+def _is_cuda(tensor: Any) -> bool:
+    return bool(tensor.is_cuda)
+
+
+def read_stores(folder: str, file: Mapping[str, str], new_store: Callable[[int], Store]) -> None:
+    """Read what ``write_stores`` wrote, into new stores.
+
+    Raises:
+        CheckpointError: HF906 where the file is not what was written.
+    """
+    path = Path(folder) / file["file"]
+    state = read_file(path)
+    if state.digest() != file["sha256"]:
+        raise CheckpointError("HF906", f"{path} is damaged: it does not hold what was written")
+    try:
+        fill_stores(state, new_store)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError("HF906", f"{path} cannot be read: {type(error).__name__}: {error}") from None
+
+
+def fill_stores(state: FlatState, new_store: Callable[[int], Store]) -> None:
+    """Put what ``flat_stores`` copied into new stores."""
+    for number, local, received in unflatten_state(state):
+        store = new_store(number)
+        for node, chunk, producer, columns in local:
+            store.put(node, chunk, StoredValue.of(producer, {name: _value(column) for name, column in columns}))
+        store.receive({ColumnSlice(n, chunk, name, rows): _value(value) for n, chunk, name, rows, value in received})
+
+
+def _value(entry: Any) -> Any:
+    match entry:
+        case ["ragged", on_gpu, values, offsets]:
+            return Jagged(_placed(values, on_gpu), offsets)
+        case ["tensor", on_gpu, values]:
+            return _placed(values, on_gpu)
+        case ["objects", values]:
+            return values
+    raise ValueError("an entry is no column")
+
+
+def _placed(tensor: Any, on_gpu: bool) -> Any:
+    import torch
+
+    return tensor.cuda() if on_gpu and torch.cuda.is_available() else tensor

@@ -1,0 +1,267 @@
+"""How a payload is serialized: for the object store, as bytes within a call, and with its tensors left on their device.
+
+``ZeroCopyPayload`` goes through the object store, its buffers out of band: they are written into shared memory once,
+and every reader maps them. ``CopiedPayload`` does so without shared buffers. ``serialized`` makes bytes of a small one.
+``StateCopy`` has the states of roles. ``PickledValue`` leaves its tensors in the process that produced them, and only
+the rest is pickled.
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from io import BytesIO
+from pickle import PickleBuffer
+from typing import TYPE_CHECKING, Any, cast
+
+import ray
+
+from hfdsl.plan.payloads import ColumnSlice
+from hfdsl.plan.plan import Plan
+from hfdsl.runtime.rank.store import PayloadContent, as_bytes
+from hfdsl.runtime.saving.state_files import FlatState
+from hfdsl.single_controller.ray_internals import CloudPickler
+from hfdsl.types.batches import own_rows
+from hfdsl.types.ragged import Jagged
+
+if TYPE_CHECKING:
+    import torch
+
+# -- through the object store ------------------------------------------------------------------------------------------
+
+
+class ZeroCopyPayload:
+    """A payload on its way: it arrives as its content.
+
+    The memory of a tensor goes out of band, so that neither side copies it. What arrives is in memory that other
+    processes read too: a body that writes into it is refused (HF703) by the versions of its tensors. A CUDA tensor
+    travels as a CPU tensor, and returns to a GPU where the reader has one.
+    """
+
+    def __init__(self, content: PayloadContent) -> None:
+        self._content = content
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _decoded_content, ([(*_fields(key), _encoded(value)) for key, value in self._content.items()],)
+
+
+class CopiedPayload:
+    """A payload on its way as torch pickles it: with copies on either side."""
+
+    def __init__(self, content: PayloadContent) -> None:
+        self._content = own_rows(content)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rows = [(*_fields(key), _on_cpu(value), _is_cuda(value)) for key, value in self._content.items()]
+        return _copied_content, (rows,)
+
+
+class StateCopy:
+    """States by role on their way: they arrive as they are, with tensors in memory of the reader's own."""
+
+    def __init__(self, states: Mapping[str, FlatState]) -> None:
+        self._states = states
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _decoded_states, (
+            {
+                role: ({name: _encoded(tensor) for name, tensor in state.tensors.items()}, state.skeleton)
+                for role, state in self._states.items()
+            },
+        )
+
+
+def payload_class(plan: Plan) -> type[ZeroCopyPayload] | type[CopiedPayload]:
+    """How payloads of a plan travel through the object store."""
+    return ZeroCopyPayload if plan.optimize.zero_copy else CopiedPayload
+
+
+def serialized(payload: ZeroCopyPayload | CopiedPayload) -> bytes:
+    """A payload as bytes, which travel with calls."""
+    return bytes(ray.cloudpickle.dumps(payload))  # type: ignore[no-untyped-call]  # of Ray
+
+
+def deserialized(payload: Any) -> Any:
+    """The payload again, if it traveled as bytes."""
+    return pickle.loads(payload) if isinstance(payload, bytes) else payload
+
+
+def content_of(payload: Any) -> PayloadContent:
+    """The content of a payload, however it was sent; a broadcast takes place now."""
+    if isinstance(payload, dict):
+        return payload
+    if hasattr(payload, "content"):  # an exchange takes place when the weights are loaded
+        content: PayloadContent = payload.content()
+        return content
+    return _decoded_content(payload.receive() if hasattr(payload, "receive") else payload.load())
+
+
+# -- with tensors left on their device ---------------------------------------------------------------------------------
+
+
+class Tensors:
+    """The tensors of one payload, the part that Ray leaves in its process."""
+
+    __slots__ = ("tensors",)
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors = tensors
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tensors, ([tensor.cpu() for tensor in self.tensors],)
+
+
+class PickledValue:
+    """A value on its way: its tensors, and a pickle of the rest that refers to them by their positions."""
+
+    __slots__ = ("buffers", "skeleton", "tensors")
+
+    def __init__(self, skeleton: bytes, buffers: list[PickleBuffer], tensors: Tensors) -> None:
+        self.skeleton, self.buffers, self.tensors = skeleton, buffers, tensors
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PickledValue, (self.skeleton, self.buffers, self.tensors)
+
+    def load(self) -> Any:
+        """The value; in the process that pickled it the tensors are the very same."""
+        return _Unpickler(BytesIO(self.skeleton), self.tensors.tensors, self.buffers).load()
+
+
+def pickle_value(value: Any, device: str = "cuda", shared: Collection[torch.Tensor] | None = None) -> PickledValue:
+    """The result of a method called with ``tensor_transport=TRANSPORT``: any value, its tensors on ``device`` apart.
+
+    Tensors arrive dense and without gradients; those on other devices are pickled with the rest. With ``shared``,
+    tensors whose memory nobody writes while they travel, all others are copied.
+
+    >>> import torch
+    >>> pickle_value({"x": torch.ones(2), "name": "a"}, "cpu").load()
+    {'x': tensor([1., 1.]), 'name': 'a'}
+    """
+    skeleton, buffers, tensors = BytesIO(), list[PickleBuffer](), list["torch.Tensor"]()
+    pickler = _Pickler(skeleton, device, tensors, buffers, None if shared is None else set(map(id, shared)))
+    cast(Any, pickler).dump(value)
+    return PickledValue(skeleton.getvalue(), buffers, Tensors(tensors))
+
+
+def pickle_content(content: PayloadContent, *, copy: bool = True) -> PickledValue:
+    """A payload that bypasses the object store: the tensors of its columns stay where they are until they are sent.
+
+    Tensors inside Python objects are sent as a ``copy``, since the producer may change them at once, as roles do with
+    their parameters. Memory of tensors on another device goes out of band, as in ``ZeroCopyPayload``.
+    """
+    import torch
+
+    device, shared = "cuda" if torch.cuda.is_available() else "cpu", list[torch.Tensor]()
+    rows = [(*_fields(key), _encoded_except(device, value, shared)) for key, value in content.items()]
+    return pickle_value(rows, device, shared if copy else None)
+
+
+def _encoded_except(device: str, value: Any, shared: list[Any]) -> Any:
+    """A raw column as ``_encoded`` makes it, but for tensors on a device: these stay, and are listed in ``shared``."""
+    if isinstance(value, Jagged):
+        return "ragged", _encoded_except(device, value.values, shared), _encoded_except(device, value.offsets, shared)
+    if getattr(getattr(value, "device", None), "type", None) == device and hasattr(value, "untyped_storage"):
+        shared.append(value)
+        return "direct", value
+    return _encoded(value)
+
+
+class _Pickler(CloudPickler):
+    def __init__(
+        self,
+        file: BytesIO,
+        device: str,
+        tensors: list[torch.Tensor],
+        buffers: list[PickleBuffer],
+        shared: Collection[int] | None,
+    ) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffers.append)  # type: ignore[no-untyped-call]  # of Ray
+        import torch
+
+        self._torch = torch
+        self._device, self._tensors, self._shared = device, tensors, shared
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not (isinstance(value, self._torch.Tensor) and value.device.type == self._device):
+            return None
+        detached = value.detach()
+        copied = self._shared is not None and id(value) not in self._shared
+        dense = detached.clone(memory_format=self._torch.contiguous_format) if copied else detached.contiguous()
+        self._tensors.append(dense)
+        return len(self._tensors) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: BytesIO, tensors: Sequence[torch.Tensor], buffers: Sequence[Any]) -> None:
+        super().__init__(file, buffers=buffers)
+        self._tensors = tensors
+
+    def persistent_load(self, index: Any) -> torch.Tensor:
+        return self._tensors[int(index)]
+
+
+# -- raw columns as plain values and buffers ---------------------------------------------------------------------------
+
+
+def _fields(key: ColumnSlice) -> tuple[Any, ...]:
+    return key.node, key.chunk, key.column, key.rows
+
+
+def _is_cuda(value: Any) -> bool:
+    return bool(getattr(value, "is_cuda", False))
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if _is_cuda(value) else value
+
+
+def _to_gpu(value: Any) -> Any:
+    import torch
+
+    return value.cuda() if torch.cuda.is_available() else value
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, Jagged):
+        return "ragged", _encoded(value.values), _encoded(value.offsets)
+    if not hasattr(value, "untyped_storage"):
+        return "object", value
+    flat: Any = as_bytes(_on_cpu(value.detach()).resolve_conj().resolve_neg().contiguous())
+    kind = "cuda" if _is_cuda(value) else "cpu"
+    return kind, str(value.dtype).removeprefix("torch."), tuple(value.shape), PickleBuffer(flat.numpy())
+
+
+def _decoded(encoded: Any) -> Any:
+    kind, *fields = encoded
+    if kind in ("object", "direct"):
+        return fields[0]
+    if kind == "ragged":
+        return Jagged(_decoded(fields[0]), _decoded(fields[1]))
+    import torch
+
+    name, shape, buffer = fields
+    dtype = getattr(torch, name)
+    if not memoryview(buffer).nbytes:
+        tensor = torch.empty(shape, dtype=dtype)
+    else:
+        with warnings.catch_warnings():  # torch warns of a read-only buffer; HF703 refuses writes to it
+            warnings.simplefilter("ignore", UserWarning)
+            tensor = torch.frombuffer(buffer, dtype=dtype).reshape(shape)
+    return _to_gpu(tensor) if kind == "cuda" else tensor
+
+
+def _decoded_content(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
+    return {ColumnSlice(*fields): _decoded(encoded) for *fields, encoded in rows}
+
+
+def _decoded_states(states: Mapping[str, tuple[Mapping[str, Any], str]]) -> dict[str, FlatState]:
+    # Roles may keep what they load and write into it; the memory that readers share must stay as it is.
+    return {
+        role: FlatState({name: _decoded(encoded).clone() for name, encoded in tensors.items()}, skeleton)
+        for role, (tensors, skeleton) in states.items()
+    }
+
+
+def _copied_content(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
+    return {ColumnSlice(*fields): _to_gpu(value) if cuda else value for *fields, value, cuda in rows}

@@ -1,0 +1,130 @@
+"""Digests of weights where a role keeps them, taken while more of them arrive.
+
+An example
+----------
+An engine receives four weights of one size in four buckets, with ``READS`` of 2, and ties ``head`` to ``embed``::
+
+    bucket    writes     moments         digests of
+    0         embed
+    1         q          0
+    2         v                          q        once the device comes to moment 0
+    3         head       1               embed, head, v    moment 1
+
+``embed`` has to wait: its memory is written once more. So pieces whose memory overlaps are read together, after the
+last write into any of them. Nothing is read between two submissions: the host first submits the whole exchange, and
+then all digests, each of which waits on its own stream for its moment.
+
+What is digested is what the role keeps. ``taken`` gives nothing where ``held_weights`` names other memory than was
+written, or where somebody has written into it since, such as a role that scales its weights after a load; digests are
+then taken from ``held_weights``, after the load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from hfdsl.plan.resharding import WeightMessage
+from hfdsl.runtime.digests import Digests, HeldPart, pieces_of
+from hfdsl.runtime.weights.digest_stream import DigestsBeside, Moment, moment
+
+READS: Final = 8
+"""The most groups of weights that are read one after another: the last one remains when all has arrived."""
+
+
+class ArrivingDigests:
+    """Those of what a rank loads in one sync, of so many ``bytes``."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._since = size, 0
+        self._moments: list[Moment] = []
+        self._written: dict[str, int] = {}  # by parameter, the number of the moment after the last write
+        self._begun: DigestsBeside | None = None
+        self._writes: list[tuple[torch.Tensor, int]] = []
+
+    def written(self, message: WeightMessage) -> None:
+        """The write of a message has been submitted."""
+        for transfer in message.transfers:
+            self._since += transfer.bytes
+            self._written[transfer.parameter.name] = len(self._moments)
+        if self._since * READS >= self._size:
+            self._mark()
+
+    def _mark(self) -> None:
+        self._moments.append(moment())
+        self._since = 0
+
+    def begin(
+        self,
+        pieces: Mapping[str, HeldPart],
+        kept: Any,
+        stored_as: Callable[[str], str],
+        placed: Callable[[Mapping[str, HeldPart]], Iterable[tuple[str, HeldPart]]],
+    ) -> None:
+        """All writes into ``pieces`` have been submitted; ``kept`` are the weights that the role says that it has.
+
+        ``stored_as`` names the piece of a parameter, and ``placed`` says where in the whole each piece lies.
+        """
+        held = pieces_of(kept)
+        if held is None or not _same_memory(pieces, held):
+            return
+        self._mark()
+        last = dict.fromkeys(pieces, 0)
+        for name, number in self._written.items():
+            piece = name if name in pieces else stored_as(name)
+            last[piece] = max(last.get(piece, 0), number)
+        for names in _overlapping(pieces):
+            last |= dict.fromkeys(names, max(last[name] for name in names))
+        groups: dict[int, list[tuple[str, HeldPart]]] = {}
+        for name, part in placed(pieces):
+            groups.setdefault(last[name], []).append((name, part))
+        self._begun = DigestsBeside()
+        for number in sorted(groups):
+            self._begun.add(groups[number], self._moments[number])
+        self._writes = _writes(pieces.values())
+
+    def taken(self) -> Digests | None:
+        """The digests, once the device has come so far; None where they are not those of what the role keeps now."""
+        if self._begun is None:
+            return None
+        taken = self._begun.taken()
+        return taken if all(tensor._version == count for tensor, count in self._writes) else None
+
+
+def _writes(pieces: Iterable[HeldPart]) -> list[tuple[torch.Tensor, int]]:
+    """How often each tensor has been written; those of inference mode do not count."""
+    return [(piece.tensor, piece.tensor._version) for piece in pieces if not piece.tensor.is_inference()]
+
+
+def _same_memory(pieces: Mapping[str, HeldPart], others: Mapping[str, HeldPart]) -> bool:
+    return pieces.keys() == others.keys() and all(
+        _place(piece) == _place(others[name]) for name, piece in pieces.items()
+    )
+
+
+def _place(piece: HeldPart) -> tuple[Any, ...]:
+    tensor = piece.tensor
+    return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride(), piece.offset
+
+
+def _overlapping(pieces: Mapping[str, HeldPart]) -> Iterator[Sequence[str]]:
+    """The names of pieces whose memory may overlap, where there are several."""
+    spans = sorted((*_span(piece.tensor), name) for name, piece in pieces.items() if piece.tensor.numel())
+    together, end = list[str](), 0
+    for start, stop, name in spans:
+        if start >= end:
+            if len(together) > 1:
+                yield together
+            together = []
+        together.append(name)
+        end = max(end, stop)
+    if len(together) > 1:
+        yield together
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of its first byte, and behind its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()

@@ -1,0 +1,392 @@
+"""The exchange of a sync by schedule: ranks that export and ranks that load go through its buckets together.
+
+A worked example. Two trainers hold half of every weight, an engine needs all, and the schedule has three buckets::
+
+    trainers 0 and 1           engine
+                               expects buckets 0 and 1 of both
+    send bucket 0, bucket 1
+    bucket 0 has left          bucket 0 has arrived: writes it to its place
+    send bucket 2              expects bucket 2
+    bucket 1 has left          bucket 1 has arrived: writes it to its place
+    bucket 2 has left          bucket 2 has arrived: writes it to its place
+
+So the engine has what it needs and two buckets, each of which has at most half of ``Optimize.bucket_bytes``; a trainer
+has two messages. Weights are read where the trainer has them, and written where the engine has them: nobody makes a
+copy of all. Where every rank holds all of every weight, a bucket is one broadcast.
+
+Both sides allocate the memory of two messages once and use it in turn. On a GPU a rank submits all its work at once and
+the device goes through it later, so a message with memory of its own would keep it until it has been sent, and all
+messages together would be another copy of the weights.
+
+Why nobody waits for ever. All ranks are in one communicator, whose stream on a GPU does one thing after the other: a
+send ends when its receiver has come to it. The messages have one order, and every rank goes through its own in this
+order. Take the first of all that has not arrived: those before it have, so its sender has come to it, and its receiver
+too. The order is by bucket and then by rounds, in each of which a rank sends or receives one message at most, so with
+three of each side all are busy in every round::
+
+    round 0    0 to 0, 1 to 1, 2 to 2
+    round 1    0 to 1, 1 to 2, 2 to 0
+    round 2    0 to 2, 1 to 0, 2 to 1
+
+A reader that cannot write receives the rest all the same, and raises in the end.
+
+Why it is one version. A trainer runs nothing else before its last message has left, and an engine nothing before the
+last one is in its place: only then does its load return. An engine whose load fails half way raises, and refuses to
+generate (HF770).
+
+In one process, as on the local backend, the same messages are packed and unpacked, without a communicator.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from hfdsl.plan.payloads import ColumnSlice
+from hfdsl.plan.resharding import Transfer, WeightMessage
+from hfdsl.plan.scheduled import ScheduledSync
+from hfdsl.runtime.digests import Digests, HeldPart, pieces_of
+from hfdsl.runtime.weights.resharding import (
+    LocalWeights,
+    Parts,
+    copied_part,
+    exported_weights,
+    loaded_weights,
+    local_boxes,
+    located,
+)
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.weights.arriving_digests import ArrivingDigests
+
+AHEAD: Final = 2
+"""The buckets that are on their way to a rank, and the messages from one, at a time."""
+
+ALIGNMENT: Final = 16
+"""The bytes of which every part of a message begins at a multiple, so that it can be viewed in its dtype."""
+
+
+class Exported:
+    """What a rank of the source has for one of the target, in the memory of its role."""
+
+    def __init__(self, sync: ScheduledSync, held: LocalWeights, target: int) -> None:
+        self.sync, self.held, self.target = sync, held, target
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that go to the target."""
+        return self.sync.schedule.traffic[self.target].get(self.held.rank, 0)
+
+    def parts(self) -> Parts:
+        """Copies of all of it."""
+        parts: Parts = {}
+        for transfer in self.sync.schedule.received_by(self.target):
+            if transfer.source == self.held.rank:
+                parts.setdefault(transfer.parameter.name, {})[transfer.box] = copied_part(self.held, transfer)
+        return parts
+
+    def arriving(self) -> LocalArriving:
+        """The same for a reader in this process."""
+        return LocalArriving(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (self.parts(),)  # where it is stored after all
+
+
+def exported(syncs: Sequence[ScheduledSync], rank: int, values: Any, label: str) -> Iterator[tuple[str, Exported]]:
+    """The columns of what a rank of the source exports, for each reader of its parts.
+
+    Raises:
+        SyncError: HF773 where the rank has other parts than its layout says.
+    """
+    for sync in syncs:
+        held = exported_weights(sync, rank, values, label)
+        for target, sources in enumerate(sync.schedule.sources):
+            if rank in sources:
+                yield sync.column(target), Exported(sync, held, target)
+        for message in (message for bucket in sync.schedule.messages_from(rank) for message in bucket):
+            for transfer in message.transfers:
+                held.part(transfer.parameter, transfer.box)  # raises before anybody waits for it
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def message_bytes(message: WeightMessage) -> int:
+    """The bytes of a message, with what aligns its parts."""
+    return sum(_room(transfer) for transfer in message.transfers)
+
+
+def pack(message: WeightMessage, held: LocalWeights, flat: torch.Tensor) -> None:
+    """Write the parts of a message into its bytes u8[N], from where a rank has them."""
+    for transfer, view in unpacked(message, flat):
+        view.copy_(held.part(transfer.parameter, transfer.box).detach())
+
+
+def _buffers(sizes: Sequence[int], device: torch.device | str) -> tuple[torch.Tensor, ...]:
+    """Memory for things of these sizes in bytes, of which each uses that of the one ``AHEAD`` before it."""
+    largest = (max(sizes[turn::AHEAD], default=0) for turn in range(AHEAD))
+    return tuple(torch.empty(size, dtype=torch.uint8, device=device) for size in largest)
+
+
+def unpacked(message: WeightMessage, flat: torch.Tensor) -> Iterator[tuple[Transfer, torch.Tensor]]:
+    """The parts of a message, views of its bytes u8[N]."""
+    start = 0
+    for transfer in message.transfers:
+        dtype = getattr(torch, transfer.parameter.dtype)
+        shape = [stop - first for first, stop in transfer.box]
+        yield transfer, flat[start : start + transfer.bytes].view(dtype).view(shape)
+        start += _room(transfer)
+
+
+def _room(transfer: Transfer) -> int:
+    return -(-transfer.bytes // ALIGNMENT) * ALIGNMENT
+
+
+# -- sending -----------------------------------------------------------------------------------------------------------
+
+
+def send_all(exchanges: Mapping[tuple[int, ...], Sequence[Exported]]) -> None:
+    """A process's part in exchanges, each with those ranks of the links, one after another.
+
+    Raises:
+        RuntimeError: from torch, when a reader is lost or does not arrive in time.
+    """
+    from hfdsl.runtime.transports.broadcast import communicator_of
+    from hfdsl.runtime.transports.direct import member
+
+    with torch.no_grad():
+        for ranks, exports in exchanges.items():
+            send(exports, communicator_of(ranks), member().device_of(ranks))
+
+
+def send(exports: Sequence[Exported], communicator: Any, device: str) -> None:
+    """A source's part in the exchange with all readers of a sync, whose ranks come after the senders' in a group."""
+    held, sync = exports[0].held, exports[0].sync
+    buckets = sync.schedule.messages_from(held.rank)
+    messages = [message for bucket in buckets for message in (bucket[:1] if sync.broadcast else bucket)]  # one for all
+    buffers = _buffers([message_bytes(message) for message in messages], device)
+    leaving: deque[Any] = deque()
+    for turn, message in enumerate(messages):
+        if len(leaving) == AHEAD:
+            leaving.popleft().wait()
+        flat = buffers[turn % AHEAD][: message_bytes(message)]
+        pack(message, held, flat)
+        if sync.broadcast:
+            leaving.append(communicator.broadcast([flat], _from_first()))
+        else:
+            leaving.append(communicator.send([flat], len(sync.senders) + message.target, 0))
+    for work in leaving:
+        work.wait()
+
+
+def _from_first() -> dist.BroadcastOptions:
+    options = dist.BroadcastOptions()
+    options.rootRank, options.asyncOp = 0, True
+    return options
+
+
+# -- receiving ---------------------------------------------------------------------------------------------------------
+
+Write: TypeAlias = Callable[[WeightMessage, torch.Tensor], None]
+"""What a reader does with a message, whose memory is used again after it."""
+
+
+class Arriving(ABC):
+    """Weights on their way from a rank of the source."""
+
+    nbytes = 0  # they are never in a store
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device | str:
+        """Where they arrive."""
+
+    @abstractmethod
+    def receive(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], write: Write) -> None:
+        """Receive what a rank of the target gets from all ``peers``, by source rank, this one among them."""
+
+
+class LocalArriving(Arriving):
+    """Those of a source in this process."""
+
+    def __init__(self, exported: Exported) -> None:
+        self._held = exported.held
+
+    @property
+    def device(self) -> torch.device:
+        """As ``Arriving.device``."""
+        return self._held.device
+
+    def receive(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], write: Write) -> None:
+        """As ``Arriving.receive``."""
+        held = {source: peer._held for source, peer in peers.items() if isinstance(peer, LocalArriving)}
+        for bucket in sync.schedule.messages_to(rank):
+            for message in bucket:
+                flat = torch.empty(message_bytes(message), dtype=torch.uint8, device=self.device)
+                pack(message, held[message.source], flat)
+                write(message, flat)
+
+
+class RemoteArriving(Arriving):
+    """Those of a source in another process; ``ranks`` of the links take part, those that send first."""
+
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        self._ranks = ranks
+
+    @property
+    def device(self) -> str:
+        """As ``Arriving.device``."""
+        from hfdsl.runtime.transports.direct import member
+
+        return member().device_of(self._ranks)
+
+    def receive(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], write: Write) -> None:
+        """As ``Arriving.receive``.
+
+        Raises:
+            RuntimeError: from torch, when a peer is lost or does not arrive in time.
+        """
+        from hfdsl.runtime.transports.broadcast import communicator_of
+
+        receive(sync, rank, communicator_of(self._ranks), self.device, write)
+
+
+def receive(sync: ScheduledSync, rank: int, communicator: Any, device: str, write: Write) -> None:
+    """The part of a rank of the target in the exchange with all that send to it."""
+    buckets = sync.schedule.messages_to(rank)
+    buffers = _buffers([sum(map(message_bytes, bucket)) for bucket in buckets], device)
+    expected: deque[list[tuple[Any, WeightMessage, torch.Tensor]]] = deque()
+
+    def expect(turn: int) -> None:
+        start, arrivals = 0, list[tuple[Any, WeightMessage, torch.Tensor]]()
+        for message in buckets[turn]:
+            flat = buffers[turn % AHEAD][start : start + message_bytes(message)]
+            arrivals.append((_received(communicator, sync, message, flat), message, flat))
+            start += message_bytes(message)
+        expected.append(arrivals)
+
+    for turn in range(min(AHEAD, len(buckets))):
+        expect(turn)
+    for turn in range(len(buckets)):
+        for work, message, flat in expected.popleft():
+            work.wait()
+            write(message, flat)
+        if turn + AHEAD < len(buckets):
+            expect(turn + AHEAD)
+    if device == "cuda":
+        torch.cuda.current_stream().synchronize()  # what has been submitted may wait for a sender that is lost
+
+
+def _received(communicator: Any, sync: ScheduledSync, message: WeightMessage, flat: torch.Tensor) -> Any:
+    if sync.broadcast:
+        return communicator.broadcast([flat], _from_first())
+    return communicator.recv([flat], sync.senders.index(message.source), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingExchange:
+    """The message to a reader before the exchange: the columns that will arrive, and the ranks that take part."""
+
+    keys: tuple[ColumnSlice, ...]
+    ranks: tuple[int, ...]
+
+    def content(self) -> dict[ColumnSlice, Arriving]:
+        """The columns, which arrive when their reader loads them."""
+        return {key: RemoteArriving(self.ranks) for key in self.keys}
+
+
+class ArrivingWeights:
+    """All that a rank of the target loads in a sync, on its way from ``peers``, by source rank."""
+
+    def __init__(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], label: str) -> None:
+        self._sync, self._rank, self._peers, self._label = sync, rank, peers, label
+        self._received = False
+        self._watched: ArrivingDigests | None = None
+
+    def digest(self) -> None:
+        """Have digests be taken of what is written where a role keeps its own."""
+        from hfdsl.runtime.weights.arriving_digests import ArrivingDigests
+
+        self._watched = ArrivingDigests(self._sync.schedule.received[self._rank])
+
+    def digests(self) -> Digests | None:
+        """Those of what the role has loaded; None where they have to be taken from what it holds now."""
+        return None if self._watched is None else self._watched.taken()
+
+    def load(self, worker: Any, load: Callable[[dict[str, torch.Tensor]], Any], *, in_place: bool) -> Any:
+        """Write them where the role keeps its own, where ``in_place`` and it says where that is; else call ``load``.
+
+        Raises:
+            SyncError: HF774 where the role has others than its layout says.
+        """
+        try:
+            if in_place:
+                with worker.receiving(self._sync.state) as places:
+                    if places is not None:
+                        self._write_to(places, partial(self._begin_digests, worker, places))
+                        return None
+            weights = self._empty()
+            self._write_to(weights, lambda: None)
+            return load(weights)
+        finally:
+            if not self._received:
+                self._receive(lambda message, flat: None)  # those who send wait for it
+
+    def _write_to(self, values: Any, submitted: Callable[[], None]) -> None:
+        """Write what arrives; ``submitted`` is called after the last write, which a device may still have to do."""
+        held, failures = loaded_weights(self._sync, self._rank, values, self._label), list[Exception]()
+        messages = [message for bucket in self._sync.schedule.messages_to(self._rank) for message in bucket]
+        for transfer in (transfer for message in messages for transfer in message.transfers):
+            held.part(transfer.parameter, transfer.box)  # raises before anything is written
+
+        def write(message: WeightMessage, flat: torch.Tensor) -> None:
+            try:
+                for transfer, part in unpacked(message, flat) if not failures else ():
+                    held.part(transfer.parameter, transfer.box).copy_(part)
+                if self._watched is not None and not failures:
+                    self._watched.written(message)
+                if message is messages[-1] and not failures:
+                    submitted()
+            except Exception as error:  # noqa: BLE001  # raised once all has arrived
+                failures.append(error)
+
+        self._receive(write)
+        for failure in failures:
+            raise failure
+
+    def _receive(self, write: Write) -> None:
+        self._received = True
+        for peer in tuple(self._peers.values())[:1]:
+            with torch.no_grad():
+                peer.receive(self._sync, self._rank, self._peers, write)
+
+    def _begin_digests(self, worker: Any, values: Any) -> None:
+        pieces, schedule = pieces_of(values), self._sync.schedule
+        if self._watched is None or pieces is None or not hasattr(worker, "held_weights"):
+            return
+        layout, mesh = self._sync.target_layout, schedule.target_mesh
+
+        def placed(pieces: Mapping[str, HeldPart]) -> Iterator[tuple[str, HeldPart]]:
+            known = self._sync.places.setdefault(("loads", self._rank), {})
+            return located(pieces, layout, schedule.parameters, mesh, self._rank, known)
+
+        self._watched.begin(pieces, worker.held_weights(self._sync.state), layout.stored_as, placed)
+
+    def _empty(self) -> dict[str, torch.Tensor]:
+        """Room for what the layout says."""
+        schedule, weights = self._sync.schedule, dict[str, torch.Tensor]()
+        device = next((peer.device for peer in self._peers.values()), "cpu")
+        for parameter in schedule.parameters:
+            boxes = self._sync.target_layout.boxes(parameter, schedule.target_mesh, self._rank)
+            if boxes:
+                shape, dtype = local_boxes(boxes)[0], getattr(torch, parameter.dtype)
+                weights[parameter.name] = torch.empty(shape, dtype=dtype, device=device)
+        return weights

@@ -1,0 +1,175 @@
+"""Digests of all parts on a GPU, from a kernel that reads every word once.
+
+An example
+----------
+The words of a part lie in a table of N rows, its outer dims, and W columns. With the factors r of rows (for a part of
+more than two dims the sum of those of its outer dims) and c of columns, the digest of ``digests.py`` is::
+
+    sum of words[i, k] * (r[i] + c[k])  modulo 2**64
+
+since every word counts once in the sum of its row and once in that of its column. So no sums of rows or columns are
+written: a program of the kernel reads a tile of words, multiplies, and adds one number to that of its part. Addition
+modulo 2**64 is exact, so the order in which programs end does not matter. ::
+
+    part      rows x columns    tiles of 4 x 1,024    first tile
+    q_proj      4096 x 1024            1024                 0
+    norm           1 x 1024               1              1024      programs 0 to 2048 of one launch
+    k_proj      4096 x 1024            1024              1025
+
+A model of 7B has 291 parameters, and a launch for each would take longer than to read it: parts whose tiles have one
+shape share a launch, in which a program looks up its part by bisection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import torch
+import triton  # pyright: ignore[reportMissingImports] - torch brings it where it supports CUDA
+import triton.language as tl  # pyright: ignore[reportMissingImports]
+
+from hfdsl.runtime.weights.digest_factors import factors_on
+
+TILE_WORDS: Final = 4096
+"""Words that a program reads at once: 32 KiB."""
+
+MAX_BLOCK_COLUMNS: Final = 1024
+
+FIELDS: Final = tl.constexpr(6)
+"""Of a part in the kernel's table: its first tile, the addresses of words and of both factors, rows and columns."""
+
+
+# Triton compiles the body, and reads annotations.
+def _add_words(  # type: ignore[no-untyped-def]
+    parts, count, totals, steps: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr
+):
+    tile = tl.program_id(0).to(tl.int64)
+    part, behind = 0, count
+    for _ in range(steps):
+        middle = (part + behind) // 2
+        begins = tl.load(parts + middle * FIELDS) <= tile
+        part, behind = tl.where(begins, middle, part), tl.where(begins, behind, middle)
+    entry = parts + part * FIELDS
+    words = tl.load(entry + 1).to(tl.pointer_type(tl.int64))
+    row_factors = tl.load(entry + 2).to(tl.pointer_type(tl.int64))
+    column_factors = tl.load(entry + 3).to(tl.pointer_type(tl.int64))
+    height, width = tl.load(entry + 4), tl.load(entry + 5)
+    tile -= tl.load(entry)
+    across = (width + block_columns - 1) // block_columns
+    rows = tile // across * block_rows + tl.arange(0, block_rows)
+    columns = tile % across * block_columns + tl.arange(0, block_columns)
+    inside = (rows < height)[:, None] & (columns < width)[None, :]
+    read = tl.load(words + rows[:, None] * width + columns[None, :], mask=inside, other=0)
+    factors = tl.load(row_factors + rows, mask=rows < height, other=0)[:, None]
+    factors += tl.load(column_factors + columns, mask=columns < width, other=0)[None, :]
+    tl.atomic_add(totals + part, tl.sum(tl.sum(read * factors, 1), 0), sem="relaxed")
+
+
+_kernel = triton.jit(_add_words, do_not_specialize=["count"])
+
+STEP_GRAIN: Final = 4
+"""The steps of a bisection are a multiple of it, so that a few compiled kernels do for any number of parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part whose words lie in a table."""
+
+    index: int
+    words: torch.Tensor
+    starts: tuple[int, ...]
+
+    @property
+    def columns(self) -> int:
+        return int(self.words.shape[-1])
+
+    @property
+    def rows(self) -> int:
+        return self.words.numel() // self.columns
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Its rows and columns."""
+        width = min(1 << (self.columns - 1).bit_length(), MAX_BLOCK_COLUMNS)
+        return TILE_WORDS // width, width
+
+
+class FusedSums:
+    """Digests of parts on GPUs."""
+
+    def __init__(self) -> None:
+        self._alike: dict[tuple[torch.device, tuple[int, int]], list[_Part]] = {}
+        self._launched: list[_Launch] = []
+
+    def add(self, index: int, words: torch.Tensor, starts: tuple[int, ...]) -> None:
+        """Add the words of a part, i64[..., W], whose indices begin at ``starts``."""
+        part = _Part(index, words, starts)
+        self._alike.setdefault((words.device, part.tile), []).append(part)
+
+    def launch(self) -> None:
+        """Begin with what was added, which stays until ``digests``: the current stream reads it later."""
+        self._launched += [_launched(device, tile, parts) for (device, tile), parts in self._alike.items()]
+        self._alike = {}
+
+    def digests(self) -> dict[int, int]:
+        """Their digests, by index; each device is waited for once."""
+        self.launch()
+        on_device: dict[torch.device, list[_Launch]] = {}
+        for launch in self._launched:
+            on_device.setdefault(launch.totals.device, []).append(launch)
+        values = {
+            part.index: value
+            for launches in on_device.values()
+            for part, value in zip(
+                [part for launch in launches for part in launch.parts],
+                torch.cat([launch.totals for launch in launches]).tolist(),
+                strict=True,
+            )
+        }
+        self._launched = []
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """Parts whose tiles have one shape, their digests i64[parts], and what the kernel reads beside them."""
+
+    parts: Sequence[_Part]
+    totals: torch.Tensor
+    read: Sequence[torch.Tensor]
+
+
+def _launched(device: torch.device, tile: tuple[int, int], parts: Sequence[_Part]) -> _Launch:
+    block_rows, block_columns = tile
+    fields, tiles, factors = list[tuple[int, ...]](), 0, list[torch.Tensor]()
+    for part in parts:
+        rows, columns = part.rows, part.columns
+        of_rows = _row_factors(device, part.starts[:-1], part.words.shape[:-1])
+        of_columns = factors_on(device, part.starts[-1], columns, last=True)
+        factors += (of_rows, of_columns)  # a cache that drops them must not free them before the kernel has run
+        fields.append((tiles, part.words.data_ptr(), of_rows.data_ptr(), of_columns.data_ptr(), rows, columns))
+        tiles += -(-rows // block_rows) * -(-columns // block_columns)
+    totals = torch.zeros(len(parts), dtype=torch.int64, device=device)
+    with torch.cuda.device(device):
+        table = torch.tensor(fields, dtype=torch.int64).pin_memory().to(device, non_blocking=True)
+        _kernel[(tiles,)](
+            table,
+            len(parts),
+            totals,
+            steps=-(-len(parts).bit_length() // STEP_GRAIN) * STEP_GRAIN,
+            block_rows=block_rows,
+            block_columns=block_columns,
+        )
+    return _Launch(parts, totals, (table, *factors))
+
+
+@lru_cache(maxsize=256)
+def _row_factors(device: torch.device, starts: tuple[int, ...], shape: torch.Size) -> torch.Tensor:
+    """The factors of rows in the order of memory, i64[rows]: for each the sum over the outer dims."""
+    sums = torch.zeros(shape, dtype=torch.int64, device=device)
+    for dim, (start, size) in enumerate(zip(starts, shape, strict=True)):
+        sums += factors_on(device, start, size, dim).view(-1, *(1,) * (len(shape) - dim - 1))
+    return sums.view(-1)

@@ -1,0 +1,160 @@
+"""Reports of digests from ranks to the driver, and the comparison of both sides of a sync in a few operations.
+
+An example
+----------
+Two ranks of an actor export the halves of ``x``, and a sampler has loaded all of it::
+
+    rank      part             value
+    actor 0   x[0:2]              41       one of each part, by weight:   41 + 154 = 195
+    actor 1   x[2:4]             154
+    sampler   x[0:4]             195                                                 195
+
+Which numbers are replicas of the same part, and which add up to the same weight, depends on names and boxes alone. So
+the driver works it out when it gets them, and then only adds and compares arrays. Where that finds a difference, or
+where parts of a weight overlap, ``verification.compare`` goes through the digests, and names what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hfdsl.protocols.boxes import Box, extent, fill
+from hfdsl.runtime.weights.digest_reports import DigestReport, PartTable
+from hfdsl.runtime.weights.verified_syncs import VerifiedSync
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.digests import Digests
+
+
+class ReportedDigests:
+    """What ranks have reported of the last step."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, PartTable] = {}
+        self._reports: dict[tuple[VerifiedSync, bool], dict[int, DigestReport]] = {}
+        self._sums: dict[tuple[str, ...], _Sums | None] = {}
+
+    def replace(self, reports: Iterable[DigestReport]) -> None:
+        """Keep those of a step, and forget those of the one before."""
+        self._reports = {}
+        for report in reports:
+            if report.parts is not None:
+                self._parts[report.key] = report.parts
+            self._reports.setdefault((report.sync, report.exported), {})[report.rank] = report
+
+    def complete(self, sync: VerifiedSync, exporting: int, loading: int) -> bool:
+        """Whether so many ranks of each side have reported."""
+        sides = self._side(sync, exported=True), self._side(sync, exported=False)
+        known = all(report.key in self._parts for side in sides for report in side)
+        return known and [len(side) for side in sides] == [exporting, loading]
+
+    def digests(self, sync: VerifiedSync, *, exported: bool) -> list[Digests]:
+        """Those of the ranks of one side."""
+        from hfdsl.runtime.digests import Digest
+
+        return [
+            tuple(Digest(*part, value) for part, value in zip(self._parts[report.key], report.values, strict=True))
+            for report in self._side(sync, exported=exported)
+        ]
+
+    def agree(self, sync: VerifiedSync) -> bool:
+        """Whether both sides certainly hold the same; where they do not, or might not, the digests say more."""
+        sides = [self._side(sync, exported=exported) for exported in (True, False)]
+        keys = tuple(report.key for side in sides for report in side)
+        if keys not in self._sums:
+            tables = [[self._parts[report.key] for report in side] for side in sides]
+            self._sums[keys] = _sums(*tables)
+        sums = self._sums[keys]
+        values = [[value for report in side for value in report.values] for side in sides]
+        return sums is not None and sums.agree(*(np.array(side, np.uint64) for side in values))
+
+    def _side(self, sync: VerifiedSync, *, exported: bool) -> list[DigestReport]:
+        by_rank = self._reports.get((sync, exported), {})
+        return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+_Indices: TypeAlias = npt.NDArray[np.int64]
+
+_Values: TypeAlias = npt.NDArray[np.uint64]
+"""The digests of all parts of all ranks of a side, one rank after another."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The ``first`` replica of the part of each number, the different parts, and the number of each one's weight."""
+
+    first: _Indices
+    parts: _Indices
+    weights: _Indices
+
+    def sums(self, values: _Values, count: int) -> _Values | None:
+        """The digests of weights; None where replicas differ."""
+        if not np.array_equal(values, values[self.first]):
+            return None
+        sums = np.zeros(count, np.uint64)
+        np.add.at(sums, self.weights, values[self.parts])
+        return sums
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Which digests of both sides add up to those of ``count`` weights, and ``same`` parts of both."""
+
+    count: int
+    source: _Side
+    target: _Side
+    same: tuple[_Indices, _Indices]
+
+    def agree(self, source: _Values, target: _Values) -> bool:
+        """Whether replicas are equal, and sums, and the same parts."""
+        exported, loaded = self.source.sums(source, self.count), self.target.sums(target, self.count)
+        if exported is None or loaded is None:
+            return False
+        ours, theirs = self.same
+        return np.array_equal(exported, loaded) and np.array_equal(source[ours], target[theirs])
+
+
+def _sums(source: Sequence[PartTable], target: Sequence[PartTable]) -> _Sums | None:
+    """How the digests of both sides add up; None where names or shapes differ, or the parts of a weight overlap."""
+    sides = [_first_of_each(tables) for tables in (source, target)]
+    boxes = [_boxes(side) for side in sides]
+    names = {name: number for number, name in enumerate(boxes[0])}
+    if boxes[0].keys() != boxes[1].keys():
+        return None
+    for name, ours in boxes[0].items():
+        theirs = boxes[1][name]
+        if extent(ours) != extent(theirs) or not (fill(ours) and fill(theirs)):
+            return None
+    exporting, loading = (_side(side, tables, names) for side, tables in zip(sides, (source, target), strict=True))
+    both = [part for part in sides[0] if part in sides[1]]
+    same = [np.array([side[part] for part in both], np.int64) for side in sides]
+    return _Sums(len(names), exporting, loading, (same[0], same[1]))
+
+
+def _first_of_each(tables: Sequence[PartTable]) -> dict[tuple[str, Box], int]:
+    """The first replica of each part."""
+    first: dict[tuple[str, Box], int] = {}
+    for index, (name, box, _) in enumerate(part for table in tables for part in table):
+        first.setdefault((name, box), index)
+    return first
+
+
+def _boxes(parts: Iterable[tuple[str, Box]]) -> dict[str, list[Box]]:
+    boxes: dict[str, list[Box]] = {}
+    for name, box in parts:
+        boxes.setdefault(name, []).append(box)
+    return boxes
+
+
+def _side(first: Mapping[tuple[str, Box], int], tables: Sequence[PartTable], names: Mapping[str, int]) -> _Side:
+    entries = [(name, box) for table in tables for name, box, _ in table]
+    return _Side(
+        np.array([first[entry] for entry in entries], np.int64),
+        np.array(list(first.values()), np.int64),
+        np.array([names[name] for name, _ in first], np.int64),
+    )

@@ -1,0 +1,69 @@
+"""Syncs by schedule in a rank's calls: what it keeps of what it exports, and how it loads what arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hfdsl.deploy.weight_syncs import overrides
+from hfdsl.graph.signatures import VALUE
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.plan.reading import Reader
+from hfdsl.plan.segments import dependencies
+from hfdsl.plan.transports import exchanges
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.weights.exchange import ArrivingWeights
+
+
+def exchanging(plan: Plan) -> frozenset[int]:
+    """The steps whose exports go to their readers bucket by bucket."""
+    if not any(step.parts for step in plan.steps):
+        return frozenset()
+    loads = exchanges(plan, dependencies(plan))
+    return frozenset(sync.export for step in plan.steps for sync in step.parts if sync.load in loads)
+
+
+def exported_columns(step: Step, rank: int, columns: Mapping[str, Any], *, exchanged: bool) -> dict[str, Any]:
+    """Of what a step exports, the parts that each reader gets from this rank: copies, but where they are exchanged."""
+    from hfdsl.runtime.weights.exchange import exported
+    from hfdsl.runtime.weights.resharding import exported_parts
+
+    index, value = step.ranks.index(rank), columns[VALUE]
+    if exchanged:
+        return dict(exported(step.parts, index, value, step.label))
+    return dict(exported_parts(step.parts, index, value, step.label))
+
+
+def loaded_weights(step: Step, rank: int, reader: Reader) -> dict[str, Any] | ArrivingWeights:
+    """What a rank loads in a step with a schedule, or how it arrives."""
+    from hfdsl.runtime.weights.exchange import ArrivingWeights
+    from hfdsl.runtime.weights.resharding import joined_parts
+
+    if step.sync is None:
+        raise TypeError(step)
+    column, sources = step.sync.column(rank), step.sync.schedule.sources[rank]
+    parts = {source: reader.fetch(step.sync.export, column, source, None) for source in sources}
+    if all(isinstance(part, dict) for part in parts.values()):
+        return joined_parts(step.sync, rank, parts.values())
+    return ArrivingWeights(step.sync, rank, parts, step.label)
+
+
+def loading(
+    step: Step, worker: Any, body: Callable[..., Any], arguments: dict[str, Any], *, in_place: bool
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The body and the arguments of a step that loads weights, also where they arrive while it runs.
+
+    With ``in_place`` they are written where a role keeps them, if it says where that is.
+    """
+    [(name, weights)] = arguments.items()
+    if isinstance(weights, dict):
+        return body, arguments
+    receives = hasattr(worker, "receiving") and not overrides(type(worker), step.signature.name, "receiving")
+    load = partial(_called_with, body, name)
+    return partial(weights.load, worker, load, in_place=in_place and receives), {}
+
+
+def _called_with(body: Callable[..., Any], name: str, value: Any) -> Any:
+    return body(**{name: value})

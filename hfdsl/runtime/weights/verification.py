@@ -1,0 +1,277 @@
+"""Do the copies of a state hold what was exported? ``running.verify`` compares digests of every weight on both sides.
+
+An example
+----------
+A step of GRPO with an actor on two ranks of ``tp`` and a sampler on one, which is verified after the step::
+
+    step                what is digested
+    hf.sync             the actor's slices, on each of its ranks, as they are exported
+    sampler.generate
+    actor.update        nothing: the actor now is ahead of its copy, as it should be
+    verify              the sampler's weights; the digests of the actor's slices add up to them
+
+So what is compared is the export of the last sync, and the copy as it is now. Digests of an export are taken in steps
+that are to be verified; without an update since the last sync, the exporter's weights are still those, and are digested
+when ``verify`` is called. Weights are compared in the dtype of the copy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, TypeAlias
+
+from hfdsl.errors import ResourceError, SyncError
+from hfdsl.plan.plan import Plan
+from hfdsl.protocols.boxes import Box, extent, fill, in_words
+from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states, syncs_of
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.digests import Digests
+    from hfdsl.runtime.weights.digest_reports import DigestReport
+    from hfdsl.runtime.weights.reported_digests import ReportedDigests
+
+AllDigests: TypeAlias = "Callable[..., Sequence[Digests | None]]"
+"""``Backend.digests``: those of all ranks; None of one that has none."""
+
+MAX_COMBINATIONS = 64
+"""The most choices between replicas that differ, among which the ones that are right are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What ``verify`` has compared, and what it could not, with the reason."""
+
+    state: str
+    compared: tuple[VerifiedSync, ...]
+    skipped: Mapping[VerifiedSync, str] = field(default_factory=dict)
+
+
+@dataclass
+class SyncHistory:
+    """Which copies hold the last export of their source, and whether the source has changed since."""
+
+    current: dict[VerifiedSync, bool] = field(default_factory=dict)
+    """The syncs that have run; whether the source is as it was exported."""
+
+    digested: set[VerifiedSync] = field(default_factory=set)
+    """Those whose export was digested."""
+
+    dtypes: dict[VerifiedSync, DTypes] = field(default_factory=dict)
+    """The dtypes of copies, as far as they have been needed."""
+
+    reported: ReportedDigests | None = None
+    """What ranks have reported of the last step."""
+
+    versions: Counter[VerifiedSync] = field(default_factory=Counter)
+    """How many times each has run."""
+
+    def add(self, plan: Plan, digesting: Sequence[VerifiedSync]) -> None:
+        """A step of a plan has been committed, in which the exports of some syncs were digested."""
+        self.report(())
+        syncs = syncs_of(plan)
+        for step in plan.steps:
+            for sync, source in syncs.items():
+                if source is step:
+                    self.current[sync] = True
+                    self.versions[sync] += 1
+                    (self.digested.add if sync in digesting else self.digested.discard)(sync)
+            for state in states(step, "writes"):
+                learned = [sync for sync in self.current if (sync.source, sync.state) == (step.role, state)]
+                self.current |= dict.fromkeys(learned, False)
+
+    def report(self, reports: Collection[DigestReport]) -> None:
+        """Ranks have reported digests of the last step, in place of what they had of the one before."""
+        if self.reported is None:
+            if not reports:
+                return  # a run that verifies nothing does not load numpy
+            from hfdsl.runtime.weights.reported_digests import ReportedDigests
+
+            self.reported = ReportedDigests()
+        self.reported.replace(reports)
+
+    def forget(self) -> None:
+        """Copies and sources may be of other versions, as after a load."""
+        self.current.clear()
+        self.digested.clear()
+        self.report(())
+
+
+# -- in the driver -----------------------------------------------------------------------------------------------------
+
+
+def dtypes_of(ranks: Sequence[Digests]) -> dict[str, str]:
+    """The dtypes of weights that ranks hold."""
+    return {digest.name: digest.dtype for digests in ranks for digest in digests}
+
+
+def same_names(source: Sequence[Digests], target: Sequence[Digests]) -> bool:
+    """Whether both sides hold weights of the same names and shapes."""
+    sides = [{name: extent(parts) for name, parts in _by_name(ranks).items()} for ranks in (source, target)]
+    return sides[0] == sides[1]
+
+
+def compare(sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests], version: int = 0) -> None:
+    """Compare what ranks of the two roles hold of a state, in a version of it: the number of the sync in the run.
+
+    Raises:
+        SyncError: HF771.
+    """
+    try:
+        _compare_weights(sync, source, target)
+    except SyncError as error:
+        if not version:
+            raise
+        named = _different(error.role, error.parameter, error.ranks, f"{error.message}, in sync {version} of the run")
+        named.version = version
+        raise named from None
+
+
+def _compare_weights(sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests]) -> None:
+    exported, loaded = _by_name(source), _by_name(target)
+    for name in (*exported, *(name for name in loaded if name not in exported)):
+        if name not in loaded or name not in exported:
+            lacking, other = (sync.target, sync.source) if name not in loaded else (sync.source, sync.target)
+            raise _different(
+                sync.target, name, (), f"'{other}' holds '{name}' of '{sync.state}', and '{lacking}' does not"
+            )
+        _compare_weight(sync, name, exported[name], loaded[name])
+
+
+_Parts: TypeAlias = dict[Box, dict[int, int]]
+"""The digests of a weight by part and rank."""
+
+
+def _by_name(ranks: Sequence[Digests]) -> dict[str, _Parts]:
+    weights: dict[str, _Parts] = {}
+    for rank, digests in enumerate(ranks):
+        for digest in digests:
+            weights.setdefault(digest.name, {}).setdefault(digest.box, {})[rank] = digest.value
+    return weights
+
+
+def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Parts) -> None:
+    if extent(source) != extent(target):
+        sizes = f"{extent(target)} in '{sync.target}' and {extent(source)} in '{sync.source}'"
+        raise _different(sync.target, name, (), f"'{name}' of '{sync.state}' has the shape {sizes}")
+    if not (fill(source) and fill(target)):
+        return  # digests of parts that overlap do not add up
+    for box, replicas in source.items():
+        if len(set(replicas.values())) > 1:
+            ranks, part = _minority(replicas), f"'{name}'{_place(box, source)} of '{sync.state}'"
+            problem = f"ranks of '{sync.source}' hold different values of {part}: {_listed(ranks)} and the others"
+            raise _different(sync.source, name, ranks, problem)
+    expected = sum(next(iter(replicas.values())) for replicas in source.values()) % 2**64
+    wrong = _wrong(source, target, expected)
+    if wrong:
+        held = {rank: box for box, replicas in target.items() for rank in replicas}
+        places = {_place(held[rank], target) for rank in wrong}
+        where = places.pop() if len(places) == 1 else ""
+        problem = f"'{sync.target}' holds other values of '{name}'{where} of '{sync.state}' on {_listed(wrong)}"
+        raise _different(sync.target, name, wrong, f"{problem} than '{sync.source}' exported")
+
+
+def _wrong(source: _Parts, target: _Parts, expected: int) -> tuple[int, ...]:
+    """The ranks of the target that hold other values; of parts that only add up to others, all ranks."""
+    if source.keys() == target.keys():
+        right = {box: next(iter(replicas.values())) for box, replicas in source.items()}
+        return _others(target, right)
+    choices = [sorted(set(replicas.values())) for replicas in target.values()]
+    count = 1
+    for choice in choices:
+        count *= len(choice)
+    for values in product(*choices) if count <= MAX_COMBINATIONS else ():
+        if sum(values) % 2**64 == expected:
+            return _others(target, dict(zip(target, values, strict=True)))
+    return tuple(sorted({rank for replicas in target.values() for rank in replicas}))
+
+
+def _others(target: _Parts, right: Mapping[Box, int]) -> tuple[int, ...]:
+    wrong = {rank for box, replicas in target.items() for rank, value in replicas.items() if value != right[box]}
+    return tuple(sorted(wrong))
+
+
+def _minority(replicas: Mapping[int, int]) -> tuple[int, ...]:
+    values = list(replicas.values())
+    usual = max(values, key=values.count)
+    return tuple(rank for rank, value in replicas.items() if value != usual)
+
+
+def _place(box: Box, parts: _Parts) -> str:
+    return "" if len(parts) == 1 else in_words(box)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _different(role: str, name: str, ranks: tuple[int, ...], problem: str) -> SyncError:
+    error = SyncError("HF771", problem)
+    error.role, error.parameter, error.ranks = role, name, ranks
+    return error
+
+
+def verify_copies(
+    digests: AllDigests, plan: Plan, history: SyncHistory, state: str, reported: ReportedDigests | None = None
+) -> Verified:
+    """Compare what roles have loaded of a state with its last export; ``digests`` are those of a backend.
+
+    Those that have been ``reported`` count as they are.
+
+    Raises:
+        SyncError: HF771 where a copy holds other weights.
+        ResourceError: HF772 where no plan that has run here syncs such a state.
+    """
+    syncs = [sync for sync in {**dict.fromkeys(history.current), **syncs_of(plan)} if sync.state == state]
+    if not syncs:
+        known = ", ".join(map(repr, dict.fromkeys(states_of(plan)))) or "none"
+        between = " between calls" if plan.sent_in_flight else ""
+        missing = f"no hf.sync of '{plan.name}' sends the state {state!r}{between}"
+        raise ResourceError("HF772", f"{missing}; states that it sends: {known}")
+    problems = {
+        sync: comparable(sync, history) or _verify_copy(digests, plan, history, sync, reported) for sync in syncs
+    }
+    compared = tuple(sync for sync, problem in problems.items() if problem is None)
+    return Verified(state, compared, {sync: problem for sync, problem in problems.items() if problem is not None})
+
+
+def _verify_copy(
+    digests: AllDigests, plan: Plan, history: SyncHistory, sync: VerifiedSync, reported: ReportedDigests | None
+) -> str | None:
+    """Compare a copy with its source; why that is not possible, or None."""
+    sides = [plan.deployment[role].mesh.world_size for role in (sync.source, sync.target)]
+    if reported is not None and reported.complete(sync, *sides):
+        if reported.agree(sync):
+            return None
+        exported, held = (reported.digests(sync, exported=exported) for exported in (True, False))
+    else:
+        missing = "has no method held_weights(state), which gives the weights that a rank holds"
+        copies = digests(sync, sync.target, None, exported=False)
+        if all(rank is None for rank in copies):
+            return f"'{sync.target}' {missing}"
+        held = [rank or () for rank in copies]
+        exports = digests(sync, sync.source, dtypes_of(held), exported=sync in history.digested)
+        if all(rank is None for rank in exports):
+            return f"'{sync.source}' exports something else than a dict of tensors, and {missing}"
+        exported = [rank or () for rank in exports]
+    if not hasattr(plan.deployment[sync.target].role, "held_weights") and not same_names(exported, held):
+        missing = "has no method held_weights(state), which gives the weights that a rank holds"
+        return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {missing}"
+    compare(sync, exported, held, history.versions[sync])
+    return None
+
+
+def comparable(sync: VerifiedSync, history: SyncHistory) -> str | None:
+    """Why a copy cannot be compared with its source; None where it can."""
+    if sync not in history.current:
+        return f"'{sync.target}' has not been synced"
+    if not history.current[sync] and sync not in history.digested:
+        return f"'{sync.source}' has learned since the sync, which was not in a step that is verified"
+    return None
+
+
+def states_of(plan: Plan) -> Iterator[str]:
+    """The states that a plan syncs."""
+    yield from dict.fromkeys(sync.state for sync in syncs_of(plan))
