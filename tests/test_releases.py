@@ -216,7 +216,7 @@ def test_a_module_of_posix_would_be_missed() -> None:
 LOCK = """
 import warnings
 from pathlib import Path
-from hfdsl.rl.training.run_lock import locked
+from hfdsl.rl.training.run_folder.lock import locked
 with warnings.catch_warnings(record=True) as caught, locked(Path(sys.argv[1])):
     pass
 assert "HF914: " in str(caught[0].message) and "no locks of POSIX" in str(caught[0].message), caught

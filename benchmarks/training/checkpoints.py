@@ -22,7 +22,7 @@ from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, R, Sequences
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.dataflows.supervised import supervised
-from hfdsl.rl.training.checkpoints import CheckpointWriter, RunInputs, RunPosition
+from hfdsl.rl.training.run_folder.checkpoints import CheckpointWriter, RunInputs, RunPosition
 from hfdsl.runtime.running import Running
 
 ROWS, LENGTH = 4, 16

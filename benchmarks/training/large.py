@@ -108,7 +108,7 @@ def main() -> None:
     for stage in options.stages:
         output = train_stage(stage, options.seed, options.set)
         if stage == "supervised":
-            from hfdsl.rl.training.export import export
+            from hfdsl.rl.training.run_folder.export import export
 
             export(output, "actor", FOLDER / f"model_seed{options.seed}")
             shutil.rmtree(output / "checkpoints")  # 15 GB, which the model does not need

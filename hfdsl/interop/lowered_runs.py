@@ -21,7 +21,7 @@ from hfdsl.rl.training.config import Loaded, from_table
 from hfdsl.rl.training.config_names import Find, by_name
 from hfdsl.rl.training.experiments import Experiments
 from hfdsl.rl.training.places import CallPlace
-from hfdsl.rl.training.toml_values import key_text, value_text
+from hfdsl.rl.training.toml.values import key_text, value_text
 from hfdsl.rl.training.typed import joined
 from hfdsl.types.foreign_text import parse_toml
 

@@ -23,7 +23,7 @@ from hfdsl.errors import ConfigError
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.interop.reporting import shown
 from hfdsl.interop.settings import MISSING, Configuration, NotKnown, is_integer
-from hfdsl.rl.training.toml_values import FieldReference
+from hfdsl.rl.training.toml.values import FieldReference
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from stat import S_ISDIR, S_ISREG
 
 from hfdsl.errors import ConfigError
 from hfdsl.graph.spans import Span
-from hfdsl.rl.training.toml_files import text_of
+from hfdsl.rl.training.toml.files import text_of
 
 MAX_BYTES = 1 << 16
 """The largest file that is read: a configuration has a few kilobytes, and a larger file is a log or a data set."""

@@ -57,7 +57,7 @@ def lay_over(texts: Mapping[str, str]) -> None:
 def stand_in(texts: Mapping[str, str]) -> None:
     """Read ``texts`` instead of the files of their names that configure runs."""
     if any(not file.endswith(".py") for file in texts):
-        from hfdsl.rl.training.toml_files import standing_in  # late: most targets need nothing of rl
+        from hfdsl.rl.training.toml.files import standing_in  # late: most targets need nothing of rl
 
         _STANDING_IN.enter_context(standing_in(texts))
 

@@ -22,7 +22,7 @@ from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.config_names import read_names
 from hfdsl.rl.training.experiments import Experiments
 from hfdsl.rl.training.placement import DeploymentConfig
-from hfdsl.rl.training.tables import differences, flattened, read_toml, to_toml
+from hfdsl.rl.training.toml.tables import differences, flattened, read_toml, to_toml
 from hfdsl.tools.command_target import CommandTarget
 from hfdsl.tools.importing import TargetSource, UsageError, attribute_of, parts_of, source_of
 from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report, stdout
@@ -95,9 +95,9 @@ def train(arguments: argparse.Namespace) -> int:
     Raises:
         HfError: whatever is wrong with configuration, data, checkpoints and steps.
     """
-    from hfdsl.rl.training import checkpoints
     from hfdsl.rl.training.loop import train as run
     from hfdsl.rl.training.metrics import Record, line
+    from hfdsl.rl.training.run_folder import checkpoints
 
     finder = Finder()
     if arguments.verify_sync is not None:
@@ -234,7 +234,7 @@ def export(arguments: argparse.Namespace) -> int:
     Raises:
         CheckpointError: HF906 where there is none.
     """
-    from hfdsl.rl.training.export import export as save
+    from hfdsl.rl.training.run_folder.export import export as save
 
     folder = Path(arguments.output)
     say(f"{save(Path(arguments.run), arguments.role, folder, Finder(), adapter=arguments.adapter)} -> {folder}")

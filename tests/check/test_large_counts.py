@@ -11,7 +11,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, f32, register
-from hfdsl.rl.training.tables import parse_value, read_toml
+from hfdsl.rl.training.toml.tables import parse_value, read_toml
 
 
 class B(hf.Dim): ...

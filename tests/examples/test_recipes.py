@@ -21,7 +21,7 @@ from examples.mathematics import problems
 from examples.measure import CURVES, commands
 from examples.pass_at_k.pass_at_k import pass_at
 from examples.reward_model import pairs
-from hfdsl.rl.training.toml_values import value_text
+from hfdsl.rl.training.toml.values import value_text
 from hfdsl.testing import check_rows, lawful
 from hfdsl.tools.cli import main
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hfdsl.rl.training.tables import read_toml, to_toml
+from hfdsl.rl.training.toml.tables import read_toml, to_toml
 from hfdsl.tools import output
 from hfdsl.tools.cli import main
 from tests.rl.training.toy import table

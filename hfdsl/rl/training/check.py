@@ -15,14 +15,14 @@ from hfdsl.check.run import check
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.errors import HfError
 from hfdsl.graph.spans import NOWHERE
-from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.config import Loaded, load
 from hfdsl.rl.training.config_names import Find
 from hfdsl.rl.training.experiments import Experiments, checked, size_fields
 from hfdsl.rl.training.places import Places
+from hfdsl.rl.training.preflight.relocation import deciding_fields, option_fields
 from hfdsl.rl.training.preflight.run import preflight
-from hfdsl.rl.training.relocation import deciding_fields, option_fields
-from hfdsl.rl.training.trials import Attempt, ConfigTrials, help_error
+from hfdsl.rl.training.toml.changes import SetField
+from hfdsl.rl.training.toml.trials import Attempt, ConfigTrials, help_error
 from hfdsl.types.dims import Dim
 
 AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}

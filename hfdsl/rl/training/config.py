@@ -29,8 +29,6 @@ from hfdsl.graph.dims import program_dims
 from hfdsl.graph.spans import caller_span
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.data.order import Cursor
-from hfdsl.rl.training import tables
-from hfdsl.rl.training.changes import RenameField
 from hfdsl.rl.training.config_classes import constructor_parameters
 from hfdsl.rl.training.config_names import (
     Find,
@@ -43,6 +41,8 @@ from hfdsl.rl.training.feeds import run_feed
 from hfdsl.rl.training.places import CallPlace, Places
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.schedules import with_total_steps
+from hfdsl.rl.training.toml import tables
+from hfdsl.rl.training.toml.changes import RenameField
 from hfdsl.rl.training.typed import NONE, build, hints, required
 from hfdsl.types.batches import closest, nearest
 

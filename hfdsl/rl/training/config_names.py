@@ -15,11 +15,11 @@ from hfdsl.errors import ConfigError
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl import workers
-from hfdsl.rl.training import tables
-from hfdsl.rl.training.changes import RenameField, SetField
 from hfdsl.rl.training.config_classes import arguments_class, configuration_class, narrowed, table_class, takes_update
 from hfdsl.rl.training.preflight.names import near_target
 from hfdsl.rl.training.run_config import EVALUATE, RunConfig
+from hfdsl.rl.training.toml import tables
+from hfdsl.rl.training.toml.changes import RenameField, SetField
 from hfdsl.rl.training.typed import NONE, build
 from hfdsl.types.batches import closest, nearest
 

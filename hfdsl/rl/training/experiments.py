@@ -9,7 +9,7 @@ import hfdsl as hf
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.rl.training.config import Loaded
-from hfdsl.rl.training.relocation import relocated
+from hfdsl.rl.training.preflight.relocation import relocated
 from hfdsl.rl.training.run_config import RunConfig
 
 ELSEWHERE = "HF508"

@@ -15,8 +15,8 @@ from hfdsl.rl.data.feed import Feed
 from hfdsl.rl.data.prompts import Encoder
 from hfdsl.rl.data.sources import Source
 from hfdsl.rl.data.tokenizers import load_tokenizer
-from hfdsl.rl.training.models import check_models
-from hfdsl.rl.training.requirements import require_packages
+from hfdsl.rl.training.preflight.requirements import require_packages
+from hfdsl.rl.training.preflight.tokenizers import check_models
 from hfdsl.rl.training.run_config import EvaluationConfig, RunConfig
 from hfdsl.types.batches import Batch
 

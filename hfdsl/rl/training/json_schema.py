@@ -33,7 +33,7 @@ from itertools import pairwise
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from hfdsl.rl.training.run_config import RunConfig
-from hfdsl.rl.training.tables import as_table
+from hfdsl.rl.training.toml.tables import as_table
 from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, required
 from hfdsl.types.bounds import Within, bounds_of, is_union
 

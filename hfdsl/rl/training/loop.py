@@ -21,18 +21,18 @@ from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.rows import row_table
 from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.tokenizers import load_tokenizer
-from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.check import ConfigCheck, require_clean
-from hfdsl.rl.training.checkpoints import RunPosition
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.experiments import Experiments, compiled
 from hfdsl.rl.training.feeds import evaluation_batch, training_feed
 from hfdsl.rl.training.metrics import METRICS_FILE, JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
-from hfdsl.rl.training.resuming import CHECKPOINTS, RunStart, load, require_run, run_inputs, run_start
 from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
 from hfdsl.rl.training.run_config import RunConfig
-from hfdsl.rl.training.run_lock import locked
-from hfdsl.rl.training.samples import Samples
+from hfdsl.rl.training.run_folder import checkpoints
+from hfdsl.rl.training.run_folder.checkpoints import RunPosition
+from hfdsl.rl.training.run_folder.lock import locked
+from hfdsl.rl.training.run_folder.resuming import CHECKPOINTS, RunStart, load, require_run, run_inputs, run_start
+from hfdsl.rl.training.run_folder.samples import Samples
 from hfdsl.rl.training.sinks import sinks
 from hfdsl.rl.training.streams import DECISIONS, Streamed
 from hfdsl.runtime.running import Running

@@ -14,9 +14,9 @@ from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.offloading import not_offloadable
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.fields import Positive
-from hfdsl.rl.training.changes import RenameField, SetField
 from hfdsl.rl.training.places import CallPlace, Places
-from hfdsl.rl.training.toml_spans import TomlSpans, read_spans
+from hfdsl.rl.training.toml.changes import RenameField, SetField
+from hfdsl.rl.training.toml.spans import TomlSpans, read_spans
 from hfdsl.types.batches import closest, nearest
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from hfdsl.check.findings import Edit, Label
 from hfdsl.errors import ConfigError, HfError
 from hfdsl.graph.spans import NOWHERE, Span
-from hfdsl.rl.training.changes import FieldChange, edits_of
-from hfdsl.rl.training.tables import read_toml
-from hfdsl.rl.training.toml_spans import TomlSpans, read_spans
+from hfdsl.rl.training.toml.changes import FieldChange, edits_of
+from hfdsl.rl.training.toml.spans import TomlSpans, read_spans
+from hfdsl.rl.training.toml.tables import read_toml
 
 DEPLOYMENT, OPTIONS = "deployment", "options"
 

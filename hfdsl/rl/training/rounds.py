@@ -17,7 +17,7 @@ from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.training.metrics import values_of
 from hfdsl.rl.training.run_config import UpdateConfig
-from hfdsl.rl.training.samples import records
+from hfdsl.rl.training.run_folder.samples import records
 from hfdsl.runtime.running import Running
 from hfdsl.types.batches import Batch
 

@@ -36,7 +36,7 @@ from uuid import uuid4
 from hfdsl.errors import HfWarning
 from hfdsl.rl.training.metrics import METRICS_FILE, Record, Writer, records_between, scalars_of
 from hfdsl.rl.training.run_config import MlflowConfig, RunConfig, WandbConfig
-from hfdsl.rl.training.tables import Table, flattened
+from hfdsl.rl.training.toml.tables import Table, flattened
 from hfdsl.types.foreign_text import parse_object
 
 SINKS_FILE = "sinks.json"

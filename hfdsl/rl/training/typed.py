@@ -36,7 +36,7 @@ from inspect import get_annotations
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from hfdsl.errors import ConfigError, HfError
-from hfdsl.rl.training.changes import RenameField, SetField
+from hfdsl.rl.training.toml.changes import RenameField, SetField
 from hfdsl.types.batches import closest, nearest
 from hfdsl.types.bounds import annotations_of, is_union, misfit, removed, shown
 

@@ -4,7 +4,7 @@ from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hfdsl.rl.training.run_lock import locked
+from hfdsl.rl.training.run_folder.lock import locked
 
 with TemporaryDirectory() as place, chdir(place), locked(Path("runs/first")):
     # good: second = Path("runs/second")

@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from hfdsl.errors import CheckpointError
-from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.config import load
-from hfdsl.rl.training.export import export
 from hfdsl.rl.training.loop import train
 from hfdsl.rl.training.preflight import packages
 from hfdsl.rl.training.preflight.run import preflight
+from hfdsl.rl.training.run_folder import checkpoints
+from hfdsl.rl.training.run_folder.export import export
 from hfdsl.tools.training import Finder
 
 ROOT = Path(__file__).parents[3]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfdsl.check.repair.edits import apply
-from hfdsl.rl.training.changes import FieldChange, RenameField, SetField, edits_of
-from hfdsl.rl.training.toml_spans import spans_of
-from hfdsl.rl.training.toml_values import value_text
+from hfdsl.rl.training.toml.changes import FieldChange, RenameField, SetField, edits_of
+from hfdsl.rl.training.toml.spans import spans_of
+from hfdsl.rl.training.toml.values import value_text
 from tests.rl.training.test_toml_spans import documents, flat
 
 NEW: list[Any] = [7, -0.5, True, "", 'a "b" \\ ü #', [1, [2]], {"x y": 1}]

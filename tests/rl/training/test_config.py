@@ -14,7 +14,7 @@ from hfdsl.rl.corrections import Correction
 from hfdsl.rl.training.algorithms import DrGRPOOptions
 from hfdsl.rl.training.config import from_table, load
 from hfdsl.rl.training.placement import DeploymentConfig, PlacementConfig, PoolConfig
-from hfdsl.rl.training.tables import as_table, to_toml
+from hfdsl.rl.training.toml.tables import as_table, to_toml
 from hfdsl.rl.workers import Reference, Verifier
 from tests.rl.training.toy import Adam, Follows, Keen, Policy, ToyConfig, table
 

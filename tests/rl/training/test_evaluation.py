@@ -22,7 +22,7 @@ from hfdsl.rl.training.config_names import by_name, read_names
 from hfdsl.rl.training.experiments import Experiments
 from hfdsl.rl.training.json_schema import json_schema
 from hfdsl.rl.training.loop import train
-from hfdsl.rl.training.tables import to_toml
+from hfdsl.rl.training.toml.tables import to_toml
 from tests.rl.training import test_samplers, toy
 
 BY_RULE = "hfdsl.rl.training.evaluation:evaluate_by_rule"

@@ -11,8 +11,8 @@ import torch
 
 from hfdsl.errors import CheckpointError
 from hfdsl.rl.training.config import load
-from hfdsl.rl.training.export import export
 from hfdsl.rl.training.loop import train
+from hfdsl.rl.training.run_folder.export import export
 
 ROOT = Path(__file__).parents[3]
 

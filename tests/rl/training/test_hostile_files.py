@@ -20,12 +20,12 @@ from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.data.prompts import Encoder, Prompt
 from hfdsl.rl.data.sources import JsonLines
 from hfdsl.rl.data.tokenizers import Characters, load_tokenizer
-from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import load
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record, drop_after
+from hfdsl.rl.training.run_folder import checkpoints
 from hfdsl.rl.training.sinks import SINKS_FILE, SinkRun
-from hfdsl.rl.training.tables import read_toml
+from hfdsl.rl.training.toml.tables import read_toml
 from hfdsl.runtime.decisions import Decision
 from hfdsl.runtime.queues.streaming import DecisionLog
 from hfdsl.runtime.saving.driver import read_manifest

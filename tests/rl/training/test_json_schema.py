@@ -18,7 +18,7 @@ from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.config_names import read_names
 from hfdsl.rl.training.json_schema import field_docs, json_schema
 from hfdsl.rl.training.placement import DeploymentConfig
-from hfdsl.rl.training.tables import read_toml, resolve_references
+from hfdsl.rl.training.toml.tables import read_toml, resolve_references
 from hfdsl.rl.training.typed import build
 from hfdsl.tools import output
 from hfdsl.tools.cli import main

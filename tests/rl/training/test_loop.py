@@ -20,10 +20,10 @@ from safetensors.torch import load_file
 
 from hfdsl.check.report import CheckError
 from hfdsl.errors import CheckpointError, ConfigError, DataError, HfError, HfWarning
-from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.config import from_table, load
 from hfdsl.rl.training.loop import Ended, prepare, train
 from hfdsl.rl.training.metrics import Record
+from hfdsl.rl.training.run_folder import checkpoints
 from hfdsl.runtime.ray.backend import RayBackend
 from hfdsl.runtime.saving import state_files
 from hfdsl.testing import replay

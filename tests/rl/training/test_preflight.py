@@ -17,13 +17,12 @@ import pytest
 from hfdsl.check.findings import Finding
 from hfdsl.errors import ConfigError, PackageError
 from hfdsl.rl.hub import cached_snapshot, fetched, local_folder
-from hfdsl.rl.training import requirements
 from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import load
 from hfdsl.rl.training.loop import train
-from hfdsl.rl.training.preflight import packages
+from hfdsl.rl.training.preflight import packages, requirements
 from hfdsl.rl.training.preflight.names import near_target, problem_of
-from hfdsl.rl.training.tables import read_toml
+from hfdsl.rl.training.toml.tables import read_toml
 from tests.tools.test_fixing_config import RUN
 
 MODEL = RUN[RUN.index("[actor.model.config]") : RUN.index("[reference]")]

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from hfdsl.errors import CheckpointError, ConfigError, HfError, HfWarning
-from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.config import Loaded, from_table
-from hfdsl.rl.training.fingerprints import code_fingerprints, files_digest
 from hfdsl.rl.training.loop import Ended, train
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record
-from hfdsl.rl.training.run_lock import locked
-from hfdsl.rl.training.samples import json_line
+from hfdsl.rl.training.run_folder import checkpoints
+from hfdsl.rl.training.run_folder.fingerprints import code_fingerprints, files_digest
+from hfdsl.rl.training.run_folder.lock import locked
+from hfdsl.rl.training.run_folder.samples import json_line
 from hfdsl.runtime.saving.sealed_json import digest
 from tests.nightly import examples
 from tests.rl.training.test_loop import lines, started, until, weights
@@ -160,8 +160,8 @@ def test_other_data_are_refused_or_accepted(tmp_path: Path) -> None:
 
 def test_other_code_and_versions_are_refused_or_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(loaded(tmp_path, "steps=3"))
-    monkeypatch.setattr("hfdsl.rl.training.resuming.versions", lambda: {"torch": "0.0"})
-    monkeypatch.setattr("hfdsl.rl.training.resuming.code_fingerprints", lambda table: {"flows.py": "other"})
+    monkeypatch.setattr("hfdsl.rl.training.run_folder.resuming.versions", lambda: {"torch": "0.0"})
+    monkeypatch.setattr("hfdsl.rl.training.run_folder.resuming.code_fingerprints", lambda table: {"flows.py": "other"})
     with pytest.raises(CheckpointError) as caught:
         train(loaded(tmp_path), resume=True, accept=["code"])
     assert "is of other code and other versions:\n" in str(caught.value)
@@ -204,8 +204,8 @@ def test_the_code_of_a_run_is_its_files_and_what_they_import_beside_them(
 def test_a_digest_of_a_large_file_reads_blocks_from_its_first_byte_to_its_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hfdsl.rl.training.fingerprints.WHOLE_BYTES", 64)
-    monkeypatch.setattr("hfdsl.rl.training.fingerprints.BLOCK_BYTES", 8)
+    monkeypatch.setattr("hfdsl.rl.training.run_folder.fingerprints.WHOLE_BYTES", 64)
+    monkeypatch.setattr("hfdsl.rl.training.run_folder.fingerprints.BLOCK_BYTES", 8)
     file, digests = tmp_path / "file", set[str]()
     for text in (b"a" * 1000, b"b" + b"a" * 999, b"a" * 999 + b"b", b"a" * 1001):
         file.write_bytes(text)

@@ -16,11 +16,11 @@ import hfdsl as hf
 from hfdsl.errors import ConfigError, SizeError
 from hfdsl.rl.batches import ActorMetrics, Experience
 from hfdsl.rl.losses import Clip
-from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.config import from_table, load
 from hfdsl.rl.training.experiments import Experiments, compiled
 from hfdsl.rl.training.loop import Ended, prepare, train
-from hfdsl.rl.training.tables import to_toml
+from hfdsl.rl.training.run_folder import checkpoints
+from hfdsl.rl.training.toml.tables import to_toml
 from hfdsl.rl.workers import Actor
 from hfdsl.runtime.running import Running
 from hfdsl.testing import replay

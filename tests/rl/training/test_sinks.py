@@ -17,7 +17,7 @@ import pytest
 
 from hfdsl.errors import ConfigError, HfWarning
 from hfdsl.rl.training.metrics import METRICS_FILE, JsonLinesWriter, Record, Writer
-from hfdsl.rl.training.requirements import is_installed
+from hfdsl.rl.training.preflight.requirements import is_installed
 from hfdsl.rl.training.run_config import MlflowConfig, WandbConfig
 from hfdsl.rl.training.sinks import MAX_FAILURES, MlflowWriter, Sink, SinkRun, WandbWriter, missed_records
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from hfdsl.errors import CheckpointError, ConfigError, DeadlineError, HfWarning
-from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.loop import Ended, train
 from hfdsl.rl.training.metrics import Record
+from hfdsl.rl.training.run_folder import checkpoints
 from hfdsl.runtime.decisions import from_lines
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.schedule import QueueSpec

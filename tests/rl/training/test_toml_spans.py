@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfdsl.graph.spans import Span
-from hfdsl.rl.training.toml_spans import error_span, read_spans, spans_of
+from hfdsl.rl.training.toml.spans import error_span, read_spans, spans_of
 
 ROOT = Path(__file__).parents[3]
 ODD = '''a."b.c".'d é' = 1 # x

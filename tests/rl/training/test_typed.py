@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfdsl.errors import ConfigError, SizeError
-from hfdsl.rl.training.tables import as_table, differences, flattened, resolve_references, to_toml, with_changes
+from hfdsl.rl.training.toml.tables import as_table, differences, flattened, resolve_references, to_toml, with_changes
 from hfdsl.rl.training.typed import build
 from hfdsl.rl.workers import TrainingConfig
 

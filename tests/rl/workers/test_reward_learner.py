@@ -18,8 +18,8 @@ from hfdsl.rl.batches import B, P, Pairs, PreferenceMetrics, R
 from hfdsl.rl.dataflows.reward_modeling import reward_modeling
 from hfdsl.rl.losses import BradleyTerry
 from hfdsl.rl.training.config import load
-from hfdsl.rl.training.export import export
 from hfdsl.rl.training.loop import train
+from hfdsl.rl.training.run_folder.export import export
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import numbers
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
-from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.dataflows import calls, ready_copies
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.training.toml_values import FieldReference
+from hfdsl.rl.training.toml.changes import SetField
+from hfdsl.rl.training.toml.values import FieldReference
 from hfdsl.rl.workers.config import ActorConfig, ModelConfig, SamplerConfig
 from hfdsl.rl.workers.engine_adapters import adapter_problem
 from hfdsl.rl.workers.linear_layers import linear_layers, targets_of

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hfdsl.check.findings import Finding
-from hfdsl.rl.training.changes import RenameField
 from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.toml.changes import RenameField
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.rl.workers.slicing import model_config
 

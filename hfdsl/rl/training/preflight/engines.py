@@ -11,11 +11,11 @@ from hfdsl.check.gpu_sizes import gpu_sizes
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.pools import slot_ranges
 from hfdsl.protocols.role_facts import declared_gpu_bytes
-from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.dataflows import generating, ready_copies
 from hfdsl.rl.training.preflight.subject import Subject, is_ready
 from hfdsl.rl.training.schedules import READY_ROLES
-from hfdsl.rl.training.toml_values import FieldReference
+from hfdsl.rl.training.toml.changes import SetField
+from hfdsl.rl.training.toml.values import FieldReference
 from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
 from hfdsl.rl.workers.gpu_memory import BLOCK_TOKENS, ENGINE_PROCESS, engine_bytes, parameter_count
 from hfdsl.rl.workers.slicing import model_config

@@ -10,9 +10,9 @@ from typing import Any
 from hfdsl.check.findings import Finding
 from hfdsl.rl.data.tokenizers import Characters, Pretrained
 from hfdsl.rl.hub import download_command, hub_name, is_offline, local_folder
-from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.sources import beside_the_output, near_paths, renamed_path
 from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.types.foreign_text import parse_object
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
 from hfdsl.rl.hub import local_folder
-from hfdsl.rl.training.changes import SetField
-from hfdsl.rl.training.models import mismatches
 from hfdsl.rl.training.preflight.folders import facts_of
 from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.preflight.tokenizers import mismatches
+from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.rl.workers.linear_layers import linear_layers
 from hfdsl.rl.workers.slicing import model_config

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hfdsl.check.findings import Finding
 from hfdsl.rl.data.sources import Dataset, ReasoningGym
-from hfdsl.rl.training.changes import SetField
+from hfdsl.rl.training.preflight.requirements import is_installed
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.training.requirements import is_installed
+from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.workers.config import GenerationConfig, VerifierConfig
 from hfdsl.rl.workers.lora import Lora
 

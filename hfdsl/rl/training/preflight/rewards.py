@@ -8,11 +8,11 @@ from pathlib import Path
 from hfdsl.check.findings import Finding
 from hfdsl.rl.data.sources import ReasoningGym
 from hfdsl.rl.data.tokenizers import Characters
-from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.gym import dataset_names
 from hfdsl.rl.training.preflight.names import NameProblem, problem_in_sources, problem_of
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.training.toml_values import FieldReference
+from hfdsl.rl.training.toml.changes import SetField
+from hfdsl.rl.training.toml.values import FieldReference
 from hfdsl.rl.workers.config import JudgeConfig, VerifierConfig
 from hfdsl.types.batches import closest, nearest
 

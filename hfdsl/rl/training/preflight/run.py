@@ -54,7 +54,7 @@ from hfdsl.rl.training.preflight.sharding import (
 )
 from hfdsl.rl.training.preflight.sources import data_can_be_read, evaluations_have_rows
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.training.trials import ConfigTrials
+from hfdsl.rl.training.toml.trials import ConfigTrials
 
 ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     sizes_are_given,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
-from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.schedules import updates_in_step
+from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.workers.config import ModelConfig, OptimizerConfig, TrainingConfig
 from hfdsl.rl.workers.lora import Lora
 

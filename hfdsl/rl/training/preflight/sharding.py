@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
-from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ModelConfig, SamplerConfig, TrainingConfig
 from hfdsl.rl.workers.slicing import group_problem, model_config, parts_problem, sliced
 from hfdsl.types.numbers import divisors

@@ -16,11 +16,11 @@ from hfdsl.rl.data.hugging_face import SUFFIXES, hub_dataset
 from hfdsl.rl.data.prompts import Prompt, formatted
 from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source
 from hfdsl.rl.hub import cached_snapshot, download_command, is_offline
-from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.feeds import RESPONSES
 from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.first_rows import Sample, SourceError, first_rows
 from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.types.batches import closest, nearest
 
 

@@ -15,11 +15,11 @@ from hfdsl.graph.program import Graph
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import Worker
-from hfdsl.rl.training.changes import FieldChange
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.schedules import READY_ROLES
-from hfdsl.rl.training.trials import ConfigTrials
+from hfdsl.rl.training.toml.changes import FieldChange
+from hfdsl.rl.training.toml.trials import ConfigTrials
 from hfdsl.rl.training.typed import joined
 
 T = TypeVar("T")

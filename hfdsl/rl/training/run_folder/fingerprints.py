@@ -25,7 +25,7 @@ from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Source
 from hfdsl.rl.data.tokenizers import Pretrained
 from hfdsl.rl.hub import cached_snapshot, local_folder
 from hfdsl.rl.training.run_config import RunConfig
-from hfdsl.rl.training.tables import flattened
+from hfdsl.rl.training.toml.tables import flattened
 
 WHOLE_BYTES = 2**30
 """The largest file that is read whole; of larger ones, ``BLOCKS`` blocks of ``BLOCK_BYTES`` are, evenly spread."""

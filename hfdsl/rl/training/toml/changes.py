@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from hfdsl.check.findings import Edit
-from hfdsl.rl.training.toml_spans import Gap, TomlSpans, upwards
-from hfdsl.rl.training.toml_values import key_text, value_text
+from hfdsl.rl.training.toml.spans import Gap, TomlSpans, upwards
+from hfdsl.rl.training.toml.values import key_text, value_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def edits_of(change: FieldChange, spans: TomlSpans) -> tuple[Edit, ...]:
     r"""The edits that make a change; none if the text has no place for it.
 
     >>> from hfdsl.check.repair.edits import apply
-    >>> from hfdsl.rl.training.toml_spans import spans_of
+    >>> from hfdsl.rl.training.toml.spans import spans_of
     >>> text = "steps = 2\n[actor]  # learns\nmodel = { seed = 1 }\n"
     >>> changes = SetField("actor.model.seed", 7), SetField("actor.batch.rows", 4), RenameField("actor", "policy")
     >>> for change in changes:

@@ -19,9 +19,9 @@ from hfdsl.check.repair.edits import apply, line_before
 from hfdsl.check.repair.suggestions import Suggestion, with_help, with_note
 from hfdsl.check.repair.trials import FindingKey, finding_key, improves, thorough
 from hfdsl.errors import HfError
-from hfdsl.rl.training.changes import FieldChange, RenameField, SetField
 from hfdsl.rl.training.places import Places
-from hfdsl.rl.training.toml_files import real_path, standing_in, text_of
+from hfdsl.rl.training.toml.changes import FieldChange, RenameField, SetField
+from hfdsl.rl.training.toml.files import real_path, standing_in, text_of
 
 MAX_TRIALS = 24
 """The most changes that a check tries, since a long report is read from its top. ``hfdsl check --fix`` tries all."""

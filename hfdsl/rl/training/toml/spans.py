@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hfdsl.graph.spans import NOWHERE, Span
-from hfdsl.rl.training.toml_files import text_of
+from hfdsl.rl.training.toml.files import text_of
 
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")

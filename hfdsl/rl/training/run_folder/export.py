@@ -12,9 +12,9 @@ from hfdsl.errors import CheckpointError
 from hfdsl.protocols.collectives import SoleRank
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl.data.tokenizers import load_tokenizer
-from hfdsl.rl.training.checkpoints import CHECKPOINT_FILE, latest
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.config_names import Find
+from hfdsl.rl.training.run_folder.checkpoints import CHECKPOINT_FILE, latest
 from hfdsl.rl.workers.config import CriticConfig, ModelConfig
 from hfdsl.rl.workers.lora import Lora
 from hfdsl.runtime.saving.driver import MANIFEST

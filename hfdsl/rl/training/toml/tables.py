@@ -12,11 +12,11 @@ from typing import Any, TypeAlias, get_args, get_origin
 
 from hfdsl.errors import ConfigError
 from hfdsl.graph.spans import Span
-from hfdsl.rl.training.changes import SetField
-from hfdsl.rl.training.toml_files import text_of
-from hfdsl.rl.training.toml_spans import error_span, spans_of
-from hfdsl.rl.training.toml_syntax import syntax_problem
-from hfdsl.rl.training.toml_values import REFERENCE, FieldReference, key_text, value_text
+from hfdsl.rl.training.toml.changes import SetField
+from hfdsl.rl.training.toml.files import text_of
+from hfdsl.rl.training.toml.spans import error_span, spans_of
+from hfdsl.rl.training.toml.syntax import syntax_problem
+from hfdsl.rl.training.toml.values import REFERENCE, FieldReference, key_text, value_text
 from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, value_of
 from hfdsl.types.batches import closest, nearest
 from hfdsl.types.bounds import is_union

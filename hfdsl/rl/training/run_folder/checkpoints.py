@@ -16,7 +16,7 @@ from typing import Any, Literal
 from hfdsl.errors import CheckpointError, LostProcessError
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.training.run_config import MAY_CHANGE
-from hfdsl.rl.training.tables import ABSENT, differences
+from hfdsl.rl.training.toml.tables import ABSENT, differences
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.saving.driver import MANIFEST, Saving
 from hfdsl.runtime.saving.sealed_json import digest, sealed, unsealed

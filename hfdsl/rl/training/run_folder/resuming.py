@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfdsl.errors import CheckpointError, ConfigError, HfWarning, RoleError
-from hfdsl.rl.training import checkpoints, tables
-from hfdsl.rl.training.checkpoints import InputDifference, RunInputs, RunPosition
 from hfdsl.rl.training.config import Loaded
-from hfdsl.rl.training.fingerprints import code_fingerprints, data_fingerprints, versions
 from hfdsl.rl.training.metrics import METRICS_FILE
+from hfdsl.rl.training.run_folder import checkpoints
+from hfdsl.rl.training.run_folder.checkpoints import InputDifference, RunInputs, RunPosition
+from hfdsl.rl.training.run_folder.fingerprints import code_fingerprints, data_fingerprints, versions
+from hfdsl.rl.training.toml import tables
 from hfdsl.runtime.running import Running
 
 CONFIG, CHECKPOINTS = "config.toml", "checkpoints"

@@ -1,0 +1,1 @@
+"""Configurations as TOML: text, places of keys and values, tables, and changes of them."""
