@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from hfdsl.errors import HfError
 from hfdsl.plan.plan import Plan
@@ -14,6 +15,8 @@ from hfdsl.runtime.loading import LoaderThread
 from hfdsl.runtime.recovery.steps import Recovery
 from hfdsl.runtime.weights.verification import SyncHistory
 from hfdsl.runtime.weights.verified_syncs import VerifiedSync
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -89,6 +92,10 @@ class Processes:
             yield
         finally:
             self._busy.release()
+
+    def with_retries(self, plan_name: str, call: Callable[[], T]) -> T:
+        """What a call outside of steps gives, which with retries is repeated after a loss of processes."""
+        return call() if self.recovery is None else self.recovery.run(plan_name, call)
 
     def usable_backend(self, plan_name: str) -> Backend:
         """The backend, while it can be used.

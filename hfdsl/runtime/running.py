@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from hfdsl.errors import CheckpointError, ResourceError, WiringError
+from hfdsl.errors import ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.plan.timeline import Timeline, TraceFile
-from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.inputs import step_inputs
-from hfdsl.runtime.loading import END, LoaderThread
 from hfdsl.runtime.processes import Processes
-from hfdsl.runtime.queues.files import SavedStream
-from hfdsl.runtime.queues.plan_simulation import CallSeconds, DrawnSeconds
-from hfdsl.runtime.queues.stage_stream import StageStream
-from hfdsl.runtime.queues.streaming import DecisionLog, StageOrder, Stream
+from hfdsl.runtime.queues.plan_simulation import CallSeconds
+from hfdsl.runtime.queues.running_stream import RunningStream
+from hfdsl.runtime.queues.streaming import DecisionLog
 from hfdsl.runtime.recovery.steps import Recovered
-from hfdsl.runtime.recovery.streams import RecoveringStream
 from hfdsl.runtime.runner import StepRunner
-from hfdsl.runtime.saving.driver import Manifest, Saving, read_manifest, save_states
+from hfdsl.runtime.saving.driver import Saving, read_manifest, save_states
 from hfdsl.runtime.saving.loaded_states import check_copied_states, check_loaded_states
 from hfdsl.runtime.saving.recording import begin
 from hfdsl.runtime.schedule import QueueState
 from hfdsl.runtime.timeline import timeline
-from hfdsl.runtime.weights.verification import Verified, dtypes_of, verify_copies
-from hfdsl.runtime.weights.verified_syncs import syncs_of
+from hfdsl.runtime.weights.running_verification import verify, verifying
+from hfdsl.runtime.weights.verification import Verified
 from hfdsl.types.batches import Batch
-
-T = TypeVar("T")
 
 
 class Running:
@@ -44,7 +38,7 @@ class Running:
         self.plan = plan
         self._processes, self._owner = processes, owner
         self._runner = StepRunner(plan, processes)
-        self._stream: Stream | StageStream | None = None
+        self._stream = RunningStream(plan, processes, self._runner)
 
     def also(self, plan: Plan) -> Running:
         """Run another plan of the same deployment on the same workers, such as an evaluation between training steps.
@@ -68,7 +62,7 @@ class Running:
         plans = [*self._processes.plans, plan]
         if recovery is not None and recovery.retries.every is not None:
             check_copied_states(plans)
-        self._recovered(lambda: backend.add(plan))
+        self._processes.with_retries(self.plan.name, lambda: backend.add(plan))
         self._processes.plans.append(plan)
         steps = self._processes.restored.pop(plan.name, 0)
         self._processes.steps[plan.name] = steps
@@ -97,9 +91,7 @@ class Running:
     @property
     def decisions(self) -> int:
         """How many decisions the queues have made, including those before a ``load``: lines of a log of all steps."""
-        if self._stream is not None:
-            return self._stream.order.decisions
-        return 0 if decides(self.plan) else StageOrder(self.plan, self._runner.next_step).decisions
+        return self._stream.decisions
 
     @property
     def decides(self) -> bool:
@@ -109,8 +101,7 @@ class Running:
     @property
     def queues(self) -> tuple[QueueState, ...]:
         """The queues as they are now; one that decides has no sizes before the first batch."""
-        order = self._stream.order if self._stream is not None else self._new_stream().order
-        return tuple(order.queues)
+        return self._stream.queues
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the states of the workers, and the number of steps, into an empty folder that exists.
@@ -157,7 +148,7 @@ class Running:
                 self.plan.deployment,
                 folder,
                 background=background,
-                stream=self._stream,
+                stream=self._stream.begun,
                 plan=self.plan.name,
             )
 
@@ -175,36 +166,22 @@ class Running:
         place = str(Path(folder).resolve())
         with self._processes.alone("a load"):
             try:
-                self._recovered(lambda: backend.load(place, manifest.roles))
+                self._processes.with_retries(self.plan.name, lambda: backend.load(place, manifest.roles))
             except BaseException as error:
                 self._processes.broken = f"a load of '{folder}' ({type(error).__name__})"
                 raise
-        self._stream = None  # what was in flight belongs to the states before
+        self._stream.forget()  # what was in flight belongs to the states before
         backend.driver.load(place, {}, ())
         self._processes.syncs.forget()
         known = self._processes.steps
         self._processes.restored = {name: n for name, n in manifest.steps.items() if name not in known}
         known |= {name: manifest.steps.get(name, 0) for name in known}
-        if self._processes.recovery is not None:
-            self._processes.recovery.streams.pop(self.plan.name, None)
         if manifest.stream is not None:
-            self._load_stream(backend, place, manifest.stream)
+            self._stream.load(backend, place, manifest.stream)
         if self._processes.recovery is not None:
-            self._processes.recovery.begin(lambda: backend.load(place, manifest.roles), self._loads(place, manifest))
-
-    def _load_stream(self, backend: Backend, folder: str, saved: SavedStream) -> None:
-        if saved.plan != self.plan.name:
-            text = f"the state has rows in the queues of '{saved.plan}', and '{self.plan.name}' cannot go on with them"
-            raise CheckpointError("HF905", text)
-        with self._runner.breaking(self.steps):
-            self._begin_stream().load(backend, folder, saved)
-
-    def _loads(self, folder: str, manifest: Manifest) -> dict[str, Callable[[], None]]:
-        """How the stream of this plan goes back to a file, where it has steps in progress."""
-        stream, recovering, saved = self._stream, self._recovering, manifest.stream
-        if stream is None or recovering is None or saved is None:
-            return {}
-        return {self.plan.name: lambda: recovering.load(lambda: stream.load(self._runner.backend, folder, saved))}
+            self._processes.recovery.begin(
+                lambda: backend.load(place, manifest.roles), self._stream.loads(place, manifest)
+            )
 
     def go_back_to(self, folder: str | PathLike[str]) -> None:
         """After a loss of processes, go back to what ``save`` wrote into this folder, rather than to an older copy.
@@ -220,7 +197,9 @@ class Running:
             place = Path(folder).resolve()
             manifest = read_manifest(place, self.plan.deployment, self._processes.seed)
             recovery.go_back_to(
-                manifest.steps, lambda: backend.load(str(place), manifest.roles), self._loads(str(place), manifest)
+                manifest.steps,
+                lambda: backend.load(str(place), manifest.roles),
+                self._stream.loads(str(place), manifest),
             )
 
     @property
@@ -295,14 +274,14 @@ class Running:
 
         save = partial(self._save, background=False)
         begin(place, self.plan, self._runner.next_step, self._processes.seed, save)
-        self._recovered(lambda: backend.record(str(place)))
+        self._processes.with_retries(self.plan.name, lambda: backend.record(str(place)))
         self._processes.recording = str(place), self._processes.generation
         try:
             yield
         finally:
             self._processes.recording = None
             if self._processes.backend is not None and not self._processes.broken:
-                self._recovered(lambda: backend.record(None))
+                self._processes.with_retries(self.plan.name, lambda: backend.record(None))
 
     def verify(self, state: str) -> Verified:
         """Compare digests of every weight that roles export and that others have loaded: do the copies hold it?
@@ -316,24 +295,7 @@ class Running:
             RoleError: HF806 where a role's ``held_weights()`` raises.
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
-        return self._verify(state, reported=False)
-
-    def _recovered(self, call: Callable[[], T]) -> T:
-        """What a call outside of steps gives, which with retries is repeated after a loss of processes."""
-        recovery = self._processes.recovery
-        return call() if recovery is None else recovery.run(self.plan.name, call)
-
-    def _verify(self, state: str, *, reported: bool) -> Verified:
-        """Compare digests: where ranks have ``reported`` them of the last step, these."""
-        with self._processes.alone("a verification"):
-            return self._recovered(lambda: self._verify_once(state, reported))
-
-    def _verify_once(self, state: str, reported: bool) -> Verified:
-        """The same, on the processes that there are by now."""
-        backend = self._processes.usable_backend(self.plan.name)
-        self._processes.forget_replaced(backend)
-        syncs = self._processes.syncs
-        return verify_copies(backend.digests, self.plan, syncs, state, syncs.reported if reported else None)
+        return verify(self._processes, self.plan, state, reported=False)
 
     @contextmanager
     def verifying(self, *states: str) -> Iterator[None]:
@@ -348,24 +310,8 @@ class Running:
         Raises:
             SyncError, ResourceError, RoleError, HfError: as ``verify``.
         """
-        backend = self._processes.usable_backend(self.plan.name)
-        syncs = [sync for sync in syncs_of(self.plan) if not states or sync.state in states]
-        dtypes = self._processes.syncs.dtypes
-        for sync in syncs:
-            if sync not in dtypes:
-                copies = self._recovered(partial(backend.digests, sync, sync.target, None, exported=False))
-                dtypes[sync] = dtypes_of([digests or () for digests in copies])
-        before = self._processes.verifying
-        self._processes.verifying = (*before, *syncs)
-        self._processes.digest_exports(backend)
-        try:
+        with verifying(self._processes, self.plan, states):
             yield
-            for state in states or dict.fromkeys(sync.state for sync in syncs):
-                self._verify(state, reported=True)
-        finally:
-            self._processes.verifying = before
-            if self._processes.backend is not None and not self._processes.broken:
-                self._processes.digest_exports(backend)
 
     def step(self, *batches: Batch, **named: Batch) -> Any:
         """Run the dataflow once on these batches, in the order of its parameters or by name, and return its result.
@@ -435,45 +381,5 @@ class Running:
             WiringError, SizeError, RoleError: as ``step``; whatever the loader raises.
         """
         self._processes.usable_backend(self.plan.name)
-        if self._stream is None:
-            self._begin_stream(seconds)
         replay = replay if self.plan.split.queues else None  # without queues there is nothing to decide
-        return self._results(loader, timeout, DecisionLog(log, replay))
-
-    def _begin_stream(self, seconds: Mapping[str, float | CallSeconds] | None = None) -> Stream | StageStream:
-        recovery = self._processes.recovery
-        self._stream = stream = self._new_stream(seconds)
-        if recovery is not None:
-            recovery.streams[self.plan.name] = RecoveringStream(stream, self._runner, recovery)
-        return stream
-
-    @property
-    def _recovering(self) -> RecoveringStream | None:
-        recovery = self._processes.recovery
-        stream = recovery.streams.get(self.plan.name) if recovery is not None else None
-        return stream if isinstance(stream, RecoveringStream) else None
-
-    def _new_stream(self, seconds: Mapping[str, float | CallSeconds] | None = None) -> Stream | StageStream:
-        if not decides(self.plan):
-            return Stream(self._runner)
-        drawn = {node: DrawnSeconds(s) if isinstance(s, (int, float)) else s for node, s in (seconds or {}).items()}
-        return StageStream(self._runner, drawn)
-
-    def _results(self, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
-        stream = self._stream or self._begin_stream()
-        source = LoaderThread(loader, timeout, lambda: str(stream.order))
-        self._processes.loaders.append(source)
-        results = (self._recovering or stream).results(source, decisions)
-        try:
-            while True:
-                with self._processes.alone(f"a stream of '{self.plan.name}'"):
-                    result = next(results, END)
-                if result is END:
-                    return
-                yield result
-                self._processes.usable_backend(self.plan.name)
-        finally:
-            results.close()
-            source.close()
-            self._processes.loaders.remove(source)
-            decisions.close()
+        return self._stream.results(loader, timeout, DecisionLog(log, replay), seconds)

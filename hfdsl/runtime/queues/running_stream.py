@@ -1,0 +1,116 @@
+"""The stream of a running plan: begun once, and gone on with by every call of ``Running.stream``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from hfdsl.errors import CheckpointError
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.queues import decides
+from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.loading import END, LoaderThread
+from hfdsl.runtime.processes import Processes
+from hfdsl.runtime.queues.files import SavedStream
+from hfdsl.runtime.queues.plan_simulation import CallSeconds, DrawnSeconds
+from hfdsl.runtime.queues.stage_stream import StageStream
+from hfdsl.runtime.queues.streaming import DecisionLog, StageOrder, Stream
+from hfdsl.runtime.recovery.streams import RecoveringStream
+from hfdsl.runtime.runner import StepRunner
+from hfdsl.runtime.saving.driver import Manifest
+from hfdsl.runtime.schedule import QueueState
+
+
+class RunningStream:
+    """A stream that may not have begun; ``begun`` is what it is then, and None before."""
+
+    def __init__(self, plan: Plan, processes: Processes, runner: StepRunner) -> None:
+        self.begun: Stream | StageStream | None = None
+        self._plan, self._processes, self._runner = plan, processes, runner
+
+    @property
+    def decisions(self) -> int:
+        """How many decisions the queues have made, including those before a load."""
+        if self.begun is not None:
+            return self.begun.order.decisions
+        return 0 if decides(self._plan) else StageOrder(self._plan, self._runner.next_step).decisions
+
+    @property
+    def queues(self) -> tuple[QueueState, ...]:
+        """The queues as they are now."""
+        return tuple((self.begun or self._new()).order.queues)
+
+    def results(
+        self,
+        loader: Iterable[Any],
+        timeout: float,
+        decisions: DecisionLog,
+        seconds: Mapping[str, float | CallSeconds] | None,
+    ) -> Iterator[Any]:
+        """The results in order, as ``Running.stream`` gives them."""
+        if self.begun is None:
+            self._begin(seconds)
+        return self._results(loader, timeout, decisions)
+
+    def forget(self) -> None:
+        """Forget what was in progress: it belongs to states that there are no more."""
+        self.begun = None
+        if self._processes.recovery is not None:
+            self._processes.recovery.streams.pop(self._plan.name, None)
+
+    def load(self, backend: Backend, folder: str, saved: SavedStream) -> None:
+        """Go on with the steps in progress that a checkpoint has.
+
+        Raises:
+            CheckpointError: HF905 where they are of another plan.
+        """
+        if saved.plan != self._plan.name:
+            text = f"the state has rows in the queues of '{saved.plan}', and '{self._plan.name}' cannot go on with them"
+            raise CheckpointError("HF905", text)
+        with self._runner.breaking(self._runner.next_step):
+            self._begin().load(backend, folder, saved)
+
+    def loads(self, folder: str, manifest: Manifest) -> dict[str, Callable[[], None]]:
+        """How the stream of this plan goes back to a file, where it has steps in progress."""
+        stream, recovering, saved = self.begun, self._recovering, manifest.stream
+        if stream is None or recovering is None or saved is None:
+            return {}
+        return {self._plan.name: lambda: recovering.load(lambda: stream.load(self._runner.backend, folder, saved))}
+
+    def _begin(self, seconds: Mapping[str, float | CallSeconds] | None = None) -> Stream | StageStream:
+        recovery = self._processes.recovery
+        self.begun = stream = self._new(seconds)
+        if recovery is not None:
+            recovery.streams[self._plan.name] = RecoveringStream(stream, self._runner, recovery)
+        return stream
+
+    @property
+    def _recovering(self) -> RecoveringStream | None:
+        recovery = self._processes.recovery
+        stream = recovery.streams.get(self._plan.name) if recovery is not None else None
+        return stream if isinstance(stream, RecoveringStream) else None
+
+    def _new(self, seconds: Mapping[str, float | CallSeconds] | None = None) -> Stream | StageStream:
+        if not decides(self._plan):
+            return Stream(self._runner)
+        drawn = {node: DrawnSeconds(s) if isinstance(s, (int, float)) else s for node, s in (seconds or {}).items()}
+        return StageStream(self._runner, drawn)
+
+    def _results(self, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
+        stream = self.begun or self._begin()
+        source = LoaderThread(loader, timeout, lambda: str(stream.order))
+        self._processes.loaders.append(source)
+        results = (self._recovering or stream).results(source, decisions)
+        try:
+            while True:
+                with self._processes.alone(f"a stream of '{self._plan.name}'"):
+                    result = next(results, END)
+                if result is END:
+                    return
+                yield result
+                self._processes.usable_backend(self._plan.name)
+        finally:
+            results.close()
+            source.close()
+            self._processes.loaders.remove(source)
+            decisions.close()
