@@ -14,7 +14,7 @@ from hfdsl.plan.sizes import row_dims
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.messages import SMALL_PAYLOAD_BYTES
 from hfdsl.runtime.rank.store import bytes_of
-from hfdsl.runtime.step import Routing
+from hfdsl.runtime.step_routing import Routing
 from hfdsl.runtime.timeline import StepRecord
 from hfdsl.types.batches import Batch
 

@@ -42,41 +42,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from hfdsl.graph.program import Filter
 from hfdsl.plan.payloads import CALLER, DRIVER_PROCESS, DRIVER_RANK, ColumnSlice, Payload, PayloadKey
 from hfdsl.plan.plan import DRIVER, Plan
-from hfdsl.plan.routes import Hints, Routes, compute_routes
-from hfdsl.plan.rows import RowTable, row_table, runtime_queries
+from hfdsl.plan.routes import Routes
+from hfdsl.plan.rows import RowTable
 from hfdsl.plan.segments import Segment
-from hfdsl.plan.size_checks import check_sizes
-from hfdsl.plan.sizes import rows_in
-from hfdsl.runtime.backend import Backend, Submission, do_nothing
+from hfdsl.runtime.backend import Backend, do_nothing
 from hfdsl.runtime.custom_protocol import GroupView, collected, dispatched
 from hfdsl.runtime.driver_reads import DriverReads
 from hfdsl.runtime.handles import HandleTable
-from hfdsl.runtime.messages import FlightPlan, SegmentCall, SegmentResult, SegmentSpec
+from hfdsl.runtime.messages import FlightPlan, SegmentCall, SegmentResult
 from hfdsl.runtime.queues.files import SavedStep
 from hfdsl.runtime.queues.rows import QueueRead
 from hfdsl.runtime.rank.body_results import check_same_presence
 from hfdsl.runtime.rank.store import bytes_of
+from hfdsl.runtime.step_routing import Routing, StepRouting
+from hfdsl.runtime.submissions import submission_of
 from hfdsl.runtime.timeline import RESULT, StepLog, StepRecord
 from hfdsl.types.batches import Batch
-
-
-@dataclass(slots=True)
-class Routing:
-    """Routes with an ID, by which ranks find the specs that they were sent; below zero it holds for one step alone.
-
-    ``sent_to`` are the segments whose ranks have their specs.
-    """
-
-    routes: Routes
-    id: int
-    hints: Hints
-    sent_to: set[int] = field(default_factory=set)
 
 
 class StepRun:
@@ -89,7 +74,7 @@ class StepRun:
     def __init__(
         self, plan: Plan, backend: Backend, routing: Routing, step_number: int, sizes: Mapping[Any, int]
     ) -> None:
-        self._plan, self._backend, self._routing, self._step_number = plan, backend, routing, step_number
+        self._plan, self._backend, self._step_number = plan, backend, step_number
         self._driver = backend.driver
         self._handles = HandleTable(drop=plan.optimize.liveness)
         self._reads = DriverReads(plan, backend, self._handles)
@@ -102,9 +87,7 @@ class StepRun:
         self._deferred: list[Segment] = []  # of the driver: submitted, and not run before somebody reads its results
         self._delivered: frozenset[int] = frozenset()  # segments whose payloads were loaded into stores with a queue
         self._log = StepLog()
-        self._query_results = self._log.query_results
-        self._sizes = sizes
-        self._all_sizes: dict[Any, int] = dict(sizes)  # and, once filters have run, how many rows they keep
+        self._routing = StepRouting(plan, backend, routing, sizes, self._log)
         self._expect_reads()
 
     @property
@@ -167,7 +150,7 @@ class StepRun:
             self._stage_steps[stage] = tuple(stage_steps)
         last = len(self._stages) == self._plan.split.count
         self._submit_ready()
-        while unresolved := [query for query in self._routes.query_payloads if self._may_resolve(query, stage, last)]:
+        while unresolved := [query for query in self._routing.open_queries if self._may_resolve(query, stage, last)]:
             if not wait:
                 return
             self._resolve(unresolved[0])
@@ -193,7 +176,7 @@ class StepRun:
         queries of the stages that were submitted: who receives what follows from them.
         """
         self._enter()
-        while open_queries := [query for query in self._routes.query_payloads if self._is_made(query)]:
+        while open_queries := [query for query in self._routing.open_queries if self._is_made(query)]:
             self._resolve(open_queries[0])
         keys: dict[tuple[str, int], dict[PayloadKey, None]] = {}
         for segment in self._routes.segments:
@@ -217,17 +200,16 @@ class StepRun:
             number=number,
             stages=tuple(sorted(self._stages)),
             submitted=tuple(sorted(self._submitted)),
-            short_steps=tuple(sorted(self._routing.hints.short_steps)),
-            queries=dict(self._query_results),
+            short_steps=tuple(sorted(self._routing.current.hints.short_steps)),
+            queries=dict(self._routing.query_results),
             stage_steps=tuple(self._stage_steps),
         )
 
     def resume(self, saved: SavedStep) -> None:
         """After ``begin``, go on with a step of an earlier run; what it made is in the stores of those that read it."""
         self._stages, self._stage_steps = set(saved.stages), list(saved.stage_steps)
-        self._query_results |= saved.queries
         if saved.queries:
-            self._reroute()
+            self._routing.follow(saved.queries)
         self._delivered, self._submitted = frozenset(saved.submitted), set(saved.submitted)
         received = (keys for by_rank in self._routes.receives.values() for keys in by_rank.values())
         read = (*received, *self._routes.query_payloads.values(), self._routes.result)
@@ -244,12 +226,12 @@ class StepRun:
             self._driver.begin(self._plan.name, self._step_number)
 
     def _is_made(self, query: int) -> bool:
-        """Whether a query is open, and what it reads was submitted."""
-        return query not in self._query_results and self._plan.split.of[query] in self._stages
+        """Whether what a query reads was submitted."""
+        return self._plan.split.of[query] in self._stages
 
     def _may_resolve(self, query: int, stage: int, last: bool) -> bool:
-        """Whether a query is open, and to be resolved before what follows in a stage."""
-        return query not in self._query_results and (last or self._plan.split.of[query] < stage)
+        """Whether a query is to be resolved before what follows in a stage."""
+        return last or self._plan.split.of[query] < stage
 
     def _result(self) -> Any:
         with self._log.timed(RESULT):
@@ -304,7 +286,7 @@ class StepRun:
         for segment in deferred:
             receives = self._routes.receives[segment.number]
             contents = self._reads.fetch(receives.get(0, ()))
-            (spec,) = self._specs(segment)
+            (spec,) = self._routing.current.specs(segment)
             result, sends = self._driver.run(self._call(segment), spec, contents)
             self._acknowledgments[segment.number, DRIVER_RANK] = result
             for payload, content in zip(self._routes.tasks[segment.number][0].sends, sends, strict=True):
@@ -339,30 +321,15 @@ class StepRun:
         arguments: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[Sequence[Any]]:
         """Submit a segment, and return the handles of each rank's payloads."""
-        receives = self._routes.receives[segment.number]
-        payloads = [
-            [self._handles[key] for key in receives.get(rank, ()) if key[0] not in self._delivered]
-            for rank in segment.ranks
-        ]
-        reads = [[handle for handle in handles if isinstance(handle, QueueRead)] for handles in payloads]
-        submission = Submission(
-            call=self._call(segment),
-            segment=segment,
-            specs=self._specs(segment),
-            payloads=[
-                [
-                    *(handle for handle in handles if not isinstance(handle, QueueRead)),
-                    *(handle for read in from_queue for handle in read.handles),
-                ]
-                for handles, from_queue in zip(payloads, reads, strict=True)
-            ],
-            queued=[[read.rows for read in from_queue] for from_queue in reads] if any(reads) else None,
+        submission = submission_of(
+            self._call(segment),
+            segment,
+            self._routing.current,
+            handles=self._handles,
+            acknowledgments=self._acknowledgments,
+            delivered=self._delivered,
             sends=sends,
-            after=[
-                [self._acknowledgments[call]] if call is not None and call[0] not in self._delivered else []
-                for call in segment.after
-            ],
-            dispatched=arguments,
+            arguments=arguments,
         )
         handles = []
         for rank, (acknowledgment, sent) in zip(segment.ranks, self._backend.run(submission), strict=True):
@@ -373,22 +340,13 @@ class StepRun:
     def _call(self, segment: Segment) -> SegmentCall:
         return SegmentCall(
             plan=self._plan.name,
-            routing=self._routing.id,
+            routing=self._routing.current.id,
             segment=segment.number,
             step=self._step_number,
             stage_steps=tuple(self._stage_steps),
             row_versions=self._row_versions,
             in_flight=[entry for entry in self._in_flight if any(entry[0] == step.node for step in segment.steps)],
         )
-
-    def _specs(self, segment: Segment) -> list[SegmentSpec | None]:
-        """The specs of a segment's ranks, where they have not been sent yet: None for each rank that has its spec."""
-        routing = self._routing
-        if segment.number in routing.sent_to:
-            return [None] * len(segment.ranks)
-        routing.sent_to.add(segment.number)
-        tasks = routing.routes.tasks[segment.number]
-        return [SegmentSpec(tasks[rank], routing.routes.table) for rank in segment.ranks]
 
     def _wait(
         self, acknowledgments: Iterable[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = do_nothing
@@ -417,7 +375,7 @@ class StepRun:
             for keys in by_rank.values() if segment not in self._submitted else ():
                 yield from keys
         for query, keys in self._routes.query_payloads.items():
-            yield from keys if query not in self._query_results else ()
+            yield from keys if query not in self._routing.query_results else ()
         yield from self._routes.result
 
     def _expect_reads(self) -> None:
@@ -426,31 +384,7 @@ class StepRun:
     def _consume(self, receives: Mapping[int, Sequence[PayloadKey]]) -> None:
         self._handles.consume([key for keys in receives.values() for key in keys])
 
-    # -- runtime queries -----------------------------------------------------------------------------------------------
-
-    def _resolve(self, node: int) -> None:
-        """Read which rows a filter keeps, or what rows weigh; and find the routes that follow from it."""
-        query = next(query for query in runtime_queries(self._plan) if query.node == node)
-        with self._log.timed("reads what rows weigh" if query.weighs else "reads what a filter keeps"):
-            reader = self._reads.reader(self._routes.query_payloads[node], self._routes.table)
-            if query.weighs:
-                rows = self._reads.row_weights(query, reader)
-            else:
-                rows = self._reads.kept_rows(query, reader)
-                self._check_kept(node, len(rows))
-        self._query_results[node] = rows
-        self._reroute()
+    def _resolve(self, query: int) -> None:
+        """Read which rows a filter keeps, or what rows weigh; and go on with the routes that follow from it."""
+        self._routing.resolve(query, self._reads)
         self._expect_reads()
-
-    def _reroute(self) -> None:
-        """Find the routes that follow from what filters keep and rows weigh."""
-        table, hints = row_table(self._plan, self._sizes, self._query_results), self._routing.hints
-        new_routes = compute_routes(self._plan, table, self._backend.topology(self._plan), hints)
-        self._routing = Routing(new_routes, -1 - len(self._query_results), hints)
-
-    def _check_kept(self, filter_node: int, rows: int) -> None:
-        """Check the sizes that a filter decides; HF319 where they do not work out."""
-        node, size = self._plan.node(filter_node), rows_in(self._plan.inference.values[filter_node])
-        group_size = node.op.group if isinstance(node.op, Filter) else 1
-        self._all_sizes |= dict.fromkeys(size.atoms if size is not None else (), rows // group_size)
-        check_sizes(self._plan, self._all_sizes)

@@ -20,7 +20,7 @@ class StageRun(StepRun):
     @property
     def queries(self) -> Mapping[int, tuple[int, ...]]:
         """The results of runtime queries so far."""
-        return dict(self._query_results)
+        return dict(self._routing.query_results)
 
     def calls(self) -> Iterator[Any]:
         """The acknowledgments of all calls that were submitted, but for those of the driver, which have ended."""
@@ -58,10 +58,12 @@ class StageRun(StepRun):
 
         Without ``ended``, the acknowledgments of calls, it waits for them.
         """
-        if self._routes.query_payloads.keys() <= self._query_results.keys():
+        if not self._routing.open_queries:
             return True
         self._enter()
-        while open_queries := [query for query in self._routes.query_payloads if query not in self._query_results]:
+        while open_queries := [
+            query for query in self._routes.query_payloads if query not in self._routing.query_results
+        ]:
             makers = {key[:2] for key in self._routes.query_payloads[open_queries[0]]}
             calls = [self._acknowledgments[maker] for maker in makers if maker in self._acknowledgments]
             if ended is not None and not all(isinstance(call, SegmentResult) or call in ended for call in calls):
