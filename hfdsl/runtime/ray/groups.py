@@ -1,0 +1,249 @@
+"""The worker groups of a Ray backend: they are started, linked, given further plans, and replaced after a loss."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+from weakref import WeakSet
+
+import ray
+from ray.exceptions import GetTimeoutError
+
+from hfdsl.deploy.deployment import ProcessGroup, processes_per_slot
+from hfdsl.errors import HfError
+from hfdsl.plan.payloads import Topology
+from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.protocols.worker import RankContext
+from hfdsl.runtime.failures import PATIENCE_SECONDS
+from hfdsl.runtime.rank.executor import Executor
+from hfdsl.runtime.ray.cluster import connect
+from hfdsl.runtime.ray.direct_groups import DirectGroups
+from hfdsl.runtime.ray.pools import Pools
+from hfdsl.runtime.ray.rank_calls import RankCalls
+from hfdsl.runtime.ray.rank_process import RankProcess
+from hfdsl.runtime.ray.relay import as_completed
+from hfdsl.runtime.ray.relay_client import GROUP, Relays, relays_pay
+from hfdsl.runtime.ray.states import RayStates
+from hfdsl.single_controller.group import RayWorkerGroup
+from hfdsl.single_controller.roles import RayClassWithInitArgs
+from hfdsl.single_controller.start import THREADS_OPTION
+from hfdsl.single_controller.waiting import fetch
+
+ARRIVALS = "arrivals"
+"""The thread of a process that receives weights while a call runs."""
+
+FORGET_SECONDS = 5.0
+"""The time in which a process ends what it does in a step that is to be repeated; one that takes longer is replaced."""
+
+
+class RayGroups(RayStates):
+    """The part of a Ray backend that has its processes.
+
+    Raises:
+        ResourceError: HF502, HF505 where the cluster cannot hold the pools.
+        RoleError: HF806 where a role's constructor raises.
+        HfError: HF807 where the cluster's address is known, and nothing answers there.
+    """
+
+    launched: ClassVar[WeakSet[RayGroups]] = WeakSet()
+    """The backends of this process that still exist, closed or not: tests look here for what a launch left behind."""
+
+    def __init__(self, plan: Plan, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]) -> None:
+        self._plans, self._seed, self._worker_env = [plan], seed, worker_env
+        self._owns_cluster = not ray.is_initialized()
+        self._pools = Pools(processes_per_slot(plan.groups))
+        self._groups: dict[str, RayWorkerGroup] = {}
+        self._keeps_state: dict[str, bool] = {}  # by role
+        self._calls = RankCalls(plan, self._groups, deadline)
+        self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=seed, collectives=None)
+        self._direct_groups = DirectGroups(plan)
+        self._sending = []
+        self._relayed_plans: set[str] = set()
+        self.launched.add(self)
+        try:
+            if self._owns_cluster:
+                connect()
+            for group in plan.groups:
+                self._start_group(group, timeout)
+            self.begin()
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_group(self, group: ProcessGroup, timeout: float) -> None:
+        """Start the processes of a group, with its roles."""
+        process = RayClassWithInitArgs(RankProcess, self._plans[0], group.name, self._seed, self._patience)
+        if any(step.group == group.name and self._plans[0].loads_in_flight(step) for step in self._plans[0].steps):
+            process.update_options({THREADS_OPTION: {ARRIVALS: 1}})
+        self._groups[group.name] = RayWorkerGroup(
+            self._pools.placed(group.pool, timeout),
+            self._direct_groups.prepare(group.name, process),
+            worker_env=self._worker_env,
+            timeout=timeout,
+            deadline=None,  # the processes have ``timeout``; roles are constructed now
+        )
+        for role in group.roles:  # one after another, so that each can make room for the next
+            keeps = self._calls.wait_for(self._calls.call_role(role, "__init__", "construct", partial(_alone, role)))
+            self._keeps_state[role] = any(keeps)
+
+    @property
+    def _patience(self) -> float:
+        """How long a rank waits for its peers: longer than any call may take."""
+        return self._calls.longest + PATIENCE_SECONDS
+
+    def _connect(self) -> None:
+        """Find out where the processes are, link those that read each other's tensors, and start relays."""
+        asked = {name: self._calls.call_each(name, "the start", "host") for name in self._groups}
+        self._hosts = {name: self._calls.wait_for(refs) for name, refs in asked.items()}
+        self._direct_groups.join(self._calls.workers, self._patience)
+        for plan in self._plans:
+            self._direct_groups.prepare_plan(plan)
+            self._start_relays(plan)
+
+    def add(self, plan: Plan) -> None:
+        """Send every process another plan of the same deployment; HF807 where one does not take it in time."""
+        self.driver.add(plan)
+        self._calls.add(plan)
+        self._call_all("taking another plan", "add", plan)
+        self._plans.append(plan)
+        self._direct_groups.prepare_plan(plan)
+        self._start_relays(plan)
+
+    def _start_relays(self, plan: Plan) -> None:
+        """Have relays call the ranks of a plan, if that pays; they know the calls of one step at a time."""
+        if not plan.steps_in_flight and relays_pay(plan, self._hosts, self._direct_groups.linked):
+            self._relayed_plans.add(plan.name)
+            self._calls.relays = self._calls.relays or Relays(self._calls.workers, self._hosts, self._calls.time_left)
+
+    def topology(self, plan: Plan) -> Topology:
+        """The hosts, and the groups that need no object store between them.
+
+        The driver counts as a host of its own, so that it never receives what only workers read.
+        """
+        return Topology(
+            lambda process: self._hosts[process[0]][process[1]] if process[0] in self._hosts else DRIVER,
+            self._direct_groups.groups,
+            self._direct_groups.reaches,
+            self._direct_groups.unreachable,
+            self._direct_groups.exchanging,
+        )
+
+    # -- recovery ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _forget_calls(self) -> None:
+        """Forget the calls of a step that is to be repeated."""
+
+    def lost(self, wait: float) -> dict[str, list[int]]:
+        """The ranks whose process is gone, by process group; one that is busy for so many seconds is not."""
+        asked = {
+            worker.host.remote(): (group, rank)
+            for group, workers in self._calls.workers.items()
+            for rank, worker in enumerate(workers)
+        }
+        for number, relay in enumerate(self._calls.relays.actors if self._calls.relays is not None else ()):
+            asked[relay.share.remote([], False, [], [])] = (GROUP, number)
+        lost: dict[str, list[int]] = {}
+        for ready in as_completed(list(asked), wait):
+            for ref in ready:
+                group, rank = asked[ref]
+                try:
+                    fetch([ref])
+                except HfError:
+                    lost.setdefault(group, []).append(rank)
+            if lost:
+                break  # the others may wait for them
+        return {group: sorted(ranks) for group, ranks in lost.items()}
+
+    def rebuild(
+        self, lost: Mapping[str, Sequence[int]], *, step: tuple[str, int] | None, everything: bool, wait: float
+    ) -> bool:
+        """Replace the groups of lost ranks, and those that do not end the step or are linked with one of these.
+
+        Returns whether all states are still those with which ``step`` began: no role in the groups that are replaced
+        keeps one, and no other process has changed one. If they are not, all groups are replaced with ``everything``.
+
+        Raises:
+            ResourceError: HF504 where the cluster has no room for them in time.
+            RoleError: HF806 where a role's constructor raises.
+        """
+        if self._calls.relays is not None:
+            self._calls.relays.close()
+            self._calls.relays = None
+            step = None  # calls that they have sent may begin later than ours
+        self._relayed_plans.clear()
+        self._forget_calls()
+        self._calls.forget()
+        self.driver.forget_step()
+        replaced = self._linked(set(lost) & self._groups.keys())
+        unchanged = step is not None and not self._keep_states(replaced)
+        if everything and not unchanged:
+            replaced = set(self._groups)
+        for name in replaced:
+            self._groups[name].shutdown()  # first, so that what others wait for ends
+        unresponsive, changed = self._forget_step(set(self._groups) - replaced, step)
+        late = self._linked(unresponsive) - replaced
+        unchanged = unchanged and not changed and not self._keep_states(late)
+        if everything and not unchanged:
+            late = set(self._groups) - replaced
+        for name in late:
+            self._groups[name].shutdown()
+        replaced |= late
+        if replaced & self._direct_groups.linked:
+            self._direct_groups.close()
+            self._direct_groups = DirectGroups(self._plans[0])
+        for group in self._plans[0].groups:
+            if group.name in replaced:
+                self._start_group(group, wait)
+        self.begin()
+        for plan in self._plans[1:]:
+            for name in sorted(replaced):
+                self._calls.wait_for(self._calls.call_each(name, "taking another plan", "add", partial(_alone, plan)))
+        self._connect()
+        return unchanged
+
+    def _linked(self, groups: set[str]) -> set[str]:
+        """These groups, and with one that is linked all that are: links are made for all of them at once."""
+        linked = self._direct_groups.linked
+        return groups | linked if groups & linked else set(groups)
+
+    def _keep_states(self, groups: Collection[str]) -> bool:
+        """Whether some role in these groups keeps a state."""
+        roles = [role for group in self._plans[0].groups if group.name in groups for role in group.roles]
+        return any(self._keeps_state[role] for role in roles)
+
+    def _forget_step(self, groups: set[str], step: tuple[str, int] | None) -> tuple[set[str], bool]:
+        """Have processes forget their step: which groups do not in time, and whether it has changed a state.
+
+        A process that does not waits for one that was lost.
+        """
+        asked = {
+            name: [worker.forget_step.remote(*(step or ())) for worker in self._calls.workers[name]] for name in groups
+        }
+        unresponsive, changed = set[str](), False
+        for name, refs in asked.items():
+            try:
+                changed |= any(fetch(refs, FORGET_SECONDS))
+            except (HfError, GetTimeoutError):
+                unresponsive.add(name)
+        return unresponsive, changed
+
+    def close(self) -> None:
+        """End the processes and give the slots back; a cluster that this backend started ends too."""
+        self._direct_groups.close()
+        if self._calls.relays is not None:
+            self._calls.relays.close()
+        for group in self._groups.values():
+            group.shutdown()
+        self._pools.close()
+        self._groups.clear()
+        if self._owns_cluster and ray.is_initialized():
+            ray.shutdown()
+
+
+def _alone(argument: Any, _: int) -> tuple[Any]:
+    """The only argument of a call, for any rank."""
+    return (argument,)
