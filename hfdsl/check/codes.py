@@ -75,6 +75,7 @@ CODES: dict[str, Code] = {
     "HF335": Code("a ratio whose log-probs are not of one policy before and after its update"),
     "HF336": Code("a ratio of a column that the method does not take"),
     "HF337": Code("groups whose rows are copies of one", "warning"),
+    "HF338": Code("rows computed from a statistic of all rows, where a plan may give a part of them", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
@@ -134,6 +135,7 @@ CODES: dict[str, Code] = {
     "HF703": Code("a body that writes into its arguments"),
     "HF707": Code("a sync between roles that share no state"),
     "HF708": Code("weights that only rank 0 receives and every rank reads", "warning"),
+    "HF709": Code("declarations of a state that do not fit together", "warning"),
     # HF71x configurations of runs
     "HF710": Code("a package that a configuration needs and that is not installed"),
     "HF711": Code("responses whose length differs from that of their columns"),

@@ -123,3 +123,50 @@ def test_a_part_may_be_read_again_and_the_others_left_out() -> None:
 
     for valid in (epochs, all_beside_the_first, other_of_that_name):
         assert valid.check(None, {B: 8}).codes == ()
+
+
+def test_a_loop_that_leaves_mini_batches_out_names_them() -> None:
+    @hf.dataflow
+    def every_other(rows: Rows, actor: Actor) -> list[Loss]:
+        return [actor.update(part) for turn, part in enumerate(hf.minibatches(rows, 4)) if turn % 2]
+
+    @hf.dataflow
+    def all_but_the_last(rows: Rows, actor: Actor) -> list[Loss]:
+        parts = hf.minibatches(rows, 4)
+        return [actor.update(parts[turn]) for turn in range(len(parts) - 1)]
+
+    for program, left in (
+        (every_other, "2 of the 4 mini-batches, numbers 1 and 3"),
+        (all_but_the_last, "1 of the 4 mini-batches, number 4:"),
+    ):
+        [finding] = program.check(None, {B: 8}).findings
+        assert finding.code == "HF602"
+        assert finding.message.startswith(f"nothing reads {left}")
+
+
+def test_zip_ends_with_the_fewer_mini_batches_of_two() -> None:
+    @hf.dataflow
+    def program(rows: Rows, actor: Actor, *, others: int = 2) -> list[tuple[Loss, Loss]]:
+        pairs = zip(hf.minibatches(rows, 4), hf.minibatches(rows, others), strict=False)
+        return [(actor.update(first), actor.update(second)) for first, second in pairs]
+
+    [finding] = program.check(None, {B: 8}).findings
+    assert finding.message.startswith("nothing reads 2 of the 4 mini-batches, numbers 3 and 4")
+    assert finding.notes == ("zip ends with its shortest argument: make as many mini-batches of both, 4 or 2",)
+    assert program.given(others=4).check(None, {B: 8}).codes == ()
+
+
+def test_a_mini_batch_that_is_read_elsewhere_is_not_left_out() -> None:
+    @hf.dataflow
+    def held_out(rows: Rows, actor: Actor) -> list[Loss]:
+        *learned, last = hf.minibatches(rows, 4)
+        return [*(actor.update(part) for part in learned), actor.update(last)]
+
+    @hf.dataflow
+    def two_of_their_own(rows: Rows, actor: Actor) -> list[Loss]:
+        first, second, *_ = hf.minibatches(rows, 4)
+        losses = [actor.update(first)]
+        losses.append(actor.update(second))
+        return losses
+
+    assert held_out.check(None, {B: 8}).codes == two_of_their_own.check(None, {B: 8}).codes == ()

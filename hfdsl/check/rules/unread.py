@@ -11,6 +11,7 @@ from hfdsl.check.sources import index_in_loop
 from hfdsl.graph.program import Filter, MiniBatch, Node, Queue, Repeat, Take
 from hfdsl.graph.spans import Span
 from hfdsl.graph.values import RecordValue
+from hfdsl.types.numbers import listed
 
 
 def unused(context: Context) -> Iterator[Finding]:
@@ -55,17 +56,24 @@ def _unused_selections(context: Context, read: AbstractSet[int]) -> Iterator[Fin
 
 
 def _passed_over(context: Context, read: AbstractSet[int]) -> Iterator[Finding]:
-    """Mini-batches of which a loop over all of them reads the same one in every turn, and nothing any other."""
+    """Mini-batches that nothing reads, since a loop reads the same one in every turn or leaves some out."""
     batches: dict[tuple[int | None, Span], list[Node]] = {}
     for node in context.program.graph.nodes:
         if isinstance(node.op, MiniBatch) and node.op.count > 1:
             batches.setdefault((node.batch.node if node.batch else None, node.span), []).append(node)
     for (_, span), nodes in batches.items():
         used = [node for node in nodes if node.id in read]
-        if len(used) != 1 or len(nodes) == 1:
+        if not used or len(used) == len(nodes):
             continue
-        readers = [n.span for n in context.program.graph.nodes if any(ref.node == used[0].id for ref in n.refs)]
-        indexed = index_in_loop(span) if len(readers) > len(set(readers)) else None
+        readers = {
+            node.id: [n.span for n in context.program.graph.nodes if any(ref.node == node.id for ref in n.refs)]
+            for node in used
+        }
+        if len(used) > 1:
+            yield from _left_out(nodes, readers, {len(others) for others in batches.values()})
+            continue
+        [spans] = readers.values()
+        indexed = index_in_loop(span) if len(spans) > len(set(spans)) else None
         if indexed is not None:
             name, place = indexed
             yield Finding(
@@ -76,3 +84,28 @@ def _passed_over(context: Context, read: AbstractSet[int]) -> Iterator[Finding]:
                 (Label(span, f"makes {len(nodes)} mini-batches"),),
                 notes=(f"read the mini-batch of the turn: for part in {name}",),
             )
+
+
+def _left_out(nodes: list[Node], readers: dict[int, list[Span]], counts: AbstractSet[int]) -> Iterator[Finding]:
+    """Mini-batches that nothing reads, where one line reads several of the others: a loop goes past them.
+
+    A loop over ``zip(...)`` ends with the shorter of two values, without an error.
+    """
+    first, *others = readers.values()
+    shared = next((span for span in first if any(span in spans for spans in others)), None)
+    if shared is None:
+        return
+    left = [number for number, node in enumerate(nodes, 1) if node.id not in readers]
+    ends_early = len(readers) in counts and left[0] == len(readers) + 1
+    yield Finding(
+        "HF602",
+        f"nothing reads {len(left)} of the {len(nodes)} mini-batches, number{'s' * (len(left) > 1)} "
+        f"{listed(left, ' and ')}: the loop that reads the others leaves their rows out",
+        Label(nodes[0].span, f"makes {len(nodes)} mini-batches"),
+        (Label(shared, f"reads {len(readers)} of them"),),
+        notes=(
+            f"zip ends with its shortest argument: make as many mini-batches of both, {len(nodes)} or {len(readers)}"
+            if ends_early
+            else "read all of them; hf.take(x, n) before hf.minibatches says that a part of the rows is enough",
+        ),
+    )

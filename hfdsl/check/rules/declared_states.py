@@ -1,0 +1,121 @@
+"""Declarations of states that do not fit together, so that no rule can follow the weights.
+
+A worked example, in which one letter hides that an engine samples from old weights::
+
+    class Trainer(hf.Worker):
+        @hf.writes("polciy")                # trains a state that nobody reads, loads or exports
+        def update(self, rollout): ...
+        @hf.exports("policy")               # HF709: hands on a state that nothing trains
+        def weights(self): ...
+
+A role's class is judged as a whole, whichever methods a dataflow calls: a state that it hands on is one that it writes
+or loads, a state that it loads is one that it reads or hands on, and a method that overrides another has its effects. A
+class that writes nothing at all is a frozen model, whose weights others may load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.signatures import RecordType, StaticType
+from hfdsl.graph.spans import definition_span
+from hfdsl.protocols.register import registered_methods
+from hfdsl.protocols.state import Effect, effects_of
+from hfdsl.types.batches import nearest, schema
+
+
+def states_are_declared(context: Context) -> Iterator[Finding]:
+    """HF709: the effects that a role's methods declare say where its weights come from, and who uses them."""
+    called: dict[type, list[tuple[Node, RoleCall]]] = {}
+    for node in context.program.graph.calls:
+        if isinstance(node.op, RoleCall):
+            called.setdefault(context.program.graph.roles[node.op.role], []).append((node, node.op))
+    for role, calls in called.items():
+        node, dropped = calls[0][0], list(_dropped(role))
+        for method, effect, base in dropped:
+            yield Finding(
+                "HF709",
+                f"'{role.__name__}.{method}' overrides a method that {effect.kind} '{effect.state}', and does not "
+                "declare it",
+                Label(definition_span(getattr(role, method)), f"has no @hf.{effect.kind}"),
+                (
+                    Label(definition_span(getattr(base, method)), f"{effect.kind} '{effect.state}'"),
+                    Label(node.span, "called here"),
+                ),
+                notes=(f'declare @hf.{effect.kind}("{effect.state}") on it too: an override inherits no effects',),
+            )
+        if not dropped:
+            yield from _unconnected(role, calls)
+
+
+def _dropped(role: type) -> Iterator[tuple[str, Effect, type]]:
+    """The effects that a method of a class above declares on a method, and the override here does not."""
+    for method in registered_methods(role):
+        own = {(effect.kind, effect.state) for effect in effects_of(getattr(role, method))}
+        for base in role.__mro__[1:]:
+            above = effects_of(vars(base)[method]) if method in vars(base) and not own else ()
+            if above:
+                yield method, above[0], base
+                break
+
+
+def _unconnected(role: type, calls: Sequence[tuple[Node, RoleCall]]) -> Iterator[Finding]:
+    """A state that a class hands on and does not get, beside what it trains; one that it loads and does not use."""
+    methods: dict[str, dict[str, str]] = {kind: {} for kind in ("writes", "loads", "reads", "exports")}
+    for method in registered_methods(role):
+        for effect in effects_of(getattr(role, method)):
+            methods[effect.kind].setdefault(effect.state, method)
+    trained, loaded, read, exported = (set(methods[kind]) for kind in ("writes", "loads", "reads", "exports"))
+    given = sorted(exported - trained - loaded)
+    training = {
+        methods["writes"][state]: f"writes '{state}', which no method of it reads or exports"
+        for state in sorted(trained - exported - read)
+    }
+    if not trained:
+        training = {
+            op.signature.name: "takes rows and returns none, as an update does" for _, op in calls if _may_train(op)
+        }
+    if given and training:
+        exports = methods["exports"][given[0]], f"exports '{given[0]}', which no method of it writes or loads"
+        name, why = next(iter(training.items()))
+        yield _finding(role, calls[0][0], exports, (name, why), f"let '{name}' declare @hf.writes(\"{given[0]}\")")
+        return
+    for state in sorted(loaded - trained - read - exported):
+        close = nearest(state, sorted(read - trained - loaded))
+        loads = methods["loads"][state], f"loads '{state}', which no method of it reads"
+        reads = (methods["reads"][close], f"reads '{close}', which no method of it loads") if close else None
+        advice = (
+            f'@hf.reads("{state}") on the method that works with the weights lets the check see if they are too old'
+        )
+        yield _finding(role, calls[0][0], loads, reads, advice)
+
+
+def _may_train(op: RoleCall) -> bool:
+    """Whether a method that declares no effects takes rows and returns at most metrics."""
+    signature = op.signature
+    takes = any(isinstance(port.type, RecordType) for port in signature.ports)
+    match signature.returns:
+        case RecordType(record=record):
+            rows = schema(record).row is not None
+        case StaticType(annotation=annotation):
+            rows = annotation not in (None, type(None))
+        case _:
+            rows = True
+    return takes and not rows and not effects_of(signature.body)
+
+
+def _finding(role: type, node: Node, first: tuple[str, str], second: tuple[str, str] | None, advice: str) -> Finding:
+    method, why = first
+    related = [Label(node.span, "called here")]
+    if second is not None:
+        related.insert(0, Label(definition_span(getattr(role, second[0])), second[1]))
+    return Finding(
+        "HF709",
+        f"'{role.__name__}.{method}' {why}" + (f"; '{second[0]}' {second[1]}" if second is not None else ""),
+        Label(definition_span(getattr(role, method)), "declared here"),
+        tuple(related),
+        notes=(advice,),
+    )

@@ -1,0 +1,122 @@
+"""Bodies that compute rows from a statistic of all rows: exactly those whose values a cut between rows changes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+APART = (
+    "y + 1",
+    "(x - x.mean(1, keepdim=True)).sum(-1)",
+    "(x - x.mean(-1)[:, None]).sum(1)",
+    "(x * y[:, None]).sum(1) / x.abs().sum(dim=1)",
+    "torch.softmax(x, -1)[:, 0]",
+    "x.cumsum(-1)[:, 2] - x.flip(1)[:, 0]",
+    "torch.where(y > 0, y, -y)",
+    "x.amax(1) - x.max(1).values",
+    "x.norm(2, 1) + torch.quantile(x, 0.5, 1)",
+    "x.mean(1, True).sum(-1)",
+    "y.view(-1, 2).mean(1, keepdim=True).expand(-1, 2).flatten()",
+)
+MIXED = (
+    "y - y.mean()",
+    "y / y.sum(0)",
+    "y - torch.mean(y)",
+    "(x - x.mean(0)).sum(1)",
+    "(x - x.mean(dim=(0, 1))).sum(-1)",
+    "(x - x.mean(-2, keepdim=True)).sum(1)",
+    "(y - y.mean()) / (y.std() + 1e-6)",
+    "y - float(y.max())",
+    "torch.where(y >= y.max(), 1.0, y)",
+    "y.clamp(max=y.mean().item())",
+    "y.sort().values",
+    "y.argsort().float()",
+    "torch.cumsum(y, 0)",
+    "y * (x.abs().sum() + 1)",
+    "y - (x.sum(1) * y).sum() / 3",
+)
+MODULE = """
+from __future__ import annotations
+import torch
+import hfdsl as hf
+
+class B(hf.Dim): ...
+class T(hf.Dim): ...
+
+class Tokens(hf.Batch):
+    x: hf.f32[B, T]
+    y: hf.f32[B]
+
+class Result(hf.Batch):
+    value: hf.f32[B]
+
+class Judge(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def judged(self, tokens: Tokens) -> Result:
+        x = tokens.x.tensor
+        y = tokens.y.tensor
+        return Result(value={expression})
+
+@hf.function(rows={rows})
+def computed(tokens: Tokens) -> Result:
+    x = tokens.x.tensor
+    y = tokens.y.tensor
+    return Result(value={expression})
+
+@hf.dataflow
+def by_function(tokens: Tokens) -> Result:
+    return computed(tokens)
+
+@hf.dataflow
+def by_role(tokens: Tokens, judge: Judge) -> Result:
+    return judge.judged(tokens)
+"""
+
+
+def program(folder: Path, expression: str, rows: str = "hf.Grouped(2)") -> ModuleType:
+    file = folder / "bodies.py"
+    file.write_text(MODULE.format(expression=expression, rows=rows), "utf-8")
+    spec = importlib.util.spec_from_file_location(f"bodies_{abs(hash((expression, rows)))}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        module.by_function.trace()
+        module.by_role.trace()
+    return module
+
+
+def cut_changes_values(module: Any) -> bool:
+    draw = torch.Generator().manual_seed(0)
+    whole = module.Tokens(x=torch.randn(8, 4, generator=draw), y=torch.randn(8, generator=draw))
+    parts = [module.by_function(whole[start : start + 4]).value.tensor for start in (0, 4)]
+    return not torch.allclose(module.by_function(whole).value.tensor, torch.cat(parts))
+
+
+@pytest.mark.parametrize("expression", [*APART, *MIXED])
+def test_a_statistic_is_reported_if_a_cut_changes_what_the_body_computes(tmp_path: Path, expression: str) -> None:
+    module = program(tmp_path, expression)
+    assert cut_changes_values(module) is (expression in MIXED)
+    expected = ("HF338",) if expression in MIXED else ()
+    assert module.by_function.check(dims={module.B: 8}).codes == expected
+    assert module.by_role.check(dims={module.B: 8}).codes == expected
+
+
+@pytest.mark.parametrize("expression", MIXED)
+def test_a_function_that_gets_all_rows_may_compute_anything_of_them(tmp_path: Path, expression: str) -> None:
+    module = program(tmp_path, expression, "hf.Whole")
+    assert module.by_function.check(dims={module.B: 8}).codes == ()
+
+
+def test_what_is_not_followed_is_not_reported(tmp_path: Path) -> None:
+    for expression in ("y - len(tokens)", "y - sum(y)", "y - y[0]", "y - y[y > 0].mean()"):
+        module = program(tmp_path, expression)
+        assert module.by_function.check(dims={module.B: 8}).codes == ()
