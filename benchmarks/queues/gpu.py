@@ -5,28 +5,45 @@ r"""GRPO with a queue on GPUs, beside the same steps without one: seconds per st
     python -m benchmarks.queues.gpu --gpus shared     # no queue: each of two GPUs samples and trains in turn
     python -m benchmarks.queues.gpu --cpu --hidden 64 --layers 2 --rows 32 --tokens 16 --steps 3    # it only runs
 
-A Llama with random weights, whose responses have drawn lengths (``benchmarks.queues.long_tails``). All rows of a table
-run on the same processes, one after another, each from an empty queue. Results are measured once the queue is in its
-steady state: neither those that were generated ahead while the first update waited, nor the last ones, beside which
-nothing is generated; else a lag of 4 would seem faster than its engine. *Predicted* is what ``hfdsl simulate`` makes of
-the times that calls took in the row without a queue, with the same number of rows and the same tail.
+A Llama with random weights, whose responses have drawn lengths (``benchmarks.queues.long_tails``). A run is a tail and
+a queue: ``10:none`` and ``10:4`` send weights between calls, ``10:4drop`` drops late groups, and ``10:4flight`` sends
+weights in flight, to an engine that samples the rows of up to lag + 1 calls in one batch. Runs of one kind share their
+processes, one after another, each from an empty queue. Results are measured once the queue is in its steady state:
+neither those that were generated ahead while the first update waited, nor the last ones, beside which nothing is
+generated; else a lag of 4 would seem faster than its engine. *Predicted* is what ``hfdsl simulate`` makes of the times
+that calls took in the row without a queue: those of calls that have the engine for themselves, which is too fast for
+calls that share it. The reward takes no time, and every row trains with the same columns.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import hfdsl as hf
-from benchmarks.queues.long_tails import EvenTokens, LongTailActor, LongTailSampler, prompts_of
+from benchmarks.queues.long_tails import EvenTokens, InFlightLongTails, LongTailActor, LongTailSampler, prompts_of
 from benchmarks.training.models import llama
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.timeline import Timeline
 from hfdsl.protocols.queueing import Late
-from hfdsl.rl.batches import ActorMetrics, B, Experience, Outcome, P, Prompts, R, Rollout, ScoredRollout
+from hfdsl.rl.batches import (
+    ActorMetrics,
+    B,
+    Experience,
+    Outcome,
+    P,
+    Prompts,
+    R,
+    Rollout,
+    ScoredRollout,
+    TokenVersions,
+    VersionedScoredRollout,
+)
 from hfdsl.rl.functions import group_advantages, outcome
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.sampling import with_proximal
@@ -35,6 +52,7 @@ from hfdsl.rl.workers import (
     ActorConfig,
     BatchingConfig,
     GenerationConfig,
+    InFlightSampler,
     ModelConfig,
     OptimizerConfig,
     Reward,
@@ -46,6 +64,8 @@ from hfdsl.runtime.queues.plan_simulation import RecordedSeconds, recorded_secon
 from hfdsl.runtime.running import Running
 
 GROUP, UPDATES, PROMPT = 8, 2, 32
+
+RUNS = ("10:none", "3:none", "10:4", "10:4flight", "3:4flight", "3:4")
 
 
 @hf.dataflow
@@ -71,7 +91,25 @@ def grpo(
     return metrics[-1], outcome(batch, batch)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@hf.dataflow
+def grpo_in_flight(
+    prompts: Prompts, actor: Actor, reward: Reward, sampler: InFlightSampler, *, lag: int = 4, late: Late = "wait"
+) -> tuple[ActorMetrics, Outcome]:
+    """The same with weights in flight."""
+    questions = hf.repeat(prompts, GROUP)
+    rollout = sampler.generate(questions)
+    sampled = hf.merge(VersionedScoredRollout, rollout, reward.score(questions, rollout))
+    batch = hf.queue(sampled, group=GROUP, lag=lag, late=late)
+    versions = hf.merge(TokenVersions, batch)
+    experience = hf.merge(
+        Experience, with_proximal(batch, actor), versions, group_advantages(batch, batch, group=GROUP)
+    )
+    metrics = [actor.update(part, loss=Clip(0.2)) for part in hf.minibatches(experience, UPDATES)]
+    hf.sync(actor, sampler, during="generate")
+    return metrics[-1], outcome(batch, batch)
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """A row of the table."""
 
@@ -79,19 +117,25 @@ class Case:
     tail: int
     lag: int | None
     late: Late | None
+    in_flight: bool
 
     @property
     def before(self) -> int:
         """How many results come before the first that is measured."""
         return 2 * (self.lag or 0) + 1
 
+    def measured(self, steps: int) -> int:
+        """How many results are measured; without a queue they differ little."""
+        return steps if self.lag else min(steps, 3)
+
     def batches(self, steps: int) -> int:
-        """How many batches a run has of which so many steps are measured."""
-        return self.before + steps + (self.lag or 0)
+        """How many batches a run has."""
+        return self.before + self.measured(steps) + (self.lag or 0)
 
     def seconds(self, results: Sequence[float], steps: int) -> float:
         """Seconds per measured step, from the times of all results."""
-        return (results[self.before + steps - 1] - results[self.before - 1]) / steps
+        count = self.measured(steps)
+        return (results[self.before + count - 1] - results[self.before - 1]) / count
 
     @property
     def name(self) -> str:
@@ -108,8 +152,8 @@ class Measured:
     calls: Mapping[str, RecordedSeconds]
 
 
-def deployment(args: argparse.Namespace) -> hf.Deployment:
-    """The roles on their GPUs."""
+def deployment(args: argparse.Namespace, *, in_flight: bool, calls: int) -> hf.Deployment:
+    """The roles on their GPUs; an engine that takes weights in flight samples so many calls at once."""
     on_gpu = not args.cpu
     config = llama(args.hidden, args.layers, args.vocabulary, PROMPT + args.tokens)
     model = ModelConfig(config=config, end_tokens=())
@@ -127,17 +171,22 @@ def deployment(args: argparse.Namespace) -> hf.Deployment:
     if args.gpus == "shared":
         return hf.Deployment(actor=hf.place(LongTailActor, actor, pool=trainer), reward=reward)
     engine = trainer if args.gpus == "one" else hf.ResourcePool([1], use_gpu=on_gpu, name="engine")
-    sampling = SamplerConfig(model, generation, autocast="bfloat16" if on_gpu else None)
+    sampling = SamplerConfig(model, generation, autocast="bfloat16" if on_gpu else None, concurrent_calls=calls)
+    role = InFlightLongTails if in_flight else LongTailSampler
     return hf.Deployment(
         actor=hf.place(LongTailActor, actor, pool=trainer),
-        sampler=hf.place(LongTailSampler, sampling, pool=engine, colocate=False),
+        sampler=hf.place(role, sampling, pool=engine, colocate=False),
         reward=reward,
     )
 
 
 def compiled(case: Case, places: hf.Deployment, args: argparse.Namespace) -> CompiledPlan:
     """The plan of a case."""
-    flow = grpo.given(lag=case.lag, late=case.late)
+    flow = (
+        grpo_in_flight.given(lag=case.lag or 0, late=case.late or "wait")
+        if case.in_flight
+        else grpo.given(lag=case.lag, late=case.late)
+    )
     plan = flow.compile(
         places, dims={B: case.rows // GROUP, P: PROMPT, R: args.tokens}, optimize=hf.Optimize(direct=not args.stored)
     )
@@ -154,45 +203,54 @@ def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured
         times.append(time.perf_counter())
         lengths.append(rollout.length.value)
         timelines.append(running.timeline)
-    seconds, made = case.seconds(times, args.steps), lengths[case.before : case.before + args.steps]
+    count = case.measured(args.steps)
+    seconds, made = case.seconds(times, args.steps), lengths[case.before : case.before + count]
     calls = recorded_seconds(running.plan, timelines[1:]) if case.lag is None else {}
-    return Measured(seconds, case.rows * sum(made) / args.steps / seconds, calls)
+    return Measured(seconds, case.rows * sum(made) / count / seconds, calls)
 
 
 def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
     """The rows, each as soon as it is measured."""
-    start, places = time.perf_counter(), deployment(args)
-    lags = [None] if args.gpus == "shared" else [None, *map(queue_of, args.lags)]
-    cases = [
-        Case(rows, tail, queue[0] if queue else None, queue[1] if queue else None)
-        for rows in args.rows
-        for tail in args.tails
-        for queue in lags
-    ]
-    first = compiled(cases[0], places, args)
+    start = time.perf_counter()
+    runs = [run.partition(":")[::2] for run in args.runs if args.gpus != "shared" or run.endswith(":none")]
+    cases = [Case(rows, int(tail), *queue_of(queue)) for rows in args.rows for tail, queue in runs]
     synchronous: dict[tuple[int, int], Measured] = {}
-    with first.launch("ray", timeout=180, deadline=600) as launched:
-        print(f"started in {time.perf_counter() - start:.0f} s\n", flush=True)
-        for case in cases:
-            if time.perf_counter() - start > args.until:
-                return
-            plan = first if case is cases[0] else compiled(case, places, args)
-            result = measured(launched if case is cases[0] else launched.also(plan), case, args)
-            base = synchronous.setdefault((case.rows, case.tail), result)
-            simulated = simulate_plan(plan, base.calls, case.batches(args.steps))
-            predicted = case.seconds(simulated.results, args.steps)
-            yield {
-                "rows": case.rows,
-                "p99/median": case.tail,
-                "lag": "no queue" if case.lag is None else case.lag,
-                "late": case.late or "",
-                "s per step": f"{result.seconds:.2f}",
-                "tokens/s": f"{result.tokens:,.0f}",
-                "times as fast": f"{base.seconds / result.seconds:.2f}",
-                "predicted": f"{predicted:.2f}",
-                "off by": f"{predicted / result.seconds - 1:+.1%}",
-                "calls, s": ", ".join(f"{name} {mean(calls):.2f}" for name, calls in result.calls.items()),
-            }
+    for in_flight, group in groupby(cases, key=lambda case: case.in_flight):
+        of_kind = list(group)
+        places = deployment(args, in_flight=in_flight, calls=max((case.lag or 0) + 1 for case in of_kind))
+        first = compiled(of_kind[0], places, args)
+        with first.launch("ray", timeout=180, deadline=600) as launched:
+            print(f"started after {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+            for case in of_kind:
+                plan = first if case is of_kind[0] else compiled(case, places, args)
+                base = synchronous.get((case.rows, case.tail))
+                left = args.until - (time.perf_counter() - start)
+                if base is not None and base.seconds * case.batches(args.steps) > left:
+                    print(f"left out for want of time: {case}", file=sys.stderr, flush=True)
+                    continue
+                result = measured(launched if plan is first else launched.also(plan), case, args)
+                yield row(case, plan, result, synchronous.setdefault((case.rows, case.tail), result), args)
+
+
+def row(
+    case: Case, plan: CompiledPlan, result: Measured, base: Measured, args: argparse.Namespace
+) -> Mapping[str, object]:
+    """What is printed of a case, beside the one without a queue."""
+    simulated = simulate_plan(plan, base.calls, case.batches(args.steps))
+    predicted = case.seconds(simulated.results, args.steps)
+    return {
+        "rows": case.rows,
+        "p99/median": case.tail,
+        "lag": "no queue" if case.lag is None else case.lag,
+        "late": case.late or "",
+        "weights": "in flight" if case.in_flight else "between calls",
+        "s per step": f"{result.seconds:.2f}",
+        "tokens/s": f"{result.tokens:,.0f}",
+        "times as fast": f"{base.seconds / result.seconds:.2f}",
+        "predicted": f"{predicted:.2f}",
+        "off by": f"{predicted / result.seconds - 1:+.1%}",
+        "calls, s": ", ".join(f"{name} {mean(calls):.2f}" for name, calls in result.calls.items()),
+    }
 
 
 def mean(calls: RecordedSeconds) -> float:
@@ -200,13 +258,16 @@ def mean(calls: RecordedSeconds) -> float:
     return sum(calls.seconds) / len(calls.seconds)
 
 
-def queue_of(text: str) -> tuple[int, Late]:
-    """A queue of the command line.
+def queue_of(text: str) -> tuple[int | None, Late | None, bool]:
+    """A queue of the command line: its lag, its discipline, and whether weights are in flight.
 
-    >>> queue_of("4"), queue_of("2drop")
-    ((4, 'wait'), (2, 'drop'))
+    >>> queue_of("none"), queue_of("2drop"), queue_of("4flight")
+    ((None, None, False), (2, 'drop', False), (4, 'wait', True))
     """
-    return (int(text.removesuffix("drop")), "drop" if text.endswith("drop") else "wait")
+    if text == "none":
+        return None, None, False
+    lag = int(text.removesuffix("drop").removesuffix("flight"))
+    return lag, "drop" if text.endswith("drop") else "wait", text.endswith("flight")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -220,17 +281,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--vocabulary", type=int, default=32_000)
     parser.add_argument("--rows", type=int, nargs="+", default=[1024], help="responses of a step")
     parser.add_argument("--tokens", type=int, default=512, help="the longest response")
-    parser.add_argument("--tails", type=int, nargs="+", default=[10, 3], help="p99/median")
-    parser.add_argument("--lags", nargs="+", default=["4", "1", "4drop", "2"], help="lags, such as 4 or 4drop")
+    parser.add_argument("--runs", nargs="+", default=RUNS, help="p99/median:queue, such as 10:4flight")
     parser.add_argument("--steps", type=int, default=5, help="measured steps of a row")
     parser.add_argument("--batch", type=int, default=16_384, help="tokens of a micro-batch")
     parser.add_argument("--cache", type=int, default=320_000, help="the most tokens of the engine's cache")
-    parser.add_argument("--until", type=float, default=1e9, help="seconds after which no further row begins")
+    parser.add_argument("--until", type=float, default=1e9, help="no row begins that may end after so many seconds")
     args = parser.parse_args(argv)
-    for position, row in enumerate(table(args)):
+    for position, cells in enumerate(table(args)):
         if position == 0:
-            print("| " + " | ".join(row) + " |\n|" + "---|" * len(row))
-        print("| " + " | ".join(map(str, row.values())) + " |", flush=True)
+            print("| " + " | ".join(cells) + " |\n|" + "---|" * len(cells))
+        print("| " + " | ".join(map(str, cells.values())) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from hfdsl import Dispatch, register
 from hfdsl.rl.batches import Prompts, Scores, Sequences
 from hfdsl.rl.engines.handle import ENGINES
 from hfdsl.rl.engines.vllm_engine import VllmEngine
-from hfdsl.rl.workers import Actor, ActorConfig, Reward, Sampler, SamplerConfig
+from hfdsl.rl.workers import Actor, ActorConfig, InFlightSampler, Reward, Sampler, SamplerConfig
 from hfdsl.runtime.queues.plan_simulation import P99
 
 
@@ -46,6 +46,14 @@ def drawn_length(most: int, prompt: Sequence[int], row: int) -> int:
 
 class LongTailSampler(Sampler):
     """A sampler with that engine."""
+
+    def __init__(self, config: SamplerConfig) -> None:
+        ENGINES["vllm"] = f"{LongTails.__module__}:{LongTails.__name__}"
+        super().__init__(config)
+
+
+class InFlightLongTails(InFlightSampler):
+    """A sampler with that engine, which takes weights in flight."""
 
     def __init__(self, config: SamplerConfig) -> None:
         ENGINES["vllm"] = f"{LongTails.__module__}:{LongTails.__name__}"

@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 class WeightLoads(Protocol):
     """The weights that arrive while a call runs."""
 
-    def before(self, step: int, steps: int) -> int:
-        """The version of the weights for a decode step, of so many; it is loaded now where it is another one."""
+    def before(self, step: int, steps: int, beside: Sequence[tuple[WeightLoads, int]] = ()) -> int:
+        """The version of the weights for a decode step, of so many; it is loaded now where it is another one.
+
+        The step is one of the calls ``beside`` too, each of which has come to another one of its own.
+        """
         ...
+
+    def note(self, step: int, version: int) -> None:
+        """Another call has loaded the version of the weights for a decode step."""
 
 
 class Draws:
@@ -83,15 +89,21 @@ class Call:
             raise WiringError("HF208", "this call takes no rows: none of its arguments is a record with a row dim")
         return range(self.first_row, self.first_row + self.row_count)
 
-    def take_weights(self, step: int, of: int) -> int:
+    def take_weights(self, step: int, of: int, beside: Sequence[tuple[Call, int]] = ()) -> int:
         """Before decode step ``step`` of so many: load the weights that have arrived; the version to sample with.
+
+        Where several calls are in progress, the weights stay as they are until each of them has asked again or has
+        ended. ``beside`` are calls whose rows are sampled in the same decode step, each with the number that it has
+        for them; they do not ask themselves.
 
         Where ``hf.sync`` sends no weights during this method, nothing is loaded, and all tokens are of one version.
 
         >>> Call(seed=0, step=3, node=1, rank=0, version=2).take_weights(5, of=8)
         2
         """
-        return self.version if self.loads is None else self.loads.before(step, of)
+        if self.loads is None:
+            return self.version
+        return self.loads.before(step, of, [(call.loads, at) for call, at in beside if call.loads is not None])
 
     def stream_seed(self, *parts: int) -> int:
         """A 63-bit seed derived from the run's seed, the dataflow, the step, the node and ``parts``."""

@@ -6,6 +6,7 @@ A role states a fact with a plain static method, which takes what the constructo
 |---|---|
 | ``gpu_bytes`` | bytes on a rank's GPU: parts by method, under ``""`` those between calls; it takes the mesh first |
 | ``computes`` | the dtype of its matrix products, such as ``"bfloat16"`` |
+| ``concurrent_calls`` | by method, how many calls of it may be in progress in a process at a time; 1 for others |
 | ``in_flight_obstacle`` | why it cannot take weights between tokens; None where it can |
 | ``reshards`` | the ``Resharding`` of weights within a method, by its name; it takes the mesh first |
 | ``samples_with`` | the engine that samples, such as ``"vllm"``, where its log-probs are not the trainer's; else None |
@@ -57,6 +58,19 @@ def computing_dtype(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ('bfloat16', None, None)
     """
     return _text(_stated(role, "computes", args, kwargs))
+
+
+def declared_concurrency(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+    """How many calls of a method may be in progress in a process at a time; none where the role states none.
+
+    >>> class Engine:
+    ...     @staticmethod
+    ...     def concurrent_calls(calls: int = 4) -> dict[str, int]:
+    ...         return {"generate": calls}
+    >>> declared_concurrency(Engine, (), {}), declared_concurrency(Engine, (0,), {})
+    ({'generate': 4}, {})
+    """
+    return _counts(_stated(role, "concurrent_calls", args, kwargs), least=1)
 
 
 def sampling_engine(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -72,6 +72,31 @@ def load_decisions(queue: str, version: int, groups: Iterable[int], loads: Loads
     return [Decision("load", queue, version, made, call=call, loaded=tuple(loaded)) for call, loaded in loads.items()]
 
 
+def check_one_after_another(loads: Loads) -> None:
+    """Refuse to repeat calls of a process that have overlapped: one loaded what is older than another one had.
+
+    Raises:
+        CheckpointError: HF761.
+
+    >>> check_one_after_another({(0, 1, 0): [(0, 0), (5, 1)], (1, 1, 0): [(0, 1)]})
+    >>> check_one_after_another({(0, 1, 0): [(0, 0), (5, 1)], (1, 1, 0): [(0, 0)]})
+    Traceback (most recent call last):
+        ...
+    hfdsl.errors.CheckpointError: HF761: the log has calls that were in progress at once: on rank 0, that of ...
+    """
+    newest: dict[tuple[int, int], tuple[int, int]] = {}  # by node and rank: dispatch and version
+    for (dispatch, node, rank), loaded in sorted(loads.items()):
+        before, version = newest.get((node, rank), (-1, -1))
+        if loaded and loaded[0][1] < version:
+            text = f"that of dispatch {dispatch} began with version {loaded[0][1]} of the weights, and that of"
+            raise CheckpointError(
+                "HF761",
+                f"the log has calls that were in progress at once: on rank {rank}, {text} dispatch {before} had "
+                f"version {version}; a run repeats calls one after another",
+            )
+        newest[node, rank] = dispatch, loaded[-1][1] if loaded else version
+
+
 def _numbers(groups: Iterable[QueuedGroup]) -> tuple[int, ...]:
     return tuple(group.number for group in groups)
 

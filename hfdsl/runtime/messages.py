@@ -51,8 +51,9 @@ Ray 2.60 frees what the caller keeps where the caller's reference is the last to
 
 
 FlightPlan: TypeAlias = Sequence[Sequence[Any]]
-"""By node [node, version, schedule]: of a load the version that it brings; of a call that takes weights between tokens
-the version that it begins with at least, and its schedule if it has one.
+"""By node [node, version, schedule, beside, before]: of a load the version that it brings; of a call that takes weights
+between tokens the version that it begins with at least, its schedule if it has one, and whether it may run beside other
+calls. ``before`` is the version that a role has whose processes were sent none in flight yet.
 
 A schedule has for each rank [rank, at, version]: ``at`` is a decode step, or as a float the share of the call's time.
 """

@@ -31,9 +31,12 @@ class Routing:
     hints: Hints
     sent_to: set[int] = field(default_factory=set)
 
-    def specs(self, segment: Segment) -> list[SegmentSpec | None]:
-        """The specs of a segment's ranks, where they have not been sent yet: None for each rank that has its spec."""
-        if segment.number in self.sent_to:
+    def specs(self, segment: Segment, *, beside: bool = False) -> list[SegmentSpec | None]:
+        """The specs of a segment's ranks, where they have not been sent yet: None for each rank that has its spec.
+
+        A call that runs ``beside`` others may begin before earlier ones, and has its own.
+        """
+        if segment.number in self.sent_to and not beside:
             return [None] * len(segment.ranks)
         self.sent_to.add(segment.number)
         tasks = self.routes.tasks[segment.number]

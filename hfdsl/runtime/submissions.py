@@ -11,6 +11,7 @@ from hfdsl.runtime.backend import Submission
 from hfdsl.runtime.handles import HandleTable
 from hfdsl.runtime.messages import SegmentCall
 from hfdsl.runtime.queues.rows import QueueRead
+from hfdsl.runtime.rank.in_flight import runs_beside
 from hfdsl.runtime.step_routing import Routing
 
 
@@ -35,7 +36,7 @@ def submission_of(
     return Submission(
         call=call,
         segment=segment,
-        specs=routing.specs(segment),
+        specs=routing.specs(segment, beside=runs_beside(call)),
         payloads=[
             [
                 *(handle for handle in received if not isinstance(handle, QueueRead)),

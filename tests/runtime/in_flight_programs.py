@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Literal
 
@@ -52,25 +53,41 @@ def next_token(before: float, weight: float, noise: float) -> float:
 
 
 class Engine(hf.Worker):
-    """An engine that takes weights between tokens."""
+    """An engine that takes weights between tokens.
 
-    def __init__(self, tokens: int = TOKENS, pause: float = 0.0) -> None:
+    So many calls may be in progress ``at_once``; if they ``meet``, as many of the first ones begin together.
+    """
+
+    @staticmethod
+    def concurrent_calls(
+        tokens: int = TOKENS, pause: float = 0.0, at_once: int = 1, meet: bool = False
+    ) -> dict[str, int]:
+        """How many calls may be in progress."""
+        return {"generate": at_once}
+
+    def __init__(self, tokens: int = TOKENS, pause: float = 0.0, at_once: int = 1, meet: bool = False) -> None:
         self.count, self.pause, self.weight, self.version = tokens, pause, 1.0, 0
+        self.meeting, self.first_calls = threading.Barrier(at_once), at_once if meet else 0
 
     @register(Dispatch.DP_PROTO)
     @hf.reads("policy")
     def generate(self, prompts: Prompts) -> Samples:
         """Tokens that depend on those before and on the weights."""
         call, rows = hf.current_call(), len(prompts)
+        if call.step < self.first_calls:
+            self.meeting.wait(30)
         noise = call.uniforms(self.count).double()
         tokens, versions = torch.zeros(rows, self.count, dtype=torch.float64), torch.zeros(rows, self.count).long()
         before = prompts.number.tensor.double()
         for t in range(self.count):
-            time.sleep(self.pause)
             versions[:, t] = call.take_weights(t, of=self.count)
             if versions[0, t] != self.version:
                 raise ValueError(f"token {t} is of version {self.version}, not {int(versions[0, t])}")
-            before = tokens[:, t] = 0.5 * before + self.weight * noise[:, t]
+            weight = self.weight
+            time.sleep(self.pause)
+            if weight != self.weight:
+                raise ValueError(f"the weights of token {t} have changed")
+            before = tokens[:, t] = 0.5 * before + weight * noise[:, t]
         return Samples(number=prompts.number.tensor, tokens=tokens, versions=versions)
 
     @register(Dispatch.ONE_TO_ALL)
@@ -147,10 +164,13 @@ def between_calls(
     return trained
 
 
-def flight_deployment(engines: int = 2, tokens: int = TOKENS, pause: float = 0.0) -> hf.Deployment:
-    """So many engine ranks, which pause before each token, and one that trains in a third of the time."""
+def flight_deployment(
+    engines: int = 2, tokens: int = TOKENS, pause: float = 0.0, at_once: int = 1, meet: bool = False
+) -> hf.Deployment:
+    """So many engine ranks, which pause within each token, and one that trains in a third of the time."""
+    pool = hf.ResourcePool([engines], use_gpu=False, name="engine")
     return hf.Deployment(
-        engine=hf.place(Engine, tokens, pause, pool=hf.ResourcePool([engines], use_gpu=False, name="engine")),
+        engine=hf.place(Engine, tokens, pause, at_once, meet, pool=pool),
         actor=hf.place(Actor, tokens * pause / 3, pool=hf.ResourcePool([1], use_gpu=False, name="actor")),
     )
 

@@ -199,6 +199,19 @@ def test_a_log_of_other_loads_is_refused(tmp_path: Path) -> None:
         list(running.stream(prompts(6, SIZE), replay=log))
 
 
+def test_a_log_of_calls_that_overlapped_is_refused(tmp_path: Path) -> None:
+    case, log = Case(2, 3, ((6, 3), (4, 7), (5, 5)), (2, 3)), tmp_path / "log"
+    with launched(in_flight, "wait", 2) as running:
+        list(running.stream(prompts(3, SIZE), log=log, seconds=case.seconds))
+    text = log.read_text()
+    loaded = '"call": [0, 1, 1], "loaded": [[0, 0]'
+    assert loaded in text
+    log.write_text(text.replace(loaded, f"{loaded}, [2, 1]"))
+    message = "HF761: the log has calls that were in progress at once: on rank 1, that of dispatch 1 began with"
+    with launched(in_flight, "wait", 2) as running, pytest.raises(CheckpointError, match=message):
+        list(running.stream(prompts(3, SIZE), replay=log))
+
+
 def test_a_run_goes_on_from_a_checkpoint_and_loses_no_prompt(tmp_path: Path) -> None:
     case, ends = Case(2, 8, ((6, 3), (4, 7), (5, 5)), (2, 3)), list[list[Trained]]()
     with launched(in_flight, "wait", 2) as running:
@@ -286,3 +299,22 @@ def test_ray_loads_between_tokens_and_a_replay_has_the_same_bits(
     assert any(row[0] < row[-1] for row in rows), "weights arrived while a call ran"
     with plan.launch(again, seed=SEED, deadline=60) as running:
         assert bits(list(running.stream(prompts(6, size), replay=log))) == bits(results)
+
+
+@pytest.mark.nightly
+def test_calls_that_overlap_on_ray_take_weights_between_their_tokens(ray_cluster: Any, tmp_path: Path) -> None:
+    """The first calls of a rank meet, so they are in progress at once; weights that change in a token are an error."""
+    log, size, tokens = tmp_path / "log", 4, 12
+    places = flight_deployment(engines=2, tokens=tokens, pause=0.02, at_once=3, meet=True)
+    plan = in_flight.given(lag=2, late="wait").compile(places, dims={B: size, R: tokens})
+    with plan.launch("ray", seed=SEED, deadline=60) as running:
+        results = list(running.stream(prompts(6, size), log=log))
+    assert [each.tokens.tensor.tolist() for each in results] == remade(results, size)
+    check_decisions(QueueSpec("queue", 2, "wait", 4, size), from_lines(log.read_text()))
+    rows = [
+        (dispatched, versions)
+        for each in results
+        for dispatched, versions in zip(each.from_version.tensor.tolist(), each.versions.tensor.tolist(), strict=True)
+    ]
+    assert all(dispatched <= versions[0] for dispatched, versions in rows), "no token is older than the dispatch"
+    assert all(before <= after for _, versions in rows for before, after in pairwise(versions))

@@ -40,6 +40,7 @@ from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.engines.interface import Completion, EngineAdapter, EngineStart, LoadPart
 from hfdsl.rl.engines.process import EngineProcess
 from hfdsl.rl.engines.ranks import EngineRanks
+from hfdsl.rl.engines.shared_batch import BatchedCall, EngineActions, SharedBatch
 from hfdsl.rl.engines.versions import check_version, installed_version
 from hfdsl.rl.engines.weights import Shapes, Weights, fitting
 from hfdsl.rl.models.row_errors import bad_row
@@ -157,6 +158,7 @@ class EngineHandle:
         )
         self.process = self._started()
         self.asleep = False
+        self.batch = SharedBatch()
 
     def sample(
         self,
@@ -186,49 +188,32 @@ class EngineHandle:
         return self._sampled(completions[requests.rows], ids.device)
 
     def sample_in_flight(
-        self,
-        ids: torch.Tensor,
-        mask: torch.Tensor,
-        weights: Callable[[], Versioned],
-        take: Callable[[int], int],
-        *,
-        greedy: bool,
+        self, ids: torch.Tensor, mask: torch.Tensor, weights: Callable[[], Versioned], *, greedy: bool
     ) -> VersionedSampled:
         """Responses whose tokens may be of several versions, by an engine of one rank without an adapter.
 
-        Before every decode step ``take`` loads what has arrived into ``weights``, and gives its version.
+        The running call takes the weights that arrive, into ``weights``. It may run beside others, in threads of their
+        own: the engine then samples the rows of all of them in one batch.
 
         Raises:
-            HfError, ResourceError, DeadlineError: as ``sample``; whatever ``take`` raises.
+            HfError, ResourceError, DeadlineError: as ``sample``, each in all calls that run; whatever a load raises.
         """
-        requests = self._requests(ids, mask, greedy=greedy)
-        try:
-            completions, versions = self._stepped(requests, weights, take)
-        except HfError:
-            self.process.close()  # it may have rows that nobody asks for any more
-            raise
+        requests, length = self._requests(ids, mask, greedy=greedy), self.start.max_tokens
+        call = BatchedCall(current_call(), length, requests.prompts, requests.seeds)
+        actions = EngineActions(
+            prepare=lambda: self._load({"weights": weights()}),
+            reload=lambda: self._replace(weights()),
+            process=lambda: self.process,
+        )
+        completions = self.batch.sample(call, actions) if requests.prompts else []
         sampled = self._sampled(completions, ids.device)
-        columns = [_token_versions(completion, versions, self.start.max_tokens) for completion in completions]
+        columns = [_token_versions(completion, call.versions, length) for completion in completions]
         by_token = torch.tensor(columns, dtype=torch.int64).reshape(sampled.mask.shape)
         return VersionedSampled(sampled.response, sampled.mask, sampled.log_probs, by_token.to(ids.device))
 
-    def _stepped(
-        self, requests: Requests, weights: Callable[[], Versioned], take: Callable[[int], int]
-    ) -> tuple[list[Completion], list[int]]:
-        """Completions, and the versions that were loaded for them, one after the other."""
-        versions, step = [take(0)], 0
-        self._load({"weights": weights()})
-        if not requests.prompts:
-            return [], versions
-        self.process.begin(requests.prompts, requests.seeds)
-        while self.process.step():
-            step += 1
-            version = take(step)
-            if version != versions[-1]:
-                source = weights()
-                self.process.load(self._checked(source.weights(), "weights"), source.version)
-                versions.append(version)
-        return self.process.completions(), versions
+    def _replace(self, source: Versioned) -> None:
+        """Replace the weights of an engine that has rows; one that has died meanwhile is not started again."""
+        self.process.load(self._checked(source.weights(), "weights"), source.version)
 
     def _sampled(self, completions: Sequence[Completion], device: torch.device) -> Sampled:
         """Completions as columns."""

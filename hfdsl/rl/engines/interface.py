@@ -1,6 +1,7 @@
 """What hfdsl asks of a generation engine, and the values that cross into its process.
 
-Five methods are enough; an engine with three more takes weights between decode steps.
+Five methods are enough; an engine with two more samples several calls in one batch, and takes weights between decode
+steps.
 """
 
 from __future__ import annotations
@@ -110,6 +111,14 @@ class Completion:
     loaded: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """How many decode steps there were, and by their numbers the calls whose rows have all ended, in order."""
+
+    steps: int
+    ended: dict[int, list[Completion]]
+
+
 class GenerationEngine(Protocol):
     """A generation engine. It runs one call at a time, so no token reads weights of two versions.
 
@@ -145,20 +154,16 @@ class GenerationEngine(Protocol):
 
 
 class SteppingEngine(GenerationEngine, Protocol):
-    """An engine that samples step by step, and loads weights between two steps.
+    """An engine that samples step by step, the rows of several calls at a time, and loads weights between two steps.
 
     Such a load forgets the keys and values of the rows that are being sampled too, and computes them again with the new
     weights: each token is one that its weights alone would have sampled after the tokens before it.
     """
 
-    def begin(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
-        """Take rows as ``generate`` does, and sample nothing yet."""
+    def begin(self, call: int, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
+        """Take the rows of a call, by any new number, as ``generate`` does, and sample nothing yet."""
         ...
 
-    def step(self) -> int:
-        """One decode step: at most one token for every row. Returns how many rows have not ended."""
-        ...
-
-    def completions(self) -> list[Completion]:
-        """The rows that were begun, once all of them have ended, in order."""
+    def step(self, most: int) -> Stepped:
+        """Up to so many decode steps, each at most one token for every row; fewer where all rows of a call end."""
         ...

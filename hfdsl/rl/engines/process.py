@@ -23,7 +23,7 @@ from weakref import finalize
 import torch
 
 from hfdsl.errors import DeadlineError, HfError, ResourceError
-from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, WakePart
+from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, Stepped, WakePart
 from hfdsl.rl.engines.parts import MAX_PART, parts
 from hfdsl.rl.engines.ranks import EngineLink
 from hfdsl.rl.engines.server import MORE, Failure, Reply, after_load
@@ -93,19 +93,14 @@ class EngineProcess:
         completions: list[Completion] = self._call("generate", prompts, seeds, self.versions)
         return completions
 
-    def begin(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
-        """Take rows, to sample them step by step; weights may be loaded between two steps."""
-        self._call("begin", prompts, seeds, self.versions)
+    def begin(self, call: int, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
+        """Take the rows of a call, to sample them step by step; weights may be loaded between two steps."""
+        self._call("begin", call, prompts, seeds, self.versions)
 
-    def step(self) -> int:
-        """One decode step by the weights that were loaded last; returns how many rows have not ended."""
-        unfinished: int = self._call("step", self.versions)
-        return unfinished
-
-    def completions(self) -> list[Completion]:
-        """The rows that were begun, once all of them have ended, in order."""
-        completions: list[Completion] = self._call("completions")
-        return completions
+    def step(self, most: int) -> Stepped:
+        """Decode steps by the weights that were loaded last, until all rows of a call have ended."""
+        stepped: Stepped = self._call("step", most, self.versions)
+        return stepped
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, part: LoadPart = "weights") -> None:
         """Replace all weights, or the adapter, by those of a version, which is counted from 1."""

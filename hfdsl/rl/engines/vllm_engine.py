@@ -27,14 +27,14 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, Rendezvous, WakePart
+from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, Rendezvous, Stepped, WakePart
 from hfdsl.rl.workers.engine_adapters import allocated_rank
 
 ENVIRONMENT: Final = {
@@ -93,9 +93,8 @@ class VllmEngine:
         self.sleeps = on_gpu
         self.adapter: Any = None
         self.adapter_versions = 0
-        self.begun: list[Any] = []  # vLLM's states of the rows that are sampled step by step
-        self.ended: list[Any] = []  # the outputs of those that have ended
-        self.loads: list[list[int]] = []  # for each load while they are sampled, the tokens that each had
+        self.calls: dict[int, _Begun] = {}  # those that are sampled step by step
+        self.call_of: dict[str, int] = {}  # by the name of a row that has not ended
         self.llm = LLM(
             model=str(folder),
             runner="generate",
@@ -120,27 +119,24 @@ class VllmEngine:
         outputs = self.llm.generate(_requests(prompts), rules, use_tqdm=False, lora_request=self.adapter)
         return [_completion(output.outputs[0]) for output in outputs]
 
-    def begin(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
-        """Take rows, and sample nothing yet."""
-        rules = self.rules(prompts, seeds)
-        names = self.llm.enqueue(_requests(prompts), rules, use_tqdm=False, lora_request=self.adapter)
-        states = self.llm.llm_engine.output_processor.request_states
-        self.begun, self.ended, self.loads = [states[name] for name in names], [], []
+    def begin(self, call: int, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
+        """Take rows beside those of other calls, and sample nothing yet."""
+        names = self.llm.enqueue(_requests(prompts), self.rules(prompts, seeds), use_tqdm=False)
+        states = [self.llm.llm_engine.output_processor.request_states[name] for name in names]
+        self.calls[call] = _Begun(states)
+        self.call_of |= {str(getattr(state, "external_req_id", state.request_id)): call for state in states}
 
-    def step(self) -> int:
-        """One decode step; returns how many rows have not ended."""
-        self.ended += [output for output in self.llm.llm_engine.step() if output.finished]
-        return len(self.begun) - len(self.ended)
-
-    def completions(self) -> list[Completion]:
-        """The rows that were begun, in order."""
-        in_order = sorted(self.ended, key=lambda output: int(output.request_id))  # it counts requests
-        completions = [
-            replace(_completion(output.outputs[0]), loaded=tuple(tokens[row] for tokens in self.loads))
-            for row, output in enumerate(in_order)
-        ]
-        self.begun, self.ended, self.loads = [], [], []
-        return completions
+    def step(self, most: int) -> Stepped:
+        """Decode steps, until all rows of a call have ended."""
+        steps, ended = 0, dict[int, list[Completion]]()
+        while self.calls and not ended and steps < most:
+            steps += 1
+            for output in self.llm.llm_engine.step():
+                if output.finished:
+                    self.calls[self.call_of.pop(output.request_id)].ended.append(output)
+            ended = {call: begun.completions() for call, begun in self.calls.items() if begun.has_ended}
+        self.calls = {call: begun for call, begun in self.calls.items() if call not in ended}
+        return Stepped(steps, ended)
 
     def rules(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Any]:
         """How each row is sampled: vLLM's ``SamplingParams``."""
@@ -169,9 +165,9 @@ class VllmEngine:
             self.adapter = None
             named = ((name_of(name), weight) for name_of in [self._names()] for name, weight in weights)
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
-        if self.begun:
-            self.loads.append([state.detokenizer.num_output_tokens() for state in self.begun])
-        if not self.llm.reset_prefix_cache(reset_running_requests=bool(self.begun)):
+        for begun in self.calls.values():
+            begun.loads.append([state.detokenizer.num_output_tokens() for state in begun.states])
+        if not self.llm.reset_prefix_cache(reset_running_requests=bool(self.calls)):
             raise RuntimeError("vLLM did not reset its prefix cache")
 
     def _load_adapter(self, matrices: Mapping[str, torch.Tensor]) -> None:
@@ -216,6 +212,29 @@ class VllmEngine:
 
     def close(self) -> None:
         """End; the process ends with it."""
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A call that is sampled step by step: vLLM's states of its rows, in order, and the outputs of those that ended.
+
+    ``loads`` has, for each load since it was begun, the tokens that each row had.
+    """
+
+    states: list[Any]
+    ended: list[Any] = field(default_factory=list)
+    loads: list[list[int]] = field(default_factory=list)
+
+    @property
+    def has_ended(self) -> bool:
+        return len(self.ended) == len(self.states)
+
+    def completions(self) -> list[Completion]:
+        in_order = sorted(self.ended, key=lambda output: int(output.request_id))  # it counts requests
+        return [
+            replace(_completion(output.outputs[0]), loaded=tuple(tokens[row] for tokens in self.loads))
+            for row, output in enumerate(in_order)
+        ]
 
 
 @contextmanager

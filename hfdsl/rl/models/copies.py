@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from hfdsl.errors import SyncError
-from hfdsl.protocols.call import current_call
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.batches import Prompts
@@ -269,8 +267,7 @@ class EngineCopy:
         """The columns of a ``VersionedRollout``: ``load`` may be called between the engine's decode steps."""
         self.fence.check()
         ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
-        take = partial(current_call().take_weights, of=self.engine.start.max_tokens)
-        sampled = self.engine.sample_in_flight(ids, mask, self._current, take, greedy=greedy)
+        sampled = self.engine.sample_in_flight(ids, mask, self._current, greedy=greedy)
         return {**_columns(ids, mask, sampled), "token_versions": sampled.versions}
 
     def _current(self) -> Versioned:

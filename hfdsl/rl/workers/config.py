@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from hfdsl.rl.data.tokenizers import Tokenizer
-from hfdsl.rl.fields import Temperature, check_fields
+from hfdsl.rl.fields import Count, Temperature, check_fields
 from hfdsl.rl.workers.lora import Lora
 from hfdsl.rl.workers.model_config import (
     BatchingConfig,
@@ -38,6 +38,7 @@ __all__ = [
     "TrainingConfig",
     "VerifierConfig",
     "computes",
+    "concurrent_calls",
     "samples_with",
     "without_credentials",
 ]
@@ -88,8 +89,24 @@ class SamplerConfig:
     """The actor's ``lora``, if it sends only its adapter (``exports = "adapter"``); ``model`` is then the one that the
     actor starts from."""
 
+    concurrent_calls: Count = 1
+    """For an ``InFlightSampler`` with ``engine="vllm"`` before a queue: how many calls of ``generate`` may be in
+    progress on a rank at a time. The engine samples their rows in one batch, so that the last rows of a call share its
+    time with those of the next ones. Usually the lag of the queue + 1; more gain nothing. Other engines run calls one
+    after another."""
+
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+def concurrent_calls(config: SamplerConfig) -> dict[str, int]:
+    """How many calls of a sampler's methods may be in progress on a rank, for checks and for a run.
+
+    >>> vllm = GenerationConfig(8, engine="vllm")
+    >>> concurrent_calls(SamplerConfig(ModelConfig(path="model"), vllm, concurrent_calls=5))
+    {'generate': 5}
+    """
+    return {"generate": config.concurrent_calls if config.generation.engine == "vllm" else 1}
 
 
 def computes(config: ActorConfig | SamplerConfig) -> FloatDType:

@@ -11,7 +11,7 @@ from hfdsl import Dispatch, register
 from hfdsl.errors import WiringError
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Prompts, Rollout, VersionedRollout
-from hfdsl.rl.workers.config import SamplerConfig, computes, in_flight_obstacle, samples_with
+from hfdsl.rl.workers.config import SamplerConfig, computes, concurrent_calls, in_flight_obstacle, samples_with
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.layouts import sampler_layout, state_parameters
 from hfdsl.rl.workers.slicing import sliced
@@ -24,6 +24,7 @@ class Sampler(hf.Worker):
     sliced = staticmethod(sliced)
     state_parameters = staticmethod(state_parameters)
     computes = staticmethod(computes)
+    concurrent_calls = staticmethod(concurrent_calls)
     samples_with = staticmethod(samples_with)
 
     def __init__(self, config: SamplerConfig) -> None:
@@ -73,7 +74,7 @@ class InFlightSampler(Sampler):
 
     Responses go on with the new weights, and every token has the version and the log-prob of those that sampled it. The
     cache of keys and values is computed again with them, so that no token depends on two versions. It takes the engines
-    ``"plain"`` and ``"vllm"``.
+    ``"plain"`` and ``"vllm"``. With ``concurrent_calls``, vLLM samples the rows of several calls in one batch.
     """
 
     in_flight_obstacle = staticmethod(in_flight_obstacle)

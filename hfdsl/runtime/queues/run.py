@@ -61,7 +61,7 @@ class QueueRun:
         self._update: tuple[int, StageRun] | None = None
         self._results: deque[Any] = deque()
         self._unrecorded: deque[tuple[StepRunner, int, StageRun]] = deque()
-        self._synced = False
+        self._synced, self._first_version = False, 0  # that of the sync
         self._put_in: dict[tuple[Any, ...], int | None] = {}  # groups, by the sizes of the last batch
         self._flights = flights(stages.producer, stages.consumer)
         self._unsubmitted: dict[int, tuple[Mapping[int, Batch], int]] = {}  # dispatches: their inputs and version
@@ -144,7 +144,7 @@ class QueueRun:
         sizes = bind_sizes(self._stages.producer, inputs)
         if not self._synced:
             self._runner.sync_first()
-            self._synced = True
+            self._synced, self._first_version = True, version
         with self._breaking(number):
             step = self._producer.new_stage(number, inputs, sizes, None)
             if isinstance(self._time, VirtualTime) and self._flights.calls:
@@ -182,7 +182,9 @@ class QueueRun:
             clock = self._time.schedule(number, version, called) if isinstance(self._time, VirtualTime) else None
             schedules[node] = logged or clock
         step.begin(inputs)
-        step.submit(0, [version], wait=False, in_flight=self._flights.of_dispatch(version, schedules))
+        step.submit(
+            0, [version], wait=False, in_flight=self._flights.of_dispatch(version, self._first_version, schedules)
+        )
 
     def _submit_through(self, last: int) -> None:
         """Submit the dispatches up to one that has ended on the virtual clock, in order."""

@@ -53,7 +53,16 @@ from hfdsl.graph.lags import stage_lags
 from hfdsl.plan.payloads import DRIVER_PROCESS
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.runtime.backend import Backend
-from hfdsl.runtime.decisions import CallNumber, Decision, Loads, dispatch_decision, from_lines, take_decisions, to_lines
+from hfdsl.runtime.decisions import (
+    CallNumber,
+    Decision,
+    Loads,
+    check_one_after_another,
+    dispatch_decision,
+    from_lines,
+    take_decisions,
+    to_lines,
+)
 from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.queues.files import QueueKeepingBackend, SavedQueue, SavedStream
 from hfdsl.runtime.recovery.steps import RecoverableBackend
@@ -184,6 +193,7 @@ class DecisionLog:
         decisions = list(decisions)
         self.expected = deque(decision for decision in decisions if decision.kind != "load")
         self._loads = {decision.call: decision for decision in decisions if decision.call is not None}
+        check_one_after_another({call: decision.loaded for call, decision in self._loads.items()})
 
     @classmethod
     def repeating(cls, decisions: Iterable[Decision]) -> Self:

@@ -3,6 +3,8 @@
 A worked example of the virtual clock: an engine of two ranks generates two rows each, in 4 s on rank 0 and 2 s on rank
 1, and a group is a row. Groups 2 and 3 have ended at 2 s, groups 0 and 1 at 4 s. Without seconds all end at once.
 
+Calls of a process take their time one after another on the virtual clock, also where several may be in progress.
+
 With weights in flight, the groups of a dispatch end together, at 4 s: until then its calls may take weights. Those that
 arrive at 1 s are loaded after a quarter of the tokens of rank 0, and after half of those of rank 1.
 """
@@ -149,19 +151,17 @@ class ProcessTime:
     """The time of processes: a group has ended when all calls have that make its rows."""
 
     def __init__(self, backend: PollingBackend, stages: QueueStages) -> None:
-        self._backend, self._stages = backend, stages
+        self._backend, self._at_once = backend, flights(stages.producer, stages.consumer).at_once
         self._running: dict[int, Dispatched] = {}
         self._left: dict[int, set[int]] = {}  # by dispatch, the groups that have not ended
         self._ended: set[Any] = set()  # acknowledgments
         self._update: StageRun | None = None
 
     def accepts(self) -> bool:
-        """Whether some rank has ended the first call of every dispatch."""
-        if not self._running:
-            return True
-        newest = self._running[max(self._running)]
-        first = newest.step.first_calls() if newest.step is not None else ()
-        return not first or any(call in self._ended for call in first)
+        """Whether some rank may begin with another first call: so many may be in progress there at a time."""
+        firsts = [dispatch.step.first_calls() for dispatch in self._running.values() if dispatch.step is not None]
+        by_rank = list(zip(*firsts, strict=True))
+        return not by_rank or any(sum(call not in self._ended for call in calls) < self._at_once for calls in by_rank)
 
     def dispatched(self, dispatch: Dispatched) -> None:
         """Wait for its calls from now on."""

@@ -21,7 +21,8 @@ no later step reads node 1, and both chunks are dropped. Rank 1 runs ``update`` 
 share three rows evenly, on row 0 again as padding; of its two results only the first is sent.
 
 Why it is right. *Order*: a process runs its calls one after another in the order of their submission, which is program
-order; so a role's state changes in program order, whatever the timing. *Once*: each payload is an argument of one call
+order; so a role's state changes in program order, whatever the timing. Only bodies that change no state may overlap
+(``call_turns``). *Once*: each payload is an argument of one call
 of a process, which stores it until the step after which the task drops it. *No stale values*: every step has a store of
 its own, which ``begin`` empties at the first call of the step; where a program has queues, the stores of the steps that
 are in flight lie beside each other. *No hidden sharing*: readers in this process get a value by reference and others a
@@ -34,8 +35,8 @@ seeded by call, from (seed, step, call, rank), so it does not matter which proce
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -55,7 +56,8 @@ from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.queues.rows import QueuedRows, queued_versions, received
 from hfdsl.runtime.rank.body_results import detached, planned_widths, result_columns
-from hfdsl.runtime.rank.in_flight import InFlight
+from hfdsl.runtime.rank.call_turns import CallTurns
+from hfdsl.runtime.rank.in_flight import InFlight, runs_beside
 from hfdsl.runtime.rank.role_errors import role_error
 from hfdsl.runtime.rank.role_workers import RoleWorkers
 from hfdsl.runtime.rank.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
@@ -109,6 +111,7 @@ class Executor:
         self._recorder: Recorder | None = None
         self.synced_digests = RankDigests()
         self.in_flight = InFlight(context.rank, own_process)
+        self._turns = CallTurns()
         for role in roles:
             self.workers.construct(role)
 
@@ -124,16 +127,18 @@ class Executor:
 
     def load(self, folder: str, saved: Mapping[str, Mapping[str, str]], roles: Iterable[str]) -> None:
         """Load the states of these roles' workers, between steps; errors as for ``RoleWorkers.load``."""
-        self._stores.clear()
-        self.in_flight.forget()
-        self._current_step = None
-        for role in roles:
-            self.workers.load(role, folder, saved.get(role))
+        with self._turns.alone():
+            self._stores.clear()
+            self.in_flight.forget()
+            self._current_step = None
+            for role in roles:
+                self.workers.load(role, folder, saved.get(role))
 
     def take_state(self, role: str, copies: bool) -> None:
         """Keep a worker's state, with the weights that have arrived; errors as for ``RoleWorkers.take_state``."""
-        self.in_flight.settle(role)
-        self.workers.take_state(role, copies)
+        with self._turns.alone():
+            self.in_flight.settle(role)
+            self.workers.take_state(role, copies)
 
     def save_queues(self, folder: str, plan: str, pending: Mapping[int, Sequence[PayloadContent]]) -> dict[str, str]:
         """Write what this process holds of steps in progress, with payloads that it has not received yet.
@@ -227,7 +232,7 @@ class Executor:
 
     def of_worker(self, role: str, function: Callable[[Any], T]) -> T:
         """What a function gives for the worker of a role, outside of any step."""
-        with in_call(Call(self._seed, 0, -1, self._rank)):
+        with self._turns.alone(), in_call(Call(self._seed, 0, -1, self._rank)):
             return function(self.workers[role])
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -282,6 +287,17 @@ class Executor:
                 arguments.
             HfError: HF807 where it waits for peers that never arrive.
         """
+        with self._turns.beside() if runs_beside(call) else self._turns.alone():
+            return self._run(call, spec, payloads, dispatched, queued)
+
+    def _run(
+        self,
+        call: SegmentCall,
+        spec: SegmentSpec | None,
+        payloads: Sequence[PayloadContent],
+        dispatched: Mapping[str, Any] | None,
+        queued: Sequence[QueuedRows],
+    ) -> tuple[SegmentResult, list[PayloadContent]]:
         start = time.time()
         self.begin(call.plan, call.step)
         spec, reader = self._spec(call, spec)
@@ -311,7 +327,7 @@ class Executor:
                 self.store.drop(read_last_here)
             self.workers.offloader.after(call.plan, node, call.step)
             absent = tuple(name for name, value in columns.items() if value is None)
-            taken = self.in_flight.taken(step)
+            taken = self.in_flight.taken((call.plan, call.step, node))
             calls.append(
                 CallResult(
                     label=step.label,
@@ -389,6 +405,16 @@ class Executor:
         """Rows of a value of the step that runs."""
         return self.store.read(node, column, chunk, rows)
 
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Within this, other calls have their turns."""
+        held = self._current_step, self.store
+        try:
+            with self._turns.aside():
+                yield
+        finally:
+            self._current_step, self.store = held
+
     def _current(self, call: SegmentCall, step: Step, index: int, table: RowTable) -> Call:
         """The call of a step."""
         row_split, chunk = table.splits.get(step.node), step.chunk_of[index]
@@ -432,15 +458,16 @@ class Executor:
         peers: AbstractContextManager[None] = nullcontext()
         if self._collectives and step.role and len(step.ranks) < self._deployment[step.role].mesh.world_size:
             peers = without_peers((self._collectives, self._rank), step.label)
-        if self._own_process:
+        beside = self._aside() if runs_beside(call) else nullcontext()
+        if self._own_process and not runs_beside(call):  # bodies beside each other would draw from the same streams
             seed_streams(current)
         streams = nullcontext() if self._own_process else seeded(current)
         check_finite_arguments(step.label, step.signature, arguments, current_row)
         body, arguments = self.in_flight.arriving(call, step, current, body, arguments)
         with in_call(current), streams, peers, inputs_unchanged(step.label, arguments):
             try:
-                current.take_weights(0, of=1)
-                result = body(**arguments)
+                with beside, self.in_flight.taking((call.plan, call.step, step.node), current):
+                    result = body(**arguments)
                 if self.synced_digests.active and step.role is not None:
                     self.synced_digests.take(
                         step,

@@ -8,21 +8,32 @@ A worked example, a call of eight tokens that was dispatched under version 2; ve
     sampled under      2  2  2  3  3  4  4  4
     taken              (0, 2), (3, 3), (5, 4)     in the log of the run, by which a replay loads them again
 
+Several calls may be in progress at a time (``concurrent_calls``), such as those whose rows an engine samples in one
+batch. A version is loaded when all of them are between two tokens. Call 1 was dispatched under version 3, and joins::
+
+    token of call 0    0  1  2  3  4  5  6  7
+    token of call 1             0  1  2  3  4  5  6  7
+    load before        2        3     4
+    taken by call 1    (0, 3), (2, 4)
+
 A load that is in flight runs in no call of its own. It arrives in a thread that Ray gives its process beside the one of
 its calls, or on the virtual clock of the local backend, and waits for the next token of a call, or for the next call.
 
-Why it is right. *Atomic*: a load runs in the thread of the call, between two of its tokens, so that no token reads
-weights of two versions. *Bound*: a call waits with its first token for the version that it was dispatched under, and
-versions only grow; so its oldest token is no older than its dispatch. *No deadlock*: what makes a version was submitted
-before the calls that wait for it, on other processes, and waits for nothing that was submitted later. *Replay*: with a
-schedule a call loads exactly what it says, and waits for it. *Beside an evaluation*: its sync loads weights between two
-calls that are no older than all that have arrived, so these are counted, and loaded no more.
+Why it is right. *Atomic*: a load runs in the thread of a call, when every call in progress is between two of its tokens
+or has not begun with its first, so that no token reads weights of two versions. *Bound*: before its body begins, a call
+waits for the version that it was dispatched under, and the version of a role only grows, whichever call loads it; so
+the oldest token of a call is no older than its dispatch. *No deadlock*: what makes a version was submitted before the
+calls that wait for it, on other processes, and waits for nothing that was submitted later; a call that has asked waits
+for others until they ask again, and within a token no call waits for another one. *Replay*: with a schedule a call
+loads exactly what it says, and waits for it; such calls run one after another. *Beside an evaluation*: its sync loads
+weights between two calls that are no older than all that have arrived, so these are counted, and loaded no more.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,11 +43,15 @@ from typing import Any, Final, TypeAlias
 from hfdsl.errors import CheckpointError, HfError
 from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.program import RoleCall
+from hfdsl.plan.concurrency import concurrent_calls
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.protocols.call import Call, in_call, seeded
+from hfdsl.protocols.call import Call, WeightLoads, in_call, seeded
 from hfdsl.protocols.state import effects_of
 from hfdsl.runtime.messages import FlightPlan, SegmentCall
 from hfdsl.runtime.rank.role_errors import role_error
+
+CallKey: TypeAlias = tuple[str, int, int]
+"""A call of a process: its plan, its step and its node."""
 
 LoadedAt: TypeAlias = tuple[int, int]
 """A decode step, and the version that is sampled from there on."""
@@ -51,18 +66,25 @@ ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Flights:
-    """The steps of two stages that weights in flight go between: the loads, and the ``calls`` that take them."""
+    """The steps of two stages that weights in flight go between: the loads, and the ``calls`` that take them.
+
+    So many calls of the first stage may be in progress in a process ``at_once``.
+    """
 
     calls: tuple[Step, ...]
     loads: tuple[Step, ...]
+    at_once: int = 1
 
-    def of_dispatch(self, version: int, schedules: Mapping[int, Sequence[Sequence[Any]] | None]) -> FlightPlan:
-        """What the calls of a dispatch under a version take."""
-        return [[step.node, version, schedules.get(step.node)] for step in self.calls]
+    def of_dispatch(
+        self, version: int, first: int, schedules: Mapping[int, Sequence[Sequence[Any]] | None]
+    ) -> FlightPlan:
+        """What the calls of a dispatch under a version take, after a sync that brought the ``first`` one."""
+        given = [(step.node, schedules.get(step.node)) for step in self.calls]
+        return [[node, version, schedule, self.at_once > 1 and not schedule, first] for node, schedule in given]
 
     def of_update(self, update: int) -> FlightPlan:
         """What the loads of an update bring."""
-        return [[step.node, update + 1, None] for step in self.loads]
+        return [[step.node, update + 1, None, False, update] for step in self.loads]
 
 
 def flights(producer: Plan, consumer: Plan) -> Flights:
@@ -70,7 +92,12 @@ def flights(producer: Plan, consumer: Plan) -> Flights:
     loads = tuple(step for step in consumer.steps if consumer.loads_in_flight(step))
     during = {(step.role, op.during) for step in loads if isinstance(op := consumer.node(step.node).op, RoleCall)}
     calls = tuple(step for step in producer.steps if (step.role, step.signature.name) in during)
-    return Flights(calls, loads)
+    return Flights(calls, loads, max((concurrent_calls(producer, step) for step in calls), default=1))
+
+
+def runs_beside(call: SegmentCall) -> bool:
+    """Whether a segment may run while others of its kind do."""
+    return any(beside for *_, beside, _ in call.in_flight)
 
 
 @dataclass(slots=True)
@@ -78,8 +105,9 @@ class ArrivedWeights:
     """The versions that have arrived for a role in one process; the last one that was loaded is ``version``."""
 
     role: str
-    version: int | None = None
+    version: int
     _waiting: deque[tuple[int, Callable[[], None]]] = field(default_factory=deque)
+    _sampling: set[TokenLoads] = field(default_factory=set)  # the calls that are at a token
     _changed: Condition = field(default_factory=Condition)
 
     def add(self, version: int, load: Callable[[], None]) -> None:
@@ -88,29 +116,52 @@ class ArrivedWeights:
             self._waiting.append((version, load))
             self._changed.notify_all()
 
-    def take(self, least: int, most: int | None = None) -> int:
+    def take(self, least: int, most: int | None = None, calls: Iterable[TokenLoads] = ()) -> int:
         """Load the newest version that has arrived, up to ``most``; wait for one that is ``least`` or newer.
 
+        It waits as well for all calls that are at a token, but for these ``calls``, which are at their next one then.
+
         Raises:
-            HfError: HF807 where none arrives.
+            HfError: HF807 where none arrives, or another call does not end its token.
             CheckpointError: HF761 where a newer one than ``most`` was loaded.
         """
         with self._changed:
-            if self.version is None:
-                self.version = least if most is None else min(least, most)
+            self._end_tokens(calls)
             if most is not None and self.version > most:
                 text = f"a call takes version {most} of the weights of '{self.role}', which has version {self.version}"
                 raise CheckpointError("HF761", f"{text}; a log is repeated from the step at which it begins")
             wanted = least if most is None else most
-            if not self._changed.wait_for(lambda: self._newest(most) >= wanted, PATIENCE):
-                text = f"version {wanted} of the weights of '{self.role}' has not arrived after {PATIENCE:g} s"
-                raise HfError("HF807", f"{text}; it has version {self._newest(most)}")
+            if not self._changed.wait_for(lambda: self._may_begin(wanted, most), PATIENCE):
+                raise self._late(wanted, most)
             load: Callable[[], None] | None = None
             while self._waiting and (most is None or self._waiting[0][0] <= most):
                 self.version, load = self._waiting.popleft()
-        if load is not None:
-            load()  # of several versions the newest alone
-        return self.version
+            if load is not None:
+                load()  # of several versions the newest alone, and nobody begins with a token meanwhile
+            self._sampling.update(calls)
+            return self.version
+
+    def leave(self, call: TokenLoads) -> None:
+        """A call has ended."""
+        with self._changed:
+            self._end_tokens([call])
+
+    def _end_tokens(self, calls: Iterable[TokenLoads]) -> None:
+        self._sampling.difference_update(calls)
+        self._changed.notify_all()
+
+    def _may_begin(self, wanted: int, most: int | None) -> bool:
+        """Whether a token may begin: the version that it waits for is there, and can be loaded if it is not yet."""
+        newest = self._newest(most)
+        return newest >= wanted and (newest == self.version or not self._sampling)
+
+    def _late(self, wanted: int, most: int | None) -> HfError:
+        newest = self._newest(most)
+        if newest < wanted:
+            text = f"version {wanted} of the weights of '{self.role}' has not arrived after {PATIENCE:g} s"
+            return HfError("HF807", f"{text}; it has version {newest}")
+        text = f"a call of '{self.role}' has asked for no weights for {PATIENCE:g} s"
+        return HfError("HF807", f"{text}, while version {newest} waits to be loaded; it asks before each token")
 
     def supersede(self) -> None:
         """Newer weights were loaded than all that have arrived: their versions count, and nothing is left to load."""
@@ -119,7 +170,7 @@ class ArrivedWeights:
 
     def _newest(self, most: int | None) -> int:
         arrived = [version for version, _ in self._waiting if most is None or version <= most]
-        return max([self.version or 0, *arrived])
+        return max([self.version, *arrived])
 
 
 class TokenLoads:
@@ -129,18 +180,34 @@ class TokenLoads:
         self._arrived, self._first, self._schedule = arrived, first, schedule
         self.taken: list[LoadedAt] = []
 
-    def before(self, step: int, steps: int) -> int:
+    def begin(self) -> None:
+        """Before the body: wait for the version that the call was dispatched under, and load it."""
+        self.note(0, self._arrived.take(self._first, self._most(0, 1)))
+
+    def before(self, step: int, steps: int, beside: Sequence[tuple[WeightLoads, int]] = ()) -> int:
         """The version of the weights for a decode step, of so many; loads it where it is another one."""
+        calls = [self, *(loads for loads, _ in beside if isinstance(loads, TokenLoads))]
+        version = self._arrived.take(self._first, self._most(step, steps), calls)
+        for loads, at in ((self, step), *beside):
+            loads.note(at, version)
+        return version
+
+    def end(self) -> None:
+        """The call has ended."""
+        self._arrived.leave(self)
+
+    def _most(self, step: int, steps: int) -> int | None:
+        """The version that a schedule has for a decode step."""
         if self._schedule is None:
-            version = self._arrived.take(self._first)
-        else:
-            due = [version for at, version in self._schedule if is_due(at, step, steps)]
-            version = self._arrived.take(self._first, max(due, default=self._first))
+            return None
+        return max([self._first, *(version for at, version in self._schedule if is_due(at, step, steps))])
+
+    def note(self, step: int, version: int) -> None:
+        """The version of the weights for a decode step."""
         if not self.taken or self.taken[-1][1] != version:
             if self.taken and self.taken[-1][0] == step:
                 self.taken.pop()  # no token was sampled under it
             self.taken.append((step, version))
-        return version
 
 
 def is_due(at: float, step: int, steps: int) -> bool:
@@ -158,22 +225,34 @@ class InFlight:
     def __init__(self, rank: int, own_process: bool) -> None:
         self._rank, self._own_process = rank, own_process
         self._arrived: dict[tuple[str, str], ArrivedWeights] = {}  # by dataflow, which counts its versions, and role
-        self._loads: dict[int, TokenLoads] = {}  # by node, of the calls of the segment that runs
+        self._loads: dict[CallKey, TokenLoads] = {}  # of the calls in progress
 
     def begun(self, call: SegmentCall, step: Step, dataflow: str) -> TokenLoads | None:
         """The weights that arrive while a call of a step runs; None where none do."""
         entry = _entry(call, step)
         if entry is None or step.role is None or loads_state(step):
             return None
-        _, first, schedule = entry
+        _, version, schedule, _, first = entry
         own = [(at, version) for rank, at, version in schedule or () if rank == self._rank]
-        arrived = self._arrived.setdefault((dataflow, step.role), ArrivedWeights(step.role))
-        self._loads[step.node] = TokenLoads(arrived, first, own or None)
-        return self._loads[step.node]
+        arrived = self._arrived.setdefault((dataflow, step.role), ArrivedWeights(step.role, first))
+        return TokenLoads(arrived, version, own or None)
 
-    def taken(self, step: Step) -> tuple[LoadedAt, ...]:
-        """What a call of a step has taken, once it has ended."""
-        loads = self._loads.pop(step.node, None)
+    @contextmanager
+    def taking(self, key: CallKey, call: Call) -> Iterator[None]:
+        """Within this, a call has weights that are as new as its dispatch, and takes those that arrive."""
+        if not isinstance(call.loads, TokenLoads):
+            yield
+            return
+        self._loads[key] = call.loads
+        try:
+            call.loads.begin()
+            yield
+        finally:
+            call.loads.end()
+
+    def taken(self, key: CallKey) -> tuple[LoadedAt, ...]:
+        """What a call has taken, once it has ended."""
+        loads = self._loads.pop(key, None)
         return () if loads is None else tuple(loads.taken)
 
     def arriving(
@@ -190,8 +269,9 @@ class InFlight:
             return body, arguments
         weights = arguments if self._own_process else deepcopy(arguments)  # else they are the trainer's own memory
         load = partial(_loaded, step.label, current, body, weights)
-        arrived = self._arrived.setdefault((current.dataflow, step.role), ArrivedWeights(step.role))
-        return partial(arrived.add, entry[1], load), {}
+        _, version, *_, before = entry
+        arrived = self._arrived.setdefault((current.dataflow, step.role), ArrivedWeights(step.role, before))
+        return partial(arrived.add, version, load), {}
 
     def settle(self, role: str) -> None:
         """Load what has arrived for a role."""

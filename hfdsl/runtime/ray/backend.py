@@ -27,10 +27,11 @@ from hfdsl.runtime.messages import (
     SegmentSpec,
     SendMode,
 )
-from hfdsl.runtime.rank.in_flight import loads_state
+from hfdsl.runtime.rank.in_flight import loads_state, runs_beside
 from hfdsl.runtime.rank.store import PayloadContent, bytes_of
+from hfdsl.runtime.ray.call_order import ARRIVALS, BESIDE, CallOrder
 from hfdsl.runtime.ray.direct_groups import send_direct
-from hfdsl.runtime.ray.groups import ARRIVALS, RayGroups
+from hfdsl.runtime.ray.groups import RayGroups
 from hfdsl.runtime.ray.rank_calls import LAUNCH
 from hfdsl.runtime.ray.relay import FAILURE_POLL_SECONDS, as_completed
 from hfdsl.runtime.ray.relay_client import RemoteHandle
@@ -54,6 +55,7 @@ class RayBackend(RayGroups):
 
     def __init__(self, plan: Plan, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]) -> None:
         self._payload_class = payload_class(plan)
+        self._order = CallOrder()
         self._pending: list[Any] = []  # the acknowledgments of calls that have not been looked at
         self._acknowledged: dict[Any, list[Any]] = {}  # those that have arrived, by handle
         self._sent_table: tuple[RowTable, Any] | None = None  # the last one, and its reference in the object store
@@ -87,7 +89,7 @@ class RayBackend(RayGroups):
             relayed = self._calls.relays.run(submission, self._table, self._digests)
             self._calls.submitted(submission, [acknowledgment for acknowledgment, _ in relayed])
             return relayed
-        workers = self._groups[submission.segment.group].workers
+        workers, beside = self._groups[submission.segment.group].workers, runs_beside(submission.call)
         arrives = bool(submission.call.in_flight) and all(map(loads_state, submission.segment.steps))
         handles: list[tuple[Any, Sequence[Any]]] = []
         for i, rank in enumerate(submission.segment.ranks):
@@ -107,12 +109,18 @@ class RayBackend(RayGroups):
             )
             # One return value for the acknowledgment, and one for each payload in the object store.
             stored = len(modes) - modes.count(DIRECT) - modes.count(INLINE)
+            process = submission.segment.group, rank
             run = worker.run.options(num_returns=1 + stored) if stored else worker.run
             if arrives:
                 run = worker.arrive.options(concurrency_group=ARRIVALS)
-            arguments = (*payloads, *spec_arguments, *dispatched, *queued, *submission.after[i])
+            elif beside:
+                run = worker.run.options(num_returns=1 + stored, concurrency_group=BESIDE)
+            after = () if arrives else self._order.before(process, beside=beside)
+            arguments = (*payloads, *spec_arguments, *dispatched, *queued, *submission.after[i], *after)
             refs = run.remote(request.to_wire(), *arguments)
             acknowledgment, *objects = refs if stored else (refs,)
+            if BESIDE in self._threads[process[0]] and not arrives:
+                self._order.submitted(process, acknowledgment, beside=beside)
             # Right after the call, so that no other call of this process comes between it and its broadcast.
             if any(payload.broadcast for payload in submission.sends[i]):
                 sending = worker.broadcast.remote()
@@ -175,6 +183,7 @@ class RayBackend(RayGroups):
         arrived = sum(handle in self._acknowledged for handle in acknowledgments)
         self._calls.check_step(len(acknowledgments), arrived, "parts of the step")
         self._pending = [handle for handle in self._pending if handle not in self._acknowledged]
+        self._order.ended(self._acknowledged)
         return [Acknowledgment.from_wire(self._acknowledged[handle]).result for handle in acknowledgments]
 
     def ended(self, acknowledgments: Sequence[Any], *, wait: bool = True) -> Sequence[Any]:
@@ -199,6 +208,7 @@ class RayBackend(RayGroups):
             self._calls.acknowledge(ready)
         ended = set(ready)
         self._pending = [handle for handle in self._pending if handle not in ended]
+        self._order.ended(ended)
         return ready
 
     def _submit_to_relays(self, wanted: Sequence[Any]) -> dict[Any, list[RemoteHandle]]:
@@ -247,13 +257,15 @@ class RayBackend(RayGroups):
         return [deserialized(fetched[value] if isinstance(value, ray.ObjectRef) else value) for value in local]
 
     def _forget_calls(self) -> None:
+        self._order.clear()
         self._pending.clear()
         self._acknowledged.clear()
         self._sent_table = None
 
     def references(self) -> Iterator[Any]:
         """The references that it holds between steps: to the last step's acknowledgments, and to its row table."""
-        yield from (ref for ref in (*self._pending, *self._acknowledged) if isinstance(ref, ray.ObjectRef))
+        held = (*self._pending, *self._acknowledged, *self._order)
+        yield from (ref for ref in held if isinstance(ref, ray.ObjectRef))
         yield from self._calls.references()
         if self._sent_table is not None:
             yield self._sent_table[1]

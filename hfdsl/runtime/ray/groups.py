@@ -18,6 +18,7 @@ from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.failures import PATIENCE_SECONDS
 from hfdsl.runtime.rank.executor import Executor
+from hfdsl.runtime.ray.call_order import extra_threads
 from hfdsl.runtime.ray.cluster import connect
 from hfdsl.runtime.ray.direct_groups import DirectGroups
 from hfdsl.runtime.ray.pools import Pools
@@ -30,9 +31,6 @@ from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 from hfdsl.single_controller.start import THREADS_OPTION
 from hfdsl.single_controller.waiting import fetch
-
-ARRIVALS = "arrivals"
-"""The thread of a process that receives weights while a call runs."""
 
 FORGET_SECONDS = 5.0
 """The time in which a process ends what it does in a step that is to be repeated; one that takes longer is replaced."""
@@ -56,6 +54,7 @@ class RayGroups(RayStates):
         self._pools = Pools(processes_per_slot(plan.groups))
         self._groups: dict[str, RayWorkerGroup] = {}
         self._keeps_state: dict[str, bool] = {}  # by role
+        self._threads: dict[str, dict[str, int]] = {}  # by group, those beside the one of ordinary calls
         self._calls = RankCalls(plan, self._groups, deadline)
         self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=seed, collectives=None)
         self._direct_groups = DirectGroups(plan)
@@ -76,8 +75,8 @@ class RayGroups(RayStates):
     def _start_group(self, group: ProcessGroup, timeout: float) -> None:
         """Start the processes of a group, with its roles."""
         process = RayClassWithInitArgs(RankProcess, self._plans[0], group.name, self._seed, self._patience)
-        if any(step.group == group.name and self._plans[0].loads_in_flight(step) for step in self._plans[0].steps):
-            process.update_options({THREADS_OPTION: {ARRIVALS: 1}})
+        threads = self._threads[group.name] = extra_threads(self._plans[0].deployment, group)
+        process.update_options({THREADS_OPTION: threads} if threads else {})
         self._groups[group.name] = RayWorkerGroup(
             self._pools.placed(group.pool, timeout),
             self._direct_groups.prepare(group.name, process),

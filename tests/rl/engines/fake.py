@@ -62,19 +62,22 @@ def installed(version: str = "0.32.0") -> Iterator[None]:
         yield
 
 
-def handle(version: str = "0.32.0") -> EngineHandle:
-    """A role's handle of the fake engine."""
+def handle(version: str = "0.32.0", tokens: int = 3) -> EngineHandle:
+    """A role's handle of the fake engine, whose responses have so many tokens at most."""
     with installed(version):
-        return handle_of_installed()
+        return handle_of_installed(tokens=tokens)
 
 
 def handle_of_installed(
-    ranks: EngineRanks | None = None, weight_peers: AxisGroup | None = None, lora: Lora | None = None
+    ranks: EngineRanks | None = None,
+    weight_peers: AxisGroup | None = None,
+    lora: Lora | None = None,
+    tokens: int = 3,
 ) -> EngineHandle:
     """A role's handle of the engine that is installed."""
     ranks, weight_peers = ranks or EngineRanks(), weight_peers or SoleRank()
     config = LlamaConfig(vocab_size=VOCABULARY, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
-    generation = GenerationConfig(3, engine="vllm", cache_tokens=16, engine_deadline=60)
+    generation = GenerationConfig(tokens, engine="vllm", cache_tokens=13 + tokens, engine_deadline=60)
     shapes = {f"model.0.q_proj.lora_{side}.weight": (2,) for side in "AB"} if lora is not None else {}
     return EngineHandle(
         config,

@@ -10,15 +10,28 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is documented there
 
-from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, WakePart
+from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, Stepped, WakePart
 
 VOCABULARY, HANG, DIE, RAISE, DIFFER = 100, 90, 91, 92, 93
 """What a prompt may begin with to make the engine misbehave; of one in parts, the process with the last part."""
+
+
+@dataclass
+class Row:
+    """A row that is sampled step by step; ``first`` is its first token less what is loaded."""
+
+    first: int
+    tokens: list[int] = field(default_factory=list)
+    loaded: list[int] = field(default_factory=list)
+
+    def completion(self) -> Completion:
+        return Completion(self.tokens, [-float(token) for token in self.tokens], tuple(self.loaded))
 
 
 class FakeEngine:
@@ -40,32 +53,26 @@ class FakeEngine:
             while self.store.add(f"call {self.calls}", 0) < self.parts.size:
                 time.sleep(0.02)
         self.states: list[str] = []
-        self.rows: list[tuple[int, list[int]]] = []  # of a call in steps: the first token less what is loaded, and all
-        self.loads: list[list[int]] = []
+        self.begun: dict[int, list[Row]] = {}  # calls in steps
 
-    def begin(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
+    def begin(self, call: int, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
         shifts = [0] * len(prompts) if seeds is None else [seed % 7 for seed in seeds]
-        self.rows = [(prompt[-1] + shift, []) for prompt, shift in zip(prompts, shifts, strict=True)]
-        self.loads = []
+        self.begun[call] = [Row(prompt[-1] + shift) for prompt, shift in zip(prompts, shifts, strict=True)]
 
-    def step(self) -> int:
-        for first, tokens in self._unfinished():
-            tokens.append((first + sum(self.loaded.values()) + len(tokens)) % VOCABULARY)
-            if first == DIE:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return len(self._unfinished())
+    def step(self, most: int) -> Stepped:
+        steps, ended = 0, dict[int, list[Completion]]()
+        while self.begun and not ended and steps < most:
+            steps += 1
+            for row in (row for rows in self.begun.values() for row in rows if not self._has_ended(row)):
+                row.tokens.append((row.first + sum(self.loaded.values()) + len(row.tokens)) % VOCABULARY)
+                if row.first == DIE:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            done = [call for call, rows in self.begun.items() if all(map(self._has_ended, rows))]
+            ended = {call: [row.completion() for row in self.begun.pop(call)] for call in done}
+        return Stepped(steps, ended)
 
-    def _unfinished(self) -> list[tuple[int, list[int]]]:
-        ends = self.start.end_tokens
-        return [(first, row) for first, row in self.rows if len(row) < self.start.max_tokens and row[-1:] != list(ends)]
-
-    def completions(self) -> list[Completion]:
-        made = [
-            Completion(tokens, [-float(token) for token in tokens], tuple(load[row] for load in self.loads))
-            for row, (_, tokens) in enumerate(self.rows)
-        ]
-        self.rows = []
-        return made
+    def _has_ended(self, row: Row) -> bool:
+        return len(row.tokens) == self.start.max_tokens or row.tokens[-1:] == list(self.start.end_tokens)
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
         for first in (prompt[0] for prompt in prompts if self.is_last):
@@ -96,8 +103,9 @@ class FakeEngine:
             if weight.isnan().any():
                 raise ValueError(f"{name} is no weight")
             self.loaded[part] = int(weight.sum())
-        if self.rows:
-            self.loads.append([len(tokens) for _, tokens in self.rows])
+        for rows in self.begun.values():
+            for row in rows:
+                row.loaded.append(len(row.tokens))
 
     def sleep(self) -> None:
         self.states = ["asleep"]

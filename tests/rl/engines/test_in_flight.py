@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfdsl.errors import HfError
-from hfdsl.protocols.call import Call, in_call
+from hfdsl.protocols.call import Call, WeightLoads, in_call
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Prompts, VersionedRollout
 from hfdsl.rl.engines.handle import EngineHandle, Versioned
@@ -30,8 +30,31 @@ END, LENGTH = 50, 3
 @pytest.fixture(scope="module")
 def small() -> Iterator[EngineHandle]:
     engine = handle()
+    engine.batch.steps = 1
     yield engine
     engine.process.close()
+
+
+class Given:
+    """Versions by decode step; the weight of each is its number."""
+
+    def __init__(self, versions: Sequence[int], counter: int) -> None:
+        self.versions, self.loaded, self.counter = versions, 0, counter
+
+    def before(self, step: int, steps: int, beside: Sequence[tuple[WeightLoads, int]] = ()) -> int:
+        if self.versions[step] != self.loaded:
+            self.loaded, self.counter = self.versions[step], self.counter + 1
+        return self.loaded
+
+    def note(self, step: int, version: int) -> None:
+        raise AssertionError("it is alone")
+
+    def weights(self) -> Versioned:
+        return Versioned(self.counter, lambda: [("model.weight", torch.tensor([float(self.loaded)]))])
+
+
+def zero_weights() -> Versioned:
+    return Versioned(1, lambda: [("model.weight", torch.zeros(1))])
 
 
 def by_hand(lasts: Sequence[int], versions: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
@@ -56,19 +79,10 @@ def by_hand(lasts: Sequence[int], versions: Sequence[int]) -> tuple[list[list[in
 def test_each_token_is_of_the_weights_that_had_arrived(
     small: EngineHandle, lasts: list[int], versions: list[int]
 ) -> None:
-    arrived, counter = 0, small.process.versions.get("weights", 0) + 1
-
-    def take(step: int) -> int:
-        nonlocal arrived, counter
-        if versions[step] != arrived:
-            arrived, counter = versions[step], counter + 1
-        return arrived
-
-    def weights() -> Versioned:
-        return Versioned(counter, lambda: [("model.weight", torch.tensor([float(arrived)]))])
-
+    given = Given(versions, small.process.versions.get("weights", 0) + 1)
     ids = torch.tensor(lasts)[:, None]
-    sampled = small.sample_in_flight(ids, torch.ones_like(ids).bool(), weights, take, greedy=True)
+    with in_call(replace(CALL, loads=given)):
+        sampled = small.sample_in_flight(ids, torch.ones_like(ids).bool(), given.weights, greedy=True)
     tokens, expected = by_hand(lasts, versions)
     assert [row[real].tolist() for row, real in zip(sampled.response, sampled.mask, strict=True)] == tokens
     assert sampled.versions.tolist() == expected
@@ -78,14 +92,8 @@ def test_each_token_is_of_the_weights_that_had_arrived(
 def test_an_engine_that_dies_between_steps_loses_no_row_in_silence() -> None:
     engine, ids = handle(), torch.tensor([[DIE], [3]])
     try:
-        with pytest.raises(HfError, match="HF954: engine 'vllm' died in 'step'"):
-            engine.sample_in_flight(
-                ids,
-                torch.ones_like(ids).bool(),
-                lambda: Versioned(1, lambda: [("model.weight", torch.zeros(1))]),
-                lambda step: 1,
-                greedy=True,
-            )
+        with in_call(CALL), pytest.raises(HfError, match="HF954: engine 'vllm' died in 'step'"):
+            engine.sample_in_flight(ids, torch.ones_like(ids).bool(), zero_weights, greedy=True)
     finally:
         engine.process.close()
 
@@ -121,7 +129,9 @@ def learners() -> list[w.Actor]:
 
 @pytest.fixture(scope="module")
 def sampler() -> w.InFlightSampler:
-    return w.InFlightSampler(w.SamplerConfig(MODEL, replace(GENERATION, engine="vllm")))
+    made = w.InFlightSampler(w.SamplerConfig(MODEL, replace(GENERATION, engine="vllm")))
+    made.copy.engine.batch.steps = 1  # type: ignore[attr-defined]  # an engine has one
+    return made
 
 
 class Arriving:
@@ -130,11 +140,14 @@ class Arriving:
     def __init__(self, sampler: w.InFlightSampler, learners: Sequence[w.Actor], versions: Sequence[int]) -> None:
         self.sampler, self.learners, self.versions, self.loaded = sampler, learners, versions, -1
 
-    def before(self, step: int, steps: int) -> int:
+    def before(self, step: int, steps: int, beside: Sequence[tuple[WeightLoads, int]] = ()) -> int:
         if self.versions[step] != self.loaded:
             self.loaded = self.versions[step]
             self.sampler.load(full_state_dict(self.learners[self.loaded].policy))
         return self.loaded
+
+    def note(self, step: int, version: int) -> None:
+        raise AssertionError("it is alone")
 
 
 def logits_of(learner: w.Actor, tokens: list[int]) -> torch.Tensor:

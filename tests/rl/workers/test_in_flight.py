@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import WiringError
-from hfdsl.protocols.call import Call, in_call
+from hfdsl.protocols.call import Call, WeightLoads, in_call
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import (
     ActorMetrics,
@@ -50,12 +50,15 @@ class Given:
     def __init__(self, sampler: w.InFlightSampler, versions: Sequence[int]) -> None:
         self.sampler, self.versions, self.loaded = sampler, versions, -1
 
-    def before(self, step: int, steps: int) -> int:
+    def before(self, step: int, steps: int, beside: Sequence[tuple[WeightLoads, int]] = ()) -> int:
         assert steps == len(self.versions)
         if self.versions[step] != self.loaded:
             self.loaded = self.versions[step]
             self.sampler.load(WEIGHTS[self.loaded])
         return self.loaded
+
+    def note(self, step: int, version: int) -> None:
+        raise AssertionError("it is alone")
 
 
 @cache

@@ -1,0 +1,142 @@
+"""The rows of several calls in one engine, which samples them in one batch.
+
+A worked example. Two calls, whose rows the engine has for eight decode steps at most before it is asked again::
+
+    round           0         1         2         3
+    joins           call 0              call 1
+    loads                               version 3
+    decode steps    8         8         8         5
+    ends                                          call 0
+    led by          call 0    call 0    call 0    call 0     call 1 leads on
+
+The bodies of calls are threads, each of which waits for its own rows. One of them *leads* until its rows have ended: in
+each round it lets calls join that wait, takes weights that have arrived, and has the engine sample. What ends is given
+to the call that waits for it in the same round. So the few rows of a long tail share their decode steps with the rows
+of later calls.
+
+Why it is right. *Weights*: the leader takes them for all calls of the batch at once (``Call.take_weights``), between
+two rounds; the engine forgets what it has computed with the old ones. So all rows have the same weights in a decode
+step, and each call has begun with a version that is no older than its dispatch. *Rows*: a row is sampled by a seed of
+its own, and other rows of the batch change its log-probs by rounding alone. *Nothing hangs*: while calls are there, one
+of them leads, or takes the lead when it wakes, which it does at the end of every leader. What a round raises is raised
+in each of its calls, and the engine is ended, since it may have rows that nobody waits for any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Condition
+from typing import Final
+
+from hfdsl.protocols.call import Call
+from hfdsl.rl.engines.interface import Completion
+from hfdsl.rl.engines.process import EngineProcess
+
+STEPS: Final = 8
+"""The most decode steps of a round: calls that want to join, and weights that have arrived, wait for so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineActions:
+    """What a leader does with the engine.
+
+    ``prepare`` has one that is awake with the newest weights of the role, and ``reload`` replaces those of one that has
+    rows; ``process`` is the one that there is then.
+    """
+
+    prepare: Callable[[], None]
+    reload: Callable[[], None]
+    process: Callable[[], EngineProcess]
+
+
+@dataclass(eq=False, slots=True)
+class BatchedCall:
+    """A call, its prompts and their seeds; in the end its ``completions``, and the ``versions`` loaded for them."""
+
+    call: Call
+    length: int
+    """The most decode steps of a row."""
+
+    prompts: Sequence[Sequence[int]]
+    seeds: Sequence[int] | None
+    steps: int = 0
+    versions: list[int] = field(default_factory=list)
+    completions: list[Completion] | None = None
+    error: BaseException | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its rows are there, or never will be."""
+        return self.completions is not None or self.error is not None
+
+
+class SharedBatch:
+    """The calls that have rows in an engine, and how many decode ``steps`` a round has at most."""
+
+    def __init__(self, steps: int = STEPS) -> None:
+        self.steps = steps
+        self._changed = Condition()
+        self._led = False
+        self._joining: list[BatchedCall] = []
+        self._calls: dict[int, BatchedCall] = {}  # by the number that the engine knows
+        self._numbers = count()
+
+    def sample(self, call: BatchedCall, engine: EngineActions) -> list[Completion]:
+        """The completions of a call, once all of its rows have ended; whatever its last round raises."""
+        with self._changed:
+            self._joining.append(call)
+            self._changed.wait_for(lambda: call.ended or not self._led)
+            self._led = self._led or not call.ended
+        if not call.ended:
+            self._lead(call, engine)
+        if call.completions is None:
+            raise call.error or RuntimeError("a call has ended without rows")
+        return call.completions
+
+    def _lead(self, call: BatchedCall, engine: EngineActions) -> None:
+        """Go on until the rows of a call have ended."""
+        try:
+            while not call.ended:
+                self._round(engine)
+        except BaseException as error:
+            engine.process().close()
+            for other in self._calls.values():
+                other.error = error
+            self._calls.clear()
+            raise
+        finally:
+            self._end_lead()
+
+    def _end_lead(self) -> None:
+        """Let another call lead."""
+        with self._changed:
+            self._led = False
+            self._changed.notify_all()
+
+    def _round(self, engine: EngineActions) -> None:
+        with self._changed:
+            joining, self._joining = self._joining, []
+        before = list(self._calls.values())
+        new = {next(self._numbers): call for call in joining}
+        self._calls |= new
+        first, *others = self._calls.values()
+        version = first.call.take_weights(first.steps, first.length, [(other.call, other.steps) for other in others])
+        if not before:
+            engine.prepare()
+        elif before[0].versions[-1] != version:
+            engine.reload()
+            for call in before:
+                call.versions.append(version)
+        for number, call in new.items():
+            call.versions.append(version)
+            engine.process().begin(number, call.prompts, call.seeds)
+        stepped = engine.process().step(self.steps)
+        for call in self._calls.values():
+            call.steps += stepped.steps
+        for number, completions in stepped.ended.items():
+            self._calls.pop(number).completions = completions
+        if stepped.ended:
+            with self._changed:
+                self._changed.notify_all()

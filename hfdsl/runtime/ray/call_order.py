@@ -1,0 +1,91 @@
+"""The order of the calls of a process, where some of them may run beside each other in threads of their own.
+
+Ray begins the calls of one thread in the order of their submission, and knows no order between threads. What a process
+relies on is kept by waiting: an ordinary call waits for all calls before it, and a call that may run beside others for
+the last ordinary one::
+
+    submitted      waits for       why
+    load 0                         the weights before the first dispatch
+    generate 0 *   load 0          it samples with them
+    generate 1 *   load 0
+    evaluate       generate 0, 1   it is to see the state after them
+    generate 2 *   evaluate
+
+    * may run beside others
+
+Why nothing deadlocks: every call waits for calls that were submitted before it, and of those that wait for a thread the
+earliest gets it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
+
+from hfdsl.deploy.deployment import Deployment, ProcessGroup
+from hfdsl.plan.payloads import Process
+from hfdsl.protocols.register import registered_methods
+from hfdsl.protocols.role_facts import declared_concurrency
+from hfdsl.protocols.state import effects_of
+
+ARRIVALS: Final = "arrivals"
+"""The thread of a process that receives weights while calls run."""
+
+BESIDE: Final = "beside"
+"""The threads of a process for calls that may run beside each other."""
+
+
+def extra_threads(deployment: Deployment, group: ProcessGroup) -> dict[str, int]:
+    """The threads that a process of a group has beside the one of its ordinary calls, by name: how many there are."""
+    places = [deployment[role] for role in group.roles]
+    methods = [getattr(place.role, name) for place in places for name in registered_methods(place.role)]
+    arrivals = any(effect.during is not None for method in methods for effect in effects_of(method))
+    declared = [declared_concurrency(place.role, place.args, place.kwargs).values() for place in places]
+    beside = max((calls for each in declared for calls in each), default=1)
+    return {**({ARRIVALS: 1} if arrivals else {}), **({BESIDE: beside} if beside > 1 else {})}
+
+
+class CallOrder:
+    """What the next call of a process waits for; calls are known by any key.
+
+    >>> order, process = CallOrder(), ("engine", 0)
+    >>> order.submitted(process, "load 0", beside=False)
+    >>> order.before(process, beside=True)
+    ['load 0']
+    >>> order.submitted(process, "generate 0", beside=True)
+    >>> order.before(process, beside=True), order.before(process, beside=False)
+    (['load 0'], ['generate 0'])
+    """
+
+    def __init__(self) -> None:
+        self._ordinary: dict[Process, Any] = {}  # the last one of each process
+        self._beside: dict[Process, list[Any]] = {}  # those after it that have not ended
+
+    def before(self, process: Process, *, beside: bool) -> Sequence[Any]:
+        """The calls that the next one waits for."""
+        if beside:
+            return [self._ordinary[process]] if process in self._ordinary else []
+        return self._beside.get(process, [])
+
+    def submitted(self, process: Process, call: Any, *, beside: bool) -> None:
+        """A call was submitted."""
+        if beside:
+            self._beside.setdefault(process, []).append(call)
+        else:
+            self._ordinary[process] = call
+            self._beside.pop(process, None)
+
+    def ended(self, calls: Collection[Any]) -> None:
+        """Calls have ended: nobody needs to wait for them."""
+        for process, beside in self._beside.items():
+            self._beside[process] = [call for call in beside if call not in calls]
+
+    def clear(self) -> None:
+        """Forget all calls: their processes were replaced."""
+        self._ordinary.clear()
+        self._beside.clear()
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._ordinary.values()
+        for beside in self._beside.values():
+            yield from beside
