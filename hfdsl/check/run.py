@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from time import perf_counter
@@ -67,6 +67,7 @@ from hfdsl.graph.infer import infer
 from hfdsl.graph.parameters import with_placed_roles
 from hfdsl.graph.spans import Span, caller_span, definition_span
 from hfdsl.graph.trace import trace
+from hfdsl.protocols.role_facts import sampling_engine
 from hfdsl.types.dims import Dim, Sizes
 from hfdsl.types.numbers import is_count
 
@@ -235,9 +236,17 @@ def build_report(context: Context, start: float, *, repairs: bool = True) -> Rep
         combinations=sum(part.combinations for part in context.components),
         search_cut_off=context.budget.exhausted,
     )
-    facts = f" ({', '.join([counts, *coverage.omissions, f'{milliseconds:.1f} ms'])})"
+    engines = [f"'{role}' samples with {engine}" for role, engine in _engines(context.program.deployment)]
+    facts = f" ({', '.join([counts, *engines, *coverage.omissions, f'{milliseconds:.1f} ms'])})"
     report = Report(context.program.graph.name, findings, facts, coverage)
     return replace(report, queues=queue_bounds(context)) if report.ok and context.program.split.queues else report
+
+
+def _engines(deployment: Deployment | None) -> Iterator[tuple[str, str]]:
+    """The roles that sample with another engine than the trainer's, and the engine."""
+    for role, place in (deployment.placements if deployment else {}).items():
+        if engine := sampling_engine(place.role, place.args, place.kwargs):
+            yield role, engine
 
 
 def run_rules(context: Context) -> Sequence[Finding]:

@@ -17,6 +17,7 @@ from hfdsl.plan.routes import Phase, phases
 from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.plan.transports import keeps_mapped
 from hfdsl.plan.versions import tokens_have_versions, versions_text
+from hfdsl.protocols.role_facts import sampling_engine
 from hfdsl.types.columns import ObjSpec
 from hfdsl.types.numbers import byte_amount
 
@@ -39,7 +40,9 @@ def show(plan: Plan, syncs: Sequence[SyncTraffic]) -> str:
 def _role(plan: Plan, name: str) -> str:
     placement = plan.deployment[name]
     memory = f", {placement.gpu_memory} of each GPU" if placement.gpu_memory else ""
-    return f"{name} ({placement.role.__name__}, {placement.mesh}{memory})"
+    engine = sampling_engine(placement.role, placement.args, placement.kwargs)
+    samples = f", samples with {engine}" if engine else ""
+    return f"{name} ({placement.role.__name__}, {placement.mesh}{samples}{memory})"
 
 
 def _rows(plan: Plan, step: Step) -> Iterator[tuple[str, str, str, str, str]]:

@@ -85,7 +85,11 @@ class CommandTarget:
 
     def shown(self, plans: Sequence[CompiledPlan]) -> str:
         """Plans of this target, for people."""
-        return "\n\n".join(map(str, filter(None, (self.rounds, *plans))))
+        if self.loaded is None:
+            return "\n\n".join(map(str, plans))
+        from hfdsl.rl.training.engine_choice import reasons  # late: other targets need nothing of rl
+
+        return "\n\n".join(map(str, filter(None, ("\n".join(reasons(self.loaded)), self.rounds, *plans))))
 
     def scene(self, plans: Sequence[CompiledPlan]) -> Scene:
         """Plans of this target as one drawing."""

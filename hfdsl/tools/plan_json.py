@@ -10,6 +10,7 @@ from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.memory import ProcessMemory
 from hfdsl.plan.plan import Edge, Step
 from hfdsl.plan.versions import tokens_have_versions
+from hfdsl.protocols.role_facts import sampling_engine
 from hfdsl.tools.command_target import CommandTarget
 
 
@@ -67,6 +68,11 @@ def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
             }
             for group in compiled.groups
         ],
+        "engines": {
+            name: engine
+            for name, place in compiled.deployment.placements.items()
+            if (engine := sampling_engine(place.role, place.args, place.kwargs))
+        },
         "inputs": {node.label: node.id for node in compiled.graph.inputs},
         "steps": [step_as_dict(step) for step in compiled.steps],
         "edges": [edge_as_dict(edge) for edge in compiled.edges],

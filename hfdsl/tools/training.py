@@ -98,11 +98,12 @@ def train(arguments: argparse.Namespace) -> int:
     from hfdsl.rl.training.loop import train as run
     from hfdsl.rl.training.metrics import Record, line
     from hfdsl.rl.training.run_folder import checkpoints
+    from hfdsl.rl.training.run_folder.resuming import with_saved_engines
 
     finder = Finder()
     if arguments.verify_sync is not None:
         arguments.set = [*arguments.set, f"verify_sync={arguments.verify_sync}"]
-    loaded = ConfigCheck().load(arguments.config, arguments.set, finder)
+    loaded = with_saved_engines(ConfigCheck().load(arguments.config, arguments.set, finder))
     reports = ConfigCheck().reports(loaded)
     if not machine(arguments) or not all(reports):
         for report in reports:

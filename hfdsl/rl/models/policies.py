@@ -182,7 +182,7 @@ def _captures(policy: Policy, generation: GenerationConfig) -> bool:
     if generation.engine == "captured" and problem is not None:
         raise ResourceError("HF812", f'engine="captured" cannot sample here: {problem}; engine="plain" can')
     return generation.engine == "captured" or (
-        generation.engine == "auto" and problem is None and device().type == "cuda"
+        generation.engine in ("auto", "builtin") and problem is None and device().type == "cuda"
     )
 
 

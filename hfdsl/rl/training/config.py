@@ -37,6 +37,7 @@ from hfdsl.rl.training.config_names import (
     read_names,
     with_deployment,
 )
+from hfdsl.rl.training.engine_choice import engines_of_auto
 from hfdsl.rl.training.feeds import run_feed
 from hfdsl.rl.training.places import CallPlace, Places
 from hfdsl.rl.training.run_config import RunConfig
@@ -60,11 +61,21 @@ class Loaded:
     """The places of the fields in files or code."""
     find: Find | None = None
     """The function that resolved the names in the configuration."""
+    auto_engines: tuple[str, ...] = ()
+    """The roles with ``engine = "auto"``, in whose place the configuration has another."""
 
     def table(self) -> tables.Table:
         """The configuration with every default, as plain values."""
         table: tables.Table = tables.as_table(self.config)
         return table
+
+    def with_engines(self, engines: Mapping[str, Any]) -> Loaded:
+        """This configuration with other engines, by role, each of which has a table ``generation``."""
+        changed = {}
+        for role, engine in engines.items():
+            policy = getattr(self.config, role)
+            changed[role] = replace(policy, generation=replace(policy.generation, engine=engine))
+        return replace(self, config=replace(self.config, **changed))
 
     def deployment(self) -> hf.Deployment:
         """The deployment of all roles.
@@ -206,7 +217,9 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
     tabled = [name for name in parts.roles if hasattr(config, name)]
     update_graph = None if parts.update is None else parts.update.trace()
     config = with_total_steps(config, tabled, parts.algorithm.trace(), update_graph)
-    return Loaded(config, parts.algorithm, parts.evaluation, parts.update, parts.roles)
+    loaded = Loaded(config, parts.algorithm, parts.evaluation, parts.update, parts.roles)
+    engines = engines_of_auto(loaded)
+    return replace(loaded.with_engines(engines), auto_engines=tuple(engines))
 
 
 def _require_tables(table: Mapping[str, Any], parts: NamedParts) -> None:

@@ -31,7 +31,15 @@ from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.run_folder import checkpoints
 from hfdsl.rl.training.run_folder.checkpoints import RunPosition
 from hfdsl.rl.training.run_folder.lock import locked
-from hfdsl.rl.training.run_folder.resuming import CHECKPOINTS, RunStart, load, require_run, run_inputs, run_start
+from hfdsl.rl.training.run_folder.resuming import (
+    CHECKPOINTS,
+    RunStart,
+    load,
+    require_run,
+    run_inputs,
+    run_start,
+    with_saved_engines,
+)
 from hfdsl.rl.training.run_folder.samples import Samples
 from hfdsl.rl.training.sinks import sinks
 from hfdsl.rl.training.streams import DECISIONS, Streamed
@@ -156,7 +164,7 @@ def train(
     2 ...actor/loss...
     Ended(step=2, stopped=False)
     """
-    run = prepare(loaded)
+    run = prepare(with_saved_engines(loaded))
     if resume:
         require_run(run.folder)
     with locked(run.folder):

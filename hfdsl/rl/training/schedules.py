@@ -13,12 +13,10 @@ from typing import Any
 from hfdsl.errors import ConfigError
 from hfdsl.graph.program import Graph, RoleCall
 from hfdsl.protocols.state import effects_of
+from hfdsl.rl.training.ready import READY_ROLES
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.typed import joined
 from hfdsl.rl.workers.config import OptimizerConfig
-
-READY_ROLES = "hfdsl.rl.workers"
-"""The package of the roles whose methods each take one optimizer step."""
 
 
 def with_total_steps(config: RunConfig, roles: Sequence[str], sampling: Graph, update: Graph | None) -> RunConfig:

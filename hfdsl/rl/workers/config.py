@@ -120,7 +120,7 @@ def computes(config: ActorConfig | SamplerConfig) -> FloatDType:
     return autocast or config.model.dtype
 
 
-TRAINER_ENGINES: Final = frozenset({"auto", "plain", "captured"})
+TRAINER_ENGINES: Final = frozenset({"auto", "builtin", "plain", "captured"})
 """The engines that pass tokens through the model that learns, so that their log-probs are the trainer's."""
 
 

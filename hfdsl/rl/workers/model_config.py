@@ -96,11 +96,15 @@ class GenerationConfig:
 
     The engine ``"plain"`` samples micro-batch by micro-batch, each row from a random stream of its own. ``"captured"``
     does the same in steps of fixed shapes, which are CUDA graphs on a GPU, and keeps its cache between calls. Rows that
-    have ended leave a micro-batch, many at a time. ``"auto"`` is ``"captured"`` on a GPU if the model allows it, and
+    have ended leave a micro-batch, many at a time. ``"builtin"`` is ``"captured"`` on a GPU if the model allows it, and
     ``"plain"`` elsewhere.
 
     ``"vllm"`` is vLLM in a process of its own beside each rank (``pip install 'hfdsl[vllm]'``). It has a copy of the
     weights, which follows every update, and its own arithmetic: its log-probs are ``engine_log_probs`` of a rollout.
+
+    ``"auto"`` is decided when a run's configuration is read: ``"vllm"`` on a GPU if it is installed and was faster for
+    such a model, rows and tokens (``hfdsl.rl.engines.measured``), and ``"builtin"`` otherwise, as in a deployment
+    written in Python.
     """
 
     max_tokens: Count
@@ -118,7 +122,7 @@ class GenerationConfig:
     """Sample from this many of the likeliest tokens; 0 keeps all."""
 
     engine: Annotated[
-        Literal["auto", "plain", "captured", "vllm"],
+        Literal["auto", "builtin", "plain", "captured", "vllm"],
         Removed("continuous", "'auto' and 'vllm' replace it"),
     ] = "auto"
     """The engine, as above."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
-from hfdsl.rl.training.preflight.dataflows import calls, ready_copies
+from hfdsl.rl.training.preflight.dataflows import ready_copies
 from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.ready import calls
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.toml.values import FieldReference
 from hfdsl.rl.workers.config import ActorConfig, ModelConfig, SamplerConfig

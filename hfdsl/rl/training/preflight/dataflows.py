@@ -1,4 +1,4 @@
-"""Facts of a dataflow for preflight checks: the roles that generate, those that learn, and the copies of weights."""
+"""Facts of a dataflow for preflight checks: the roles that learn, and the copies of weights."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from hfdsl.graph.program import Graph, Node, RoleCall
 from hfdsl.protocols.state import effects_of
-from hfdsl.rl.training.preflight.subject import Subject, is_ready
-from hfdsl.rl.training.schedules import READY_ROLES
+from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.ready import calls, is_ready
 from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
 
 
@@ -17,23 +17,6 @@ def size_of(subject: Subject, table: str, dim: str) -> tuple[str, int | None]:
     if table == "evaluation" and evaluation is not None and dim in evaluation.dims:
         return f"evaluation.dims.{dim}", evaluation.dims[dim]
     return f"dims.{dim}", subject.config.dims.get(dim)
-
-
-def calls(graph: Graph, *names: str) -> Iterator[tuple[RoleCall, Node]]:
-    """The calls of ready methods of these names."""
-    for node in graph.nodes:
-        op = node.op
-        if (
-            isinstance(op, RoleCall)
-            and op.signature.name in names
-            and op.signature.body.__module__.startswith(READY_ROLES)
-        ):
-            yield op, node
-
-
-def generating(graph: Graph) -> list[str]:
-    """The roles that generate with a ready method."""
-    return list(dict.fromkeys(op.role for op, _ in calls(graph, "generate")))
 
 
 def is_trained(subject: Subject, role: str) -> bool:

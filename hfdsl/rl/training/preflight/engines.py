@@ -11,13 +11,15 @@ from hfdsl.check.gpu_sizes import gpu_sizes
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.pools import slot_ranges
 from hfdsl.protocols.role_facts import declared_gpu_bytes
-from hfdsl.rl.training.preflight.dataflows import generating, ready_copies
-from hfdsl.rl.training.preflight.subject import Subject, is_ready
-from hfdsl.rl.training.schedules import READY_ROLES
+from hfdsl.rl.engines.versions import installed_version, untried
+from hfdsl.rl.training.engine_choice import case_for_vllm, is_usable
+from hfdsl.rl.training.preflight.dataflows import ready_copies
+from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.ready import READY_ROLES, generating, is_ready
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.toml.values import FieldReference
 from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
-from hfdsl.rl.workers.gpu_memory import BLOCK_TOKENS, ENGINE_PROCESS, engine_bytes, parameter_count
+from hfdsl.rl.workers.gpu_memory import BLOCK_TOKENS, ENGINE_PROCESS, engine_bytes
 from hfdsl.rl.workers.slicing import model_config
 
 GIB: Final = 2**30
@@ -42,11 +44,12 @@ SAME: Final = (
 MIXTURES: Final = ("mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe")
 """Types of models whose layers have experts, unless a configuration says which layers have none."""
 
-LARGE: Final = 10**9
-"""From so many parameters on, vLLM samples faster than captured steps (docs/engines.md has the measurements)."""
+INSTALL: Final = "it is not installed; pip install 'hfdsl[vllm]'"
 
 HELD: Final = ("weights", "master weights", "moments")
 """The parts that a role certainly keeps while an engine samples; gradients are freed for it."""
+
+AUTO_ENGINE: Final = 'engine = "auto" took vLLM, and "builtin" does not'
 
 NO_ROOM: Final = "no cache fits: offload the other roles, use more GPUs, or give the engine a pool of its own"
 
@@ -116,6 +119,7 @@ def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
             f"the engine of '{role}' needs {_gib(weights)} for its weights and {_gib(cache)} for its cache{beside}, "
             f"and a GPU of pool '{place.pool.name}' has {_gib(size)}",
             field,
+            notes=(AUTO_ENGINE,) if role in subject.loaded.auto_engines else (),
             changes=(SetField(field, smaller),) if fits else (),
             advice=f"at most {smaller:,} tokens fit" if fits else NO_ROOM,
         )
@@ -168,29 +172,30 @@ def engines_have_rows(subject: Subject) -> Iterator[Finding]:
 
 
 def engines_suit_models(subject: Subject) -> Iterator[Finding]:
-    """A large model on GPUs samples with vLLM, unless the file names another engine."""
-    places = subject.deployment.placements
+    """A role samples with vLLM where that was faster, unless ``"auto"`` was not what chose another engine."""
+    loaded, places = subject.loaded, subject.deployment.placements
     used = {role for graph in subject.graphs.values() for role in generating(graph)}
     for role in sorted(used & places.keys()):
         config = getattr(subject.config, role, None)
-        if not isinstance(config, (ActorConfig, SamplerConfig)) or config.generation.engine != "auto":
+        if not isinstance(config, (ActorConfig, SamplerConfig)) or not is_ready(loaded.roles[role]):
             continue
-        if not places[role].pool.use_gpu or not is_ready(subject.loaded.roles[role]):
+        is_missed = role in loaded.auto_engines and not is_usable() and config.generation.engine == "builtin"
+        case = case_for_vllm(loaded, role) if is_missed or config.generation.engine == "captured" else None
+        if case is None:
             continue
-        if model_config(config.model).get("model_type") in MIXTURES:
-            continue  # HF951
-        count = parameter_count(config.model) or 0
-        if count < LARGE:
-            continue
-        field = f"{role}.generation.engine"
+        field, install = f"{role}.generation.engine", untried(installed_version() or "") or INSTALL
         yield subject.finding(
             "HF966",
-            f"'{role}' has {count / 10**9:.1f} billion parameters and samples without vLLM, which was 1.2 to 1.8 times "
-            "as fast for such models on one GPU",
+            f"'{role}' samples without vLLM, which was {case.vllm / case.captured:.1f} times as fast in the nearest "
+            "measured case",
             field,
-            notes=('"captured" or "plain" instead of "auto" keeps the engine, whose log-probs are the trainer\'s',),
+            notes=(
+                str(case),
+                *((f'engine = "auto" would take vLLM: {install}',) if is_missed else ()),
+                '"builtin" keeps the engine whose log-probs are the trainer\'s',
+            ),
             changes=(SetField(field, "vllm"),),
-            advice=f'set {field} to "vllm"',
+            advice="" if is_missed else f'set {field} to "vllm"',
         )
 
 

@@ -13,8 +13,9 @@ from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Pack
 from hfdsl.rl.batches import R
 from hfdsl.rl.losses import PolicyLoss
 from hfdsl.rl.training.feeds import NEEDED, RESPONSES, SIZES
-from hfdsl.rl.training.preflight.dataflows import calls, generating, is_trained, learners, ready_copies, size_of
+from hfdsl.rl.training.preflight.dataflows import is_trained, learners, ready_copies, size_of
 from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.ready import calls, generating
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.typed import joined
 from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ReferenceConfig, SamplerConfig, computes

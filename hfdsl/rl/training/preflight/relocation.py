@@ -70,7 +70,8 @@ def _engines(finding: Finding, loaded: Loaded) -> Iterator[Label]:
     named = ENGINE.match(finding.message) if finding.code == "HF943" else None
     engine = None if named is None else f"{named[1]}.generation.engine"
     if engine is not None and loaded.places is not None and has_field(loaded.config, engine):
-        yield loaded.places.label(engine, "this engine samples")
+        is_auto = named is not None and named[1] in loaded.auto_engines
+        yield loaded.places.label(engine, 'engine = "auto" takes vLLM here' if is_auto else "this engine samples")
 
 
 def option_fields(finding: Finding, loaded: Loaded) -> Iterator[str]:

@@ -14,10 +14,9 @@ from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.program import Graph
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.protocols.worker import Worker
 from hfdsl.rl.training.config import Loaded
+from hfdsl.rl.training.ready import is_ready
 from hfdsl.rl.training.run_config import RunConfig
-from hfdsl.rl.training.schedules import READY_ROLES
 from hfdsl.rl.training.toml.changes import FieldChange
 from hfdsl.rl.training.toml.trials import ConfigTrials
 from hfdsl.rl.training.typed import joined
@@ -106,11 +105,6 @@ class Subject:
         """The role whose table has a field."""
         head = field.partition(".")[0]
         return head if head in self.loaded.roles else None
-
-
-def is_ready(role: type[Worker]) -> bool:
-    """Whether a role has the constructor of a ready role."""
-    return getattr(role.__init__, "__module__", "").startswith(READY_ROLES)
 
 
 def _parts(value: Any, path: str, kind: type[T]) -> Iterator[tuple[str, T]]:

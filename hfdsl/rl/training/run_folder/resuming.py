@@ -64,6 +64,22 @@ def require_run(folder: Path) -> None:
         checkpoints.latest(folder / CHECKPOINTS)
 
 
+def with_saved_engines(loaded: Loaded) -> Loaded:
+    """The configuration with the engines of the run in its folder, if there is one, in place of each ``"auto"``.
+
+    So a run that goes on samples with the engine that it began with, whatever has been installed since.
+
+    Raises:
+        ConfigError: HF901 if the saved configuration cannot be read.
+    """
+    file = Path(loaded.config.output) / CONFIG
+    if not loaded.auto_engines or not file.exists():
+        return loaded
+    saved = tables.flattened(tables.read_toml(file))
+    fields = {f"{role}.generation.engine": role for role in loaded.auto_engines}
+    return loaded.with_engines({fields[name]: engine for name, engine in saved if name in fields})
+
+
 def run_start(
     loaded: Loaded, folder: Path, inputs: RunInputs, *, resume: bool, accept: Collection[str] = ()
 ) -> RunStart:
