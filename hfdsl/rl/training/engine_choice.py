@@ -38,11 +38,11 @@ from hfdsl.rl.workers.slicing import group_problem, model_config, parts_problem
 
 AUTO: Final = "auto"
 
-Engine: TypeAlias = Literal["vllm", "builtin"]
+AutoEngine: TypeAlias = Literal["vllm", "builtin"]
 
 
 class ConfiguredRun(Protocol):
-    """What decides about an engine: a ``Loaded`` of ``hfdsl.rl.training.config``."""
+    """The parts of a ``Loaded`` of ``hfdsl.rl.training.config`` that decide about an engine."""
 
     @property
     def config(self) -> RunConfig:
@@ -78,10 +78,10 @@ class ConfiguredRun(Protocol):
         ...
 
 
-def engines_of_auto(run: ConfiguredRun) -> Mapping[str, Engine]:
+def engines_of_auto(run: ConfiguredRun) -> Mapping[str, AutoEngine]:
     """The engine in place of each ``"auto"``, by ready role.
 
-    A deployment that cannot be made decides nothing: whoever places the roles reports it.
+    A deployment that cannot be made decides nothing: the placement of the roles reports it.
     """
     policies = _policies(run).items()
     roles = [role for role, policy in policies if policy.generation.engine == AUTO and is_ready(run.roles[role])]
