@@ -19,6 +19,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from time import process_time
 
 from hfdsl.plan.resharding import compile_schedule
@@ -80,17 +81,22 @@ def schedules(mesh: Mesh) -> dict[str, Cost]:
     DeepSpeed-Chat trains shards over all ranks (ZeRO-3) and HybridFlow-V slices over stages and ranks; both gather all
     of the model and keep their parts beside it. HybridFlow makes its parts a part of the larger ones.
     """
-    layer, weights = mesh.world_size, range(mesh.pp)
-    parameters = [Parameter(f"layers.{i}.weight", (layer,)) for i in weights]
     parallel = Stages(mesh.pp).then(Slices(0))
+    whole = _whole(Mesh(pp=mesh.pp, dp=mesh.dp, tp=mesh.tp))
+    return {**whole, "HybridFlow": _cost(mesh, parallel, Generation(parallel), in_place=True)}
+
+
+@cache
+def _whole(mesh: Mesh) -> dict[str, Cost]:
+    """Engines that generate with all of the model on every rank, whatever the layout for generation."""
     return {
-        "DeepSpeed-Chat": _cost(parameters, mesh, Shards(("pp", "dp", "tp")), Replicas(), in_place=False),
-        "HybridFlow-V": _cost(parameters, mesh, parallel, Replicas(), in_place=False),
-        "HybridFlow": _cost(parameters, mesh, parallel, Generation(parallel), in_place=True),
+        "DeepSpeed-Chat": _cost(mesh, Shards(("pp", "dp", "tp")), Replicas(), in_place=False),
+        "HybridFlow-V": _cost(mesh, Stages(mesh.pp).then(Slices(0)), Replicas(), in_place=False),
     }
 
 
-def _cost(parameters: list[Parameter], mesh: Mesh, source: Layout, target: Layout, *, in_place: bool) -> Cost:
+def _cost(mesh: Mesh, source: Layout, target: Layout, *, in_place: bool) -> Cost:
+    parameters = [Parameter(f"layers.{i}.weight", (mesh.world_size,)) for i in range(mesh.pp)]
     same = {rank: rank for rank in range(mesh.world_size)}
     schedule = compile_schedule(parameters, source, mesh, target, mesh, same, in_place=in_place)
     size = sum(parameter.bytes for parameter in parameters)

@@ -32,6 +32,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from inspect import get_annotations
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -73,6 +74,7 @@ def build(kind: type[T], table: Any, path: str = "") -> T:
     return config
 
 
+@cache
 def hints(kind: type) -> dict[str, Any]:
     """The evaluated annotations of a dataclass.
 
