@@ -119,7 +119,7 @@ def test_a_slot_has_room_for_every_role_that_wants_a_process_of_its_own(monkeypa
         raise RoleError("HF806", f"{pool.max_colocate_count} processes a slot, {pool.bundle['CPU']} CPUs")
 
     monkeypatch.setattr("ray.is_initialized", lambda: True)
-    monkeypatch.setattr("hfdsl.runtime.ray.backend.RayWorkerGroup", asked_for)
+    monkeypatch.setattr("hfdsl.runtime.ray.groups.RayWorkerGroup", asked_for)
     slot = pool(1)
     roles: dict[str, Any] = {f"reward{i}": hf.place(p.Reward, pool=slot, colocate=False) for i in range(10)}
     actor, reward = hf.place(p.Actor, p.Config(), pool=slot), hf.place(p.Reward, pool=slot)
