@@ -203,6 +203,16 @@ def only_reads(fn: Callable[..., Any]) -> bool:
     return bool(kinds) and kinds <= {"reads", "exports"}
 
 
+def only_loads(fn: Callable[..., Any]) -> bool:
+    """Whether a method declares that it replaces a state by its argument, and does nothing else to it.
+
+    >>> only_loads(loads("policy")(lambda self, weights: None)), only_loads(lambda self, weights: None)
+    (True, False)
+    """
+    kinds = {effect.kind for effect in effects_of(fn)}
+    return kinds == {"loads"}
+
+
 def methods_with(role: type, kind: EffectKind) -> dict[str, str]:
     """The registered methods of a role with this effect: state -> method."""
     return {

@@ -15,6 +15,7 @@ from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.files import SavedStep
 from hfdsl.runtime.queues.stage_run import StageRun
+from hfdsl.runtime.recovery.ended_calls import Replies, ended_calls
 from hfdsl.runtime.recovery.steps import LOSS_SECONDS, RecoverableBackend, named
 from hfdsl.runtime.routings import Routings
 from hfdsl.runtime.step import StepRun
@@ -32,6 +33,7 @@ class StepRunner:
         self.traces: list[TraceFile] = []
         self._processes = processes
         self._unwritten: StepRecord | None = None
+        self._cut_short: StepRun | None = None  # the step that has begun and not ended
         self._first_syncs: StepRunner | None = None
 
     def stage(self, plan: Plan) -> StepRunner:
@@ -64,7 +66,9 @@ class StepRunner:
         """
         backend, sizes = self._processes.usable_backend(self.plan.name), bind_sizes(self.plan, inputs)
         routing = self.routings.of(backend, inputs, sizes, self._processes.generation, short_steps)
-        return StepRun(self.plan, backend, routing, self.next_step if number is None else number, sizes)
+        number = self.next_step if number is None else number
+        keeps_replies = self._processes.recovery is not None and not self.plan.steps_in_flight
+        return StepRun(self.plan, backend, routing, number, sizes, keeps_replies)
 
     def new_stage(
         self, number: int, inputs: Mapping[int, Batch], sizes: Mapping[Any, int], queue: int | None
@@ -76,7 +80,9 @@ class StepRunner:
 
     def run(self, step: StepRun, inputs: Mapping[int, Batch]) -> Any:
         """Run a step from its beginning to its end, and count it."""
+        self._cut_short = step
         result, record = step.run(inputs, self.write)
+        self._cut_short = None
         reports = self._reports(record) if self._processes.verifying else []
         self.commit()
         self._processes.syncs.report(reports)
@@ -89,9 +95,22 @@ class StepRunner:
         return [*(report for call in calls for report in call.reports), *self.backend.sent_digests()]
 
     def run_again(self, inputs: Mapping[int, Batch]) -> Any:
-        """Run the dataflow once, on the processes that there are by now."""
+        """Run the dataflow once, on the processes that there are by now; without what a loss has left of this step."""
         self.recovered()
-        return self.run(self.new(inputs), inputs)
+        step = self.new(inputs)
+        if self._cut_short is not None:
+            step.skip(self._ended_calls(self._cut_short))
+        return self.run(step, inputs)
+
+    def _ended_calls(self, before: StepRun) -> Mapping[int, Replies]:
+        """What need not run again of an attempt that was cut short; processes forget what else they have of it."""
+        recovery = self._processes.recovery
+        if recovery is None or not recovery.left or before.replies is None:
+            return {}
+        groups = () if self._processes.verifying or self._processes.recording else recovery.left
+        ended, used = ended_calls(before.routes, before.replies, groups, recovery.backend.succeeded)
+        recovery.backend.forget(set(recovery.left) - used)
+        return ended
 
     def begin(self, number: int, batch: Any) -> StepRun:
         """Begin a step of a stream: errors as for ``Running.step``."""

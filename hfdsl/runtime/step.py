@@ -58,6 +58,7 @@ from hfdsl.runtime.queues.files import SavedStep
 from hfdsl.runtime.queues.rows import QueueRead
 from hfdsl.runtime.rank.body_results import check_same_presence
 from hfdsl.runtime.rank.store import bytes_of
+from hfdsl.runtime.recovery.ended_calls import Replies, kept_replies
 from hfdsl.runtime.step_routing import Routing, StepRouting
 from hfdsl.runtime.submissions import submission_of
 from hfdsl.runtime.timeline import RESULT, StepLog, StepRecord
@@ -72,9 +73,18 @@ class StepRun:
     """
 
     def __init__(
-        self, plan: Plan, backend: Backend, routing: Routing, step_number: int, sizes: Mapping[Any, int]
+        self,
+        plan: Plan,
+        backend: Backend,
+        routing: Routing,
+        step_number: int,
+        sizes: Mapping[Any, int],
+        keeps_replies: bool = False,
     ) -> None:
         self._plan, self._backend, self._step_number = plan, backend, step_number
+        self.replies: dict[int, Replies] | None = {} if keeps_replies else None
+        """Of each segment that was submitted, in that order, where an attempt after a loss may use them."""
+        self._ended: Mapping[int, Replies] = {}  # those of an attempt before
         self._driver = backend.driver
         self._handles = HandleTable(drop=plan.optimize.liveness)
         self._reads = DriverReads(plan, backend, self._handles)
@@ -91,24 +101,29 @@ class StepRun:
         self._expect_reads()
 
     @property
-    def _routes(self) -> Routes:
+    def routes(self) -> Routes:
+        """Who sends what to whom, as far as it is known."""
         return self._routing.routes
 
     @property
     def table(self) -> RowTable:
         """How many rows every value has, as far as it is known."""
-        return self._routes.table
+        return self.routes.table
 
     def run(self, inputs: Mapping[int, Batch], meanwhile: Callable[[], None]) -> tuple[Any, StepRecord]:
         """The dataflow's result, and the step's record; ``meanwhile`` is called when only waiting is left to do."""
         self.begin(inputs)
         for stage in range(self._plan.split.count):
             self.submit(stage)
-        wanted = self._reads.missing(self._routes.result)
+        wanted = self._reads.missing(self.routes.result)
         results = self._wait(self._acknowledgments.values(), wanted, meanwhile)
         check_same_presence(self._plan, results)
         value = self._result()
         return value, self._record(results)
+
+    def skip(self, ended: Mapping[int, Replies]) -> None:
+        """Before it begins: do not run these segments, which ended in an attempt before."""
+        self._ended = ended
 
     def begin(
         self, inputs: Mapping[int, Batch], queue: Callable[[tuple[ColumnSlice, ...]], QueueRead] | None = None
@@ -118,12 +133,12 @@ class StepRun:
         self._driver.begin(self._plan.name, self._step_number)
         for node, batch in inputs.items():
             self._driver.put_local(node, "the driver", batch)
-        while self._routes.early_queries:
-            self._resolve(self._routes.early_queries[0])
+        while self.routes.early_queries:
+            self._resolve(self.routes.early_queries[0])
         if queue is None:
             self._send_from_driver(CALLER)
             return
-        for payload in self._routes.driver_sends[CALLER]:
+        for payload in self.routes.driver_sends[CALLER]:
             self._handles[payload.key] = queue(payload.slices)
 
     def submit(
@@ -150,7 +165,8 @@ class StepRun:
             self._stage_steps[stage] = tuple(stage_steps)
         last = len(self._stages) == self._plan.split.count
         self._submit_ready()
-        while unresolved := [query for query in self._routing.open_queries if self._may_resolve(query, stage, last)]:
+        stage_of = self._plan.split.of
+        while unresolved := [query for query in self._routing.open_queries if last or stage_of[query] < stage]:
             if not wait:
                 return
             self._resolve(unresolved[0])
@@ -176,18 +192,19 @@ class StepRun:
         queries of the stages that were submitted: who receives what follows from them.
         """
         self._enter()
-        while open_queries := [query for query in self._routing.open_queries if self._is_made(query)]:
-            self._resolve(open_queries[0])
+        stage_of = self._plan.split.of
+        while made := [query for query in self._routing.open_queries if stage_of[query] in self._stages]:
+            self._resolve(made[0])
         keys: dict[tuple[str, int], dict[PayloadKey, None]] = {}
-        for segment in self._routes.segments:
-            for rank, received in self._routes.receives[segment.number].items():
+        for segment in self.routes.segments:
+            for rank, received in self.routes.receives[segment.number].items():
                 by_driver = segment.group == DRIVER or rank == DRIVER_RANK
                 if segment.number not in self._submitted:
                     keys.setdefault(DRIVER_PROCESS if by_driver else (segment.group, rank), {}).update(
                         dict.fromkeys(received)
                     )
-        queried = [self._routes.query_payloads[node] for node in self._routes.query_payloads]
-        read = [key for payloads in (self._routes.result, *queried) for key in payloads]
+        queried = [self.routes.query_payloads[node] for node in self.routes.query_payloads]
+        read = [key for payloads in (self.routes.result, *queried) for key in payloads]
         keys.setdefault(DRIVER_PROCESS, {}).update(dict.fromkeys(read))
         return {
             process: [self._handles[key] for key in wanted if key in self._handles and key[0] != CALLER]
@@ -211,8 +228,8 @@ class StepRun:
         if saved.queries:
             self._routing.follow(saved.queries)
         self._delivered, self._submitted = frozenset(saved.submitted), set(saved.submitted)
-        received = (keys for by_rank in self._routes.receives.values() for keys in by_rank.values())
-        read = (*received, *self._routes.query_payloads.values(), self._routes.result)
+        received = (keys for by_rank in self.routes.receives.values() for keys in by_rank.values())
+        read = (*received, *self.routes.query_payloads.values(), self.routes.result)
         self._reads.skip(key for keys in read for key in keys if key[0] in self._delivered)
         self._expect_reads()
 
@@ -225,17 +242,9 @@ class StepRun:
             self._backend.begin()
             self._driver.begin(self._plan.name, self._step_number)
 
-    def _is_made(self, query: int) -> bool:
-        """Whether what a query reads was submitted."""
-        return self._plan.split.of[query] in self._stages
-
-    def _may_resolve(self, query: int, stage: int, last: bool) -> bool:
-        """Whether a query is to be resolved before what follows in a stage."""
-        return last or self._plan.split.of[query] < stage
-
     def _result(self) -> Any:
         with self._log.timed(RESULT):
-            reader = self._reads.reader(self._routes.result, self._routes.table)
+            reader = self._reads.reader(self.routes.result, self.routes.table)
             value = self._reads.result(self._plan.graph.output, reader)
         self._driver.store.clear()
         return value
@@ -246,7 +255,7 @@ class StepRun:
             step_number=self._step_number,
             stop=time.time(),
             log=self._log,
-            routes=self._routes,
+            routes=self.routes,
             calls=tuple(self._acknowledgments),
             results=tuple(results),
         )
@@ -256,7 +265,7 @@ class StepRun:
     def _submit_ready(self) -> None:
         """Submit every segment whose rows are known, in program order."""
         with self._log.timed("submits"):
-            for segment in self._routes.segments:
+            for segment in self.routes.segments:
                 if segment.number not in self._submitted and self._plan.split.of[segment.number] in self._stages:
                     self._submit(segment)
             self._run_deferred()
@@ -264,11 +273,11 @@ class StepRun:
     def _submit(self, segment: Segment) -> None:
         """Submit a segment; one of the driver's own runs when somebody reads its results."""
         self._submitted.add(segment.number)
-        self._log.routes[segment.number] = self._routes
+        self._log.routes[segment.number] = self.routes
         if segment.group == DRIVER:
             self._deferred.append(segment)
             return
-        receives = self._routes.receives[segment.number]
+        receives = self.routes.receives[segment.number]
         deferred = {other.number for other in self._deferred}
         if segment.custom or any(key[0] in deferred for keys in receives.values() for key in keys):
             self._run_deferred()
@@ -284,18 +293,18 @@ class StepRun:
         """Run the driver's own segments."""
         deferred, self._deferred = self._deferred, []
         for segment in deferred:
-            receives = self._routes.receives[segment.number]
+            receives = self.routes.receives[segment.number]
             contents = self._reads.fetch(receives.get(0, ()))
             (spec,) = self._routing.current.specs(segment)
             result, sends = self._driver.run(self._call(segment), spec, contents)
             self._acknowledgments[segment.number, DRIVER_RANK] = result
-            for payload, content in zip(self._routes.tasks[segment.number][0].sends, sends, strict=True):
+            for payload, content in zip(self.routes.tasks[segment.number][0].sends, sends, strict=True):
                 self._handles[payload.key] = self._backend.put(self._plan, content)
             self._consume(receives)
 
     def _submit_to_ranks(self, segment: Segment) -> None:
         """Submit a segment of worker processes."""
-        tasks = self._routes.tasks[segment.number]
+        tasks = self.routes.tasks[segment.number]
         sends = [tasks[rank].sends for rank in segment.ranks]
         for payloads, handles in zip(sends, self._run(segment, sends), strict=True):
             for payload, handle in zip(payloads, handles, strict=True):
@@ -305,12 +314,12 @@ class StepRun:
         """Run a step with a custom protocol: its functions get whole values, in the driver."""
         (step,) = segment.steps
         group = GroupView(self._plan.mesh(step.role or ""))
-        keys = self._routes.receives[segment.number].get(DRIVER_RANK, ())
-        arguments = dispatched(step, group, self._reads.reader(keys, self._routes.table))
+        keys = self.routes.receives[segment.number].get(DRIVER_RANK, ())
+        arguments = dispatched(step, group, self._reads.reader(keys, self.routes.table))
         # Every rank sends its result to the driver as it is, so its payload names no columns.
         sends = [(Payload((segment.number, rank, 0), ()),) for rank in segment.ranks]
         outputs = self._reads.get([handle for (handle,) in self._run(segment, sends, arguments)])
-        value = collected(self._plan, step, group, outputs, self._routes.table)
+        value = collected(self._plan, step, group, outputs, self.routes.table)
         self._driver.put_local(step.node, step.label, value)
         self._send_from_driver(segment.number)
 
@@ -321,18 +330,25 @@ class StepRun:
         arguments: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[Sequence[Any]]:
         """Submit a segment, and return the handles of each rank's payloads."""
-        submission = submission_of(
-            self._call(segment),
-            segment,
-            self._routing.current,
-            handles=self._handles,
-            acknowledgments=self._acknowledgments,
-            delivered=self._delivered,
-            sends=sends,
-            arguments=arguments,
-        )
+        replies = self._ended.get(segment.number)
+        if self.replies is not None:
+            self.replies[segment.number] = ()  # where the call below raises
+        if replies is None:
+            submission = submission_of(
+                self._call(segment),
+                segment,
+                self._routing.current,
+                handles=self._handles,
+                acknowledgments=self._acknowledgments,
+                delivered=self._delivered,
+                sends=sends,
+                arguments=arguments,
+            )
+            replies = self._backend.run(submission)
+        if self.replies is not None:
+            self.replies[segment.number] = kept_replies(segment, replies)
         handles = []
-        for rank, (acknowledgment, sent) in zip(segment.ranks, self._backend.run(submission), strict=True):
+        for rank, (acknowledgment, sent) in zip(segment.ranks, replies, strict=True):
             self._acknowledgments[segment.number, rank] = acknowledgment
             handles.append(sent)
         return handles
@@ -364,22 +380,22 @@ class StepRun:
         """Send the driver's payloads of a segment: of the caller's inputs, or of what a collect function returned."""
         activity = "puts what it was given" if segment == CALLER else "puts what it collected"
         with self._log.timed(activity):
-            for payload in self._routes.driver_sends[segment]:
+            for payload in self.routes.driver_sends[segment]:
                 content = self._driver.store.extract(payload)
                 self._handles[payload.key] = self._backend.put(self._plan, content)
                 self._log.sent.append((payload, time.time(), bytes_of(content)))
 
     def _reads_to_come(self) -> Iterator[PayloadKey]:
         """Every read of a payload that has not been submitted, as far as it is known."""
-        for segment, by_rank in self._routes.receives.items():
+        for segment, by_rank in self.routes.receives.items():
             for keys in by_rank.values() if segment not in self._submitted else ():
                 yield from keys
-        for query, keys in self._routes.query_payloads.items():
+        for query, keys in self.routes.query_payloads.items():
             yield from keys if query not in self._routing.query_results else ()
-        yield from self._routes.result
+        yield from self.routes.result
 
     def _expect_reads(self) -> None:
-        self._handles.expect(self._reads_to_come(), keep=self._routes.pending_payloads)
+        self._handles.expect(self._reads_to_come(), keep=self.routes.pending_payloads)
 
     def _consume(self, receives: Mapping[int, Sequence[PayloadKey]]) -> None:
         self._handles.consume([key for keys in receives.values() for key in keys])

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.errors import LostProcessError
 from hfdsl.plan.plan import Plan
-from hfdsl.runtime.backend import Submission
+from hfdsl.runtime.backend import Submission, do_nothing
 from hfdsl.runtime.local import LocalBackend
+
+LOST: Any = object()
+"""The handle of what is lost."""
 
 
 @dataclass
@@ -29,6 +34,7 @@ class LosingBackend(LocalBackend):
         super().__init__(plan, seed)
         self._plans, self._seed, self._losses = [plan], seed, losses
         self._gone: str | None = None
+        self.forgotten: list[set[str]] = []
 
     def add(self, plan: Plan) -> None:
         """Another plan, which a process that takes the place of a lost one needs, too."""
@@ -78,21 +84,38 @@ class LosingBackend(LocalBackend):
 
     def rebuild(
         self, lost: Mapping[str, Sequence[int]], *, step: tuple[str, int] | None, everything: bool, wait: float
-    ) -> bool:
+    ) -> Collection[str] | None:
         """New processes for what is lost."""
         self.driver.forget_step()
         fresh = LocalBackend(self._plans[0], self._seed)
         for plan in self._plans[1:]:
             fresh.add(plan)
+        others = self._executors.keys() - lost.keys()
+        unchanged = step is not None and not any(
+            any(executor.workers._keeps_state.values()) for group in lost for executor in fresh._executors[group]
+        )
+        if step is not None:
+            unchanged &= not any(executor.changed_in(*step) for name in others for executor in self._executors[name])
         for group in self._executors:
-            if group in lost or everything:
+            if group in lost or (everything and not unchanged):
                 self._executors[group] = fresh._executors[group]
                 self._turns[group], self._collectives[group] = fresh._turns[group], fresh._collectives[group]
             else:
                 for executor in self._executors[group]:
-                    executor.forget_step()
+                    executor.forget_step(values=not unchanged)
         self._gone = None
-        return False
+        return others if unchanged else None
+
+    def forget(self, groups: Collection[str]) -> None:
+        """At once."""
+        self.forgotten.append(set(groups))
+        for group in groups:
+            for executor in self._executors[group]:
+                executor.forget_step()
+
+    def succeeded(self, acknowledgments: Sequence[Any]) -> list[bool]:
+        """All that were not lost."""
+        return [acknowledgment is not LOST for acknowledgment in acknowledgments]
 
     def restore(self, copies: Any) -> None:
         """Load the copies of states."""
@@ -108,3 +131,42 @@ class LosingBackend(LocalBackend):
             for rank, (executor, (_, queues)) in enumerate(zip(executors, copies[group], strict=True)):
                 payloads = {step: self.get(by_rank.get((group, rank), ())) for step, by_rank in pending.items()}
                 executor.restore_queues(plan, deepcopy(queues.get(plan)), payloads)
+
+
+class LateLossBackend(LosingBackend):
+    """As a cluster: a loss is found when the driver waits; until then all calls run that do not read what is lost."""
+
+    def __init__(self, plan: Plan, seed: int, losses: Losses) -> None:
+        super().__init__(plan, seed, losses)
+        self.runs: Counter[tuple[int, int]] = Counter()  # by step and segment
+        self.lost_groups = losses.lost
+
+    @property
+    def submissions(self) -> int:
+        """How many there were so far."""
+        return self._losses.submissions
+
+    def run(self, submission: Submission) -> list[Any]:
+        """As ever, for what is not lost."""
+        with suppress(LostProcessError):
+            self._submitted()
+        segment, read = submission.segment, [*submission.payloads, *submission.after]
+        if segment.group == self._gone or any(handle is LOST for handles in read for handle in handles):
+            return [(LOST, [LOST] * len(sends)) for sends in submission.sends]
+        self.runs[submission.call.step, segment.number] += 1
+        return LocalBackend.run(self, submission)
+
+    def done(
+        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = do_nothing
+    ) -> list[Any]:
+        """The results; not if one is lost."""
+        return super().done(self._there(acknowledgments), wanted, meanwhile)
+
+    def get(self, handles: Sequence[Any]) -> list[Any]:
+        """The contents; not if one is lost."""
+        return super().get(self._there(handles))
+
+    def _there(self, handles: Sequence[Any]) -> Sequence[Any]:
+        if any(handle is LOST for handle in handles):
+            raise LostProcessError("HF806", f"'{self._gone}' is lost")
+        return handles

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Literal
 
 import torch
 
 import hfdsl as hf
 from hfdsl import Dispatch, f32, register
-from tests.runtime.dying_programs import die
+from tests.runtime.dying_programs import FOLDER, die
 
 
 class B(hf.Dim): ...
@@ -33,6 +35,8 @@ class Actor(hf.Worker):
     @register(Dispatch.DP_PROTO)
     @hf.reads("policy")
     def draw(self, rows: Rows) -> Rows:
+        with (Path(os.environ[FOLDER]) / "drawn").open("a") as file:
+            file.write(f"{hf.current_call().step} {self.rank}\n")
         return Rows(x=rows.x.tensor * self.weight + torch.rand(len(rows)))
 
     @register(Dispatch.DP_PROTO)

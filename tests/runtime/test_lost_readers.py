@@ -1,7 +1,8 @@
-"""A process without a state is lost before any state has changed: only the step that it was in runs again."""
+"""A process without a state is lost before any state has changed: only its calls in this step run again."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,11 @@ def test_earlier_steps_are_repeated_only_where_a_state_has_changed(
 ) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path))
     expected, _ = run(tmp_path, None, "local")
+    (tmp_path / "drawn").unlink()
     death(tmp_path, label, 1, 2)
     with pytest.warns(HfWarning, match="HF840"):
         losses, recoveries = run(tmp_path, hf.Retries(every=None), "ray")
     assert losses == expected
+    drawn = Counter((tmp_path / "drawn").read_text().split("\n")[:-1])
+    assert drawn == {f"{step} {rank}": 2 if step < 3 and repeated else 1 for step in range(STEPS) for rank in (0, 1)}
     assert recoveries == [(2, repeated)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +64,7 @@ class Numbers:
 
     def rebuild(
         self, lost: Mapping[str, Sequence[int]], *, step: tuple[str, int] | None, everything: bool, wait: float
-    ) -> bool:
+    ) -> Collection[str] | None:
         unchanged = step is not None and step not in self.changed and not any(GROUPS[group] for group in lost)
         self.changed.clear()
         self.gone.clear()
@@ -73,7 +73,13 @@ class Numbers:
             raise LostProcessError("HF806", f"{sorted(self.gone)} while others were replaced")
         if everything and not unchanged:
             self.states = {"actor": 1, "critic": 1}
-        return unchanged
+        return () if unchanged else None
+
+    def forget(self, groups: Collection[str]) -> None:
+        raise NotImplementedError
+
+    def succeeded(self, acknowledgments: Sequence[Any]) -> list[bool]:
+        raise NotImplementedError
 
     def restore(self, copies: Any) -> None:
         self.states = dict(copies)

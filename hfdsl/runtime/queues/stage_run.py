@@ -33,13 +33,13 @@ class StageRun(StepRun):
 
     def result_calls(self) -> list[Any]:
         """Those of the calls that make the result; of all calls where there is none."""
-        makers = {key[:2] for key in self._routes.result}
+        makers = {key[:2] for key in self.routes.result}
         made = [handle for call, handle in self._acknowledgments.items() if call in makers or not makers]
         return [handle for handle in made if not isinstance(handle, SegmentResult)]
 
     def loads(self, nodes: Collection[int]) -> Iterator[tuple[int, int, Any]]:
         """The acknowledgments of calls of these nodes: node, rank, handle."""
-        for segment in self._routes.segments:
+        for segment in self.routes.segments:
             for step in segment.steps:
                 if step.node in nodes:
                     for rank in step.ranks:
@@ -47,7 +47,7 @@ class StageRun(StepRun):
 
     def calls_of(self, places: Iterable[tuple[int, int]]) -> Iterator[Any]:
         """Those of the calls that make chunks of values; None for what the driver holds."""
-        segment_of = {step.node: segment.number for segment in self._routes.segments for step in segment.steps}
+        segment_of = {step.node: segment.number for segment in self.routes.segments for step in segment.steps}
         for node, chunk in places:
             group, rank = self._plan.layouts[node].producer(chunk)
             handle = None if group == DRIVER else self._acknowledgments[segment_of[node], rank]
@@ -62,9 +62,9 @@ class StageRun(StepRun):
             return True
         self._enter()
         while open_queries := [
-            query for query in self._routes.query_payloads if query not in self._routing.query_results
+            query for query in self.routes.query_payloads if query not in self._routing.query_results
         ]:
-            makers = {key[:2] for key in self._routes.query_payloads[open_queries[0]]}
+            makers = {key[:2] for key in self.routes.query_payloads[open_queries[0]]}
             calls = [self._acknowledgments[maker] for maker in makers if maker in self._acknowledgments]
             if ended is not None and not all(isinstance(call, SegmentResult) or call in ended for call in calls):
                 return False
@@ -76,12 +76,12 @@ class StageRun(StepRun):
         """The payloads of the result, with what they hold and their handles, which the driver does not fetch."""
         slices = {
             payload.key: payload.slices
-            for tasks in self._routes.tasks.values()
+            for tasks in self.routes.tasks.values()
             for task in tasks.values()
             for payload in task.sends
         }
-        slices |= {payload.key: payload.slices for sent in self._routes.driver_sends.values() for payload in sent}
-        for key in dict.fromkeys(self._routes.result):
+        slices |= {payload.key: payload.slices for sent in self.routes.driver_sends.values() for payload in sent}
+        for key in dict.fromkeys(self.routes.result):
             yield key, (slices[key], self._handles[key])
 
     def driver_rows(self, part: ColumnSlice) -> Any:

@@ -108,6 +108,7 @@ class Executor:
         self._arrival_specs: dict[tuple[str, int, int], SegmentSpec] = {}
         self._current_step: tuple[str, int] | None = None
         self._changed_in: tuple[str, int] | None = None  # the last step that may have changed a state
+        self._called_in: dict[str, tuple[str, int]] = {}  # by role, the last step with a call of it
         self._recorder: Recorder | None = None
         self.synced_digests = RankDigests()
         self.in_flight = InFlight(context.rank, own_process)
@@ -188,18 +189,19 @@ class Executor:
         nodes = {node.id: node.op for node in self._plans[plan].graph.inputs if isinstance(node.op, Input)}
         return {node: rebuild(op.record, dict(values[node].columns)) for node, op in nodes.items()}
 
-    def forget_step(self, plan: str = "", step: int = -1) -> bool:
-        """Drop what a step that is to be repeated has left here, and the specs: the new processes have none.
+    def changed_in(self, plan: str, step: int) -> bool:
+        """Whether a step may have changed a state here."""
+        return self._changed_in == (plan, step)
 
-        Returns whether this step may have changed a state here.
-        """
-        changed = self._changed_in == (plan, step)
-        self.store.clear()
-        self._stores.clear()
+    def forget_step(self, values: bool = True) -> None:
+        """Drop the specs, since the new processes have none, and the ``values`` of a step that is to be repeated."""
         self._specs.clear()
-        self.synced_digests.forget()
-        self._current_step = self._changed_in = None
-        return changed
+        if values:
+            self.store.clear()
+            self._stores.clear()
+            self.synced_digests.forget()
+            self._current_step = self._changed_in = None
+            self._called_in.clear()
 
     def record(self, folder: str | None) -> None:
         """Write the calls of the next steps to a recording; with None stop."""
@@ -438,6 +440,13 @@ class Executor:
             loads=self.in_flight.begun(call, step, plan.dataflow),
         )
 
+    def _note_call(self, role: str, method: str, step: tuple[str, int]) -> None:
+        """Take note of a call that may change a state, before it begins."""
+        first = self._called_in.get(role) != step
+        self._called_in[role] = step
+        if self.workers.may_change(role, method, first):
+            self._changed_in = step
+
     def _call_body(
         self, call: SegmentCall, step: Step, index: int, arguments: dict[str, Any], table: RowTable
     ) -> dict[str, Any]:
@@ -445,8 +454,8 @@ class Executor:
         current = self._current(call, step, index, table)
         current_row = _row_name(current)
         body = step.signature.body if step.role is None else getattr(self.workers[step.role], step.signature.name)
-        if step.role is not None and self.workers.may_change(step.role, step.signature.name):
-            self._changed_in = call.plan, call.step
+        if step.role is not None:
+            self._note_call(step.role, step.signature.name, (call.plan, call.step))
         if self._recorder is not None:
             body = self._recorder.around(step.label, current, body)
         if step.parts and step.role is not None and hasattr(self.workers[step.role], "held_weights"):

@@ -11,7 +11,7 @@ from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import HfError
 from hfdsl.protocols.call import Call, seeded
 from hfdsl.protocols.collectives import Collectives
-from hfdsl.protocols.state import only_reads
+from hfdsl.protocols.state import only_loads, only_reads
 from hfdsl.protocols.worker import RankContext, current_rank
 from hfdsl.runtime.rank.offloader import Offloader
 from hfdsl.runtime.rank.role_errors import role_error
@@ -84,9 +84,13 @@ class RoleWorkers:
         self._keeps_state[role] = keeps_state(worker)
         return self._keeps_state[role]
 
-    def may_change(self, role: str, method: str) -> bool:
-        """Whether a method may change a state of the role: it is not declared to read it alone."""
-        return self._keeps_state[role] and not only_reads(getattr(self._workers[role], method))
+    def may_change(self, role: str, method: str, first: bool) -> bool:
+        """Whether a method may change what calls of the role in this step find, if the step is repeated.
+
+        One that only reads does not, nor does a load that is the ``first`` call of the role: it would come first again.
+        """
+        body = getattr(self._workers[role], method)
+        return self._keeps_state[role] and not only_reads(body) and not (first and only_loads(body))
 
     def take_state(self, role: str, copies: bool) -> None:
         """Keep a worker's state for ``save`` or ``copy_states``; with ``copies`` it stays as it is while steps run.

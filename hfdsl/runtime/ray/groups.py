@@ -30,7 +30,7 @@ from hfdsl.runtime.ray.states import RayStates
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 from hfdsl.single_controller.start import THREADS_OPTION
-from hfdsl.single_controller.waiting import fetch
+from hfdsl.single_controller.waiting import fetch, succeeded
 
 FORGET_SECONDS = 5.0
 """The time in which a process ends what it does in a step that is to be repeated; one that takes longer is replaced."""
@@ -159,11 +159,12 @@ class RayGroups(RayStates):
 
     def rebuild(
         self, lost: Mapping[str, Sequence[int]], *, step: tuple[str, int] | None, everything: bool, wait: float
-    ) -> bool:
+    ) -> Collection[str] | None:
         """Replace the groups of lost ranks, and those that do not end the step or are linked with one of these.
 
-        Returns whether all states are still those with which ``step`` began: no role in the groups that are replaced
-        keeps one, and no other process has changed one. If they are not, all groups are replaced with ``everything``.
+        Where all states are still those with which ``step`` began, since no role in the groups that are replaced keeps
+        one, and no other process has changed one, it returns the groups whose processes still have its values. Else it
+        returns None; all groups are replaced then with ``everything``.
 
         Raises:
             ResourceError: HF504 where the cluster has no room for them in time.
@@ -183,7 +184,8 @@ class RayGroups(RayStates):
             replaced = set(self._groups)
         for name in replaced:
             self._groups[name].shutdown()  # first, so that what others wait for ends
-        unresponsive, changed = self._forget_step(set(self._groups) - replaced, step)
+        hosts = self._hosts
+        unresponsive, changed = self._end_step(set(self._groups) - replaced, step)
         late = self._linked(unresponsive) - replaced
         unchanged = unchanged and not changed and not self._keep_states(late)
         if everything and not unchanged:
@@ -202,7 +204,20 @@ class RayGroups(RayStates):
             for name in sorted(replaced):
                 self._calls.wait_for(self._calls.call_each(name, "taking another plan", "add", partial(_alone, plan)))
         self._connect()
-        return unchanged
+        left = set(self._groups) - replaced
+        keeps_values = unchanged and not self._direct_groups.linked and self._hosts == hosts
+        for name in left:
+            self._calls.call_each(name, "forgetting a step", "forget_step", lambda _: (not keeps_values,))
+        return (left if keeps_values else ()) if unchanged else None
+
+    def forget(self, groups: Collection[str]) -> None:
+        """Have the processes of groups drop the values of a step that is to be repeated."""
+        for name in groups:
+            self._calls.call_each(name, "forgetting a step", "forget_step")
+
+    def succeeded(self, acknowledgments: Sequence[Any]) -> list[bool]:
+        """Which calls, of those that have ended or never will, have ended well."""
+        return [succeeded(acknowledgment) for acknowledgment in acknowledgments]
 
     def _linked(self, groups: set[str]) -> set[str]:
         """These groups, and with one that is linked all that are: links are made for all of them at once."""
@@ -214,13 +229,14 @@ class RayGroups(RayStates):
         roles = [role for group in self._plans[0].groups if group.name in groups for role in group.roles]
         return any(self._keeps_state[role] for role in roles)
 
-    def _forget_step(self, groups: set[str], step: tuple[str, int] | None) -> tuple[set[str], bool]:
-        """Have processes forget their step: which groups do not in time, and whether it has changed a state.
+    def _end_step(self, groups: set[str], step: tuple[str, int] | None) -> tuple[set[str], bool]:
+        """Wait until processes have ended their calls: which groups do not in time, and whether these changed a state.
 
         A process that does not waits for one that was lost.
         """
         asked = {
-            name: [worker.forget_step.remote(*(step or ())) for worker in self._calls.workers[name]] for name in groups
+            name: [worker.changed_in.remote(*(step or ("", -1))) for worker in self._calls.workers[name]]
+            for name in groups
         }
         unresponsive, changed = set[str](), False
         for name, refs in asked.items():

@@ -126,13 +126,17 @@ class RankProcess(Worker):
         if role in states:
             self._executor.workers.restore(role, states[role])
 
-    def forget_step(self, plan: str = "", step: int = -1) -> bool:
-        """Drop what a step that is to be repeated has left here; whether this step may have changed a state here."""
+    def changed_in(self, plan: str, step: int) -> bool:
+        """Whether a step may have changed a state here; all calls before this one have ended."""
+        return self._executor.changed_in(plan, step)
+
+    def forget_step(self, values: bool = True) -> None:
+        """Drop what a step that is to be repeated has left here: the ``values`` too, or all else."""
         self._direct.clear()
         self._broadcasts.clear()
         self._exchanges.clear()
         self._failed = None
-        return self._executor.forget_step(plan, step)
+        self._executor.forget_step(values)
 
     def record(self, folder: str | None) -> None:
         """Write the calls of the next steps to a recording; with None stop."""

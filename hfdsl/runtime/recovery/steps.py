@@ -24,11 +24,12 @@ of ``state()`` starts as its constructor leaves it. *Once*: only the attempt tha
 the failed one has sent is dropped with its handles. *A copy is of one step*: processes run calls in the order of their
 submission, so a copy that is submitted between two steps sees all of the first and nothing of the second. It replaces
 the one before it when all of it has arrived; until then the journal reaches back to the older one. *No step is repeated
-in vain*: where a loss changes no state, only the step that it was in runs again (``rebuild``). The processes that are
-gone kept none, and no other one has begun a call in this step that may change one: each call that is not declared to
-read alone counts, before its body begins. That holds for the states with which a step began, so not within a recovery
-that was itself cut short (``_is_current``). *An end*: a step that loses processes more often than ``attempts`` allows
-ends the run with the first loss. A body that raises is no loss: the error is the user's, and is raised at once.
+in vain*: where a loss changes no state, only the step that it was in runs again (``rebuild``), and of this step only
+what is lost (``ended_calls``). The processes that are gone kept none, and no other one has begun a call in this step
+that may change one: each call that is not declared to read alone counts, before its body begins. That holds for the
+states with which a step began, so not within a recovery that was itself cut short (``_is_current``). *An end*: a step
+that loses processes more often than ``attempts`` allows ends the run with the first loss. A body that raises is no
+loss: the error is the user's, and is raised at once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from __future__ import annotations
 import pickle
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -78,12 +79,19 @@ class RecoverableBackend(Backend, Protocol):
 
     def rebuild(
         self, lost: Mapping[str, Sequence[int]], *, step: tuple[str, int] | None, everything: bool, wait: float
-    ) -> bool:
-        """Replace the groups of lost ranks within ``wait`` seconds; others forget the step they are in.
+    ) -> Collection[str] | None:
+        """Replace the groups of lost ranks within ``wait`` seconds; others end the calls of the step they are in.
 
-        Returns whether all states are still those with which ``step``, a plan and a number, began. If they are not, all
-        groups are replaced with ``everything``.
+        Where all states are still those with which ``step``, a plan and a number, began, it returns the groups whose
+        processes still have its values. Else it returns None; all groups are replaced then with ``everything``.
         """
+        ...
+
+    def forget(self, groups: Collection[str]) -> None:
+        """Have the processes of groups drop the values of a step that is to be repeated."""
+
+    def succeeded(self, acknowledgments: Sequence[Any]) -> Sequence[bool]:
+        """Which calls have ended well; after ``rebuild`` none of the step is still to end."""
         ...
 
     def restore(self, copies: Any) -> None:
@@ -158,6 +166,9 @@ class Recovery:
     """The committed steps of each plan, which go back with a copy."""
 
     recoveries: list[Recovered] = field(default_factory=list)
+    left: Collection[str] = ()
+    """The groups whose processes still have the values of the step that is repeated."""
+
     generation: int = 0
     """How often processes were replaced: what was sent to them before counts no more."""
 
@@ -282,9 +293,8 @@ class Recovery:
         self.generation += 1
         current = (plan, step) if self._is_current and not self.streams else None
         self._is_current = False
-        unchanged = self.backend.rebuild(
-            lost, step=current, everything=self._copy.restore is None, wait=self.retries.wait
-        )
+        left = self.backend.rebuild(lost, step=current, everything=self._copy.restore is None, wait=self.retries.wait)
+        unchanged, self.left = left is not None, left or ()
         repeated = [] if unchanged else list(self._journal)
         if not unchanged:
             if self._copy.restore is not None:

@@ -1,0 +1,87 @@
+"""What a step need not repeat after a loss: calls that have ended in processes that are still there.
+
+A worked example: an actor samples and trains, a judge of two ranks scores in between, and rank 1 of it is killed
+(payloads have the keys of ``hfdsl.runtime.step``)::
+
+    segment  call          receives           before the loss            after it
+    1        actor.draw    the caller's rows  has ended                  is not repeated: its handles are used again
+    2        judge.score   (1, 0, 0)          rank 0 waits, rank 1 dies  runs in new processes, from the same handle
+    3        actor.update  (2, 0, 0)          never began                runs
+
+The processes of the actor keep what ``draw`` has left in their stores, and the payloads that ``draw`` has sent are in
+Ray's object store for as long as the driver has their handles, which is to the end of the step.
+
+Why it is right. *The same values*: no state has changed in this step (``RayGroups.rebuild``), so a call that runs again
+gives what it gave, in whatever order, and one that does not has given it. *All that is read is there*: a call reads
+from its own process what earlier calls of the group have left there, and drops each value after its last reader. So of
+a group the calls that have ended must be the first ones, the same on all ranks; else the whole group begins the step
+again. What it reads from others has a handle. Weights that a role exports have none: they are too large to keep. If a
+call to come reads them, the group that exported them begins the step again, and what that one reads is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from hfdsl.plan.payloads import PayloadKey
+from hfdsl.plan.routes import Routes
+from hfdsl.plan.segments import Segment
+from hfdsl.protocols.state import effects_of
+
+Replies: TypeAlias = Sequence[tuple[Any, Sequence[Any]]]
+"""Of each rank of a segment the handles of its acknowledgment and of its payloads; None for one that is not kept."""
+
+
+def kept_replies(segment: Segment, replies: Replies) -> Replies:
+    """The replies of a segment as far as a step keeps them to its end: without the weights that it exports."""
+    effects = (effect for step in segment.steps for effect in effects_of(step.signature.body))
+    if all(effect.kind != "exports" for effect in effects):
+        return replies
+    return [(acknowledgment, [None] * len(handles)) for acknowledgment, handles in replies]
+
+
+def ended_calls(
+    routes: Routes,
+    replies: Mapping[int, Replies],
+    groups: Collection[str],
+    ended: Callable[[Sequence[Any]], Sequence[bool]],
+) -> tuple[dict[int, Replies], set[str]]:
+    """The replies of segments that need not run again, and the groups whose processes need their values for that.
+
+    ``replies`` are those of the segments that were submitted, in their order, ``groups`` those whose processes are
+    still there; ``ended`` says which calls have ended well, by their acknowledgments.
+    """
+    segments = {segment.number: segment for segment in routes.segments}
+    outcomes = {number: set(ended([call for call, _ in of_ranks])) for number, of_ranks in replies.items()}
+    left = set(groups)
+    for group in groups:
+        in_order = [outcome for number, outcome in outcomes.items() if segments[number].group == group]
+        if any(len(outcome) != 1 for outcome in in_order) or in_order != sorted(in_order, key={True}.__ne__):
+            left.remove(group)
+    while True:
+        reused = [
+            number for number, outcome in outcomes.items() if outcome == {True} and segments[number].group in left
+        ]
+        exporters = {
+            segments[number].group
+            for number, rank, position in _reads_to_come(routes, reused)
+            if number in reused and replies[number][segments[number].ranks.index(rank)][1][position] is None
+        }
+        if not exporters:
+            return {number: replies[number] for number in reused}, left
+        left -= exporters
+
+
+def _reads_to_come(routes: Routes, reused: Collection[int]) -> Iterator[PayloadKey]:
+    """The payloads that are read, or may be, where these segments do not run again; the driver reads all of its own."""
+    for segment in routes.segments:
+        for rank, keys in routes.receives[segment.number].items():
+            if segment.number not in reused or rank not in segment.ranks:
+                yield from keys
+        if segment.custom:
+            yield from ((segment.number, rank, 0) for rank in segment.ranks)
+    for keys in routes.query_payloads.values():
+        yield from keys
+    yield from routes.result
+    yield from routes.pending_payloads
