@@ -153,6 +153,7 @@ CODES: dict[str, Code] = {
     "HF723": Code("a model that is downloaded when the run starts", "warning"),
     "HF724": Code("a data set that is downloaded when the run starts", "warning"),
     "HF725": Code("responses to a prompt that are all the same", "warning"),
+    "HF726": Code("a prompt that is the same for every row", "warning"),
     # HF73x layouts of weights
     "HF730": Code("a parameter that is loaded and that no role exports"),
     "HF731": Code("a parameter that is exported and that the role which loads does not have", "warning"),

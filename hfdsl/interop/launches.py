@@ -67,7 +67,9 @@ class ShellScript:
         for launch in self.launches:
             if (script := other_script(launch)) is not None:
                 return ReadError(
-                    f"the script starts {wanted} itself: it runs '{script}', which is not followed", launch.span
+                    f"the script starts {wanted} itself: it runs '{script}', which is not followed; check that script, "
+                    "with its arguments after --",
+                    launch.span,
                 )
         if self.unread:
             first = self.unread[0]

@@ -169,7 +169,7 @@ def _memory(plan: Plan, processes: Collection[ProcessMemory]) -> Iterator[str]:
         unsized = fullest.unsized
         more = f", and {_listed(unsized)}" if unsized else ""
         group, rank = fullest.process
-        text = f"{pools[group]} {byte_amount(fullest.bytes)}{more} in rank {rank} at {fullest.step}"
+        text = f"{pools[group]} {byte_amount(fullest.bytes)} of values{more} in rank {rank} at {fullest.step}"
         most = max(
             (memory for memory in processes if memory.process[0] == group),
             key=lambda memory: (memory.sent_bytes, memory.payloads),

@@ -241,6 +241,7 @@ def _of_other_libraries(command: Callable[..., argparse.ArgumentParser], form: a
     convert.add_argument("target", metavar="TARGET", help="a script, YAML file or folder")
     _of_libraries(convert, required=True)
     convert.add_argument("-o", "--output", metavar="FILE", help="where the TOML file goes (default: stdout)")
+    convert.add_argument("--run", type=int, metavar="N", help="of a script that starts several runs, the Nth")
 
 
 def _of_libraries(command: argparse.ArgumentParser, *, required: bool = False) -> None:

@@ -44,16 +44,21 @@ class LoweredRun:
         return target_of(self.name, loaded, finder.sources[0], described_cluster(file) if file else None)
 
 
-def lowered_runs(arguments: argparse.Namespace) -> Iterator[LoweredRun]:
-    """The runs that a configuration describes.
+def lowered_runs(arguments: argparse.Namespace, number: int | None = None) -> Iterator[LoweredRun]:
+    """The runs that a configuration describes, or the one of this number.
 
     Raises:
+        UsageError: where there is no run of this number.
         ReadError: HF970 where the configuration cannot be read.
         CheckError: with the report, where the library's rules find errors.
         NotLowered: HF981, HF982 where a run has no counterpart in hfdsl, or its sizes are not known.
     """
     library, inputs = asked(arguments.target, arguments.library, arguments.arguments, arguments.env)
-    for name, reading in named_readings(library, inputs):
+    readings = list(named_readings(library, inputs))
+    if number is not None and not 1 <= number <= len(readings):
+        starts = f"{len(readings)} run{'s' * (len(readings) != 1)}"
+        raise UsageError(f"--run {number}: '{arguments.target}' starts {starts}")
+    for name, reading in readings if number is None else [readings[number - 1]]:
         report = report_on(library, reading, name, inputs.version)
         if not report.ok:
             raise CheckError(report)
@@ -97,9 +102,10 @@ def show_plans(arguments: argparse.Namespace) -> int:
 
 def convert(arguments: argparse.Namespace) -> int:
     """``hfdsl convert``: the TOML file of a run, and what of it does not go."""
-    runs = list(lowered_runs(arguments))
+    runs = list(lowered_runs(arguments, arguments.run))
     if len(runs) > 1:
-        raise UsageError(f"'{arguments.target}' starts {len(runs)} runs, and a TOML file is one")
+        choices = ", ".join(f"--run {number} ({run.name})" for number, run in enumerate(runs, 1))
+        raise UsageError(f"'{arguments.target}' starts {len(runs)} runs, and a TOML file is one: choose {choices}")
     [run] = runs
     load(run.lowered)
     findings = own_findings(run.lowered)

@@ -26,6 +26,7 @@ from hfdsl.runtime.queues.plan_simulation import (
 )
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import machine, say, show_json
+from hfdsl.types.batches import closest
 from hfdsl.types.foreign_text import parse_toml
 
 NO_LAG = "none"
@@ -97,13 +98,28 @@ def _read(file: Path, plan: CompiledPlan) -> Mapping[str, CallSeconds]:
         text = file.read_text(encoding="utf-8-sig")
         if file.suffix != ".toml":
             return recorded_seconds(plan, read_trace(text))
-        return {label: _drawn(label, entry) for label, entry in dict(parse_toml(text)["seconds"]).items()}
+        return _of_calls(plan, {name: _drawn(name, entry) for name, entry in dict(parse_toml(text)["seconds"]).items()})
     except OSError as error:
         raise UsageError(f"cannot read '{file}': {error.strerror}") from None
     except KeyError:
         raise UsageError(f"'{file}' has no table [seconds]") from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"'{file}' is no trace of hfdsl, nor a TOML file with a table [seconds]: {error}") from None
+
+
+def _of_calls(plan: CompiledPlan, named: Mapping[str, DrawnSeconds]) -> Mapping[str, CallSeconds]:
+    """The durations by call, where a name without a number, ``actor.update``, stands for all calls of that name.
+
+    Raises:
+        UsageError: for a name that no call has.
+    """
+    labels = [step.label for step in plan.steps]
+    methods = [label.partition("#")[0] for label in labels]
+    if unknown := [name for name in named if name not in {*labels, *methods}]:
+        known = sorted({*labels, *methods})
+        raise UsageError(f"'{plan.name}' has no call '{unknown[0]}'; {closest(unknown[0], known)}")
+    by_label = {label: named.get(label, named.get(method)) for label, method in zip(labels, methods, strict=True)}
+    return {label: drawn for label, drawn in by_label.items() if drawn is not None}
 
 
 def _drawn(label: str, entry: Any) -> DrawnSeconds:

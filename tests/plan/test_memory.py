@@ -111,6 +111,6 @@ def test_a_plan_without_sizes_knows_no_peak() -> None:
 def test_a_plan_prints_what_is_held_what_leaves_and_what_is_one_call() -> None:
     text = str(plan_of(4))
     assert "fused    none" in text
-    assert "memory   train 144 B, and rows.name" in text
+    assert "memory   train 144 B of values, and rows.name" in text
     assert "; 2 objects of 80 B leave a process" in text
-    assert "         score 64 B in rank 0 at judge.total" in text
+    assert "         score 64 B of values in rank 0 at judge.total" in text

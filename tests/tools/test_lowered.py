@@ -135,3 +135,19 @@ def test_a_file_that_cannot_be_written(write: Write, capsys: Capture) -> None:
     code, _, err = run_cli(capsys, "convert", "--from", "verl", "run.sh", "-o", "missing/experiment.toml")
     assert code == output.USAGE
     assert "cannot write 'missing/experiment.toml'" in err
+
+
+def test_one_run_of_several_is_chosen(write: Write, capsys: Capture) -> None:
+    """The other has errors, which do not concern the one that is converted."""
+    write("run.sh", RUN + WRONG)
+    code, _, err = run_cli(capsys, "convert", "--from", "verl", "run.sh", "--run", "3")
+    assert (code, err) == (output.USAGE, "hfdsl convert: --run 3: 'run.sh' starts 2 runs\n")
+    assert run_cli(capsys, "convert", "--from", "verl", "run.sh", "--run", "1")[0] == output.OK
+    assert run_cli(capsys, "convert", "--from", "verl", "run.sh", "--run", "2")[0] == output.FINDINGS
+
+
+def test_several_runs_are_listed_to_choose_from(write: Write, capsys: Capture) -> None:
+    write("run.sh", RUN + RUN)
+    code, _, err = run_cli(capsys, "convert", "--from", "verl", "run.sh")
+    assert code == output.USAGE
+    assert "choose --run 1 (run.sh, command 1), --run 2 (run.sh, command 2)" in err

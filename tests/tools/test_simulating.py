@@ -133,3 +133,27 @@ def test_what_cannot_be_simulated(
     code, out, err = run_cli(capsys, "simulate", target, "--seconds", "x.toml", *more)
     assert (code, out) == (output.USAGE, "")
     assert err.startswith(f"hfdsl simulate: {message}")
+
+
+TWO_CALLS = QUEUED.replace("actor.answer(questions)", "actor.answer(actor.answer(questions))")
+
+
+def test_a_name_without_a_number_stands_for_all_its_calls(
+    write: Callable[[str, str], str], program: str, capsys: Capture
+) -> None:
+    write("queued.py", TWO_CALLS)
+    numbered = '[seconds]\n"actor.answer#1" = 3.0\n"actor.answer#2" = 3.0\n"judge.score" = 2.0\n'
+    partly = CONSTANT + '"actor.answer#2" = 3.0\n'
+    tables = [
+        run_cli(capsys, "simulate", "queued.py:experiment", "--seconds", write("seconds.toml", text), "--steps", "5")
+        for text in (CONSTANT, numbered, partly)
+    ]
+    assert tables[0][0] == output.OK
+    assert tables[0] == tables[1] == tables[2]
+
+
+def test_a_name_of_no_call_is_refused(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
+    file = write("seconds.toml", CONSTANT + '"judge.scor" = 1.0\n')
+    code, _, err = run_cli(capsys, "simulate", queued, "--seconds", file)
+    assert code == output.USAGE
+    assert "'queued' has no call 'judge.scor'; did you mean 'judge.score'?" in err

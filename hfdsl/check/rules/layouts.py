@@ -29,7 +29,18 @@ from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.rules.slices import narrower
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
 from hfdsl.errors import HfError
-from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices, StandardLayout, holdings
+from hfdsl.protocols.layouts import (
+    ByName,
+    Composed,
+    Generation,
+    Layout,
+    Parameter,
+    Replicas,
+    Slices,
+    StandardLayout,
+    Tied,
+    holdings,
+)
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.resharding import Flaw, alike, flaws, routes
 from hfdsl.protocols.role_facts import sliced_sizes
@@ -79,6 +90,41 @@ def _unused(sync: WeightSync, layouts: Mapping[str, Layout]) -> Iterator[Finding
             return
 
 
+def _patterns(sync: WeightSync, *layouts: Layout) -> Iterator[Finding]:
+    """HF738: a pattern of a layout by name that no parameter has, so that the parameter meant by it is not cut."""
+    for side, layout in zip((sync.source, sync.target), layouts, strict=True):
+        names = [each.name for each in side.parameters or ()]
+        for pattern in _unmatched(layout, names) if names else ():
+            near = nearest(pattern, names)
+            yield Finding(
+                "HF738",
+                f"the layout of '{side.node.label}' has a part for {pattern!r}, and '{side.role}' states no parameter "
+                "of that name",
+                Label(side.node.op.signature.span, f"declares the layout of '{sync.state}'"),  # type: ignore[union-attr]  # a call
+                (Label(side.placement.span, f"'{side.role}' has its place here"),),
+                notes=(f"it states {near!r}" if near else f"it states {', '.join(map(repr, names[:MOST_NAMES]))}",),
+            )
+            return
+
+
+def _unmatched(layout: object, names: Sequence[str]) -> Iterator[str]:
+    """The plain names of layouts by name, here or in parts, that are not among these.
+
+    A pattern such as ``*.k_proj.weight`` may be meant for several models, of which one has no such parameter.
+    """
+    parts: tuple[StandardLayout, ...] = ()
+    match layout:
+        case ByName():
+            yield from (each for each in layout.layouts if each not in names and not set(each) & set("*?["))
+            parts = (*layout.layouts.values(), layout.otherwise)
+        case Composed():
+            parts = layout.layouts
+        case Tied() | Generation():
+            parts = (layout.layout,)
+    for part in parts:
+        yield from _unmatched(part, names)
+
+
 def _stating(side: SyncSide) -> str:
     returned = f'{{"{side.effect.state}": [Parameter(name, shape), ...]}}'
     role = side.placement.role.__name__
@@ -109,6 +155,7 @@ def _layout(side: SyncSide) -> Layout | Finding | None:
 
 def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) -> Iterator[Finding]:
     pairs = list(sync.pairs(source, target))
+    yield from _patterns(sync, source, target)
     if (exported := sync.source.parameters) and (loaded := sync.target.parameters):
         yield from _names(sync, exported, loaded, pairs, source, target)
         unequal = [*_shapes(sync, pairs), *_dtypes(sync, pairs)]
@@ -259,12 +306,16 @@ def _problem(layout: Layout, parameters: Sequence[Parameter], mesh: Mesh) -> tup
 
 
 def _fused(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, target: Layout) -> Iterator[Finding]:
-    """HF737: both sides say of which matrices a parameter is fused, and say it differently."""
+    """HF737: one side says of which matrices a parameter is fused, and the other cuts it as others, or as one."""
     if not isinstance(source, StandardLayout) or not isinstance(target, StandardLayout):
         return
     for parameter in parameters:
         sides = [
-            {cut.dim: cut.blocks for cut in layout.cuts(parameter, mesh) if isinstance(cut, Slices) and cut.blocks}
+            {
+                cut.dim: _matrices(cut)
+                for cut in layout.cuts(parameter, mesh)
+                if isinstance(cut, Slices) and (cut.blocks or cut.interleaved or cut.parts(mesh) > 1)
+            }
             for layout, mesh in ((source, sync.source.placement.mesh), (target, sync.target.placement.mesh))
         ]
         for dim in sides[0].keys() & sides[1].keys():
@@ -272,10 +323,17 @@ def _fused(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, ta
                 yield _about(
                     sync,
                     "HF737",
-                    f"dim {dim} of {parameter.name!r} {parameter.shape} is fused of matrices of {sides[0][dim]} where "
-                    f"'{sync.source.role}' exports it, and of {sides[1][dim]} where '{sync.target.role}' loads it",
+                    f"dim {dim} of {parameter.name!r} {parameter.shape} is {sides[0][dim]} where "
+                    f"'{sync.source.role}' exports it, and {sides[1][dim]} where '{sync.target.role}' loads it",
                 )
                 return
+
+
+def _matrices(cut: Slices) -> str:
+    """The matrices of a dim, as a slice cuts them."""
+    if cut.blocks:
+        return f"fused of matrices of {cut.blocks}"
+    return f"fused in groups of {cut.interleaved}" if cut.interleaved else "cut as one matrix"
 
 
 def _alike(

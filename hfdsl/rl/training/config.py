@@ -212,6 +212,7 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
     parts, changes = read_names(table, changes, find)
     table = tables.with_changes(parts.table, parts.kind, [_dotted(change, parts.algorithm) for change in changes])
     # The options are built already, for the dataflows.
+    _refuse_tables_of_no_role(table, parts)
     _require_tables(table, parts)
     config: RunConfig = build(parts.kind, _with_options(tables.resolve_references(table), parts))
     tabled = [name for name in parts.roles if hasattr(config, name)]
@@ -220,6 +221,25 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
     loaded = Loaded(config, parts.algorithm, parts.evaluation, parts.update, parts.roles)
     engines = engines_of_auto(loaded)
     return replace(loaded.with_engines(engines), auto_engines=tuple(engines))
+
+
+def _refuse_tables_of_no_role(table: Mapping[str, Any], parts: NamedParts) -> None:
+    """Refuse a table that is neither a field nor near one: it is meant for a role.
+
+    Raises:
+        ConfigError: HF901 naming the roles that have tables, or the class that a role takes instead of its own.
+    """
+    known = [field.name for field in fields(parts.kind)]
+    for name, value in table.items():
+        if not isinstance(value, Mapping) or name in known or (name not in parts.roles and nearest(name, known)):
+            continue
+        if name in parts.roles:
+            problem = f"'{name}' is a role of class {parts.roles[name].__name__}, which takes no table"
+            text = f'{problem}; name a class that takes one: [roles] {name} = "module:Class"'
+        else:
+            tabled = [role for role in parts.roles if role in known]
+            text = f"there is no role '{name}'; those with a table are {', '.join(tabled)}"
+        raise ConfigError("HF901", text, name)
 
 
 def _require_tables(table: Mapping[str, Any], parts: NamedParts) -> None:

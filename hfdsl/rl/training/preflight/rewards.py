@@ -46,7 +46,6 @@ def rules_are_there(subject: Subject) -> Iterator[Finding]:
 
 def _scorer(subject: Subject, verifier: VerifierConfig, field: str) -> Iterator[Finding]:
     """The scorer of a data set gets texts, and the tasks of that data set."""
-    source = subject.config.data.source
     if verifier.dataset is None:
         return
     if verifier.tokenizer is None:
@@ -57,15 +56,28 @@ def _scorer(subject: Subject, verifier: VerifierConfig, field: str) -> Iterator[
             changes=(SetField(f"{field}.tokenizer", FieldReference("$data.tokenizer")),),
             advice='tokenizer = "$data.tokenizer"',
         )
-    names = {verifier.dataset, source.name} if isinstance(source, ReasoningGym) else set[str]()
-    if isinstance(source, ReasoningGym) and len(names) == 2 and names <= dataset_names() - {"composite"}:
-        yield subject.finding(
-            "HF717",
-            f"'{field}' scores the tasks of '{verifier.dataset}', and the prompts are of '{source.name}'",
-            f"{field}.dataset",
-            related={"data.source.name": "the prompts"},
-            changes=(SetField(f"{field}.dataset", source.name),),
-        )
+    for table, field_of_source, source in _scored_sources(subject, field.partition(".")[0]):
+        names = {verifier.dataset, source.name}
+        if len(names) == 2 and names <= dataset_names() - {"composite"}:
+            yield subject.finding(
+                "HF717",
+                f"'{field}' scores the tasks of '{verifier.dataset}', and the prompts{table} are of '{source.name}'",
+                f"{field}.dataset",
+                related={f"{field_of_source}.name": "the prompts"},
+                changes=(SetField(f"{field}.dataset", source.name),),
+            )
+            return
+
+
+def _scored_sources(subject: Subject, role: str) -> Iterator[tuple[str, str, ReasoningGym]]:
+    """The sources of reasoning-gym whose tasks a role scores: those of the dataflows that it has a part in."""
+    evaluation = subject.config.evaluation
+    sources = [("", "", "data.source", subject.config.data.source)]
+    if evaluation is not None:
+        sources.append(("evaluation", " of the evaluation", "evaluation.source", evaluation.source))
+    for table, words, field, source in sources:
+        if isinstance(source, ReasoningGym) and table in subject.graphs and role in subject.graphs[table].roles:
+            yield words, field, source
 
 
 def rules_are_in_the_sources(subject: Subject) -> Iterator[Finding]:

@@ -52,7 +52,7 @@ from hfdsl.rl.training.preflight.sharding import (
     engines_have_whole_models,
     shards_have_processes,
 )
-from hfdsl.rl.training.preflight.sources import data_can_be_read, evaluations_have_rows
+from hfdsl.rl.training.preflight.sources import data_can_be_read, evaluations_have_rows, prompts_differ
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.trials import ConfigTrials
 
@@ -80,6 +80,7 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     penalties_can_act,
     responses_of_a_prompt_differ,
     evaluations_have_rows,
+    prompts_differ,
     caches_hold_a_row,
     samplers_have_the_model,
     engines_fit_gpus,

@@ -50,6 +50,18 @@ def evaluations_have_rows(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def prompts_differ(subject: Subject) -> Iterator[Finding]:
+    """The template of the prompt names a field of a row."""
+    prompt = subject.config.data.prompt
+    if prompt.messages is None and not any(_names(prompt.text)):
+        yield subject.finding(
+            "HF726",
+            f"the template {prompt.text!r} names no field of a row, so that all prompts are this text",
+            "data.prompt.text",
+            notes=("name the field that has the question, as {question} does",),
+        )
+
+
 def _source(subject: Subject, field: str, source: Source, table: str) -> Iterator[Finding]:
     if isinstance(source, Dataset) and (named := _not_cached(subject, source.path)) is not None:
         yield _downloads(subject, field, *named)
