@@ -83,7 +83,8 @@ def _unconnected(role: type, calls: Sequence[tuple[Node, RoleCall]]) -> Iterator
         name, why = next(iter(training.items()))
         yield _finding(role, calls[0][0], exports, (name, why), f"let '{name}' declare @hf.writes(\"{given[0]}\")")
         return
-    for state in sorted(loaded - trained - read - exported):
+    works = any({effect.kind for effect in effects_of(op.signature.body)} <= {"reads"} for _, op in calls)
+    for state in sorted(loaded - trained - read - exported) if works else ():
         close = nearest(state, sorted(read - trained - loaded))
         loads = methods["loads"][state], f"loads '{state}', which no method of it reads"
         reads = (methods["reads"][close], f"reads '{close}', which no method of it loads") if close else None
