@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.call import swap_streams
 from hfdsl.protocols.collectives import AxisGroup, copied, record_collective, refuse_without_peers
+from hfdsl.protocols.role_facts import sampling_engine
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.messages import SegmentResult
@@ -196,6 +198,8 @@ class LocalBackend:
         self._collectives = {name: _LocalCollectives(turns) for name, turns in self._turns.items()}
         self._executors: dict[str, list[Executor]] = {}
         self._roles = {group.name: group.roles for group in plan.groups}
+        places = plan.deployment.placements.values()
+        self._has_engines = any(sampling_engine(place.role, place.args, place.kwargs) for place in places)
         self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=seed, collectives=None)
         self._producers: dict[str, dict[int, str]] = {}
         self.add(plan)
@@ -349,5 +353,7 @@ class LocalBackend:
         """Nothing to wait for, hence no deadline."""
 
     def close(self) -> None:
-        """Drop the workers."""
+        """Drop the workers; with them end the processes of their engines, although workers are parts of cycles."""
         self._executors.clear()
+        if self._has_engines:
+            gc.collect()

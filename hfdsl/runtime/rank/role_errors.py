@@ -11,7 +11,7 @@ from hfdsl.protocols.raised import as_raised, described, ends_process, trace_of
 READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
 """Codes that the bodies of ready roles raise: the messages are complete, and a traceback through hfdsl adds nothing."""
 
-TYPED = (*(f"HF95{digit}" for digit in range(1, 8)), "HF710", "HF962", "HF963", "HF964")
+TYPED = (*(f"HF95{digit}" for digit in range(8)), "HF710", "HF962", "HF963", "HF964")
 """Codes of engines, adapters and saved models, the same; their errors are of several types."""
 
 
