@@ -181,6 +181,8 @@ CODES: dict[str, Code] = {
     "HF752": Code("a queue without a lag that changes the number of rows"),
     "HF753": Code("weights in flight to a role that takes none between tokens"),
     "HF754": Code("stages of a queue with a lag that share all of their processes with GPUs", "warning"),
+    "HF755": Code("concurrent calls that cannot be in progress at once"),
+    "HF756": Code("more concurrent calls than a lag lets be under way", "warning"),
     # HF76x queues in a run
     "HF760": Code("a queue without places for what a step puts in"),
     "HF761": Code("a log that is not one of the decisions of these queues"),

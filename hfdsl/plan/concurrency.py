@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hfdsl.graph.program import RoleCall
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.protocols.role_facts import declared_concurrency
 
@@ -12,3 +13,10 @@ def concurrent_calls(plan: Plan, step: Step) -> int:
         return 1
     place = plan.deployment[step.role]
     return declared_concurrency(place.role, place.args, place.kwargs).get(step.signature.name, 1)
+
+
+def calls_at_once(plan: Plan, step: Step) -> int:
+    """The number that a run of this plan lets be in progress: 1 without a lag, and without weights in flight."""
+    loads = (plan.node(load.node).op for load in plan.steps if plan.split.queues and plan.loads_in_flight(load))
+    during = {(op.role, op.during) for op in loads if isinstance(op, RoleCall)}
+    return concurrent_calls(plan, step) if (step.role, step.signature.name) in during else 1

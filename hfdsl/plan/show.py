@@ -7,6 +7,7 @@ from itertools import islice
 
 from hfdsl.graph.columns import stored_spec
 from hfdsl.graph.program import Input, RoleCall
+from hfdsl.plan.concurrency import calls_at_once
 from hfdsl.plan.edges import sizes_known
 from hfdsl.plan.gpu_memory import gpu_peaks
 from hfdsl.plan.memory import MAX_PRINTED_PROCESSES, ProcessMemory, peaks, process_memory
@@ -68,7 +69,7 @@ def _protocol(plan: Plan, step: Step) -> str:
     if step.role is None:
         return f"function, {step.chunks} part{'s' if step.chunks > 1 else ''}"
     registration = step.signature.registration
-    name = f"{registration.name if registration else ''}{during_text(plan, step)}"
+    name = f"{registration.name if registration else ''}{during_text(plan, step)}{at_once_text(plan, step)}"
     by = f" by {registration.balance}" if registration and step.balance else ""
     return f"{name}, {step.chunks} chunks{by}" if step.chunks > 1 else name
 
@@ -77,6 +78,12 @@ def during_text(plan: Plan, step: Step) -> str:
     """Between the tokens of which method a step loads weights; empty for any other step."""
     op = plan.node(step.node).op
     return f", during {op.during}" if isinstance(op, RoleCall) and op.during else ""
+
+
+def at_once_text(plan: Plan, step: Step) -> str:
+    """How many calls of a step may be in progress in a process, where it is more than one."""
+    calls = calls_at_once(plan, step)
+    return f", up to {calls} at once" if calls > 1 else ""
 
 
 def _edge(plan: Plan, edge: Edge) -> str:

@@ -18,6 +18,10 @@ in 18 s, and ``lag=1``::
 A load that is in flight (``hf.sync(..., during="generate")``) has no place in the order of its device: of the last two
 edges the second is left, and the engine's own cycle is its 41 s.
 
+Where up to n calls of ``generate`` may be in progress in a process, it has no place in that order either, and a cycle
+of its own with n tokens: it begins when its call n rounds before has ended. That such calls slow each other is not
+counted.
+
 A step takes 42 s: already with ``lag=1`` the engine alone is the slowest, and more lag gains nothing. With ``lag=0``,
 where the first edge has no token, a step takes 60 s.
 
@@ -36,6 +40,7 @@ from itertools import pairwise
 from hfdsl.deploy.pools import devices
 from hfdsl.graph.columns import columns_read
 from hfdsl.graph.program import Derived
+from hfdsl.plan.concurrency import calls_at_once
 from hfdsl.plan.marked_graph import Cycle, MarkedGraph, TokenEdge
 from hfdsl.plan.plan import Plan
 
@@ -95,11 +100,15 @@ def throughput(plan: Plan, seconds: Mapping[str, float], lag: int | None = None)
     calls = {step.label: seconds.get(step.label, 0.0) for step in plan.steps}
     orders = list(_orders(plan))
     idle = Cycle((), 0.0, 1)
-    busiest = max((_busy(calls, order) for order in orders), key=lambda cycle: cycle.ratio, default=idle)
+    at_once = {step.label: number for step in plan.steps if (number := calls_at_once(plan, step)) > 1}
+    cycles = [_busy(calls, order) for order in orders]
+    cycles += [Cycle((label,), calls[label], number) for label, number in at_once.items()]
+    busiest = max(cycles, key=lambda cycle: cycle.ratio, default=idle)
     ends = [(plan.split.producer(node), plan.split.of[node.id]) for node, _ in plan.split.queues]
     if ends != [*pairwise(range(plan.split.count))]:
         return Throughput(busiest, None)
-    edges = {*_order_edges(orders), *_results(plan), *_fences(plan)}
+    overlapping = {TokenEdge(label, label, number) for label, number in at_once.items()}
+    edges = {*_order_edges(orders), *overlapping, *_results(plan), *_fences(plan)}
     reads = list(_reads(plan))
 
     def graph(lags: Sequence[int | None]) -> MarkedGraph:
@@ -145,7 +154,7 @@ def _orders(plan: Plan) -> Iterator[list[str]]:
     """By device its calls in the order of a round."""
     calls: dict[tuple[str, int], list[str]] = {}
     for step in sorted(plan.steps, key=lambda step: (plan.split.of[step.node], step.node)):
-        if plan.loads_in_flight(step):
+        if plan.loads_in_flight(step) or calls_at_once(plan, step) > 1:
             continue  # it comes beside the calls of its device
         for group in plan.groups:
             if group.name == step.group:

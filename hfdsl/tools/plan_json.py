@@ -7,6 +7,7 @@ from typing import Any
 
 from hfdsl.graph.program import RoleCall
 from hfdsl.plan.compiled import CompiledPlan
+from hfdsl.plan.concurrency import calls_at_once
 from hfdsl.plan.memory import ProcessMemory
 from hfdsl.plan.plan import Edge, Step
 from hfdsl.plan.versions import tokens_have_versions
@@ -34,6 +35,7 @@ def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
             "protocol": registration.name if registration else None,
             "chunks": step.chunks,
             **({"during": op.during} if isinstance(op, RoleCall) and op.during else {}),
+            **({"at_once": calls} if (calls := calls_at_once(compiled, step)) > 1 else {}),
         }
 
     def lags_of(edge: Edge) -> dict[str, int]:

@@ -23,6 +23,7 @@ from hfdsl.runtime.decisions import from_lines
 from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.testing import check_decisions
+from hfdsl.tools.plan_json import plan_as_dict
 from tests.nightly import examples
 from tests.runtime.in_flight_programs import (
     TOKENS,
@@ -250,13 +251,36 @@ def test_weights_that_arrive_at_times_of_their_own_are_not_verified() -> None:
             running.verify("policy")
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3])
 @pytest.mark.parametrize("lag", [1, 2, 3])
 @pytest.mark.parametrize("seconds", [(41.0, 18.0, 1.0), (5.0, 18.0, 1.0), (10.0, 9.0, 4.0)])
-def test_the_slowest_cycle_is_the_pace_of_the_simulation(lag: int, seconds: tuple[float, float, float]) -> None:
-    plan = in_flight.given(lag=lag).compile(flight_deployment(), dims={B: SIZE, R: TOKENS})
+def test_the_slowest_cycle_is_the_pace_of_the_simulation(
+    lag: int, seconds: tuple[float, float, float], at_once: int
+) -> None:
+    plan = in_flight.given(lag=lag).compile(flight_deployment(at_once=at_once), dims={B: SIZE, R: TOKENS})
     calls = dict(zip(("engine.generate", "actor.update", "engine.load"), seconds, strict=True))
     results = simulate_plan(plan, {name: DrawnSeconds(each) for name, each in calls.items()}, 60).results
-    assert (results[-1] - results[29]) / 30 == pytest.approx(throughput(plan, calls).seconds)
+    period = 24  # a multiple of the tokens of every cycle
+    assert (results[-1] - results[-1 - period]) / period == pytest.approx(throughput(plan, calls).seconds)
+
+
+def test_a_plan_says_how_many_calls_may_be_in_progress() -> None:
+    plan = in_flight.given(lag=2).compile(flight_deployment(at_once=3), dims={B: SIZE, R: TOKENS})
+    assert str(plan).count("DP_PROTO, up to 3 at once, 2 chunks") == 1
+    steps = {step["label"]: step.get("at_once") for step in plan_as_dict(plan)["steps"]}
+    assert steps["engine.generate"] == 3
+    assert steps["actor.update"] is None
+
+
+def test_calls_at_once_hide_a_long_one() -> None:
+    """Generation takes 30 s, an update 4 s: with places for three dispatches and three calls at once, 34 s for three."""
+    calls, paces = {"engine.generate": DrawnSeconds(30.0), "actor.update": DrawnSeconds(4.0)}, list[float]()
+    for at_once in (1, 3):
+        plan = in_flight.given(lag=2).compile(flight_deployment(at_once=at_once), dims={B: SIZE, R: TOKENS})
+        simulated = simulate_plan(plan, calls, 40)
+        paces.append((simulated.results[-1] - simulated.results[-31]) / 30)
+        assert simulated.idle["engine"] < 0.2
+    assert paces == pytest.approx([30.0, 34 / 3])
 
 
 def test_what_would_repeat_calls_is_refused_before_anything_starts() -> None:

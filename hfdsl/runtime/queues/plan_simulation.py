@@ -12,7 +12,10 @@ Rank 1 of the engine is done with step 1 at 4 s, and then waits for the weights 
 generates until 8 s. Update 1 needs both. So a step takes 4 s from then on, where it took 7 s one after another.
 
 The schedule is that of a run (``StageOrder``, so nothing is ever late), and every rank runs its calls in the order of
-submission, each when what it reads is there. Rows are read chunk by chunk: a rank waits for those chunks of a value
+submission, each when what it reads is there. Where several calls of a method may be in progress in a process, a rank
+begins another one as soon as fewer are. Calls that overlap slow nothing down, neither each other nor what else runs on
+their device, so their seconds are to be those of such a run: those of a call that has its engine for itself make a step
+too fast. Rows are read chunk by chunk: a rank waits for those chunks of a value
 that hold its rows and, behind a filter, for all that the filter reads. Ranks of a method that writes or exports a state
 work together: they begin and end together. Values take no time from one process to another. What the driver submits
 after a result comes no sooner than the result.
@@ -31,6 +34,7 @@ from hfdsl.deploy.pools import devices
 from hfdsl.graph.columns import columns_read, origins
 from hfdsl.graph.program import Filter, Queue, Ref
 from hfdsl.graph.signatures import VALUE
+from hfdsl.plan.concurrency import calls_at_once
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.timeline import Interval, Timeline
 from hfdsl.protocols.queueing import Late
@@ -176,7 +180,8 @@ def simulate_groups(
 
 def simulate_plan(plan: Plan, seconds: Mapping[str, CallSeconds], steps: int, seed: int = 0) -> PlanSimulation:
     """So many steps of a plan; nodes without ``seconds`` take no time."""
-    clock, order = PlanClock(plan, seconds, seed), StageOrder(plan, 0)
+    at_once = {step.node: calls for step in plan.steps if (calls := calls_at_once(plan, step)) > 1}
+    clock, order = PlanClock(plan, seconds, seed, at_once=at_once), StageOrder(plan, 0)
     results, decisions, now = list[float](), list[Decision](), 0.0
     while (stage := order.next(prompts=max(order.steps) < steps)) is not None:
         step = order.steps[stage]
@@ -199,6 +204,8 @@ class PlanClock:
     chunks: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # by step and node
     spans: dict[tuple[int, int], dict[int, tuple[float, float]]] = field(default_factory=dict)  # the same, by rank
     fences: dict[tuple[str | None, int], float] = field(default_factory=dict)  # by role and rank, of its last weights
+    at_once: Mapping[int, int] = field(default_factory=dict)  # by node, of which several calls may be in progress
+    ends: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # by such a node and rank, of all its calls
     work: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     end: float = 0.0
     _read_by_filters: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -215,7 +222,7 @@ class PlanClock:
             return
         places = [self._device(step.group, rank) for rank in step.ranks]
         ready = [
-            max([now, self.free.get(place, 0.0), self._fence(step, rank), *self._inputs(step, number, chunk)])
+            max([now, self._begins(step, rank, place), self._fence(step, rank), *self._inputs(step, number, chunk)])
             for place, rank, chunk in zip(places, step.ranks, step.chunk_of, strict=True)
         ]
         drawn = self.seconds.get(step.label, DrawnSeconds(0.0))
@@ -226,14 +233,31 @@ class PlanClock:
             takes = [drawn.of(self.seed, step.label, number, rank) for rank in step.ranks]
         done = dict[int, float]()
         for rank, place, start, duration in zip(step.ranks, places, ready, takes, strict=True):
-            self.free[place] = done[rank] = start + duration
-            self.work[step.group] += duration
+            done[rank] = start + duration
+            self.work[step.group] += self._occupy(step, rank, place, start, done[rank])
             self.end = max(self.end, done[rank])
         self.spans[number, step.node] = {
             rank: (start, done[rank]) for rank, start in zip(step.ranks, ready, strict=True)
         }
         last = max(done.values())
         self.chunks[number, step.node] = [done.get(holder, last) for holder in step.layout.holders]
+
+    def _begins(self, step: Step, rank: int, place: tuple[str, int]) -> float:
+        """When a rank may begin with another call of a step."""
+        if step.node not in self.at_once:
+            return self.free.get(place, 0.0)
+        last = sorted(self.ends.get((step.node, rank), ()))[-self.at_once[step.node] :]
+        return last[0] if len(last) == self.at_once[step.node] else 0.0
+
+    def _occupy(self, step: Step, rank: int, place: tuple[str, int], start: float, stop: float) -> float:
+        """A rank runs a call: the seconds of it in which it ran no other one."""
+        if step.node not in self.at_once:
+            self.free[place] = stop
+            return stop - start
+        ends = self.ends.setdefault((step.node, rank), [])
+        busy = max(ends, default=0.0)
+        ends.append(stop)
+        return max(0.0, stop - max(start, busy))
 
     def _arrive(self, step: Step, number: int, now: float) -> None:
         """Weights in flight arrive while the ranks go on with what they do."""

@@ -1,0 +1,73 @@
+"""Calls that may be in progress at once in a process: whether a run can let them, and whether it gains anything.
+
+A worked example, a role that declares ``concurrent_calls`` of 5 for ``generate``::
+
+    rollout = engine.generate(prompts)                      # up to five of these calls in progress in a process
+    batch   = hf.queue(rollout, lag=4, late="wait")         # five dispatches are under way at most
+    metrics = actor.update(batch)
+    hf.sync(actor, engine, during="generate")               # loaded when all five are between two tokens
+
+A sync between calls would have to wait until all of them have ended, and others wait for it: nothing would overlap. In
+a program without a lag no two calls of a stage are in progress, whatever a role declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.deploy.deployment import process_groups
+from hfdsl.graph.program import Node, RoleCall
+from hfdsl.protocols.role_facts import declared_concurrency
+
+
+def concurrent_calls_overlap(context: Context) -> Iterator[Finding]:
+    """HF755, HF756: calls that a role lets be in progress at once can be, and no more than a lag lets under way."""
+    split = context.program.split
+    for stage in range(split.count):
+        lags = [queue.lag or 0 for node, queue in split.queues if split.producer(node) == stage]
+        for node in split.calls(stage) if lags else ():
+            calls = _declared(context, node)
+            if not isinstance(node.op, RoleCall) or calls < 2:
+                continue
+            why = _obstacle(context, node, node.op, stage)
+            if why is not None:
+                yield Finding(
+                    "HF755",
+                    f"up to {calls} calls of '{node.label}' are to be in progress at once in a process, but {why}",
+                    Label(node.span, "is called before a queue with a lag"),
+                )
+            elif calls > max(lags) + 1:
+                lag = max(lags)
+                yield Finding(
+                    "HF756",
+                    f"up to {calls} calls of '{node.label}' may be in progress at once in a process, and lag={lag} "
+                    f"lets {lag + 1} dispatches be under way",
+                    Label(node.span, "is called before that queue"),
+                    notes=(f"declare {lag + 1} concurrent calls: more gain nothing",),
+                )
+
+
+def _declared(context: Context, node: Node) -> int:
+    place = context.program.placement(node)
+    if place is None or not isinstance(node.op, RoleCall):
+        return 1
+    return declared_concurrency(place.role, place.args, place.kwargs).get(node.op.signature.name, 1)
+
+
+def _obstacle(context: Context, node: Node, op: RoleCall, stage: int) -> str | None:
+    """Why calls of a role cannot overlap."""
+    program, method = context.program, op.signature.name
+    calls = [(call, call.op) for call in program.graph.calls if isinstance(call.op, RoleCall)]
+    of_role = [(call, other) for call, other in calls if other.role == op.role]
+    if method not in [other.during for _, other in of_role]:
+        return f'no hf.sync sends its role weights in flight, with during="{method}"'
+    before = [call.label for call, _ in of_role if program.split.of[call.id] == stage and call.id < node.id]
+    if before:
+        return f"'{before[0]}' of the same step comes before it there"
+    groups = () if program.deployment is None else process_groups(program.deployment)
+    sharing = [role for group in groups if op.role in group.roles for role in group.roles if role != op.role]
+    if sharing:
+        return f"role '{sharing[0]}' has its calls in the same processes: give one of them a pool, or colocate=False"
+    return None
