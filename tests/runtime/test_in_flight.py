@@ -273,7 +273,7 @@ def test_a_plan_says_how_many_calls_may_be_in_progress() -> None:
 
 
 def test_calls_at_once_hide_a_long_one() -> None:
-    """Generation takes 30 s, an update 4 s: with places for three dispatches and three calls at once, 34 s for three."""
+    """Generation takes 30 s, an update 4 s: with three dispatches and calls at once, 34 s for three."""
     calls, paces = {"engine.generate": DrawnSeconds(30.0), "actor.update": DrawnSeconds(4.0)}, list[float]()
     for at_once in (1, 3):
         plan = in_flight.given(lag=2).compile(flight_deployment(at_once=at_once), dims={B: SIZE, R: TOKENS})
