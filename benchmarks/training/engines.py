@@ -27,9 +27,10 @@ from hfdsl.protocols.call import Call, in_call
 from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl.engines.handle import EngineHandle
 from hfdsl.rl.models.device import device
+from hfdsl.rl.models.engine_weights import EngineWeights
 from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.generation import generate
-from hfdsl.rl.models.policies import Sampling, engine_weights, policy, sampling
+from hfdsl.rl.models.policies import Sampling, policy, sampling
 from hfdsl.rl.models.scoring import response_log_probs
 from hfdsl.rl.workers.config import BatchingConfig, GenerationConfig, ModelConfig
 from hfdsl.rl.workers.lora import Lora
@@ -52,8 +53,8 @@ def sampler(
 
     def sample(step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         with in_call(Call(seed=0, step=step, node=0, rank=0, first_row=0, row_count=len(ids))), torch.no_grad():
-            if external is not None:
-                sampled = external.sample(ids, mask, *engine_weights(learner, external), greedy=False)
+            if external is not None and engine.engine_weights is not None:
+                sampled = external.sample(ids, mask, *engine.engine_weights.versions(), greedy=False)
                 return sampled.response, sampled.mask, sampled.log_probs
             draws = torch.rand(len(ids), tokens, generator=torch.Generator().manual_seed(step)).to(device())
             if engine.captured is not None:
@@ -63,12 +64,12 @@ def sampler(
     return sample
 
 
-def weights_and_sleep(learner: Policy, external: EngineHandle) -> dict[str, str]:
+def weights_and_sleep(learner: Policy, external: EngineHandle, weights: EngineWeights) -> dict[str, str]:
     """How long sleep, and calls without prompts after it and after an update, take."""
     prompts = torch.empty(0, 1, dtype=torch.int64, device=device())
 
     def call() -> Any:
-        return external.sample(prompts, prompts.bool(), *engine_weights(learner, external), greedy=True)
+        return external.sample(prompts, prompts.bool(), *weights.versions(), greedy=True)
 
     asleep, _ = timed(external.sleep)
     awake, _ = timed(call)
@@ -116,8 +117,9 @@ def main() -> None:
     lock(turns, fcntl.LOCK_EX)  # when all others have started, and none is measuring
     for rows in args.rows:
         print_row(args.engine, {"rows": str(rows)} | measured(learner, engine, rows, args))
-    if engine.external is not None:
-        print_row(args.engine, {"start, s": f"{start:.1f}"} | weights_and_sleep(learner, engine.external))
+    if engine.external is not None and engine.engine_weights is not None:
+        cells = weights_and_sleep(learner, engine.external, engine.engine_weights)
+        print_row(args.engine, {"start, s": f"{start:.1f}"} | cells)
 
 
 @torch.no_grad()

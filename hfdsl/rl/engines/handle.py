@@ -62,6 +62,8 @@ class Versioned:
 
     version: int
     weights: Callable[[], Weights]
+    stay: bool = False
+    """Whether they are in memory where later versions are too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ class EngineHandle:
             end_tokens=tuple(end_tokens),
             adapter=None if lora is None else engine_adapter(lora, adapter_shapes),
             in_flight=in_flight,
+            shapes={name.removeprefix("model."): shape for name, shape in shapes.items()},
         )
         self.process = self._started()
         self.asleep = False
@@ -227,6 +230,10 @@ class EngineHandle:
             log_probs[row, :count] = torch.tensor(completion.log_probs)
         return Sampled(response.to(device), response_mask.to(device), log_probs.to(device))
 
+    def release(self) -> None:
+        """End the engine's use of the memory that weights stay in, before it is freed."""
+        self.process.release()
+
     def sleep(self) -> None:
         """Give back the memory of the device, where the engine has it."""
         if not self.asleep and self.process.alive:
@@ -259,7 +266,8 @@ class EngineHandle:
                 self.process.wake("weights")
             for part, source in sources.items():
                 if self.process.versions.get(part) != source.version:
-                    self.process.load(self._checked(streams[part], part), source.version, part)
+                    weights = self._checked(streams[part], part)
+                    self.process.load(weights, source.version, part, stay=source.stay)
             if self.asleep:
                 self.process.wake("cache")
                 self.asleep = False

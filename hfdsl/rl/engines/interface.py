@@ -6,8 +6,8 @@ steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from hfdsl.rl.workers.model_config import FloatDType
@@ -98,6 +98,9 @@ class EngineStart:
     in_flight: bool = False
     """Whether weights are loaded between decode steps, so that it is a ``SteppingEngine``."""
 
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The weights that it is given: their names in a saved model, and their shapes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -125,6 +128,9 @@ class GenerationEngine(Protocol):
     Its class takes an ``EngineStart`` and a folder with the model's ``config.json``, without weights, which is there
     while the engine starts. Every process of an engine in parts gets the same calls, and gives the same answers.
     """
+
+    copies: bool
+    """Whether it has copied all weights when ``load`` returns, so that the caller may change them then."""
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
         """A completion of every prompt, a list of tokens, in order.

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import IO, Any, Final, TypeVar
 from weakref import finalize
@@ -24,9 +24,9 @@ import torch
 
 from hfdsl.errors import DeadlineError, HfError, ResourceError
 from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, Stepped, WakePart
-from hfdsl.rl.engines.parts import MAX_PART, parts
+from hfdsl.rl.engines.parts import MAX_PART, WeightPart, parts
 from hfdsl.rl.engines.ranks import EngineLink
-from hfdsl.rl.engines.server import MORE, Failure, Reply, after_load
+from hfdsl.rl.engines.server import AGAIN, MORE, Failure, Lent, Reply, after_load
 
 OF_A_TRAINER: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables of the trainer's process group, which an engine would join."""
@@ -36,6 +36,9 @@ MAIN: Final = "from hfdsl.rl.engines.server import main; main()"
 
 SHOWN = 2000
 """The last characters of an engine's output that an error shows."""
+
+LENT_FROM: Final = frozenset({"cuda"})
+"""The kinds of devices whose memory an engine may read in place; from a host's, parts are copied into shared memory."""
 
 LOOK: Final = 0.5
 """Seconds after which a rank that waits looks whether the engine's other ranks are well."""
@@ -54,6 +57,8 @@ class EngineProcess:
     def __init__(self, start: EngineStart, deadline: float, link: EngineLink | None = None) -> None:
         self.start, self.deadline, self.link = start, deadline, link
         self.versions: dict[LoadPart, int] = {}
+        self._lent: dict[str, torch.Tensor] = {}  # weights that it reads in this process's memory
+        self._lent_memory: list[tuple[object, ...]] = []
         folder = tempfile.mkdtemp(prefix="hfdsl-engine-")
         ours, theirs = socket.socketpair()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
@@ -74,9 +79,10 @@ class EngineProcess:
         self._begin()
         self._send_bytes(bytes(multiprocessing.current_process().authkey))
         self._send(start)
-        failure = self._receive("start")
-        if isinstance(failure, Failure):
-            raise self._ended(ResourceError(failure.code or "HF951", _refusal(start, failure)))
+        answer = self._receive("start")
+        if isinstance(answer, Failure):
+            raise self._ended(ResourceError(answer.code or "HF951", _refusal(start, answer)))
+        self._copies: bool = answer.value
 
     @property
     def pid(self) -> int:
@@ -102,15 +108,25 @@ class EngineProcess:
         stepped: Stepped = self._call("step", most, self.versions)
         return stepped
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, part: LoadPart = "weights") -> None:
-        """Replace all weights, or the adapter, by those of a version, which is counted from 1."""
+    def load(
+        self,
+        weights: Iterable[tuple[str, torch.Tensor]],
+        version: int,
+        part: LoadPart = "weights",
+        *,
+        stay: bool = False,
+    ) -> None:
+        """Replace all weights, or the adapter, by those of a version, which is counted from 1.
+
+        Weights that ``stay`` are in memory of this process's that later versions are in too. An engine that copies
+        weights reads them there, and keeps it from being freed until ``release``.
+        """
         self._begin()
         self.versions = after_load(self.versions, part)
         self._send(("load", part, version))
-        dtype = getattr(torch, self.start.dtype)
         answer = self._receive("load")
         try:
-            for piece in parts(weights, dtype, MAX_PART):
+            for piece in self._pieces(weights, stay=stay):
                 if answer != MORE:
                     break
                 self._send(piece)
@@ -124,6 +140,26 @@ class EngineProcess:
             answer = self._receive("load")
         self._value("load", answer)
         self.versions[part] = version
+
+    def _pieces(self, weights: Iterable[tuple[str, torch.Tensor]], *, stay: bool) -> Iterator[WeightPart | Lent | str]:
+        """What is sent of weights."""
+        tensors = dict(weights) if stay and self._copies else {}
+        if not tensors or any(tensor.device.type not in LENT_FROM for tensor in tensors.values()):
+            yield from parts(tensors.items() or weights, getattr(torch, self.start.dtype), MAX_PART)
+            return
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # whatever writes them is another process's stream to the engine
+        if _memory(tensors) == self._lent_memory:
+            yield AGAIN
+        else:
+            yield Lent(tensors)
+            self._lent, self._lent_memory = tensors, _memory(tensors)  # what was lent before may be freed now
+
+    def release(self) -> None:
+        """End the engine's use of this process's memory; the next load lends it again."""
+        if self._lent and self.alive:
+            self._call("release")
+        self._lent, self._lent_memory = {}, []
 
     def sleep(self) -> None:
         """Give back the memory of the device."""
@@ -209,6 +245,11 @@ class EngineProcess:
         file = self._output.fileno()  # its offset is where the engine writes, and stays there
         text = os.pread(file, SHOWN, max(os.fstat(file).st_size - SHOWN, 0)).decode("utf-8", "replace").strip()
         return f"; the last that it printed:\n{text}" if text else ""
+
+
+def _memory(tensors: Mapping[str, torch.Tensor]) -> list[tuple[object, ...]]:
+    """Where tensors are. What is lent is kept from being freed, so nothing else can be in the same place."""
+    return [(name, each.data_ptr(), each.dtype, each.shape, each.stride()) for name, each in tensors.items()]
 
 
 def _end(process: subprocess.Popen[bytes], connection: Connection[Any, Any], output: IO[bytes], folder: str) -> None:

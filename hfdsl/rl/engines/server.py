@@ -10,6 +10,16 @@ A call is a tuple of a method's name and its arguments, and has one answer. ``lo
     None                       ->
                                <-   Reply(None)       and so is the whole state, as this version
 
+An engine that copies weights reads them in the caller's own memory, if they stay there. They are sent once, and opened
+again by every later load, until ``release``::
+
+    ("load", version)          ->
+                               <-   "more"
+    Lent(a, b) or "again"      ->
+                               <-   "more"
+    None                       ->
+                               <-   Reply(None)       the caller may change a and b
+
 The process ends with its caller: at the end of the socket, or when it has another parent.
 """
 
@@ -33,12 +43,23 @@ from typing import Any, Final
 import torch
 
 from hfdsl.rl.engines.interface import EngineStart, GenerationEngine, LoadPart
+from hfdsl.rl.engines.parts import WeightPart
 
 MORE: Final = "more"
 """The answer that asks for the next part of the weights."""
 
+AGAIN: Final = "again"
+"""What is sent in place of weights: those that were lent last."""
+
 SAMPLING: Final = ("generate", "begin", "step")
 """The methods whose last argument is not the engine's: the versions that it is to sample with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """Weights by name, in the memory of the caller, which may change them between loads."""
+
+    weights: dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +100,20 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
     (folder / "config.json").write_text(start.config, "utf-8")
     answer, engine = _tried(lambda: _adapter(start, folder))
     shutil.rmtree(folder, ignore_errors=True)
-    connection.send(answer)
+    connection.send(answer if engine is None else Reply(engine.copies))
     if engine is None:
         return
     versions: dict[LoadPart, int] = {}
+    lent: dict[str, torch.Tensor] = {}
     while True:
         method, *arguments = connection.recv()
         if method == "load":
             part, version = arguments
-            answer, _ = _tried(lambda part=part: engine.load(_received(connection), part))  # type: ignore[misc]
+            answer, _ = _tried(lambda part=part: engine.load(_received(connection, lent), part))  # type: ignore[misc]
             versions = {**after_load(versions, part), part: version} if isinstance(answer, Reply) else {}
+        elif method == "release":
+            lent.clear()
+            answer = Reply(None)
         elif method in SAMPLING and arguments[-1] != versions:
             answer = Failure(f"the engine has the versions {versions}, and the call is for {arguments[-1]}")
         else:
@@ -131,11 +156,18 @@ def _adapter(start: EngineStart, folder: Path) -> GenerationEngine:
     return engine
 
 
-def _received(connection: Connection[Any, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights that follow a call, each part asked for when the one before is used up."""
+def _received(connection: Connection[Any, Any], lent: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights that follow a call, each part asked for when the one before is used up; ``lent`` keeps lent ones."""
     connection.send(MORE)
-    while (part := connection.recv()) is not None:
-        yield from part.weights()
+    while (message := connection.recv()) is not None:
+        if isinstance(message, WeightPart):
+            yield from message.weights()
+        else:
+            if message != AGAIN:
+                lent.clear()
+                lent.update(message.weights)
+            del message  # else it would keep them after ``release``
+            yield from lent.items()
         connection.send(MORE)
 
 

@@ -6,6 +6,8 @@ What vLLM leaves to its callers, and what goes wrong without a word:
   theirs as well, so they are preempted: they are resumed by a pass over their prompt and their tokens.
 - By default it begins a decode step before the last one has returned, so that tokens would be under way while weights
   are replaced. With weights in flight one step follows the other.
+- Models whose parameters are a saved model's but for fusing, cutting and padding are written in place, which takes as
+  long as a copy on the device (``hfdsl.rl.engines.vllm_places``). The others are loaded by ``reload_weights``.
 - ``reload_weights`` accepts a state that lacks weights: where one of q, k and v is missing, or a layer, the old values
   stay. The names are held against the model's before anything is sent (``hfdsl.rl.engines.handle``).
 - It gives a mixture of experts other weights than it gets, on a CPU even the same ones again (log-probs differ by 5
@@ -35,6 +37,8 @@ from typing import Any, Final
 import torch
 
 from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, Rendezvous, Stepped, WakePart
+from hfdsl.rl.engines.places import WeightPlace
+from hfdsl.rl.engines.vllm_places import vllm_places
 from hfdsl.rl.workers.engine_adapters import allocated_rank
 
 ENVIRONMENT: Final = {
@@ -110,6 +114,8 @@ class VllmEngine:
             seed=0,
             **options,
         )
+        [self.places] = self.llm.apply_model(partial(vllm_places, start))
+        self.copies = self.places is not None
         for segment in Path("/dev/shm").glob(f"{shared_memory}*") if shared_memory else ():
             segment.unlink(missing_ok=True)  # all parts have it open; a part that is killed would leave it there
 
@@ -161,6 +167,9 @@ class VllmEngine:
         """Replace all weights, or the adapter, and forget the keys and values of the old ones."""
         if part == "adapter":
             self._load_adapter(dict(weights))
+        elif self.places is not None:
+            self.adapter = None
+            self._write(weights, dict(self.places))
         else:
             self.adapter = None
             named = ((name_of(name), weight) for name_of in [self._names()] for name, weight in weights)
@@ -169,6 +178,17 @@ class VllmEngine:
             begun.loads.append([state.detokenizer.num_output_tokens() for state in begun.states])
         if not self.llm.reset_prefix_cache(reset_running_requests=bool(self.calls)):
             raise RuntimeError("vLLM did not reset its prefix cache")
+
+    @staticmethod
+    @torch.no_grad()
+    def _write(weights: Iterable[tuple[str, torch.Tensor]], missing: dict[str, WeightPlace]) -> None:
+        """Write weights to their places, all of which have to be written."""
+        for name, weight in weights:
+            missing.pop(name).write(weight)
+        if missing:
+            raise ValueError(f"no weight {next(iter(missing))!r} was given")
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the caller may change them from now on
 
     def _load_adapter(self, matrices: Mapping[str, torch.Tensor]) -> None:
         """Take an adapter as a saved one: vLLM reads it from a folder, once."""

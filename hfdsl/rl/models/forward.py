@@ -5,6 +5,7 @@ Dim letters: b rows of a micro-batch, t tokens, r response tokens, H hidden, V v
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -25,6 +26,11 @@ Entropy: TypeAlias = Literal["none", "detached", "differentiable"]
 def positions(mask: torch.Tensor) -> torch.Tensor:
     """The positions of tokens, counted from the first one that is not padding, i64[b, t]."""
     return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+def version_of(parameters: Iterable[nn.Parameter]) -> int:
+    """A number from 1 that changes with torch's count of in-place writes to parameters."""
+    return 1 + sum(parameter._version for parameter in parameters)
 
 
 def hidden_states(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -58,12 +64,7 @@ class Policy(nn.Module):
         It adds torch's count of in-place writes and a learner's own, since fused optimizers and writes to shards do not
         change torch's.
         """
-        return 1 + self.writes + sum(parameter._version for parameter in self.parameters())
-
-    @property
-    def base_version(self) -> int:
-        """The version of the weights that do not learn, beside an adapter."""
-        return 1 + sum(parameter._version for parameter in self.parameters() if not parameter.requires_grad)
+        return version_of(self.parameters()) + self.writes
 
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor, length: int, entropy: Entropy = "none"

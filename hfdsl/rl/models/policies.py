@@ -15,11 +15,12 @@ from hfdsl.protocols.call import Call, current_call
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.batches import Prompts
-from hfdsl.rl.engines.handle import EngineHandle, Sampled, Versioned, engine_config
+from hfdsl.rl.engines.handle import EngineHandle, Sampled, engine_config
 from hfdsl.rl.engines.ranks import EngineRanks, engine_ranks
 from hfdsl.rl.models.adapters import add_adapters
 from hfdsl.rl.models.captured_generation import CapturedGenerator, capture_obstacle
 from hfdsl.rl.models.device import autocast, device
+from hfdsl.rl.models.engine_weights import EngineWeights
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.generation import TokenRecord, generate
 from hfdsl.rl.models.generation_slices import GenerationSlices, generation_slices, replicas_of
@@ -29,9 +30,7 @@ from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.models.scoring import response_log_probs
 from hfdsl.rl.models.sharding import (
     adapter_shapes,
-    full_adapter,
     full_shapes,
-    full_weights,
     gathered_parameters,
 )
 from hfdsl.rl.workers.config import BatchingConfig, GenerationConfig, ModelConfig
@@ -99,6 +98,9 @@ class Sampling:
     external: EngineHandle | None
     """The engine in a process of its own; None if the policy itself samples."""
 
+    engine_weights: EngineWeights | None
+    """The policy's weights as that engine takes them."""
+
     slices: GenerationSlices | None
     """The slices that sample if ``gen_tp`` is not ``tp``; None if the policy itself samples."""
 
@@ -110,6 +112,7 @@ class Sampling:
         if self.captured is not None:
             self.captured.forget()
         if self.external is not None:
+            self.external.release()
             self.external.sleep()
 
 
@@ -132,7 +135,7 @@ def sampling(
     slices = generation_slices(policy, worker) if worker is not None and generation.engine != "vllm" else None
     sampler = slices.policy if slices is not None else policy
     captured = CapturedGenerator(sampler, generation, ends, pad, dtype) if _captures(sampler, generation) else None
-    external = None
+    external, weights = None, None
     if generation.engine == "vllm":
         apart = apart_in_engine(generation, lora, policy.model)
         external = EngineHandle(
@@ -148,6 +151,7 @@ def sampling(
             adapter_shapes=adapter_shapes(policy) if apart is not None else {},
         )
         external.sleep()  # until it is needed
+        weights = EngineWeights(policy, apart=apart is not None)
     return Sampling(
         generation=generation,
         batching=batching,
@@ -157,6 +161,7 @@ def sampling(
         limit=max_sequence_length(policy.model),
         captured=captured,
         external=external,
+        engine_weights=weights,
         slices=slices,
         replicas=replicas_of(worker),
     )
@@ -196,8 +201,8 @@ def rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, greedy: boo
     ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
     check_lengths(mask, length, sampling.limit)
     engine_log_probs = None
-    if sampling.external is not None:
-        sampled = _generate_externally(policy, ids, mask, sampling.external, greedy)
+    if sampling.external is not None and sampling.engine_weights is not None:
+        sampled = _generate_externally(policy, ids, mask, sampling.external, sampling.engine_weights, greedy)
         response, response_mask, engine_log_probs = sampled.response, sampled.mask, sampled.log_probs
     else:
         response, response_mask = _generate_micro_batches(policy, ids, mask, sampling, greedy)
@@ -261,21 +266,13 @@ def _trainer_log_probs(
 
 
 def _generate_externally(
-    policy: Policy, ids: torch.Tensor, mask: torch.Tensor, engine: EngineHandle, greedy: bool
+    policy: Policy, ids: torch.Tensor, mask: torch.Tensor, engine: EngineHandle, weights: EngineWeights, greedy: bool
 ) -> Sampled:
     """The responses of an engine beside the policy; the two use the device's memory in turn."""
     _free_for_engine(policy)
-    sampled = engine.sample(ids, mask, *engine_weights(policy, engine), greedy=greedy)
+    sampled = engine.sample(ids, mask, *weights.versions(), greedy=greedy)
     engine.sleep()
     return sampled
-
-
-def engine_weights(policy: Policy, engine: EngineHandle) -> tuple[Versioned, Versioned | None]:
-    """The weights of a policy for an engine: all merged, or the base weights and the adapter."""
-    if engine.start.adapter is None:
-        return Versioned(policy.version, lambda: full_weights(policy)), None
-    base = Versioned(policy.base_version, lambda: full_weights(policy, merged=False))
-    return base, Versioned(policy.version, lambda: full_adapter(policy))
 
 
 def _free_for_engine(policy: Policy) -> None:

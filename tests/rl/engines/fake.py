@@ -15,7 +15,7 @@ from hfdsl.rl.engines.interface import EngineStart
 from hfdsl.rl.engines.ranks import EngineRanks
 from hfdsl.rl.workers.config import GenerationConfig
 from hfdsl.rl.workers.lora import Lora
-from tests.rl.engines.fake_engine import DIE, DIFFER, HANG, RAISE, VOCABULARY, FakeEngine, Refusing, Slow
+from tests.rl.engines.fake_engine import DIE, DIFFER, HANG, RAISE, VOCABULARY, FakeEngine, Keeping, Refusing, Slow
 
 __all__ = [
     "DIE",
@@ -24,6 +24,7 @@ __all__ = [
     "RAISE",
     "VOCABULARY",
     "FakeEngine",
+    "Keeping",
     "Refusing",
     "Slow",
     "handle",

@@ -35,6 +35,8 @@ class Row:
 
 
 class FakeEngine:
+    copies = True
+
     def __init__(self, start: EngineStart, folder: Path) -> None:
         self.start = start
         self.loaded: dict[LoadPart, int] = {}
@@ -115,6 +117,19 @@ class FakeEngine:
 
     def close(self) -> None:
         pass
+
+
+class Keeping(FakeEngine):
+    """It reads weights only when it samples."""
+
+    copies = False
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]], part: LoadPart) -> None:
+        self.kept = [weight for _, weight in weights]
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
+        self.loaded["weights"] = int(sum(weight.sum() for weight in self.kept))
+        return super().generate(prompts, seeds)
 
 
 class Refusing(FakeEngine):

@@ -17,7 +17,7 @@ import torch
 
 from hfdsl.errors import DeadlineError, HfError, ResourceError
 from hfdsl.rl.engines.process import EngineProcess
-from tests.rl.engines.fake import DIE, HANG, RAISE, Refusing, start
+from tests.rl.engines.fake import DIE, HANG, RAISE, Keeping, Refusing, start
 
 
 @pytest.fixture
@@ -65,6 +65,44 @@ def test_weights_in_many_parts_arrive(lasting: EngineProcess, monkeypatch: pytes
     monkeypatch.setattr("hfdsl.rl.engines.process.MAX_PART", 4)
     lasting.load(((f"w{i}", torch.tensor([float(i)])) for i in range(20)), 1)
     assert tokens(lasting, 1) == [20, 21, 22]
+
+
+def test_lent_weights_are_read_where_the_caller_writes_them(
+    lasting: EngineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second load sends no weight, the third another tensor; after ``release`` the memory is the caller's alone."""
+    monkeypatch.setattr("hfdsl.rl.engines.process.LENT_FROM", {"cpu"})
+    sent: list[object] = []
+
+    def send(message: object) -> None:
+        sent.append(message)
+        EngineProcess._send(lasting, message)
+
+    monkeypatch.setattr(lasting, "_send", send)
+    weight, other = torch.tensor([10.0]), torch.tensor([40.0])
+    lasting.load([("a", weight)], 1, stay=True)
+    assert tokens(lasting, 1) == [11, 12, 13]
+    weight.fill_(20)
+    assert tokens(lasting, 1) == [11, 12, 13]
+    lasting.load([("a", weight)], 2, stay=True)
+    assert tokens(lasting, 1) == [21, 22, 23]
+    lasting.load([("a", other)], 3, stay=True)
+    assert tokens(lasting, 1) == [41, 42, 43]
+    lasting.release()
+    lasting.load([("a", other.mul_(-1).add_(45))], 4, stay=True)
+    assert tokens(lasting, 1) == [6, 7, 8]
+    pieces = [type(message).__name__ for message in sent if not isinstance(message, tuple) and message is not None]
+    assert pieces == ["Lent", "str", "Lent", "Lent"]
+    lasting.release()
+
+
+def test_an_engine_that_keeps_weights_gets_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hfdsl.rl.engines.process.LENT_FROM", {"cpu"})
+    engine, weight = EngineProcess(start(Keeping), deadline=60), torch.tensor([10.0])
+    engine.load([("a", weight)], 1, stay=True)
+    weight.fill_(20)
+    assert tokens(engine, 1) == [11, 12, 13]
+    engine.close()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,213 @@
+"""New weights for vLLM in a process beside the trainer: written in place, and by its loader, beside a copy on the GPU.
+
+    python -m benchmarks.gpu.engine_loads                                    # on a GPU, 1.26B and 3.17B in bfloat16
+    python -m benchmarks.gpu.engine_loads --hidden 64 --layers 2 --vocabulary 200 --dtype float32   # anywhere
+
+The trainer is one rank, whose weights are whole. A load is a call of the role's engine without prompts after an update,
+so it is everything between the update and the first prompt but for sleep, which has rows of its own. The copy is of one
+tensor of as many bytes to another one, in the trainer's process. Digests of every weight in vLLM's memory are compared
+with the trainer's, and greedy tokens after both ways with each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import torch
+
+from benchmarks.gpu.timing import GPUS, seconds, wait
+from benchmarks.training.models import llama
+from hfdsl.protocols.call import Call, in_call
+from hfdsl.protocols.collectives import SoleRank
+from hfdsl.rl.engines import handle as handles
+from hfdsl.rl.engines.handle import EngineHandle, Sampled
+from hfdsl.rl.engines.interface import EngineStart
+from hfdsl.rl.engines.vllm_engine import VllmEngine
+from hfdsl.rl.models.device import device
+from hfdsl.rl.models.forward import Policy
+from hfdsl.rl.models.policies import policy, sampling
+from hfdsl.rl.models.sharding import full_weights
+from hfdsl.rl.workers.config import BatchingConfig, GenerationConfig, ModelConfig
+
+MODELS: Final = ((2048, 24), (3072, 28))
+"""The widths and layers of 1.26B and of 3.17B parameters."""
+
+PROMPTS, PROMPT, TOKENS = 16, 32, 64
+
+
+class TwoWays(VllmEngine):
+    """vLLM that loads either way, and digests its weights."""
+
+    def __init__(self, start: EngineStart, folder: Path) -> None:
+        super().__init__(start, folder)
+        self.found = self.places
+
+    def reload(self, on: bool) -> None:
+        """Load by ``reload_weights`` from now on, or write in place."""
+        self.places = None if on else self.found
+
+    def digests(self) -> dict[str, int]:
+        """A digest of every weight in the memory of vLLM's model."""
+        return digests((name, place.target) for name, place in (self.found or {}).items())
+
+
+@torch.no_grad()
+def digests(weights: Iterator[tuple[str, torch.Tensor]]) -> dict[str, int]:
+    """A sum of the bits of each weight, in which every element has a factor of its own."""
+    found = {}
+    for name, weight in weights:
+        bits = weight.contiguous().flatten().view(torch.int16 if weight.element_size() == 2 else torch.int32).long()
+        found[name] = int((bits * (1 + torch.arange(len(bits), device=bits.device) % 999_983)).sum())
+    return found
+
+
+class Trainer:
+    """A policy, and its engine."""
+
+    def __init__(self, hidden: int, layers: int, vocabulary: int, dtype: Any) -> None:
+        config = llama(hidden, layers, vocabulary, PROMPT + TOKENS)
+        model = ModelConfig(config=config, dtype=dtype)
+        generation = GenerationConfig(TOKENS, engine="vllm", cache_tokens=PROMPTS * (PROMPT + TOKENS))
+        self.policy: Policy = policy(model, 1.0, SoleRank())
+        made = sampling(self.policy, model, generation, BatchingConfig(tokens=4096), None)
+        assert made.external is not None
+        assert made.engine_weights is not None
+        self.engine: EngineHandle = made.external
+        self.weights = made.engine_weights
+        draw = torch.Generator().manual_seed(0)
+        self.prompts = torch.randint(2, vocabulary, (PROMPTS, PROMPT), generator=draw).to(device())
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its weights."""
+        return sum(weight.numel() * weight.element_size() for weight in self.policy.parameters())
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Give every weight another value."""
+        for weight in self.policy.parameters():
+            weight.mul_(-1.01 if weight.ndim > 1 else 1.01)
+        wait()
+
+    def call(self, prompts: torch.Tensor) -> Sampled:
+        """Greedy rows, by the weights as they are."""
+        with in_call(Call(seed=0, step=0, node=0, rank=0, first_row=0, row_count=len(prompts))):
+            mask = torch.ones_like(prompts).bool()
+            return self.engine.sample(prompts, mask, *self.weights.versions(), greedy=True)
+
+    def load(self) -> None:
+        """Have the engine take the weights, and nothing else."""
+        self.call(self.prompts[:0])
+
+    def reload(self, *, on: bool) -> None:
+        """Which way the engine takes them."""
+        self.engine.process._copies = not on
+        self.engine.process.release()
+        self.engine.process._call("reload", on)
+
+    def agrees(self) -> str:
+        """Whether every weight of vLLM's is the trainer's."""
+        ours, theirs = digests(iter(full_weights(self.policy))), self.engine.process._call("digests")
+        same = sum(theirs[name.removeprefix("model.")] == digest for name, digest in ours.items())
+        return f"{same} of {len(ours)}"
+
+
+def loads(trainer: Trainer, times: int) -> list[float]:
+    """The seconds of some loads, each after an update."""
+    return [taken for _ in range(times) for taken in [updated(trainer, trainer.load)]]
+
+
+def updated(trainer: Trainer, call: Callable[[], object]) -> float:
+    """The seconds of a call after an update."""
+    trainer.update()
+    start = time.perf_counter()
+    call()
+    wait()
+    return time.perf_counter() - start
+
+
+def measure(hidden: int, layers: int, vocabulary: int, dtype: Any, times: int) -> None:
+    """The rows of a model."""
+    began = time.perf_counter()
+    trainer = Trainer(hidden, layers, vocabulary, dtype)
+    size, billions = trainer.bytes, sum(weight.numel() for weight in trainer.policy.parameters()) / 1e9
+    print(
+        f"\n{billions:.2f}B parameters, {dtype}, {size / 1e9:.2f} GB, engine up in {time.perf_counter() - began:.0f} s"
+    )
+    print("| way | first, ms | median, ms | best, ms | GB/s | of a device copy | weights alike |\n|---|" + "---:|" * 6)
+    copied = device_copy(size)
+    row("device copy", [copied] * 2, size, copied, "")
+    tokens = {}
+    for way, on in (("reload_weights", True), ("in place", False)):
+        trainer.reload(on=on)
+        taken = loads(trainer, times + 1)
+        row(way, taken, size, copied, trainer.agrees())
+        parts(trainer)
+    for way, on in (("reload_weights", True), ("in place", False)):
+        trainer.reload(on=on)
+        trainer.engine.process.versions = {}
+        tokens[way] = trainer.call(trainer.prompts)
+    alike = torch.equal(tokens["reload_weights"].response, tokens["in place"].response)
+    apart = float((tokens["reload_weights"].log_probs - tokens["in place"].log_probs).abs().max())
+    print(f"greedy tokens alike: {alike}, log-probs apart at most {apart:g}")
+    for _ in range(3):
+        asleep, awake = span(trainer.engine.sleep), updated(trainer, trainer.load)
+        print(f"sleep {1e3 * asleep:.0f} ms, wake with fresh weights {1e3 * awake:.0f} ms", flush=True)
+    trainer.engine.process.close()
+
+
+def device_copy(size: int) -> float:
+    """The seconds of a copy of one tensor of so many bytes."""
+    source = torch.zeros(size, dtype=torch.uint8, device=device())
+    target = torch.empty_like(source)
+    return seconds(lambda: target.copy_(source), 20)
+
+
+def parts(trainer: Trainer) -> None:
+    """What a load consists of, on the host of the trainer."""
+    spans: Mapping[str, float] = {
+        "versions": span(trainer.weights.versions),
+        "listed": span(lambda: dict(trainer.weights.versions()[0].weights())),
+        "empty call": span(trainer.load),
+    }
+    print("  " + ", ".join(f"{name} {1e3 * value:.2f} ms" for name, value in spans.items()), flush=True)
+
+
+def span(call: Callable[[], object]) -> float:
+    """The seconds of a call."""
+    start = time.perf_counter()
+    call()
+    wait()
+    return time.perf_counter() - start
+
+
+def row(way: str, taken: list[float], size: int, copied: float, alike: str) -> None:
+    """A row of the table: the first load apart."""
+    first, rest = taken[0], taken[1:]
+    cells = [f"{1e3 * value:.2f}" for value in (first, median(rest), min(rest))]
+    rate = size / median(rest)
+    print(f"| {way} | {' | '.join(cells)} | {rate / 1e9:,.1f} | {copied / median(rest):.0%} | {alike} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hidden", type=int, help="of one model, instead of the two")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--vocabulary", type=int, default=32_000)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--times", type=int, default=10)
+    args = parser.parse_args()
+    handles.ENGINES["vllm"] = f"benchmarks.gpu.engine_loads:{TwoWays.__name__}"
+    if GPUS:
+        print(torch.cuda.get_device_name(), torch.__version__, flush=True)
+    for hidden, layers in ((args.hidden, args.layers),) if args.hidden else MODELS:
+        measure(hidden, layers, args.vocabulary, args.dtype, args.times)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The places of a saved model's weights in the memory of a model of vLLM, to write them there without its loader.
+
+A worked example
+----------------
+vLLM fuses layers that read the same input, cuts them into parts, and pads the vocabulary to a multiple of 64. A Llama
+of width 32, with 4 heads and 2 key-value heads, and 100 tokens; part 1 of an engine in two parts::
+
+    saved                        parameter of the part                  elements of it   rows of the parameter
+    q_proj.weight       32 x 32  qkv_proj.weight               32 x 32  [16:32, :]       [0:16]
+    k_proj.weight       16 x 32                                         [8:16, :]        [16:24]
+    v_proj.weight       16 x 32                                         [8:16, :]        [24:32]
+    o_proj.weight       32 x 32  o_proj.weight                 32 x 16  [:, 16:32]       [0:32]
+    embed_tokens.weight 100 x 32 embed_tokens.weight           64 x 32  [64:100, :]      [0:36], then padding
+
+Everything follows from the shapes. A part has an equal share of the query heads, and the other rows of ``qkv_proj`` are
+its keys and values, in equal numbers; where these are more than a part's share, several parts hold the same heads. The
+places of a parameter tile it, except for padding, which is never read.
+
+Shapes do not tell how a kernel reads a parameter: ``hfdsl.rl.engines.vllm_places`` tries every layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from hfdsl.rl.engines.weights import Shapes
+
+FUSED: Final = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+"""The saved layers that a layer of vLLM's holds one below the other."""
+
+CUT_ROWS: Final = frozenset((*FUSED, "embed_tokens", "lm_head"))
+CUT_COLUMNS: Final = frozenset(("o_proj", "down_proj"))
+"""The layers of which a part has some of the outputs, or of the inputs; it has all of the others."""
+
+PADDED: Final = frozenset(("embed_tokens", "lm_head"))
+"""Layers with rows that no token has."""
+
+WRAPPED: Final = "base_layer."
+"""In the name of a parameter whose layer has an adapter beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlace:
+    """A view of a parameter, and the first of the rows (columns, ``dim`` 1) of a saved weight that are there."""
+
+    target: torch.Tensor
+    dim: int = 0
+    first: int = 0
+
+    def write(self, weight: torch.Tensor) -> None:
+        """Copy the elements of a whole saved weight, rounded to the dtype of the parameter.
+
+        >>> place = WeightPlace(torch.zeros(2), first=1)
+        >>> place.write(torch.tensor([5.0, 6.0, 7.0]))
+        >>> place.target.tolist()
+        [6.0, 7.0]
+        """
+        self.target.copy_(weight.narrow(self.dim, self.first, self.target.shape[self.dim]))
+
+
+def places(
+    parameters: Mapping[str, torch.Tensor], shapes: Shapes, rank: int = 0, size: int = 1
+) -> dict[str, WeightPlace] | None:
+    """The place of every saved weight in the parameters of one of ``size`` parts, or None if they do not fit together.
+
+    >>> qkv = {"attn.qkv_proj.weight": torch.zeros(4, 2)}
+    >>> saved = {"attn.q_proj.weight": (4, 2), "attn.k_proj.weight": (2, 2), "attn.v_proj.weight": (2, 2)}
+    >>> [(name, place.first, len(place.target)) for name, place in places(qkv, saved, rank=1, size=2).items()]
+    [('attn.q_proj.weight', 2, 2), ('attn.k_proj.weight', 1, 1), ('attn.v_proj.weight', 1, 1)]
+    >>> places(qkv, saved | {"norm.weight": (2,)}) is None
+    True
+    """
+    found: dict[str, WeightPlace] = {}
+    for name, parameter in parameters.items():
+        path, _, kind = name.replace(WRAPPED, "").rpartition(".")
+        block, dot, layer = path.rpartition(".")
+        sources = [f"{block}{dot}{source}.{kind}" for source in FUSED.get(layer, (layer,))]
+        if not all(source in shapes for source in sources) or not parameter.is_contiguous():
+            return None
+        places_of_sources = list(_places(parameter, [shapes[source] for source in sources], layer, rank, size))
+        if len(places_of_sources) != len(sources):
+            return None
+        found.update(zip(sources, places_of_sources, strict=True))
+    return found if found.keys() == shapes.keys() else None
+
+
+def _places(
+    parameter: torch.Tensor, fulls: Sequence[tuple[int, ...]], layer: str, rank: int, size: int
+) -> Iterator[WeightPlace]:
+    """The places of weights in a parameter, one below the other; fewer where they do not tile it."""
+    cut = 0 if layer in CUT_ROWS else 1 if layer in CUT_COLUMNS and parameter.ndim > 1 else None
+    shape = tuple(parameter.shape)
+    if cut is None:
+        if fulls == [shape]:
+            yield WeightPlace(parameter)
+        return
+    offset = 0
+    for full, count in zip(fulls, _counts(shape[cut], [full[cut] for full in fulls], size), strict=False):
+        holders, rest = divmod(count * size, full[cut])  # so many parts hold the same
+        if not holders or (rest and layer not in PADDED) or not _alike(full, shape, cut):
+            return
+        index = rank if layer in PADDED else rank // holders
+        first, end = (min(at, full[cut]) for at in (index * count, index * count + count))
+        yield WeightPlace(parameter.narrow(cut, offset, end - first), cut, first)
+        offset += count
+
+
+def _alike(full: tuple[int, ...], shape: tuple[int, ...], cut: int) -> bool:
+    """Whether two shapes differ in one dim at most."""
+    return full[:cut] == shape[:cut] and full[cut + 1 :] == shape[cut + 1 :]
+
+
+def _counts(total: int, fulls: Sequence[int], size: int) -> list[int]:
+    """The rows of a part's parameter of each weight: the first has its share, the others what it leaves; [] if uneven.
+
+    >>> _counts(32, [32, 16, 16], 2), _counts(33, [32, 16, 16], 2), _counts(64, [100], 2)
+    ([16, 8, 8], [], [64])
+    """
+    if len(fulls) == 1:
+        return [total]
+    first, uneven = divmod(fulls[0], size)
+    others, rest = divmod(total - first, len(fulls) - 1)
+    return [] if uneven or rest or others <= 0 else [first, *[others] * (len(fulls) - 1)]

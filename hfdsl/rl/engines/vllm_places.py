@@ -1,0 +1,52 @@
+"""Which models of vLLM can be written in place, found out from the running model while its weights are dummies.
+
+A kernel may read a copy of a layer's weight, in a layout of its own, that vLLM makes after loading. On a CPU it does:
+most layers then have no weight any more, but the output layer keeps one that nothing reads. A write to it would change
+nothing, without an error. So each layer is asked: with a weight that is 1 in one place and 0 elsewhere, its output has
+to be 1 in one place and 0 elsewhere too, which is exact in every dtype and kernel. With a copy, or a transposed layout,
+it is not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from hfdsl.rl.engines.interface import EngineStart
+from hfdsl.rl.engines.places import WeightPlace, places
+
+WRITABLE: Final = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+"""The classes of vLLM whose parameters are a saved model's, but for fusing, cutting and padding."""
+
+
+def vllm_places(start: EngineStart, model: torch.nn.Module) -> dict[str, WeightPlace] | None:
+    """Where a model of vLLM's has each weight that it will be given, or None where it has to load them itself.
+
+    It overwrites the weights of linear layers.
+    """
+    if type(model).__name__ not in WRITABLE:
+        return None
+    parameters = dict(model.named_parameters())
+    if any(parameter.dtype != getattr(torch, start.dtype) for parameter in parameters.values()):
+        return None
+    part = start.rendezvous
+    found = places(parameters, start.shapes, *(() if part is None else (part.rank, part.size)))
+    paths = (name.rpartition(".")[0] for name in parameters)
+    layers = [layer for layer in map(model.get_submodule, paths) if hasattr(layer, "quant_method")]
+    return found if found is not None and all(map(computes_with_its_weight, layers)) else None
+
+
+@torch.no_grad()
+def computes_with_its_weight(layer: Any) -> bool:
+    """Whether a linear layer, or an embedding, of vLLM's reads its weight, [outputs, inputs], as it is."""
+    weight, method = layer.weight, layer.quant_method
+    output, unit = weight.shape[0] - 1, weight.new_zeros(1, weight.shape[1])
+    unit[0, 0] = 1
+    weight.zero_()
+    weight[output, 0] = 1
+    if "Embedding" in type(layer).__name__:
+        return torch.equal(method.embedding(layer, torch.tensor([output], device=weight.device)), unit)
+    expected = weight.new_zeros(1, weight.shape[0])
+    expected[0, output] = 1
+    return torch.equal(method.apply(layer, unit, None), expected)
