@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from hfdsl.errors import ResourceError
 from hfdsl.types.numbers import brief, is_count
+
+Copies: TypeAlias = Literal["node", "peers"]
+"""Where copies of states are kept: on the node of their ranks alone, or on another node, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,19 +19,23 @@ class Retries:
     The run returns to its last copy of all states and repeats the steps since then. It copies all states to host memory
     every ``every`` steps; with ``every=None`` it copies none, and returns to the state last loaded or saved (see
     ``Running.go_back_to``), or to its start. A step is repeated at most ``attempts`` times before the run ends with
-    the first loss; within ``wait`` seconds the cluster must have room for new processes.
+    the first loss; within ``wait`` seconds the cluster must have room for new processes. A copy is in the memory of the
+    node whose processes it is of; with ``copies="peers"`` a second one is on another node, so that the run survives the
+    loss of a node, for twice the memory.
 
     Raises:
         ResourceError: HF841 where ``attempts`` or ``every`` is no whole number of at least 1, or ``wait`` no positive
-            number.
+            number, or
+            ``copies`` is something else.
 
     >>> Retries(every=10)
-    Retries(attempts=3, every=10, wait=300.0)
+    Retries(attempts=3, every=10, wait=300.0, copies='node')
     """
 
     attempts: int = 3
     every: int | None = 1
     wait: float = 300.0
+    copies: Copies = "node"
 
     def __post_init__(self) -> None:
         for name in ("attempts", "every"):
@@ -37,3 +45,6 @@ class Retries:
         wait: object = self.wait
         if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 < wait < float("inf"):
             raise ResourceError("HF841", f"hf.Retries(wait=) takes a positive number of seconds; got {brief(wait)}")
+        if self.copies not in get_args(Copies):
+            text = f'hf.Retries(copies=) takes "node" or "peers"; got {brief(self.copies)}'
+            raise ResourceError("HF841", text)

@@ -1,6 +1,6 @@
 """A script: a cluster of four nodes, of which the one with the trainer is lost within a step; prints what follows.
 
-Its arguments are the folder of faults, the bytes of the trainer's state, and whether the run has retries.
+Its arguments are the folder of faults, the bytes of the trainer's state, and where copies of states are kept.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import ray
 import torch
 from ray.cluster_utils import Cluster
 
 import hfdsl as hf
+from hfdsl.deploy.retries import Copies
 from hfdsl.errors import HfError
 from tests.faults.failing_programs import FOLDER, PADDING, Prompts, deployment, ppo
 
@@ -42,7 +43,7 @@ def lose_within(cluster: Cluster, node: Any, folder: Path, call: str) -> None:
     threading.Thread(target=lose).start()
 
 
-def main(folder: Path, padding: str, retries: hf.Retries | None) -> None:
+def main(folder: Path, padding: str, retries: hf.Retries) -> None:
     cluster, nodes = cluster_of(4)
     plan = ppo.compile(deployment(True))
     prompts = Prompts(x=torch.arange(4.0))
@@ -59,4 +60,5 @@ def main(folder: Path, padding: str, retries: hf.Retries | None) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], hf.Retries(wait=60.0) if sys.argv[3] == "retries" else None)
+    (copies,) = (place for place in get_args(Copies) if place == sys.argv[3])
+    main(Path(sys.argv[1]), sys.argv[2], hf.Retries(wait=60.0, copies=copies))

@@ -65,7 +65,7 @@ class LosingBackend(LocalBackend):
         """What is lost."""
         return {} if self._gone is None else {self._gone: [0]}
 
-    def copy_states(self) -> Any:
+    def copy_states(self, peers: bool) -> Any:
         """Copies by group and rank, of states by role and of queues by plan."""
         self._submitted()
         copies = {}

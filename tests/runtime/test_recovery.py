@@ -162,7 +162,16 @@ def test_a_load_is_where_a_run_goes_back_to(tmp_path: Path, undisturbed: list[An
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"attempts": 0}, {"attempts": True}, {"every": 1.5}, {"wait": 0}, {"wait": float("nan")}, {"wait": "1"}]
+    "wrong",
+    [
+        {"attempts": 0},
+        {"attempts": True},
+        {"every": 1.5},
+        {"wait": 0},
+        {"wait": float("nan")},
+        {"wait": "1"},
+        {"copies": "disk"},
+    ],
 )
 def test_retries_that_mean_nothing(wrong: dict[str, Any]) -> None:
     with pytest.raises(ResourceError, match="HF841"):

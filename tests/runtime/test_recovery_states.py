@@ -52,7 +52,7 @@ class Numbers:
     def lost(self, wait: float) -> Mapping[str, Sequence[int]]:
         return {group: [0] for group in self.gone}
 
-    def copy_states(self) -> Any:
+    def copy_states(self, peers: bool) -> Any:
         self.lose()
         if self.gone:
             self.lost_copies += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -16,6 +16,7 @@ from hfdsl.plan.deadlines import CallDeadline
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import files_by_role
 from hfdsl.runtime.rank.executor import Executor
+from hfdsl.runtime.ray.peer_copies import Copied, copied_to, live_nodes, peer_of
 from hfdsl.runtime.ray.rank_calls import LAUNCH, RankCalls
 from hfdsl.runtime.weights.digest_reports import DigestReport
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
@@ -29,13 +30,6 @@ SAVED_REPLY_SECONDS = 60.0
 """The time in which an idle process says whether its files are written."""
 
 
-class Copied(NamedTuple):
-    """References to the copy of a rank's states: whether it exists, which is small, and the copy itself."""
-
-    done: Any
-    states: Any
-
-
 class RayStates(ABC):
     """The part of a Ray backend that works on states."""
 
@@ -43,6 +37,7 @@ class RayStates(ABC):
     _plans: list[Plan]
     _groups: dict[str, RayWorkerGroup]
     _calls: RankCalls
+    _hosts: dict[str, list[str]]
     _digests = False
     """Whether the syncs of the steps to come are verified."""
 
@@ -140,13 +135,26 @@ class RayStates(ABC):
         ]
         self._calls.wait_for([ref for refs in loading for ref in refs])
 
-    def copy_states(self) -> dict[str, list[Copied]]:
+    def copy_states(self, peers: bool) -> dict[str, list[Copied]]:
         """References to the states of every rank; the processes copy them before their next call."""
         taken = self._take_states(copies=False)
         copies = {
-            name: [Copied(*refs) for refs in self._calls.call_each(name, "a copy of states", "copy_states", returns=2)]
+            name: [
+                Copied(done, states, node)
+                for (done, states), node in zip(
+                    self._calls.call_each(name, "a copy of states", "copy_states", returns=2),
+                    self._hosts[name],
+                    strict=True,
+                )
+            ]
             for name in self._groups
         }
+        if peers:
+            nodes = sorted({node for hosts in self._hosts.values() for node in hosts})
+            copies = {
+                name: [copied_to(copy, peer) if (peer := peer_of(copy.node, nodes)) else copy for copy in ranks]
+                for name, ranks in copies.items()
+            }
         if self._calls.relays is not None:  # what relays submit next may come before what this process submitted now
             self.begin()
             self._calls.wait_for([*taken, *(copy.done for ranks in copies.values() for copy in ranks)])
@@ -154,7 +162,7 @@ class RayStates(ABC):
 
     def copied(self, copies: Mapping[str, Sequence[Copied]], wait: float) -> bool:
         """Whether all copies exist; HF806, HF908 where one cannot be made, HF807 where one takes too long."""
-        refs = [copy.done for ranks in copies.values() for copy in ranks]
+        refs = [ref for ranks in copies.values() for copy in ranks for ref in copy.exists()]
         ready, late = ray.wait(refs, num_returns=len(refs), timeout=wait)
         with self._calls.naming_losses():
             fetch(ready)
@@ -169,9 +177,10 @@ class RayStates(ABC):
             HfError: HF807 where a deadline passed.
         """
         self.begin()
+        nodes = live_nodes()
 
         def arguments(role: str, rank: int) -> tuple[Any, ...]:
-            return role, copies[self._calls.group_of(role)][rank].states
+            return role, copies[self._calls.group_of(role)][rank].reachable(nodes)
 
         self._load_states("restore", arguments)
 
@@ -183,10 +192,11 @@ class RayStates(ABC):
     ) -> None:
         """All ranks at once; errors as for ``restore``."""
         self.begin()
+        nodes = live_nodes()
 
         def arguments(group: str, rank: int) -> tuple[Any, ...]:
             counts, payloads = _payloads_of(pending, group, rank)
-            return plan, copies[group][rank].states, counts, *payloads
+            return plan, copies[group][rank].reachable(nodes), counts, *payloads
 
         restoring = [
             self._calls.call_each(name, "loading queues", "restore_queues", partial(arguments, name))

@@ -65,8 +65,11 @@ class RecoverableBackend(Backend, Protocol):
         """The ranks whose process is gone, by process group, where that is known after ``wait`` seconds."""
         ...
 
-    def copy_states(self) -> Any:
-        """Have every process copy its workers' states before its next call; the handle of the copies."""
+    def copy_states(self, peers: bool) -> Any:
+        """Have every process copy its workers' states before its next call; the handle of the copies.
+
+        With ``peers`` each is copied to another node, too.
+        """
         ...
 
     def copied(self, copies: Any, wait: float) -> bool:
@@ -259,7 +262,7 @@ class Recovery:
         """Begin a copy; where a process is gone there is none, and the next step goes back to the copy before."""
         try:
             go_back = {plan: stream.copy() for plan, stream in self.streams.items()}
-            handle = self.backend.copy_states()
+            handle = self.backend.copy_states(self.retries.copies == "peers")
         except RoleError as error:
             if raised_by_body(error):
                 raise
@@ -337,8 +340,8 @@ class Recovery:
                 "HF840",
                 f"the copy of all states, made after {self._copied_steps()}, is lost: it was on the node that is gone "
                 f"({_text(error)}). Launch again and load a checkpoint: running.load(folder), or hfdsl train --resume; "
-                "with hf.Retries(every=None) and running.go_back_to(folder) a run goes back to files, which outlast a "
-                "node",
+                'hf.Retries(copies="peers") keeps a second copy on another node; with hf.Retries(every=None) and '
+                "running.go_back_to(folder) a run goes back to files, which outlast a node",
             ) from error
 
     def _copied_steps(self) -> str:

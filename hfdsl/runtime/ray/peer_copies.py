@@ -1,0 +1,58 @@
+"""Copies of states in the memory of a second node, which outlast the loss of the first one.
+
+>>> peer_of("b", ["a", "b", "c"]), peer_of("c", ["a", "b", "c"]), peer_of("a", ["a"])
+('c', 'a', None)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from hfdsl.runtime.saving.state_files import FlatState
+from hfdsl.runtime.transports.serialization import StateCopy
+
+
+class Copied(NamedTuple):
+    """References to the copy of a rank's states: whether it exists, which is small, the copy itself, and its node.
+
+    ``peer`` is the same on another node.
+    """
+
+    done: Any
+    states: Any
+    node: str
+    peer: Copied | None = None
+
+    def exists(self) -> list[Any]:
+        """The references that say so, of the peer's copy too."""
+        return [self.done, *(self.peer.exists() if self.peer is not None else ())]
+
+    def reachable(self, nodes: set[str]) -> Any:
+        """The reference to a copy that is on one of these nodes; to the first one where there is none."""
+        return self.peer.states if self.peer is not None and self.node not in nodes else self.states
+
+
+def peer_of(node: str, nodes: Sequence[str]) -> str | None:
+    """The node that keeps the copies of another: the next one in a ring, so that each keeps as much as it makes."""
+    return nodes[(nodes.index(node) + 1) % len(nodes)] if len(nodes) > 1 else None
+
+
+def copied_to(copy: Copied, node: str) -> Copied:
+    """The same with a second copy on another node, which a process of Ray makes there while steps go on."""
+    where = NodeAffinitySchedulingStrategy(node, soft=False)
+    keep: Any = ray.remote(_keep).options(num_cpus=0, num_returns=2, max_retries=0, scheduling_strategy=where)
+    done, states = keep.remote(copy.states)
+    return copy._replace(peer=Copied(done, states, node))
+
+
+def _keep(states: Mapping[str, FlatState]) -> tuple[None, StateCopy]:
+    return None, StateCopy(states)
+
+
+def live_nodes() -> set[str]:
+    """The nodes of the cluster that are there."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]  # of Ray
