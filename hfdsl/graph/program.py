@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
@@ -336,6 +336,17 @@ class Output:
                 yield from inner.refs()
         elif isinstance(self.value, Ref):
             yield self.value
+
+    def build(self, value_of: Callable[[Ref], Any]) -> Any:
+        """What the dataflow returns, from its values, which are asked for depth first."""
+        if isinstance(self.value, tuple):
+            parts = [inner.build(value_of) for inner in self.value]
+            return self.container(*parts) if hasattr(self.container, "_fields") else self.container(parts)
+        if isinstance(self.value, dict):
+            return {key: inner.build(value_of) for key, inner in self.value.items()}
+        if isinstance(self.value, Ref):
+            return value_of(self.value)
+        return self.value.value if isinstance(self.value, Constant) else None
 
 
 @dataclass(frozen=True, slots=True)

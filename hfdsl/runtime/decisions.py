@@ -52,13 +52,14 @@ def dispatch_decision(before: QueueState, after: QueueState) -> Decision:
     return Decision("dispatch", after.spec.name, before.version, _numbers(groups), tuple(g.prompt for g in groups))
 
 
-def take_decisions(before: QueueState, after: QueueState, batch: QueueBatch | None) -> list[Decision]:
-    """What a take decided: what it dropped and what it took."""
-    name, version = after.spec.name, before.version
-    drops = [Decision("drop", name, version, _numbers(after.dropped))] if after.dropped else []
-    if batch is None:
-        return drops
-    return [*drops, Decision("take", name, version, _numbers(batch.groups), masked=tuple(sorted(batch.masked)))]
+def drop_decisions(after: QueueState) -> list[Decision]:
+    """What was dropped."""
+    return [Decision("drop", after.spec.name, after.version, _numbers(after.dropped))] if after.dropped else []
+
+
+def take_decision(batch: QueueBatch) -> Decision:
+    """What was taken."""
+    return Decision("take", batch.queue, batch.update, _numbers(batch.groups), masked=tuple(sorted(batch.masked)))
 
 
 def lose_decision(state: QueueState, groups: Iterable[int]) -> Decision:

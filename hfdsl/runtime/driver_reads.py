@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hfdsl.graph.columns import result_type, row_weight_of
-from hfdsl.graph.program import Constant, Filter, Output, Ref
+from hfdsl.graph.program import Filter, Output, Ref
 from hfdsl.graph.signatures import VALUE, ListType, PortType
 from hfdsl.plan.payloads import PayloadKey
 from hfdsl.plan.plan import Plan
@@ -79,16 +79,12 @@ class DriverReads:
 
     def result(self, output: Output, reader: Reader) -> Any:
         """The result of the dataflow."""
-        value = output.value
-        if isinstance(value, tuple):
-            parts = [self.result(inner, reader) for inner in value]
-            return output.container(*parts) if hasattr(output.container, "_fields") else output.container(parts)
-        if isinstance(value, dict):
-            return {key: self.result(inner, reader) for key, inner in value.items()}
-        if not isinstance(value, Ref):
-            return value.value if isinstance(value, Constant) else None
-        kind = result_type(self._plan.graph, value)
-        return self._writable(kind, reader.value(value, kind, ((0, reader.table.rows.get(value.node, 0)),)))
+
+        def value_of(ref: Ref) -> Any:
+            kind = result_type(self._plan.graph, ref)
+            return self._writable(kind, reader.value(ref, kind, ((0, reader.table.rows.get(ref.node, 0)),)))
+
+        return output.build(value_of)
 
     def _writable(self, kind: PortType, value: Any) -> Any:
         """A result that the caller may write and keep: no other process sees the change, or keeps memory for it."""

@@ -18,7 +18,6 @@ from hfdsl.runtime.backend import Backend, Lowering
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.stage_plans import queue_stages
-from hfdsl.runtime.rank.in_flight import flights
 from hfdsl.runtime.recovery.steps import RecoverableBackend, Recovery
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.saving.loaded_states import check_copied_states
@@ -67,12 +66,10 @@ def launch(
     if _loading.get():
         raise LaunchedError
     deadline = checked_deadline(deadline, "launch(deadline=)")
-    if decides(plan):
-        stages = queue_stages(plan)
-        if flights(stages.producer, stages.consumer).loads and (retries is not None or callable(backend)):
-            refused = "with retries=" if retries is not None else "by a lowering of one's own"
-            text = f"'{plan.name}' sends weights in flight, which no run {refused} can repeat: leave out during="
-            raise HfError("HF765", text)
+    if decides(plan) and queue_stages(plan).flights.loads and (retries is not None or callable(backend)):
+        refused = "with retries=" if retries is not None else "by a lowering of one's own"
+        text = f"'{plan.name}' sends weights in flight, which no run {refused} can repeat: leave out during="
+        raise HfError("HF765", text)
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed, [plan]))
     if retries is not None and retries.every is not None:

@@ -64,7 +64,8 @@ class SegmentCall(NamedTuple):
 
     Where the plan has queues, ``stage_steps`` has for each stage how many steps of every stage had been submitted
     before that stage of this step was; nothing for one that was not yet. Where a stage steps on its own,
-    ``row_versions`` has the versions of the rows that it took from its queue: of runs of rows, their end and version.
+    ``row_versions`` has the versions of the rows that it took from queues: of runs of rows the node of their queue,
+    their end and their version.
     ``in_flight`` says which weights arrive while calls of the segment run.
     """
 

@@ -47,12 +47,12 @@ class Routings:
         sizes: Mapping[Any, int],
         generation: int,
         short_steps: frozenset[int] | None = None,
-        queue: int | None = None,
+        queues: frozenset[int] = frozenset(),
     ) -> Routing:
         """The routing for these sizes, in processes that were replaced so many times.
 
-        ``short_steps`` are those of an earlier run; the input ``queue`` is read where it is. A new routing takes the ID
-        of the least recently used one: its specs replace those of the old one in all processes.
+        ``short_steps`` are those of an earlier run; the inputs ``queues`` are read where they are. A new routing takes
+        the ID of the least recently used one: its specs replace those of the old one in all processes.
 
         Raises:
             SizeError: HF302, HF319 for sizes that do not work out.
@@ -62,8 +62,7 @@ class Routings:
             self.cache.clear()
             self._generation = generation
         short_steps = self._find_short_steps() if short_steps is None else short_steps
-        read_in_place = frozenset() if queue is None else frozenset({queue})
-        hints = Hints(short_steps, self._inline_inputs(inputs) | read_in_place)
+        hints = Hints(short_steps, self._inline_inputs(inputs) | queues)
         cache, key = self.cache, (tuple(sizes.get(dim) for dim in self._row_dims), hints)
         routing = cache.pop(key, None)
         if routing is None:

@@ -71,11 +71,11 @@ class StepRunner:
         return StepRun(self.plan, backend, routing, number, sizes, keeps_replies)
 
     def new_stage(
-        self, number: int, inputs: Mapping[int, Batch], sizes: Mapping[Any, int], queue: int | None
+        self, number: int, inputs: Mapping[int, Batch], sizes: Mapping[Any, int], queues: frozenset[int]
     ) -> StageRun:
-        """A step of a stage, of which the input ``queue`` is cut for every process; errors as for ``new``."""
+        """A step of a stage, of which the inputs ``queues`` are cut for every process; errors as for ``new``."""
         backend = self._processes.usable_backend(self.plan.name)
-        routing = self.routings.of(backend, inputs, sizes, self._processes.generation, None, queue)
+        routing = self.routings.of(backend, inputs, sizes, self._processes.generation, None, queues)
         return StageRun(self.plan, backend, routing, number, sizes)
 
     def run(self, step: StepRun, inputs: Mapping[int, Batch]) -> Any:

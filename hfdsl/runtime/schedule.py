@@ -51,12 +51,19 @@ always makes the same decisions: which group is lost depends on its values and n
 
 No prompt is lost or trained twice: a group leaves the state only with a batch, with ``dropped`` or with ``lose``, once;
 under "refill" the prompt of a dropped group returns under another number.
+
+Several queues. A version is one update of the program, which takes a batch from each queue in front of the stages that
+train. A queue in front of another one is read in between: its ``take`` is no update (``trains`` is False), and
+``advance`` counts those of the others. It waits for nobody ("drop" or "refill"), so the bound is still what is removed
+before a batch is taken. The version grows only finitely often until a batch of this queue is needed again, so nothing
+deadlocks here either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, repeat
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -70,7 +77,8 @@ GroupStatus: TypeAlias = Literal["running", "ready", "lost"]
 class QueueSpec:
     """A queue: ``batch`` groups are taken at once, and a dispatch puts ``dispatch`` groups in; ``lag`` in updates.
 
-    It ``loses`` groups where a filter is in front of it.
+    It ``loses`` groups where a filter is in front of it. A batch ``trains`` where it is taken for an update, and not
+    for a stage that feeds another queue.
 
     Raises:
         SizeError: HF760 where the queue would never fill a batch, or a number is out of range.
@@ -82,6 +90,7 @@ class QueueSpec:
     batch: int = 1
     dispatch: int = 1
     loses: bool = False
+    trains: bool = True
 
     def __post_init__(self) -> None:
         if self.lag < 0 or self.batch < 1 or self.dispatch < 1:
@@ -106,12 +115,16 @@ class QueueSpec:
 
 @dataclass(frozen=True, slots=True)
 class QueuedGroup:
-    """The rows of one prompt on their way: number of dispatch, prompt, version of the weights at dispatch."""
+    """The rows of one prompt on their way: number of dispatch, prompt, version of the weights at dispatch.
+
+    They are made ``of`` a group of the queue in front of the stage that dispatched them, where there is one.
+    """
 
     number: int
     prompt: int
     version: int
     status: GroupStatus = "running"
+    of: QueuedGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +169,8 @@ class QueueState:
         """Whether ``count`` groups may be dispatched now."""
         return self.occupied + count <= self.spec.places
 
-    def dispatch(self, prompts: Sequence[int]) -> QueueState:
-        """Groups for these prompts are on their way, under the present version.
+    def dispatch(self, prompts: Sequence[int], of: Sequence[QueuedGroup] = ()) -> QueueState:
+        """Groups for these prompts are on their way, under the present version; made ``of`` those of a queue in front.
 
         Raises:
             SizeError: HF760 where there are no places for them.
@@ -169,11 +182,21 @@ class QueueState:
                 f"them in use, and none for {len(prompts)} more groups",
             )
         numbers = range(self.dispatched, self.dispatched + len(prompts))
-        groups = {n: QueuedGroup(n, prompt, self.version) for n, prompt in zip(numbers, prompts, strict=True)}
-        again = tuple(prompt for prompt in self.again if prompt not in prompts)
-        return replace(
-            self, dispatched=numbers.stop, groups=MappingProxyType({**self.groups, **groups}), dropped=(), again=again
-        )
+        groups = {
+            number: QueuedGroup(number, prompt, self.version, of=group)
+            for number, prompt, group in zip(numbers, prompts, of or repeat(None, len(prompts)), strict=True)
+        }
+        sent = self.sent_again(prompts)
+        return replace(sent, dispatched=numbers.stop, groups=MappingProxyType({**self.groups, **groups}), dropped=())
+
+    def sent_again(self, prompts: Sequence[int]) -> QueueState:
+        """These prompts were dispatched: they are not to be dispatched again."""
+        left = tuple(prompt for prompt in self.again if prompt not in prompts)
+        return self if left == self.again else replace(self, again=left)
+
+    def advance(self) -> QueueState:
+        """There was an update, with batches of other queues."""
+        return replace(self, version=self.version + 1, dropped=())
 
     def finish(self, numbers: Iterable[int]) -> QueueState:
         """The rows of these groups exist."""
@@ -189,20 +212,33 @@ class QueueState:
             return self._with_status(numbers, "lost")
         return self._without(numbers)
 
+    def drop_late(self) -> QueueState:
+        """The state without late groups that are ready, unless they are to be masked or waited for."""
+        late = tuple(group for group in self.groups.values() if group.status == "ready" and self._is_late(group))
+        if not late or self.spec.late in ("wait", "mask"):
+            return replace(self, dropped=()) if self.dropped else self
+        again = (*self.again, *(group.prompt for group in late)) if self.spec.late == "refill" else ()
+        return replace(self._without(group.number for group in late), dropped=late, again=again)
+
     def take(self) -> tuple[QueueState, QueueBatch | None]:
         """The state after the next batch was taken, and the batch; None if it is not complete.
 
-        Late groups that are ready are dropped in either case, unless they are to be masked or waited for.
+        Late groups that are ready are dropped in either case (``drop_late``).
         """
-        return self._take_in_order() if self.spec.late == "wait" else self._take_ready()
+        state = self.drop_late()
+        passed = state._passed() if self.spec.late == "wait" else list(state.groups.values())
+        groups = tuple(islice((group for group in passed if group.status == "ready"), self.spec.batch))
+        if len(groups) < self.spec.batch:
+            return state, None
+        masked = frozenset(group.number for group in groups if self.spec.late == "mask" and self._is_late(group))
+        left = state._without(group.number for group in (passed if self.spec.late == "wait" else groups))
+        version = self.version + self.spec.trains
+        return replace(left, version=version, dropped=state.dropped), QueueBatch(
+            self.spec.name, self.version, groups, masked
+        )
 
-    def _take_in_order(self) -> tuple[QueueState, QueueBatch | None]:
-        passed = self._passed()
-        ready = [group for group in passed if group.status == "ready"]
-        if len(ready) < self.spec.batch:
-            return replace(self, dropped=()), None
-        batch = QueueBatch(self.spec.name, self.version, tuple(ready))
-        return replace(self._without(group.number for group in passed), version=self.version + 1), batch
+    def _is_late(self, group: QueuedGroup) -> bool:
+        return self.version - group.version > self.spec.lag
 
     def _passed(self) -> list[QueuedGroup]:
         """The groups that the reader passes in order, until its batch is full or it has to wait."""
@@ -213,22 +249,6 @@ class QueueState:
             passed.append(group)
             ready += group.status == "ready"
         return passed
-
-    def _take_ready(self) -> tuple[QueueState, QueueBatch | None]:
-        ready = [group for group in self.groups.values() if group.status == "ready"]
-        late = [group for group in ready if self.version - group.version > self.spec.lag]
-        state = replace(self, dropped=())
-        if late and self.spec.late != "mask":
-            again = (*self.again, *(group.prompt for group in late)) if self.spec.late == "refill" else ()
-            state = replace(self._without(group.number for group in late), dropped=tuple(late), again=again)
-            ready = [group for group in ready if group not in late]
-        if len(ready) < self.spec.batch:
-            return state, None
-        groups = tuple(ready[: self.spec.batch])
-        masked = frozenset(group.number for group in groups if group in late)
-        batch = QueueBatch(self.spec.name, self.version, groups, masked)
-        left = state._without(group.number for group in groups)
-        return replace(left, version=self.version + 1, dropped=state.dropped), batch
 
     def _with_status(self, numbers: Iterable[int], status: GroupStatus) -> QueueState:
         changed = {number: replace(self.groups[number], status=status) for number in numbers}

@@ -35,7 +35,7 @@ from itertools import count
 from typing import Protocol
 
 from hfdsl.runtime.decisions import Decision
-from hfdsl.runtime.queues.loop import QueueLoop, no_group
+from hfdsl.runtime.queues.loop import QueuedId, QueueLoop
 from hfdsl.runtime.schedule import QueueBatch, QueueSpec, QueueState
 
 
@@ -146,7 +146,7 @@ def simulate(
     spec: QueueSpec,
     world: World,
     updates: int,
-    lost: Callable[[int], bool] = no_group,
+    lost: Callable[[int], bool] = lambda _: False,
     prompts: Iterator[int] | None = None,
 ) -> Simulation:
     """What a queue decides, up to so many updates or the end of the prompts; ``lost`` says which groups a filter loses.
@@ -160,9 +160,10 @@ def simulate(
     ((5.0, 8.0, 11.0), {0: 2, 1: 4})
     """
     clock = _Clock(spec, world)
-    loop = QueueLoop(QueueState(spec))
+    loop = QueueLoop([QueueState(spec)])
     decisions = list[Decision]()
-    for decided in loop.run(clock, iter(prompts) if prompts is not None else count(), lost) if updates else ():
+    numbers = iter(prompts) if prompts is not None else count()
+    for decided in loop.run(clock, {0: numbers}, lambda group: lost(group[1])) if updates else ():
         decisions += decided
         if len(clock.batches) == updates:
             break
@@ -189,25 +190,33 @@ class _Clock:
         self._order = count()
         self._events: list[tuple[float, int, Sequence[int]]] = []  # when, in which order, which groups
 
-    def accepts(self) -> bool:
+    def accepts(self, stage: int) -> bool:  # there is one
         return self._spec.late == "wait" or self._world.accepts(self._now)
 
-    def dispatch(self, numbers: Sequence[int], prompts: Sequence[int], version: int) -> None:  # a World
+    def dispatch(
+        self,
+        stage: int,  # there is one
+        numbers: Sequence[int],
+        prompts: Sequence[int],  # a World takes numbers
+        version: int,
+        batch: QueueBatch | None,  # there is no queue in front
+    ) -> None:
         for time, done in self._world.dispatch(numbers, version, self._now):
             heapq.heappush(self._events, (time, next(self._order), done))
 
     def idle(self) -> bool:
         return not self.ends or self.ends[-1] <= self._now
 
-    def train(self, batch: QueueBatch) -> None:
+    def train(self, batches: Sequence[QueueBatch]) -> None:
+        [batch] = batches
         self.batches.append(batch)
         self.ends.append(self._world.train(batch, self._now))
         heapq.heappush(self._events, (self.ends[-1], next(self._order), ()))
 
-    def ended(self) -> Sequence[int] | None:
+    def ended(self) -> Sequence[QueuedId] | None:
         if not self._events:
             return None
         self._now, numbers = self._events[0][0], list[int]()
         while self._events and self._events[0][0] == self._now:
             numbers += heapq.heappop(self._events)[2]
-        return numbers
+        return [(0, number) for number in numbers]

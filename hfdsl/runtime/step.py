@@ -91,7 +91,7 @@ class StepRun:
         self._acknowledgments: dict[tuple[int, int], Any] = {}  # by segment and rank, in the order of submission
         self._stages: set[int] = set()  # whose segments may be submitted
         self._stage_steps: list[tuple[int, ...]] = []  # of every stage when each was submitted; see ``SegmentCall``
-        self._row_versions: Sequence[tuple[int, int]] = ()
+        self._row_versions: Sequence[tuple[int, int, int]] = ()
         self._in_flight: FlightPlan = ()
         self._submitted: set[int] = set()
         self._deferred: list[Segment] = []  # of the driver: submitted, and not run before somebody reads its results
@@ -145,7 +145,7 @@ class StepRun:
         self,
         stage: int,
         stage_steps: Sequence[int] = (),
-        row_versions: Sequence[tuple[int, int]] = (),
+        row_versions: Sequence[tuple[int, int, int]] = (),
         wait: bool = True,
         in_flight: FlightPlan = (),
     ) -> None:

@@ -44,7 +44,7 @@ def submission_of(
             ]
             for received, from_queue in zip(payloads, reads, strict=True)
         ],
-        queued=[[read.rows for read in from_queue] for from_queue in reads] if any(reads) else None,
+        queued=[[rows for read in from_queue for rows in read.rows] for from_queue in reads] if any(reads) else None,
         sends=sends,
         after=[
             [acknowledgments[before]] if before is not None and before[0] not in delivered else []

@@ -46,8 +46,11 @@ def _once(log: _Log, decision: Decision) -> Iterator[str]:
             yield f"group {group} was dispatched twice"
         if decision.kind != "dispatch" and group not in log.on_the_way:
             yield f"group {group}, of a {decision.kind}, is not on its way"
-    if decision.kind == "dispatch":
-        present = {log.prompt[group] for group in (*log.on_the_way, *log.taken) if group in log.prompt}
+    if (
+        decision.kind == "dispatch"
+    ):  # what a queue in front of another one has taken may be dropped later, and come again
+        gone = log.taken if log.spec.trains else []
+        present = {log.prompt[group] for group in (*log.on_the_way, *gone) if group in log.prompt}
         for prompt in decision.prompts:
             if prompt in present:
                 yield f"prompt {prompt} is dispatched while a group of it is on its way or trained"
@@ -59,8 +62,10 @@ def _places(log: _Log, decision: Decision) -> Iterator[str]:
 
 
 def _versions(log: _Log, decision: Decision) -> Iterator[str]:
-    if decision.version != log.updates:
+    if log.spec.trains and decision.version != log.updates:
         yield f"a {decision.kind} under version {decision.version} after {log.updates} updates"
+    if decision.version < log.updates:
+        yield f"a {decision.kind} under version {decision.version} after one under version {log.updates}"
 
 
 def _order(log: _Log, decision: Decision) -> Iterator[str]:
@@ -126,6 +131,8 @@ def check_decisions(spec: QueueSpec, decisions: Sequence[Decision]) -> None:
 
 
 def _follow(log: _Log, decision: Decision) -> None:
+    if not log.spec.trains:  # others count the updates
+        log.updates = max(log.updates, decision.version)
     if decision.kind == "dispatch":
         log.version |= dict.fromkeys(decision.groups, decision.version)
         log.prompt |= dict(zip(decision.groups, decision.prompts, strict=False))
@@ -136,4 +143,4 @@ def _follow(log: _Log, decision: Decision) -> None:
     log.on_the_way = [group for group in log.on_the_way if group not in decision.groups]
     if decision.kind == "take":
         log.taken += decision.groups
-        log.updates += 1
+        log.updates += log.spec.trains

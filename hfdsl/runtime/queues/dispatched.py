@@ -13,7 +13,7 @@ from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.ranges import RowRanges, merged
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.queues.groups import kept_groups
-from hfdsl.runtime.queues.stage_plans import QueueStages
+from hfdsl.runtime.queues.stage_plans import StagedQueue
 from hfdsl.runtime.queues.stage_run import StageRun
 from hfdsl.runtime.rank.store import PayloadContent
 
@@ -31,7 +31,7 @@ class Dispatched:
     """
 
     number: int
-    stages: QueueStages
+    queue: StagedQueue
     table: RowTable
     groups: tuple[int, ...]
     sizes: Mapping[Any, int]
@@ -42,6 +42,7 @@ class Dispatched:
     noted: set[tuple[int, int]] = field(default_factory=set)
     kept: Mapping[int, int] = field(init=False, repr=False)  # places by group
     _places: dict[tuple[int, int], frozenset[Place]] = field(default_factory=dict, init=False, repr=False)
+    _inner: dict[str, list[int]] = field(default_factory=dict, init=False, repr=False)  # rows by column, in front
 
     def __post_init__(self) -> None:
         self._find_groups()
@@ -49,30 +50,38 @@ class Dispatched:
     def know(self, other: Dispatched | None) -> None:
         """Share what is known of the places of rows with a dispatch that has the same."""
         if other is not None and other.table is self.table:
-            self._places = other._places
+            self._places, self._inner = other._places, other._inner
 
     def settle(self, table: RowTable) -> None:
         """Take the row table that follows from the results of runtime queries."""
         if table is not self.table:
-            self.table, self._places = table, {}
+            self.table, self._places, self._inner = table, {}, {}
             self._find_groups()
 
     def _find_groups(self) -> None:
         kept = self.groups
-        if self.stages.loses and self.stages.rows_of in self.table.rows:
-            kept = tuple(kept[place] for place in kept_groups(self.stages, self.table, len(kept)))
+        if self.queue.loses and self.queue.rows_of in self.table.rows:
+            kept = tuple(kept[place] for place in kept_groups(self.queue, self.table, len(kept)))
         self.kept = {group: place for place, group in enumerate(kept)}
 
     def rows(self, group: int) -> tuple[int, int]:
         """The rows of a group that was kept, in what the dispatch put in."""
-        size, place = self.stages.queue.group, self.kept[group]
+        size, place = self.queue.queue.group, self.kept[group]
         return place * size, (place + 1) * size
+
+    def row_in_front(self, column: str, row: int) -> int:
+        """Of a column that is handed on: the row of the batch in front that a row is of."""
+        if column not in self._inner:
+            reader, node = locating_reader(self.queue.producer, self.table), self.queue.rows_of
+            located = (next(reader.sources(node, (column,), ((i, i + 1),))) for i in range(self.table.rows[node]))
+            self._inner[column] = [start for _, _, ((start, _), *_) in located]
+        return self._inner[column][row]
 
     def reads(self, ranges: RowRanges, columns: Iterable[str] | None = None) -> Iterator[Read]:
         """The chunks of stored values that have some of these rows, and which of the chunks' rows they are."""
-        reader = locating_reader(self.stages.producer, self.table)
-        for column in columns if columns is not None else self.stages.sources:
-            source, name = self.stages.sources[column]
+        reader = locating_reader(self.queue.producer, self.table)
+        for column in columns if columns is not None else self.queue.sources:
+            source, name = self.queue.sources[column]
             for node, stored, inner in reader.sources(source, (name,), ranges):
                 for chunk, rows in reader.overlap(node, merged(inner)).items():
                     yield Read(node, chunk, stored, rows)
@@ -94,8 +103,8 @@ class Dispatched:
         self.settle(self.step.table)
         self.queries = self.step.queries
         self.handles = dict(self.step.taken_results())
-        plan, local = self.stages.producer, dict[ColumnSlice, Any]()
-        all_rows = self.table.rows.get(self.stages.rows_of, 0)
+        plan, local = self.queue.producer, dict[ColumnSlice, Any]()
+        all_rows = self.table.rows.get(self.queue.rows_of, 0)
         for read in self.reads(((0, all_rows),)) if all_rows else ():
             if plan.layouts[read.node].group == DRIVER:
                 part = ColumnSlice(read.node, read.chunk, read.columns[0], read.rows)
@@ -127,7 +136,7 @@ class Dispatched:
         for part, value in content.items():
             by_chunk.setdefault((part.node, part.chunk), {})[part] = value
         for index, parts in enumerate(by_chunk.values()):
-            self.handles[SAVED_SEGMENT, DRIVER_RANK, index] = tuple(parts), backend.put(self.stages.producer, parts)
+            self.handles[SAVED_SEGMENT, DRIVER_RANK, index] = tuple(parts), backend.put(self.queue.producer, parts)
 
     def forget(self, gone: Iterable[int]) -> None:
         """Drop the handles of payloads that only groups that are gone were read from."""

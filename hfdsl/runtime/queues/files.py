@@ -20,7 +20,7 @@ each with values by node, chunk, column and rows, which is how they are read: no
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -82,19 +82,26 @@ class SavedQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavedDecisions:
-    """Of a queue that decides: its groups a dispatch and a batch, counts so far, and prompts to dispatch first.
-
-    ``loaded`` counts batches of the loader, and ``next_prompt`` is the first prompt of the last one to be dispatched.
-    """
+class SavedCounts:
+    """Of a queue that decides: groups a dispatch and a batch, those dispatched so far, and prompts to come again."""
 
     put_in: int
     taken: int
     dispatched: int
-    loaded: int
-    next_prompt: int
-    decisions: int
     again: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedDecisions:
+    """Of queues that decide: ``counts`` of each, and how many decisions they made.
+
+    ``loaded`` counts batches of the loader, and ``next_prompts`` are by stage the first ones that were not dispatched.
+    """
+
+    counts: tuple[SavedCounts, ...]
+    decisions: int
+    loaded: int
+    next_prompts: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +128,7 @@ class SavedStream:
                     "lag": queue.lag,
                     "late": queue.late,
                     "version": queue.version,
-                    "groups": [[group.number, group.prompt, group.version] for group in queue.groups],
+                    "groups": [_group_numbers(group) for group in queue.groups],
                 }
                 for queue in self.queues
             ],
@@ -137,7 +144,7 @@ class SavedStream:
                 for step in self.in_progress
             ],
             "files": {group: [dict(file) for file in files] for group, files in self.files.items()},
-            **({} if self.decided is None else {"decided": {**asdict(self.decided), "again": [*self.decided.again]}}),
+            **({} if self.decided is None else {"decided": _decided_numbers(self.decided)}),
         }
 
     @classmethod
@@ -151,7 +158,7 @@ class SavedStream:
                     lag=_count(queue["lag"]),
                     late=str(queue["late"]),
                     version=_count(queue["version"]),
-                    groups=tuple(_group(*_counts(group)) for group in queue["groups"]),
+                    groups=tuple(map(_group, queue["groups"])),
                 )
                 for queue in entry["queues"]
             ),
@@ -171,17 +178,38 @@ class SavedStream:
         )
 
 
+def _decided_numbers(decided: SavedDecisions) -> dict[str, Any]:
+    return {
+        "counts": [[each.put_in, each.taken, each.dispatched, list(each.again)] for each in decided.counts],
+        "decisions": decided.decisions,
+        "loaded": decided.loaded,
+        "next_prompts": [list(item) for item in decided.next_prompts.items()],
+    }
+
+
 def _decided(entry: Any) -> SavedDecisions:
-    again = _counts(entry["again"])
-    names = ("put_in", "taken", "dispatched", "loaded", "next_prompt", "decisions")
-    decided = SavedDecisions(**{name: _count(entry[name]) for name in names}, again=again)
-    if not (decided.loaded - 1) * decided.put_in <= decided.next_prompt <= decided.loaded * decided.put_in:
-        raise ValueError(f"prompt {decided.next_prompt} is not of batch {decided.loaded - 1}")
-    return decided
+    counts = tuple(
+        SavedCounts(put_in=_count(put_in), taken=_count(taken), dispatched=_count(dispatched), again=_counts(again))
+        for put_in, taken, dispatched, again in entry["counts"]
+    )
+    next_prompts = {_count(stage): _count(prompt) for stage, prompt in entry["next_prompts"]}
+    return SavedDecisions(
+        counts=counts,
+        decisions=_count(entry["decisions"]),
+        loaded=_count(entry["loaded"]),
+        next_prompts=next_prompts,
+    )
 
 
-def _group(number: int, prompt: int, version: int) -> QueuedGroup:
-    return QueuedGroup(number, prompt, version, status="ready")
+def _group_numbers(group: QueuedGroup) -> list[Any]:
+    numbers: list[Any] = [group.number, group.prompt, group.version]
+    return numbers if group.of is None else [*numbers, _group_numbers(group.of)]
+
+
+def _group(entry: Any) -> QueuedGroup:
+    number, prompt, version, *of = entry
+    made_of = _group(*of) if of else None
+    return QueuedGroup(_count(number), _count(prompt), _count(version), status="ready", of=made_of)
 
 
 def _count(number: Any) -> int:

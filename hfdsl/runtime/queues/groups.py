@@ -11,51 +11,103 @@ and 2 are lost. A batch without ``rows=`` has four groups, too: those of two suc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hfdsl.errors import HfError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import RowTable, most_rows, row_table
 from hfdsl.plan.sizes import rows_in
-from hfdsl.runtime.queues.rows import traced_rows
-from hfdsl.runtime.queues.stage_plans import QueueStages
+from hfdsl.runtime.queues.links import Links
+from hfdsl.runtime.queues.rows import input_rows, traced_rows
+from hfdsl.runtime.queues.stage_plans import StagedQueue
+from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.types.dims import KeptGroups
 
 
-def groups_of(stages: QueueStages, sizes: Mapping[Any, int]) -> tuple[int | None, int | None]:
+def groups_of(queue: StagedQueue, sizes: Mapping[Any, int]) -> tuple[int | None, int | None]:
     """How many groups a step puts in at most, and how many a batch has; None where a size is unknown."""
-    put_in = _most_rows(stages, sizes).rows.get(stages.rows_of)
-    taken = row_table(stages.consumer, sizes).rows.get(stages.queue_input)
-    group = stages.queue.group
+    put_in = _most_rows(queue, sizes).rows.get(queue.rows_of)
+    taken = row_table(queue.consumer, sizes).rows.get(queue.queue_input)
+    group = queue.queue.group
     return (None if put_in is None else put_in // group, None if taken is None else taken // group)
 
 
-def kept_groups(stages: QueueStages, table: RowTable, put_in: int) -> tuple[int, ...]:
+def kept_groups(queue: StagedQueue, table: RowTable, put_in: int) -> tuple[int, ...]:
     """By group that filters leave of a dispatch, its place among those before all filters.
 
     None at all where a step between changes places of rows, so that it is unknown.
     """
-    plan, first_rows = stages.producer, range(0, table.rows[stages.rows_of], stages.queue.group)
-    traced = traced_rows(plan, table, stages.rows_of, first_rows, lambda node: not _is_filtered(plan, node))
+    plan, first_rows = queue.producer, range(0, table.rows[queue.rows_of], queue.queue.group)
+    traced = traced_rows(plan, table, queue.rows_of, first_rows, lambda node: not _is_filtered(plan, node))
     return () if traced is None else tuple(row * put_in // table.rows[traced[0]] for row in traced[1])
 
 
-def check_groups(stages: QueueStages, sizes: Mapping[Any, int], put_in: int) -> None:
+def check_groups(queue: StagedQueue, sizes: Mapping[Any, int], put_in: int) -> None:
     """Refuse groups of which a run cannot say which ones a filter removes, or of which prompts they are.
 
     Raises:
         HfError: HF765 for those.
     """
-    table = _most_rows(stages, sizes)
-    if stages.loses and kept_groups(stages, table, put_in) != tuple(range(put_in)):
+    table = _most_rows(queue, sizes)
+    if queue.loses and kept_groups(queue, table, put_in) != tuple(range(put_in)):
         text = "loses groups to a filter, and which they are cannot be followed from its rows back to that"
-        raise HfError("HF765", f"{stages.subject} {text}; filter what is put into the queue")
-    inputs = {node.label: table.rows[node.id] for node in stages.producer.graph.inputs}
+        raise HfError("HF765", f"{queue.subject} {text}; filter what is put into the queue")
+    inputs = {node.label: table.rows[node.id] for node in queue.producer.graph.inputs}
     uneven = [f"the {rows} rows of '{name}'" for name, rows in inputs.items() if rows % put_in]
-    if uneven and stages.queue.late == "refill":
+    if uneven and queue.queue.late == "refill":
         text = f"dispatches the prompts of late groups again, and {uneven[0]} are not the prompts of {put_in} groups"
-        raise HfError("HF765", f'{stages.subject} {text}: give every group as many, or late="drop" or "mask"')
+        raise HfError("HF765", f'{queue.subject} {text}: give every group as many, or late="drop" or "mask"')
+
+
+def check_handed_on(queue: StagedQueue, in_front: StagedQueue, sizes: Mapping[Any, int], taken: int) -> None:
+    """Refuse a stage between two queues that makes other groups than it takes: whose prompts they are is not known.
+
+    Raises:
+        HfError: HF765 for those.
+    """
+    plan, table = queue.producer, _most_rows(queue, sizes)
+    rows = range(table.rows[queue.rows_of])
+    traced = input_rows(plan, table, queue.rows_of, rows)
+    made = None if traced is None else [row // in_front.queue.group for row in traced[1]]
+    if made != [row // queue.queue.group for row in rows] or len(rows) != taken * queue.queue.group:
+        raise HfError(
+            "HF765",
+            f"{queue.subject} follows another one, and the stage between them does not make one group of each of the "
+            f"{taken} that it takes, in their order: a run could not say of which prompts they are",
+        )
+
+
+def check_side_by_side(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], links: Links) -> None:
+    """Refuse queues of one stage of which one may be full while another has too few groups for a batch.
+
+    A worked example: two queues with places for 2 R groups, batches of R, and a step that puts as many groups into both
+    at once. The second one drops late groups, the first none. After an update the first has R free places, so that
+    whole dispatches of D groups bring R to the second one, if D divides R: these are of the present version, so none
+    of them is late, and another update follows. If D does not divide R, the first is full with fewer.
+
+    Raises:
+        HfError: HF765 for those.
+    """
+    for stage in (*links.sources, *links.between):
+        fed = [(queues[index], specs[index]) for index in links.fed_by(stage)]
+        (first, one), *others = fed
+        for queue, spec in others:
+            if (spec.dispatch, spec.batch) != (one.dispatch, one.batch):
+                here = f"gets {spec.dispatch} groups a step and has {spec.batch} in a batch"
+                there = f"{first.subject}, of the same stage, gets {one.dispatch} and has {one.batch}"
+                raise HfError("HF765", f"{queue.subject} {here}, and {there}: one would be full before the other")
+        for queue, spec in fed if others else ():
+            if spec.late == "refill":
+                text = "dispatches prompts again, which would come into the other queues of its stage once more"
+                raise HfError("HF765", f'{queue.subject} {text}: use late="drop"')
+            if spec.loses:
+                text = "loses groups to a filter while other queues of its stage keep theirs, and fill up"
+                raise HfError("HF765", f"{queue.subject} {text}: put all columns into one queue")
+            if spec.late == "drop" and spec.batch % spec.dispatch:
+                text = f"drops groups, while other queues of its stage keep theirs, and a batch of {spec.batch} groups"
+                why = f"is not made of whole steps of {spec.dispatch}: one queue could be full, and the other never"
+                raise HfError("HF765", f"{queue.subject} {text} {why}")
 
 
 def _is_filtered(plan: Plan, node: int) -> bool:
@@ -64,6 +116,6 @@ def _is_filtered(plan: Plan, node: int) -> bool:
     return rows is not None and any(isinstance(atom, KeptGroups) for atom in rows.atoms)
 
 
-def _most_rows(stages: QueueStages, sizes: Mapping[Any, int]) -> RowTable:
+def _most_rows(queue: StagedQueue, sizes: Mapping[Any, int]) -> RowTable:
     """The rows of a dispatch of which filters keep all."""
-    return row_table(stages.producer, sizes, most_rows(stages.producer, sizes) if stages.loses else None)
+    return row_table(queue.producer, sizes, most_rows(queue.producer, sizes) if queue.loses else None)

@@ -1,8 +1,11 @@
-"""The loop of a queue: when it dispatches, takes and drops, in a simulation and in a run alike.
+"""The loop of queues: when a stage dispatches, takes and drops, in a simulation and in a run alike.
 
 ``QueueState`` says what may happen next, and a ``QueueWorld`` when things end: a virtual clock, or processes. The loop
-dispatches whenever the queue admits it and a producer accepts it, takes when the trainer is idle, and otherwise waits
-until something ends. Of what ends at one time all is seen before the next decision.
+goes through the stages, each before those behind it, and begins the first step that may begin. A stage in front of all
+queues dispatches prompts whenever the queues that it feeds admit them and a producer accepts them. One between two
+queues takes a batch, and dispatches it into the next queue. Those that make results, the trainer, take a batch of each
+of their queues when the update before has ended. If no step may begin, the loop waits until something ends. Of what
+ends at one time all is seen before the next decision.
 
 A worked example, in which groups end in the order of their dispatch and an update at once: lag 1, two groups a batch::
 
@@ -11,181 +14,278 @@ A worked example, in which groups end in the order of their dispatch and an upda
     dispatch 4, 5              under version 1
     take 2, 3                  update 1
 
-Why a run and its simulation cannot differ. Both are this loop over the same ``QueueState``: whenever the same groups
-have ended before each decision, the decisions are the same. A run that repeats a log (``LoggedWorld``) sees groups end
-only when the log has them taken or dropped next, so it decides what the log says.
+Why a run and its simulation cannot differ. Both are this loop over the same states: whenever the same groups have ended
+before each decision, the decisions are the same. A run that repeats a log (``LoggedWorld``) sees groups end only when
+the log has them taken, dropped or lost next, so it decides what the log says.
+
+Why it does not stop for ever. Say that nothing is running and no update can begin. Then a queue of the trainer has too
+few groups for a batch, so it has places for those of another dispatch (``needed_places``); if its stage reads a queue,
+that one has too few groups in turn, and so on, up to a stage that dispatches prompts. It may, unless another of the
+queues that it feeds is full, which the launch excludes (``check_side_by_side``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from hfdsl.errors import HfError
-from hfdsl.runtime.decisions import Decision, dispatch_decision, lose_decision, take_decisions
+from hfdsl.runtime.decisions import Decision, dispatch_decision, drop_decisions, lose_decision, take_decision
+from hfdsl.runtime.queues.links import TRAINER, Links
 from hfdsl.runtime.schedule import QueueBatch, QueueState
 
 STARVED = 100
 """After so many times the places of a queue were lost without a group between, the reader waits in vain."""
 
+QueuedId: TypeAlias = tuple[int, int]
+"""A group: the index of its queue, and its number there."""
+
 
 class QueueWorld(Protocol):
-    """What takes time: the producers of groups, and the trainer."""
+    """What takes time: the stages that feed queues, and the trainer."""
 
-    def accepts(self) -> bool:
-        """Whether a producer can begin with another dispatch."""
+    def accepts(self, stage: int) -> bool:
+        """Whether a stage that feeds queues can begin with another dispatch."""
         ...
 
-    def dispatch(self, numbers: Sequence[int], prompts: Sequence[int], version: int) -> None:
-        """Begin to make these groups, of these prompts, under a version."""
+    def dispatch(
+        self, stage: int, numbers: Sequence[int], prompts: Sequence[int], version: int, batch: QueueBatch | None
+    ) -> None:
+        """Begin to make these groups under a version: of these prompts, or of a ``batch`` of the queue in front."""
 
     def idle(self) -> bool:
-        """Whether the trainer can begin with another batch."""
+        """Whether the trainer can begin with another update."""
         ...
 
-    def train(self, batch: QueueBatch) -> None:
-        """Begin with a batch."""
+    def train(self, batches: Sequence[QueueBatch]) -> None:
+        """Begin with an update, on a batch of each of the trainer's queues."""
 
-    def ended(self) -> Sequence[int] | None:
+    def ended(self) -> Sequence[QueuedId] | None:
         """Wait until something ends: the groups that have ended since. None where nothing is under way."""
         ...
 
 
-def no_group(_: int) -> bool:
+def no_group(_: QueuedId) -> bool:
     """No group is lost."""
     return False
 
 
+class PromptReader:
+    """The prompts of a stage, in order; ``exhausted`` if there were too few for the last dispatch that was possible."""
+
+    def __init__(self, prompts: Iterator[int]) -> None:
+        self._prompts, self._read = prompts, list[int]()
+        self.exhausted = False
+
+    def next(self, count: int, again: Sequence[int]) -> list[int]:
+        """So many prompts, those to be dispatched ``again`` first; none where there are too few."""
+        again = again[:count]
+        new = count - len(again)
+        self._read += islice(self._prompts, max(new - len(self._read), 0))
+        self.exhausted = len(self._read) < new
+        if self.exhausted:
+            return []
+        chosen, self._read[:new] = [*again, *self._read[:new]], ()
+        return chosen
+
+
 @dataclass(slots=True)
 class QueueLoop:
-    """A queue and its loop, which may be left at every decision and run again."""
+    """The queues of a program and their loop, which may be left at every decision and run again."""
 
-    state: QueueState
-    _losses_in_a_row: int = field(default=0, init=False)
+    queues: list[QueueState]
+    links: Links = field(default_factory=Links)
+    _losses_in_a_row: Counter[int] = field(default_factory=Counter, init=False)
 
     def run(
         self,
         world: QueueWorld,
-        prompts: Iterator[int],
-        lost: Callable[[int], bool] = no_group,
+        prompts: Mapping[int, Iterator[int]],
+        lost: Callable[[QueuedId], bool] = no_group,
         log: Sequence[Decision] | None = None,
     ) -> Iterator[list[Decision]]:
-        """Decide until the prompts, or the ``log`` to repeat, have ended and nothing can happen any more.
+        """Decide until the ``prompts`` of a stage, or the ``log`` to repeat, have ended and nothing more can happen.
 
         It gives the decisions that are made together.
 
         Raises:
             HfError: HF762 where every group is lost, or nothing can happen any more although prompts are left.
         """
-        exhausted, read = False, list[int]()
+        readers = {stage: PromptReader(own) for stage, own in prompts.items()}
         while True:
-            while self.state.admits(self.state.spec.dispatch) and world.accepts():
-                if exhausted := not self._find_prompts(prompts, read):
-                    break
-                yield [self._dispatch(world, read)]
-            if world.idle():
-                decisions = self._take(world)
-                if decisions:
-                    yield decisions
-                    continue  # there are places
-            numbers = world.ended()
-            if numbers is None:
-                if exhausted or (log is not None and not log):
+            if decisions := self._begin(world, readers):
+                yield decisions
+                continue
+            groups = world.ended()
+            if groups is None:
+                if any(reader.exhausted for reader in readers.values()) or (log is not None and not log):
                     return
-                raise stalled(self.state)
-            yield self._end(numbers, lost, starves=log is None)
+                raise stalled(self.queues)
+            yield self._end(groups, lost, starves=log is None)
 
-    def _find_prompts(self, prompts: Iterator[int], read: list[int]) -> bool:
-        """Whether there are enough prompts for a dispatch: those of dropped groups, and then those that were read."""
-        missing = self.state.spec.dispatch - len(self.state.again) - len(read)
-        read += islice(prompts, max(missing, 0))
-        return len(self.state.again) + len(read) >= self.state.spec.dispatch
+    def _begin(self, world: QueueWorld, readers: Mapping[int, PromptReader]) -> list[Decision]:
+        """Begin the first step that may begin; no decisions where none may."""
+        for stage, reader in readers.items():
+            if self._has_places(stage) and world.accepts(stage):
+                again = [prompt for index in self.links.behind(stage) for prompt in self.queues[index].again]
+                if prompts := reader.next(self._fed(stage).spec.dispatch, again):
+                    return self._dispatch(world, stage, prompts, None)
+        for stage in self.links.between:
+            if world.accepts(stage) and (decisions := self._pass_on(world, stage)):
+                return decisions
+        return self._train(world) if world.idle() else []
 
-    def _dispatch(self, world: QueueWorld, read: list[int]) -> Decision:
-        before = self.state
-        again = before.again[: before.spec.dispatch]
-        new = before.spec.dispatch - len(again)
-        chosen, read[:new] = (*again, *read[:new]), ()
-        after = before.dispatch(chosen)
-        world.dispatch(range(before.dispatched, after.dispatched), chosen, before.version)
-        self.state = after
-        return dispatch_decision(before, after)
+    def _fed(self, stage: int) -> QueueState:
+        """One of the queues that a stage feeds: each of them gets as many groups."""
+        return self.queues[self.links.fed_by(stage)[0]]
 
-    def _take(self, world: QueueWorld) -> list[Decision]:
-        before = self.state
-        after, batch = before.take()
-        if batch is not None:
-            world.train(batch)
-        self.state = after
-        return take_decisions(before, after, batch)
+    def _has_places(self, stage: int) -> bool:
+        queues = [self.queues[index] for index in self.links.fed_by(stage)]
+        return all(queue.admits(queue.spec.dispatch) for queue in queues)
 
-    def _end(self, numbers: Sequence[int], lost: Callable[[int], bool], *, starves: bool) -> list[Decision]:
+    def _dispatch(
+        self, world: QueueWorld, stage: int, prompts: Sequence[int], batch: QueueBatch | None
+    ) -> list[Decision]:
+        before = self._fed(stage)
+        numbers = range(before.dispatched, before.dispatched + len(prompts))
+        world.dispatch(stage, numbers, prompts, before.version, batch)
+        decisions = list[Decision]()
+        for index in self.links.fed_by(stage):
+            before = self.queues[index]
+            self.queues[index] = before.dispatch(prompts, batch.groups if batch is not None else ())
+            decisions.append(dispatch_decision(before, self.queues[index]))
+        for index in self.links.behind(stage) if batch is None else ():
+            self.queues[index] = self.queues[index].sent_again(prompts)
+        return decisions
+
+    def _pass_on(self, world: QueueWorld, stage: int) -> list[Decision]:
+        """A step between two queues; without places behind it, late groups leave the queue in front of it."""
+        decisions, taken = self._take(stage)
+        if not taken or not self._has_places(stage):
+            return decisions
+        [(index, after, batch)] = taken
+        dispatched = self._dispatch(world, stage, [group.prompt for group in batch.groups], batch)
+        self.queues[index] = after
+        return [*decisions, take_decision(batch), *dispatched]
+
+    def _train(self, world: QueueWorld) -> list[Decision]:
+        decisions, taken = self._take(TRAINER)
+        if not taken:
+            return decisions
+        world.train([batch for *_, batch in taken])
+        after = {index: state for index, state, _ in taken}
+        for index, queue in enumerate(self.queues):
+            self.queues[index] = after[index] if index in after else queue.advance()
+        return [*decisions, *(take_decision(batch) for *_, batch in taken)]
+
+    def _take(self, stage: int) -> tuple[list[Decision], list[tuple[int, QueueState, QueueBatch]]]:
+        """Remove late groups from the queues that a stage reads; and each of these after a batch of all was taken."""
+        decisions, taken, queues = (
+            list[Decision](),
+            list[tuple[int, QueueState, QueueBatch]](),
+            self.links.read_by(stage),
+        )
+        for index in queues:
+            self.queues[index] = self.queues[index].drop_late()
+            decisions += drop_decisions(self.queues[index])
+            after, batch = self.queues[index].take()
+            taken += [(index, after, batch)] if batch is not None else []
+        return decisions, taken if len(taken) == len(queues) else []
+
+    def _end(self, groups: Sequence[QueuedId], lost: Callable[[QueuedId], bool], *, starves: bool) -> list[Decision]:
         """Groups have ended, some of which a filter loses; in a run that repeats a log others are seen later."""
-        gone = [number for number in numbers if lost(number)]
-        self.state = self.state.finish(number for number in numbers if number not in gone)
-        if not gone:
-            self._losses_in_a_row = 0 if numbers else self._losses_in_a_row
-            return []
-        self._losses_in_a_row = self._losses_in_a_row + len(gone) if len(gone) == len(numbers) else 0
-        if starves and self._losses_in_a_row > STARVED * self.state.spec.places:
-            raise starved(self.state, self._losses_in_a_row)
-        self.state = self.state.lose(gone)
-        return [lose_decision(self.state, gone)]
+        by_queue: dict[int, list[int]] = {}
+        for index, number in groups:
+            by_queue.setdefault(index, []).append(number)
+        decisions = list[Decision]()
+        for index, numbers in sorted(by_queue.items()):
+            gone = [number for number in numbers if lost((index, number))]
+            self.queues[index] = self.queues[index].finish(number for number in numbers if number not in gone)
+            if len(gone) < len(numbers):
+                self._losses_in_a_row[index] = 0
+            if gone:
+                decisions.append(self._lose(index, gone, starves=starves, all_of_them=len(gone) == len(numbers)))
+        return decisions
+
+    def _lose(self, index: int, gone: Sequence[int], *, starves: bool, all_of_them: bool) -> Decision:
+        state = self.queues[index]
+        self._losses_in_a_row[index] += len(gone) if all_of_them else 0
+        if starves and self._losses_in_a_row[index] > STARVED * state.spec.places:
+            raise starved(state, self._losses_in_a_row[index])
+        self.queues[index] = state.lose(gone)
+        return lose_decision(self.queues[index], gone)
 
 
 @dataclass(slots=True)
 class LoggedWorld:
     """A world whose groups end when a log has them taken or dropped next; ``expected`` loses what was decided.
 
-    Groups that have ``arrived`` have ended; the loop has not seen all of them.
+    Groups that have ``arrived`` have ended; the loop has not seen all of them. ``names`` are those of the queues.
     """
 
     world: QueueWorld
     expected: MutableSequence[Decision]
-    arrived: set[int] = field(default_factory=set)
-    _seen: set[int] = field(default_factory=set)
+    links: Links = field(default_factory=Links)
+    names: Sequence[str] = ("queue",)
+    arrived: set[QueuedId] = field(default_factory=set)
+    _seen: set[QueuedId] = field(default_factory=set)
 
-    def accepts(self) -> bool:
-        """Whether the log dispatches next."""
-        return bool(self.expected) and self.expected[0].kind == "dispatch"
+    def accepts(self, stage: int) -> bool:
+        """Whether a step of this stage is next in the log, and what it takes or drops has been seen."""
+        if not self.expected:
+            return False
+        link = self.links.of[self._index(self.expected[0])]
+        if self.expected[0].kind == "dispatch":
+            return link.feeds == stage
+        return link.reads == stage and self._wanted() <= self._seen
 
-    def dispatch(self, numbers: Sequence[int], prompts: Sequence[int], version: int) -> None:
+    def dispatch(
+        self, stage: int, numbers: Sequence[int], prompts: Sequence[int], version: int, batch: QueueBatch | None
+    ) -> None:
         """As the world does."""
-        self.world.dispatch(numbers, prompts, version)
+        self.world.dispatch(stage, numbers, prompts, version, batch)
 
     def idle(self) -> bool:
-        """Whether the log takes or drops next, what it takes has ended, and the trainer is idle."""
-        return self._taken() <= self._seen and bool(self._taken()) and self.world.idle()
+        """Whether an update is next, or what its queues drop, all of that has been seen, and the trainer is idle."""
+        return self.accepts(TRAINER) and self.world.idle()
 
-    def train(self, batch: QueueBatch) -> None:
+    def train(self, batches: Sequence[QueueBatch]) -> None:
         """As the world does."""
-        self.world.train(batch)
+        self.world.train(batches)
 
-    def ended(self) -> Sequence[int] | None:
+    def ended(self) -> Sequence[QueuedId] | None:
         """The groups of the next decision of the log, once all of them have ended."""
-        wanted = self._taken() - self._seen
+        wanted = self._wanted() - self._seen
         while not wanted or not wanted <= self.arrived:
-            numbers = self.world.ended()
-            if numbers is None:
+            groups = self.world.ended()
+            if groups is None:
                 return None
-            self.arrived |= set(numbers)
+            self.arrived |= set(groups)
             if not wanted:
                 return ()
         self._seen |= wanted
         return sorted(wanted)
 
     @property
-    def unseen(self) -> set[int]:
+    def unseen(self) -> set[QueuedId]:
         """The groups that have ended, and that the loop has not seen."""
         return self.arrived - self._seen
 
-    def _taken(self) -> set[int]:
-        """The groups that the log takes or drops next."""
+    def _wanted(self) -> set[QueuedId]:
+        """The groups that the log takes, drops or loses next; of a step that takes a batch of several queues all."""
         if not self.expected or self.expected[0].kind == "dispatch":
             return set()
-        return set(self.expected[0].groups)
+        together = 1
+        if self.expected[0].kind == "take":
+            together = len(self.links.read_with(self._index(self.expected[0])))
+        decisions = islice(self.expected, together)
+        return {(self._index(decision), group) for decision in decisions for group in decision.groups}
+
+    def _index(self, decision: Decision) -> int:
+        return self.names.index(decision.queue)
 
 
 def starved(state: QueueState, losses: int) -> HfError:
@@ -198,8 +298,9 @@ def starved(state: QueueState, losses: int) -> HfError:
     )
 
 
-def stalled(state: QueueState) -> HfError:
-    """The error of a queue in which groups were lost: what is left fills no batch and leaves no places."""
+def stalled(queues: Sequence[QueueState]) -> HfError:
+    """The error of queues in which groups were lost: what is left in one fills no batch and leaves no places."""
+    state = next((queue for queue in queues if not queue.admits(queue.spec.dispatch)), queues[0])
     spec = state.spec
     return HfError(
         "HF762",

@@ -62,9 +62,9 @@ class QueuedRows:
 
 @dataclass(frozen=True, slots=True)
 class QueueRead:
-    """Of the driver: what a rank reads from a queue, and the handles of the payloads of all parts."""
+    """Of the driver: what a rank reads from queues, and the handles of the payloads of all parts, in their order."""
 
-    rows: QueuedRows
+    rows: tuple[QueuedRows, ...]
     handles: tuple[Any, ...]
 
 
@@ -144,25 +144,27 @@ def _masked(value: Any, rows: Sequence[int]) -> Any:
 def queued_versions(
     plan: Plan, table: RowTable, step: Step, chunk: int, versions: Sequence[Sequence[int]]
 ) -> tuple[int, ...] | None:
-    """The versions under which the rows of a chunk were made, from those of the rows that came out of the queue.
+    """The versions under which the rows of a chunk were made, from those of the rows that came out of queues.
 
-    ``versions`` has runs of rows, each with its end and its version; None for a call whose rows do not come from there.
+    ``versions`` has runs of rows, each with the node of its queue, its end and its version; None for a call whose rows
+    do not come from a queue.
     """
     if step.rows_from is None or step.node not in table.splits:
         return None
     node, ranges = step.rows_from, argument_rows(table, step, Ref(step.rows_from), chunk)
     rows = [row for start, stop in ranges for row in range(start, stop)]
+    traced = input_rows(plan, table, node, rows)
+    if traced is None:
+        return None
     by_row = list[int]()
-    for stop, version in versions:
-        by_row += [version] * (stop - len(by_row))
-    origins = input_rows(plan, table, node, rows)
-    return None if origins is None else tuple(by_row[row] for row in origins)
+    for queue, stop, version in versions:
+        by_row += [version] * (stop - len(by_row)) if queue == traced[0] else []
+    return tuple(by_row[row] for row in traced[1])
 
 
-def input_rows(plan: Plan, table: RowTable, node: int, rows: Sequence[int]) -> list[int] | None:
-    """The rows of the plan's input that rows of a value are made of; None where that is unknown."""
-    traced = traced_rows(plan, table, node, rows, lambda source: isinstance(plan.node(source).op, Input))
-    return None if traced is None else traced[1]
+def input_rows(plan: Plan, table: RowTable, node: int, rows: Sequence[int]) -> tuple[int, list[int]] | None:
+    """The input of the plan, and its rows, that rows of a value are made of; None where that is unknown."""
+    return traced_rows(plan, table, node, rows, lambda source: isinstance(plan.node(source).op, Input))
 
 
 def traced_rows(

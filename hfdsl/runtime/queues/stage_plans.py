@@ -1,23 +1,35 @@
-"""The two stages of a program whose queue decides while it runs, each with a plan of its own.
+"""The stages of a program whose queues decide while it runs, each with a plan of its own.
 
 A queue that waits, and takes out what a step puts in, needs no decisions: its stages follow each other step by step
 (``queues.streaming``). Another discipline, or another size of batches, takes groups of several steps. Then each
-stage is a plan of its own: the first returns the columns that are read behind the queue, which stay where they are, and
-the second has the queue as its input.
+stage is a plan of its own: one that feeds queues returns the columns that are read behind them, which stay where they
+are, and one that reads queues has them as its inputs. Columns that a stage between two queues hands on unchanged are
+read where they were made::
+
+    rollout = engine.generate(prompts)                     stage 0
+    batch   = hf.queue(rollout, ...)                       queue1: its sources are columns of rollout
+    scored  = hf.merge(Scored, batch, judge.score(batch))  stage 1
+    scored  = hf.queue(scored, ...)                        queue2: its source is the score, others are through queue1
+    metrics = actor.update(scored)                         stage 2
+
+The stages that feed no queue make the results, and step together: a version is one update of them all. So no other
+stage may train a state, whose versions would be others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from hfdsl.errors import HfError
 from hfdsl.graph.columns import columns_read, origins, result_origins
 from hfdsl.graph.program import Node, Output, Queue, Ref, RoleCall
 from hfdsl.graph.signatures import VALUE, RecordType
-from hfdsl.graph.stages import effects, syncs
+from hfdsl.graph.stages import Stage, effects, syncs
 from hfdsl.plan.plan import DRIVER, Plan, StageOf, Step
 from hfdsl.plan.rows import runtime_queries
+from hfdsl.runtime.queues.links import TRAINER, Link, Links
+from hfdsl.runtime.rank.in_flight import Flights, flights
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec
 from hfdsl.types.dims import KeptGroups
@@ -27,85 +39,188 @@ MASKS = ("response_mask", "loss_mask")
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStages:
-    """Both stages of a program, and its queue.
+class StagedQueue:
+    """A queue, with the plans of the stages in front of it and behind it.
 
-    ``sources`` has by column what ``producer`` put in; ``queue_input`` is the node of ``consumer`` that stands for the
-    queue, and ``inputs`` are the nodes of the producer's inputs by name. ``masks`` are columns that late rows get zeros
-    in. The queue ``loses`` groups where a filter is in front of it. ``loads_wait`` where a role gets weights by a sync,
-    and has calls that are submitted only when a filter has run: new weights wait for them. ``subject`` begins an error.
+    ``sources`` has by column what ``producer`` put in, and ``through`` by column that of the queue in front, where the
+    producer hands it on unchanged. ``queue_input`` is the node of ``consumer`` that stands for the queue. ``masks`` are
+    columns that late rows get zeros in. The queue ``loses`` groups where a filter is in front of it. ``subject`` begins
+    an error. ``reads`` is the number of the stage behind it.
     """
 
+    name: str
+    reads: int
     producer: Plan
     consumer: Plan
     queue: Queue
     sources: Mapping[str, tuple[int, str]]
     rows_of: int
     queue_input: int
-    inputs: Mapping[str, int]
     masks: tuple[str, ...]
     loses: bool
-    loads_wait: bool
     subject: str
+    through: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStages:
+    """The stages of a program, and its queues.
+
+    ``inputs`` are the nodes of the caller's inputs in each stage, by name. Each of the last stages returns its part of
+    the results one after another; ``stage_of`` says of the values in the program's ``output`` which stage that is.
+    ``loads_wait`` where a role gets weights by a sync, and has calls that are submitted only when a filter has run: new
+    weights wait for them. ``flights`` are those of a program with one queue.
+    """
+
+    plans: tuple[Plan, ...]
+    queues: tuple[StagedQueue, ...]
+    links: Links
+    inputs: tuple[Mapping[str, int], ...]
+    output: Output
+    stage_of: Mapping[Ref, int]
+    loads_wait: bool
+    flights: Flights
+
+    def with_steps_in_flight(self, steps: int) -> QueueStages:
+        """The same stages, with so many steps in flight in each."""
+
+        def counted(plan: Plan) -> Plan:
+            return replace(plan, stage_of=StageOf(plan.dataflow, steps))
+
+        queues = (
+            replace(each, producer=counted(each.producer), consumer=counted(each.consumer)) for each in self.queues
+        )
+        return replace(self, plans=tuple(map(counted, self.plans)), queues=tuple(queues))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """A queue between two stages: what the first puts in, and the node of the second that stands for the queue."""
+
+    node: Node
+    queue: Queue
+    name: str
+    feeds: int
+    reads: int
+    ref: Ref
+    queue_input: int
 
 
 def queue_stages(plan: Plan) -> QueueStages:
-    """The stages of a plan whose queue decides.
+    """The stages of a plan of which a queue decides.
 
     Raises:
-        HfError: HF765 where a run cannot follow the queue.
+        HfError: HF765 where a run cannot follow its queues.
     """
-    node, queue = plan.split.queues[0]
-    _refuse(plan, node, several_queues(plan))
-    (first, producing), (second, reading) = plan.stage_plans
-    (name,) = first.feeds
-    ref = producing.graph.output.value[name].value if isinstance(producing.graph.output.value, dict) else None
-    queue_input = next(n.id for n in reading.graph.inputs if n.label == name)
-    columns = dict.fromkeys(
-        column
-        for step in reading.steps
-        for read, column in columns_read(reading.graph, step.node)
-        if read == queue_input
+    staged = [stage for stage, _ in plan.stage_plans]
+    ends = [_ends(plan, node, queue) for node, queue in plan.split.queues]
+    last = {stage.number for stage in staged if not stage.feeds}
+    links = Links(
+        Link(each.feeds, TRAINER if each.reads in last else each.reads, plan.counts.making[each.node.id] < each.feeds)
+        for each in ends
     )
-    rows = producing.inference.rows(ref.node) if isinstance(ref, Ref) else None
-    if not isinstance(ref, Ref) or rows is None:  # a queue takes records
-        raise TypeError(name)
-    masks = tuple(column for column in columns if column in MASKS) if queue.late == "mask" else ()
-    problems = (*_stage_problems(producing, reading, ref, queue_input), *_result_problems(first.results, second.inputs))
-    if queue.late == "mask" and not masks:
-        problems = (*problems, f'late="mask" sets {" or ".join(MASKS)} to zero, and no call behind it reads one')
-    elif masks and (unmasked := _unmasked(reading, queue_input)):
-        text = f"sets {' and '.join(masks)} to zero, which '{unmasked.label}' does not train with"
-        problems = (*problems, f'late="mask" {text}: it would train on late rows')
-    _refuse(plan, node, problems)
-    outputs = {column: Output(_column_of(producing, ref, column)) for column in columns}
-    if any(reading.loads_in_flight(step) for step in reading.steps):  # rows are at their ranks before any call ends
-        producing = replace(producing, steps=tuple(replace(step, balance=None) for step in producing.steps))
-        _refuse(plan, node, _in_flight_problems(producing))
-    in_flight = StageOf(plan.name, 0)
+    compiled = [_read_in_place(of_stage, stage) for stage, of_stage in plan.stage_plans]
+    for each in ends:
+        _refuse(plan, each.node, topology_problems(plan, each.node))
+    read = _columns_read(compiled, ends, links)
+    queues = [_staged(plan, compiled, ends, index, columns) for index, columns in enumerate(read)]
+    for each, queue in zip(ends, queues, strict=True):
+        _refuse(plan, each.node, (*_stage_problems(queue, each.ref), *_result_problems(staged, each)))
+        _refuse(plan, each.node, _mask_problems(queue))
+    sends_in_flight = any(of_stage.loads_in_flight(step) for of_stage in compiled for step in of_stage.steps)
+    if sends_in_flight:
+        _refuse(plan, ends[0].node, _in_flight_problems(compiled[ends[0].feeds], len(ends)))
+    plans = list[Plan]()
+    for stage, of_stage in zip(staged, compiled, strict=True):
+        fed = [queues[index] for index, each in enumerate(ends) if each.feeds == stage.number]
+        outputs = {f"{q.name}.{name}": Output(_column_of(*source)) for q in fed for name, source in q.sources.items()}
+        balanced = of_stage
+        if fed and sends_in_flight:  # rows are at their ranks before any call ends
+            balanced = replace(of_stage, steps=tuple(replace(step, balance=None) for step in of_stage.steps))
+        output = Output({**outputs}) if fed else _results(stage)
+        graph = replace(of_stage.graph, output=output)
+        plans.append(replace(balanced, graph=graph, stage_of=StageOf(plan.name, 0)))
     return QueueStages(
-        producer=replace(producing, graph=replace(producing.graph, output=Output({**outputs})), stage_of=in_flight),
-        consumer=replace(
-            reading,
-            graph=replace(reading.graph, output=_renumbered(plan.graph.output, second.nodes)),
-            steps=tuple(
-                replace(step, balance=None)
-                if step.balance is not None and _reads(reading, step.balance.weights, queue_input)
-                else step
-                for step in reading.steps
-            ),
-            stage_of=in_flight,
+        plans=tuple(plans),
+        queues=tuple(
+            replace(queue, producer=plans[each.feeds], consumer=plans[each.reads])
+            for each, queue in zip(ends, queues, strict=True)
         ),
-        queue=queue,
-        sources={column: (ref.node, column) for column in columns},
-        rows_of=ref.node,
-        queue_input=queue_input,
-        inputs={n.label: n.id for n in producing.graph.inputs},
-        masks=masks,
-        loses=any(isinstance(atom, KeptGroups) for atom in rows.atoms),
-        loads_wait=any(sync.target.role in _queried_roles(producing) for sync in syncs(plan.graph)),
-        subject=_subject(plan, node),
+        links=links,
+        inputs=tuple({n.label: n.id for n in stage.graph.inputs if n.label in stage.inputs} for stage in staged),
+        output=plan.graph.output,
+        stage_of={ref: stage.number for stage in staged for ref in stage.results},
+        loads_wait=any(sync.target.role in _queried_roles(each) for sync in syncs(plan.graph) for each in compiled),
+        flights=flights(plans[ends[0].feeds], plans[ends[0].reads]) if sends_in_flight else Flights((), ()),
     )
+
+
+def _ends(plan: Plan, node: Node, queue: Queue) -> _Ends:
+    feeds, reads = plan.split.producer(node), plan.split.of[node.id]
+    (first, producing), (_, reading) = plan.stage_plans[feeds], plan.stage_plans[reads]
+    name = next(name for name, fed in first.feeds.items() if fed == node.id)
+    put_in = producing.graph.output.value
+    ref = put_in[name].value if isinstance(put_in, dict) else None
+    if not isinstance(ref, Ref):  # a queue takes records
+        raise TypeError(name)
+    queue_input = next(n.id for n in reading.graph.inputs if n.label == name)
+    return _Ends(node, queue, name, feeds, reads, ref, queue_input)
+
+
+def _read_in_place(plan: Plan, stage: Stage) -> Plan:
+    """The plan of a stage; it does not balance rows of queues, of which no process has all."""
+    queues = [node.id for node in plan.graph.inputs if node.label in stage.reads]
+    steps = (
+        replace(step, balance=None)
+        if step.balance is not None and any(_reads(plan, step.balance.weights, node) for node in queues)
+        else step
+        for step in plan.steps
+    )
+    return replace(plan, steps=tuple(steps))
+
+
+def _columns_read(plans: Sequence[Plan], ends: Sequence[_Ends], links: Links) -> list[list[str]]:
+    """By queue the columns that are read behind it, at once or handed on through other queues."""
+    read: list[list[str]] = [[] for _ in ends]
+    for index, each in sorted(enumerate(ends), key=lambda item: -item[1].reads):  # a stage feeds only later ones
+        graph = plans[each.reads].graph
+        columns = [column for step in plans[each.reads].steps for column in columns_read(graph, step.node)]
+        for other in links.fed_by(each.reads) if each.reads in links.between else ():
+            columns += [source for name in read[other] for source in origins(graph, ends[other].ref.node, name)]
+        read[index] = [*dict.fromkeys(column for node, column in columns if node == each.queue_input)]
+    return read
+
+
+def _staged(
+    plan: Plan, plans: Sequence[Plan], ends: Sequence[_Ends], index: int, columns: Sequence[str]
+) -> StagedQueue:
+    each = ends[index]
+    producing = plans[each.feeds]
+    in_front = {other.queue_input for other in ends if other.reads == each.feeds}
+    made = {name: next(origins(producing.graph, each.ref.node, name), None) for name in columns}
+    through = {name: source[1] for name, source in made.items() if source is not None and source[0] in in_front}
+    rows = producing.inference.rows(each.ref.node)
+    if rows is None:
+        raise TypeError(each.name)
+    return StagedQueue(
+        name=each.name,
+        reads=each.reads,
+        producer=producing,
+        consumer=plans[each.reads],
+        queue=each.queue,
+        sources={name: (each.ref.node, name) for name in columns if name not in through},
+        through=through,
+        rows_of=each.ref.node,
+        queue_input=each.queue_input,
+        masks=tuple(name for name in columns if name in MASKS) if each.queue.late == "mask" else (),
+        loses=any(isinstance(atom, KeptGroups) for atom in rows.atoms),
+        subject=_subject(plan, each.node),
+    )
+
+
+def _results(stage: Stage) -> Output:
+    """What a stage makes of the results, one after another."""
+    return Output(tuple(Output(replace(ref, node=stage.nodes.index(ref.node))) for ref in stage.results))
 
 
 def _unmasked(plan: Plan, queue_input: int) -> Step | None:
@@ -131,38 +246,46 @@ def _queried_roles(plan: Plan) -> set[str]:
     return {node.op.role for node in plan.graph.nodes if node.id in behind and isinstance(node.op, RoleCall)}
 
 
-def _renumbered(output: Output, nodes: tuple[int, ...]) -> Output:
-    """The result of the program, whose values are all of the stage with these nodes."""
-    value = output.value
-    if isinstance(value, tuple):
-        return replace(output, value=tuple(_renumbered(inner, nodes) for inner in value))
-    if isinstance(value, dict):
-        return replace(output, value={key: _renumbered(inner, nodes) for key, inner in value.items()})
-    return replace(output, value=replace(value, node=nodes.index(value.node))) if isinstance(value, Ref) else output
+def _column_of(node: int, column: str) -> Ref:
+    return Ref(node) if column == VALUE else Ref(node, column)
 
 
-def _column_of(plan: Plan, ref: Ref, column: str) -> Ref:
-    return ref if column == VALUE else Ref(ref.node, column)
-
-
-def _refuse(plan: Plan, node: Node, problems: tuple[str, ...]) -> None:
-    if problems:
-        raise HfError("HF765", f"{_subject(plan, node)} decides while it runs, and {problems[0]}")
+def _refuse(plan: Plan, node: Node, problems: Iterable[str]) -> None:
+    for problem in problems:
+        raise HfError("HF765", f"{_subject(plan, node)} decides while it runs, and {problem}")
 
 
 def _subject(plan: Plan, queue: Node) -> str:
     return f"the queue in line {queue.span.line} of '{plan.name}'"
 
 
-def several_queues(plan: Plan) -> tuple[str, ...]:
-    """Why a run cannot follow the queues of a plan, from the graph alone."""
-    count = len(plan.split.queues)
-    if count > 1 or plan.split.count != 2:
-        return (f"the program has {count} queues: rows of several such queues would not belong together",)
-    return ()
+def topology_problems(plan: Plan, node: Node) -> Iterator[str]:
+    """Why a run cannot follow a queue, from the stages around it alone."""
+    split = plan.split
+    before, behind = split.producer(node), split.of[node.id]
+    feeding = {split.producer(queue) for queue, _ in split.queues}
+    if behind not in feeding:
+        return
+    op = node.op
+    if isinstance(op, Queue) and op.late in ("wait", "mask"):
+        why = "who reads it trains nothing" if op.late == "mask" else "updates go on while its reader waits"
+        yield f'it is in front of another one, where late="{op.late}" is no bound, since {why}: use "drop" or "refill"'
+    for call in split.calls(behind):
+        for holder, effect in effects(call):
+            if effect.kind == "writes":
+                yield (
+                    f"'{call.label}' trains '{holder.state}' of '{holder.role}' between two queues, where its updates "
+                    "are not those of the results: train it behind the last queue"
+                )
+    if sum(split.of[queue.id] == behind for queue, _ in split.queues) > 1:
+        yield "the stage behind it reads several queues and feeds another: its rows would have several prompts"
+    fed = [queue for queue, _ in split.queues if split.producer(queue) == before]
+    if len(fed) > 1:
+        yield "the stage in front of it feeds several queues, one of which is in front of another, and might fill up"
 
 
-def _stage_problems(producing: Plan, reading: Plan, ref: Ref, queue_input: int) -> Iterator[str]:
+def _stage_problems(queue: StagedQueue, ref: Ref) -> Iterator[str]:
+    producing, reading, queue_input = queue.producer, queue.consumer, queue.queue_input
     result = producing.graph.nodes[ref.node].result
     if isinstance(result, RecordType):
         for name, spec in schema(result.record).fields.items():
@@ -176,24 +299,39 @@ def _stage_problems(producing: Plan, reading: Plan, ref: Ref, queue_input: int) 
     for query in runtime_queries(reading):
         if not query.weighs and _reads(reading, query.ref, queue_input):
             yield "a filter reads one of its columns; compute what it keeps behind the queue"
-    if any(
-        node == queue_input for out in reading.graph.output.refs() for node, _ in result_origins(reading.graph, out)
-    ):
+
+
+def _result_problems(staged: Sequence[Stage], ends: _Ends) -> Iterator[str]:
+    first, second = staged[ends.feeds], staged[ends.reads]
+    if first.results:
+        yield "the program returns a value from in front of it: an update has groups of several steps"
+    returned = (origin for out in second.results for origin in _result_origins(second, out))
+    if ends.queue_input in returned:
         yield "the program returns its rows; return what is computed from them"
+    if second.inputs:
+        name = second.inputs[0]
+        yield f"'{name}' is read behind it: a batch of that input would not belong to the groups of an update"
 
 
-def _in_flight_problems(producing: Plan) -> tuple[str, ...]:
+def _result_origins(stage: Stage, ref: Ref) -> Iterator[int]:
+    moved = replace(ref, node=stage.nodes.index(ref.node))
+    return (node for node, _ in result_origins(stage.graph, moved))
+
+
+def _mask_problems(queue: StagedQueue) -> Iterator[str]:
+    if queue.queue.late == "mask" and not queue.masks:
+        yield f'late="mask" sets {" or ".join(MASKS)} to zero, and no call behind it reads one'
+    elif queue.masks and (unmasked := _unmasked(queue.consumer, queue.queue_input)):
+        text = f"sets {' and '.join(queue.masks)} to zero, which '{unmasked.label}' does not train with"
+        yield f'late="mask" {text}: it would train on late rows'
+
+
+def _in_flight_problems(producing: Plan, queues: int) -> Iterator[str]:
+    if queues > 1:
+        yield f"weights arrive in flight, while the program has {queues} queues; leave out during="
     if runtime_queries(producing):
-        return ("weights arrive in flight, while a filter in front of it waits for a call; filter behind the queue",)
-    return ()
+        yield "weights arrive in flight, while a filter in front of it waits for a call; filter behind the queue"
 
 
 def _reads(plan: Plan, ref: Ref, node: int) -> bool:
     return any(origin == node for origin, _ in origins(plan.graph, ref.node, ref.column or VALUE))
-
-
-def _result_problems(results: tuple[Ref, ...], inputs: tuple[str, ...]) -> Iterator[str]:
-    if results:
-        yield "the program returns a value from in front of it: an update has groups of several steps"
-    if inputs:
-        yield f"'{inputs[0]}' is read behind it: a batch of that input would not belong to the groups of an update"

@@ -22,6 +22,11 @@ class StageRun(StepRun):
         """The results of runtime queries so far."""
         return dict(self._routing.query_results)
 
+    @property
+    def sizes(self) -> Mapping[Any, int]:
+        """The sizes that it was begun with."""
+        return self._sizes
+
     def calls(self) -> Iterator[Any]:
         """The acknowledgments of all calls that were submitted, but for those of the driver, which have ended."""
         return (handle for handle in self._acknowledgments.values() if not isinstance(handle, SegmentResult))

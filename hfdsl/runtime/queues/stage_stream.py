@@ -1,4 +1,4 @@
-"""The run of a program whose queue decides: two stages that step on their own, groups taken as ``QueueLoop`` says.
+"""The run of a program whose queues decide: stages that step on their own, groups taken as ``QueueLoop`` says.
 
 A worked example, with ``lag=1, late="drop"``, batches of two groups, one on each of two engine ranks. Rank 1 is slow::
 
@@ -11,14 +11,15 @@ A worked example, with ``lag=1, late="drop"``, batches of two groups, one on eac
     ...                                                     group 3, load 1, group 5
 
 The driver learns which calls have ended, and has handles, numbers and versions. A group that is taken is read by the
-ranks of the second stage from the payloads that its producers sent (``queued_rows``).
+ranks of the stage behind from the payloads that its producers sent (``queues.reading``).
 
-Why it is right. *The bound*: ``QueueState`` counts versions in batches taken, and the load that belongs to a take is
+Why it is right. *The bound*: ``QueueState`` counts versions in updates, and the load that belongs to an update is
 submitted with it; processes run their calls in the order of submission, so a dispatch under version v is made with
-the weights of version v. *No deadlock*: what is submitted depends on what was submitted before. *Backpressure*: no
-group is dispatched without a place, and no update begun before the result of the one before has been made. *Nothing
-is lost*: a group leaves the queue only with a batch or because it is late, prompts of late ones are kept
-(``QueueState.again``), the loader's are dispatched in order, from the first that was not (``QueueRun.next_prompt``),
+the weights of version v. Through several queues, each bounds what passes between the dispatch of a group and that of
+the next stage, or the update: the lags add up. *No deadlock*: what is submitted depends on what was submitted before.
+*Backpressure*: no group is dispatched without a place, and no update begun before the result of the one before has been
+made. *Nothing is lost*: a group leaves the queue only with a batch or because it is late, prompts of late ones are kept
+(``QueueState.again``), the loader's are dispatched in order, from the first that was not (``LoadedPrompts.next``),
 and a result that was not given out is given out by the next ``stream``. *Replay*: random streams derive from the
 number of the dispatch and of the update, so the same decisions in the same order give the same values.
 """
@@ -26,231 +27,182 @@ number of the dispatch and of the update, so the same decisions in the same orde
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from hfdsl.errors import CheckpointError
-from hfdsl.graph.program import Input
-from hfdsl.plan.payloads import ColumnSlice
-from hfdsl.plan.plan import DRIVER, StageOf
 from hfdsl.plan.sizes import bind_sizes
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.loading import END, BatchSource
-from hfdsl.runtime.queues.files import SavedDecisions, SavedQueue, SavedStream
-from hfdsl.runtime.queues.groups import check_groups, groups_of
-from hfdsl.runtime.queues.loop import LoggedWorld, QueueLoop, QueueWorld
+from hfdsl.runtime.queues.files import SavedStream
+from hfdsl.runtime.queues.groups import check_groups, check_handed_on, check_side_by_side, groups_of
+from hfdsl.runtime.queues.links import TRAINER
+from hfdsl.runtime.queues.loop import LoggedWorld, QueuedId, QueueLoop, QueueWorld
 from hfdsl.runtime.queues.plan_simulation import CallSeconds
 from hfdsl.runtime.queues.run import QueueRun
-from hfdsl.runtime.queues.stage_plans import QueueStages, queue_stages
+from hfdsl.runtime.queues.stage_files import copied, loaded, saved
+from hfdsl.runtime.queues.stage_plans import StagedQueue, queue_stages
 from hfdsl.runtime.queues.streaming import DecisionLog
-from hfdsl.runtime.rank.store import PayloadContent, Store
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving.loaded_states import check_loads_of_stream
-from hfdsl.runtime.saving.store_files import read_stores, write_stores
 from hfdsl.runtime.schedule import QueueSpec, QueueState
-from hfdsl.types.batches import Batch, rebuild
 
 
 class StageStream:
-    """A stream of a program whose queue decides; ``decisions`` counts those that it has made."""
+    """A stream of a program whose queues decide; ``decisions`` counts those that they have made."""
 
     def __init__(self, runner: StepRunner, seconds: Mapping[str, CallSeconds] | None = None) -> None:
         self._runner, self._plan = runner, runner.plan
         self._seconds = seconds or {}
         self._stages = queue_stages(runner.plan)
-        self._of_stages: tuple[StepRunner, StepRunner] | None = None
+        self._of_stages: list[StepRunner] = []
         self._sizes: Mapping[Any, int] = {}
         self.reset()
 
     def reset(self) -> None:
-        """Begin with an empty queue."""
+        """Begin with empty queues."""
         self.decisions = 0
-        self._queue: QueueLoop | None = None
+        self._loop: QueueLoop | None = None
         self._run: QueueRun | None = None
 
     @property
     def order(self) -> StageStream:
-        """What an error says of the queue: ``str(stream.order)``."""
+        """What an error says of the queues: ``str(stream.order)``."""
         return self
 
     @property
     def queues(self) -> list[QueueState]:
-        """The queue, once its sizes are known."""
-        return [] if self._queue is None else [self._queue.state]
+        """The queues, once their sizes are known."""
+        return [] if self._loop is None else self._loop.queues
 
     def __str__(self) -> str:
-        if self._queue is None:
+        if self._loop is None:
             return "the queue is empty"
-        state = self._queue.state
-        return (
+        return ", ".join(
             f"'{state.spec.name}' of lag {state.spec.lag} has {state.occupied} of {state.spec.places} groups, and made "
             f"{state.version} batches"
+            for state in self._loop.queues
         )
 
     def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
-        """Dispatch, take and train as the queue decides, and give out the results of updates in order."""
+        """Dispatch, take and train as the queues decide, and give out the results of updates in order."""
         first = self._begin(source)
-        if self._queue is None or self._run is None:
+        if self._loop is None or self._run is None:
             return
-        prompts = self._run.prompts(source, first)
-        world: QueueWorld = self._run
+        run, loop = self._run, self._loop
+        prompts = {stage: run.prompts.prompts(stage, source, first) for stage in self._stages.links.sources}
+        world: QueueWorld = run
         if log.expected is not None:  # which says when groups are seen to have ended
-            ready = {number for number, group in self._queue.state.groups.items() if group.status == "ready"}
-            self._queue.state = self._queue.state.run_again(ready)
-            world = LoggedWorld(self._run, log.expected, ready)
+            ready = set[QueuedId]()
+            for index, state in enumerate(loop.queues):
+                ended = {number for number, group in state.groups.items() if group.status == "ready"}
+                loop.queues[index] = state.run_again(ended)
+                ready |= {(index, number) for number in ended}
+            names = [queue.name for queue in self._stages.queues]
+            world = LoggedWorld(run, log.expected, self._stages.links, names, ready)
         try:
-            self._run.repeated = log.loads
-            yield from self._run.given_out()
-            for decisions in self._queue.run(world, prompts, self._run.lost, log.expected):
+            run.loads.repeated = log.loads
+            yield from run.given_out()
+            for decisions in loop.run(world, prompts, run.lost, log.expected):
                 log.add(decisions)
-                log.add(self._run.loads_in_flight())
+                log.add(run.loads.decisions())
                 self.decisions += len(decisions)
-                yield from self._run.given_out()
-                if log.paused and self._run.idle():
+                yield from run.given_out()
+                if log.paused and run.idle():
                     return
-            self._run.record(0)
+            run.record(0)
         finally:
             if isinstance(world, LoggedWorld):
-                self._run.show_again(world.unseen & self._queue.state.groups.keys())
+                run.unseen += sorted(
+                    (index, group) for index, group in world.unseen if group in loop.queues[index].groups
+                )
 
-    def _begin(self, source: BatchSource) -> Any:
-        """Begin with the sizes of the plan or, where these leave some open, with those of the first batch."""
+    def _begin(self, source: BatchSource) -> list[Any]:
+        """Begin with the sizes of the plan or, where these leave some open, with those of the first batch: that one."""
         if self._run is not None:
-            return None
-        sizes, batch = dict(self._plan.dims), None
-        if None in groups_of(self._stages, sizes):
+            return []
+        sizes, first = dict(self._plan.dims), list[Any]()
+        if any(None in groups_of(queue, sizes) for queue in self._stages.queues):
             batch = source.next()
             if batch is END:
-                return None
-            sizes = bind_sizes(self._plan, loaded_inputs(self._plan, batch))
-        self._start(sizes)
-        return batch
+                return []
+            sizes, first = bind_sizes(self._plan, loaded_inputs(self._plan, batch)), [batch]
+        self.start(sizes)
+        return first
 
-    def _start(self, sizes: Mapping[Any, int]) -> tuple[QueueRun, QueueLoop]:
-        put_in, taken = groups_of(self._stages, sizes)
-        queue = self._stages.queue
-        spec = QueueSpec(
-            name="queue",
-            lag=queue.lag or 0,
-            late=queue.late or "wait",
-            batch=taken or 1,
-            dispatch=put_in or 1,
-            loses=self._stages.loses,
-        )
-        check_groups(self._stages, sizes, spec.dispatch)
-        self._queue = QueueLoop(QueueState(spec))
-        in_flight = StageOf(self._plan.name, -(-spec.places // spec.dispatch) + 2)
-        stages = replace(
-            self._stages,
-            producer=replace(self._stages.producer, stage_of=in_flight),
-            consumer=replace(self._stages.consumer, stage_of=in_flight),
-        )
-        if self._of_stages is None:
-            self._of_stages = self._runner.stage(stages.producer), self._runner.stage(stages.consumer)
-        self._sizes = sizes
-        self._run = QueueRun(self._runner, self._of_stages, stages, self._queue, self._seconds)
-        return self._run, self._queue
-
-    def save(self, backend: Backend, folder: str) -> SavedStream | None:
-        """Write what the queue holds, once it has been made; None where nothing was begun.
+    def start(self, sizes: Mapping[Any, int]) -> tuple[QueueRun, QueueLoop]:
+        """Begin with these sizes.
 
         Raises:
-            CheckpointError: HF906 where a file cannot be written, HF908 where the queue holds what no file can, or an
+            HfError: HF765 where a run cannot follow its groups.
+        """
+        queues, links = self._stages.queues, self._stages.links
+        specs = [
+            _spec(queue, sizes, trains=link.reads == TRAINER) for queue, link in zip(queues, links.of, strict=True)
+        ]
+        for index, (queue, spec) in enumerate(zip(queues, specs, strict=True)):
+            check_groups(queue, sizes, spec.dispatch)
+            for in_front in links.read_by(links.of[index].feeds):
+                check_handed_on(queue, queues[in_front], sizes, specs[in_front].batch)
+        check_side_by_side(queues, specs, links)
+        loop = self._loop = QueueLoop([QueueState(spec) for spec in specs], links)
+        stages = self._stages.with_steps_in_flight(max(-(-spec.places // spec.dispatch) for spec in specs) + 2)
+        self._of_stages = self._of_stages or [self._runner.stage(plan) for plan in stages.plans]
+        self._sizes = sizes
+        run = self._run = QueueRun(self._runner, self._of_stages, stages, loop, self._seconds)
+        return run, loop
+
+    def save(self, backend: Backend, folder: str) -> SavedStream | None:
+        """Write what the queues hold, once it has been made; None where nothing was begun.
+
+        Raises:
+            CheckpointError: HF906 where a file cannot be written, HF908 where a queue holds what no file can, or an
                 update was begun whose result was not given out.
         """
-        if self._queue is None or self._run is None:
+        if self._run is None:
             return None
         check_loads_of_stream(self._plan)
         if self._run.busy:
             text = "an update is in progress whose result was not given out; save after a result"
             raise CheckpointError("HF908", f"{text} of the stream ({self})")
-        state, spec = self._queue.state, self._queue.state.spec
-        return SavedStream(
-            plan=self._plan.name,
-            steps=(self._run.dispatches, state.version),
-            queues=(
-                SavedQueue(lag=spec.lag, late=spec.late, version=state.version, groups=tuple(state.groups.values())),
-            ),
-            in_progress=self._run.saved(),
-            files={DRIVER: [write_stores(folder, DRIVER, self._plan.name, self._run.contents(backend))]},
-            decided=SavedDecisions(
-                put_in=spec.dispatch,
-                taken=spec.batch,
-                dispatched=state.dispatched,
-                loaded=self._run.loaded,
-                next_prompt=self._run.next_prompt,
-                decisions=self.decisions,
-                again=state.again,
-            ),
-        )
+        return saved(self._run, self._plan.name, self.decisions, backend, folder)
 
-    def copy(self, _: Backend) -> Callable[[Any], None]:
-        """Keep the handles of what the queue holds; the function that goes on with it, whose groups have ended.
+    def copy(self, backend: Backend) -> Callable[[Any], None]:
+        """Keep the handles of what the queues hold; the function that goes on with it, whose groups have ended.
 
         It waits for runtime queries, as ``save`` does.
         """
-        if self._queue is None or self._run is None:
+        if self._run is None:
             return lambda _: self.reset()
-        state, decisions, sizes, of_run = self._queue.state, self.decisions, self._sizes, self._run.copy()
+        decisions, sizes, go_on = self.decisions, self._sizes, copied(self._run, backend)
 
         def go_back(_: Any) -> None:
-            run, loop = self._start(sizes)
-            loop.state, self.decisions = state.run_again(state.groups), decisions
-            of_run(run)
+            run, _loop = self.start(sizes)
+            self.decisions = decisions
+            go_on(run)
 
         return go_back
 
     def load(self, backend: Backend, folder: str, saved: SavedStream) -> None:
-        """Go on with the groups that a queue held.
+        """Go on with the groups that queues held.
 
         Raises:
-            CheckpointError: HF905 where the queue is another, HF906 where a file is damaged.
+            CheckpointError: HF905 where the queues are others, HF906 where a file is damaged.
         """
-        queue, decided = self._stages.queue, saved.decided
-        declared = [(queue.lag or 0, queue.late or "wait")]
-        there = [(held.lag, held.late) for held in saved.queues]
-        if decided is None or declared != there:
-            text = f"the state is that of a run with other queues: (lag, late) {there} there, {declared} here"
-            raise CheckpointError("HF905", f"{text}; the rows in them were made for those")
-        stores: dict[int, Store] = {}
-        read_stores(folder, saved.files[DRIVER][0], lambda number: stores.setdefault(number, Store()))
-        batches = {-1 - number: _content(store) for number, store in stores.items() if number < 0}
-        inputs = {number: _batches_of(self._stages, content) for number, content in batches.items()}
-        sizes = dict(self._plan.dims)
-        if inputs:
-            sizes = bind_sizes(self._stages.producer, next(iter(inputs.values())))
-        if groups_of(self._stages, sizes) != (decided.put_in, decided.taken):
-            here, was = groups_of(self._stages, sizes), (decided.put_in, decided.taken)
-            raise CheckpointError(
-                "HF905",
-                f"the state is that of a run with other queues: (put in, taken) {was} groups there, {here} here",
-            )
-        run, loop = self._start(sizes)
-        [held] = saved.queues
-        groups = {group.number: replace(group, status="running") for group in held.groups}
-        loop.state = replace(
-            loop.state,
-            version=held.version,
-            dispatched=decided.dispatched,
-            groups=MappingProxyType(groups),
-            again=decided.again,
-        )
-        self.decisions = decided.decisions
-        contents = {step.number: (_content(stores[step.number]), step.queries) for step in saved.in_progress}
-        run.restore(backend, sizes, saved.steps[0], decided.loaded, decided.next_prompt, inputs, contents)
+        state = loaded(self._stages, dict(self._plan.dims), folder, saved)
+        run, _ = self.start(state.sizes)
+        self.decisions = state.decisions
+        state.restore(run, backend)
 
 
-def _content(store: Store) -> PayloadContent:
-    """What was read from a file."""
-    return {ColumnSlice(node, chunk, name, rows): value for node, chunk, name, rows, value in store.received_values()}
-
-
-def _batches_of(stages: QueueStages, content: PayloadContent) -> dict[int, Batch]:
-    """A batch of the loader, by the nodes of the first stage."""
-    columns: dict[int, dict[str, Any]] = {node: {} for node in stages.inputs.values()}
-    for part, value in content.items():
-        columns[part.node][part.column] = value
-    nodes = {node.id: node.op for node in stages.producer.graph.inputs if isinstance(node.op, Input)}
-    return {node: rebuild(op.record, columns[node]) for node, op in nodes.items()}
+def _spec(queue: StagedQueue, sizes: Mapping[Any, int], *, trains: bool) -> QueueSpec:
+    put_in, taken = groups_of(queue, sizes)
+    return QueueSpec(
+        name=queue.name,
+        lag=queue.queue.lag or 0,
+        late=queue.queue.late or "wait",
+        batch=taken or 1,
+        dispatch=put_in or 1,
+        loses=queue.loses,
+        trains=trains,
+    )

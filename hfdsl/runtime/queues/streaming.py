@@ -60,7 +60,7 @@ from hfdsl.runtime.decisions import (
     check_one_after_another,
     dispatch_decision,
     from_lines,
-    take_decisions,
+    take_decision,
     to_lines,
 )
 from hfdsl.runtime.loading import END, BatchSource
@@ -120,7 +120,7 @@ class StageOrder:
             before = self.queues[index]
             if reader == stage:
                 after, batch = before.take()
-                decisions += take_decisions(before, after, batch)
+                decisions += [take_decision(batch)] if batch is not None else []
                 self.queues[index] = after
             if producer == stage:
                 after = before.dispatch([self.steps[stage]])

@@ -12,40 +12,40 @@ arrive at 1 s are loaded after a quarter of the tokens of rank 0, and after half
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol
 
 from hfdsl.graph.columns import origins
 from hfdsl.graph.signatures import VALUE
-from hfdsl.plan.plan import DRIVER, Step
+from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.rows import runtime_queries
 from hfdsl.runtime.backend import PollingBackend
 from hfdsl.runtime.queues.dispatched import Dispatched, Place
+from hfdsl.runtime.queues.loop import QueuedId
 from hfdsl.runtime.queues.plan_simulation import CallSeconds, PlanClock
 from hfdsl.runtime.queues.stage_plans import QueueStages
 from hfdsl.runtime.queues.stage_run import StageRun
-from hfdsl.runtime.rank.in_flight import flights
 
 
 class QueueTime(Protocol):
     """When what was submitted ends."""
 
-    def accepts(self) -> bool:
-        """Whether a process that begins a dispatch has nothing left to do."""
+    def accepts(self, stage: int) -> bool:
+        """Whether a process that begins a dispatch of a stage has nothing left to do for it."""
         ...
 
-    def dispatched(self, dispatch: Dispatched) -> None:
-        """The calls of a dispatch were submitted."""
+    def dispatched(self, stage: int, dispatches: Mapping[int, Dispatched]) -> None:
+        """The calls of a step of a stage were submitted, which puts groups into these queues."""
 
-    def trained(self, number: int, step: StageRun | None) -> None:
-        """Those of an update were."""
+    def trained(self, number: int, steps: Mapping[int, StageRun]) -> None:
+        """Those of an update were, by stage."""
 
     def idle(self) -> bool:
         """Whether no update is in progress."""
         ...
 
-    def ended(self) -> Sequence[int] | None:
+    def ended(self) -> Sequence[QueuedId] | None:
         """Wait until a group or an update ends: the groups. None where nothing is in progress."""
         ...
 
@@ -58,48 +58,50 @@ class VirtualTime:
     """A clock on which calls take the ``seconds`` of their node, and on which nothing else takes time."""
 
     def __init__(self, stages: QueueStages, seconds: Mapping[str, CallSeconds], seed: int) -> None:
-        self._stages, self._flights = stages, flights(stages.producer, stages.consumer)
+        self._flights = stages.flights
         self._arrivals: dict[int, Mapping[str | None, Mapping[int, float]]] = {}  # by version, role and rank
-        self._producers = PlanClock(stages.producer, seconds, seed)
-        self._trainers = PlanClock(stages.consumer, seconds, seed, self._producers.free, fences=self._producers.fences)
-        self._events: list[tuple[float, int, tuple[int, ...]]] = []
+        first, *others = stages.plans
+        self._clocks = [PlanClock(first, seconds, seed)]
+        for plan in others:
+            self._clocks.append(PlanClock(plan, seconds, seed, self._clocks[0].free, fences=self._clocks[0].fences))
+        self._events: list[tuple[float, int, tuple[QueuedId, ...]]] = []
         self._order = count()
         self._now = self._trained = 0.0
-        plan = stages.producer
-        self._first = next((step for step in plan.steps if step.group != DRIVER), None)
-        self._queried = [  # the chunks that decide which groups there are
-            (node, chunk)
-            for query in runtime_queries(plan)
-            for node, _ in origins(plan.graph, query.ref.node, query.ref.column or VALUE)
-            for chunk in range(plan.layouts[node].chunks)
-        ]
+        self._first = [next((step for step in plan.steps if step.group != DRIVER), None) for plan in stages.plans]
+        self._queried = [list(_queried_chunks(plan)) for plan in stages.plans]
 
-    def accepts(self) -> bool:
+    def accepts(self, stage: int) -> bool:
         """Whether a rank of the first call is free."""
-        return self._first is None or self._producers.free_at(self._first) <= self._now
+        first = self._first[stage]
+        return first is None or self._clocks[stage].free_at(first) <= self._now
 
-    def dispatched(self, dispatch: Dispatched) -> None:
+    def dispatched(self, stage: int, dispatches: Mapping[int, Dispatched]) -> None:
         """Its groups end with the last of the chunks that hold their rows, and not before filters have run."""
-        self._producers.submit(0, dispatch.number, self._now)
-        if self._first is not None:  # it accepts another dispatch then, even if filters lose all groups of this one
-            self._push(max(self._now, self._producers.free_at(self._first)), ())
-        queried = max((self._end(dispatch.number, place) for place in self._queried), default=self._now)
-        ends = {
-            group: max([queried, *(self._end(dispatch.number, place) for place in dispatch.places(group))])
-            for group in dispatch.groups
-        }
-        if self._flights.calls:
-            self._push(max(ends.values(), default=self._now), dispatch.groups)
-            return
-        for group, end in ends.items():
-            self._push(end, (group,))
+        number = next(iter(dispatches.values())).number
+        self._clocks[stage].submit(0, number, self._now)
+        if (
+            first := self._first[stage]
+        ) is not None:  # it accepts another dispatch then, even if filters lose all groups
+            self._push(max(self._now, self._clocks[stage].free_at(first)), ())
+        queried = max((self._end(stage, number, place) for place in self._queried[stage]), default=self._now)
+        for queue, dispatch in dispatches.items():
+            ends = {
+                group: max([queried, *(self._end(stage, number, place) for place in dispatch.places(group))])
+                for group in dispatch.groups
+            }
+            if self._flights.calls:
+                groups = tuple((queue, group) for group in dispatch.groups)
+                self._push(max(ends.values(), default=self._now), groups)
+                continue
+            for group, end in ends.items():
+                self._push(end, ((queue, group),))
 
     def schedule(self, number: int, version: int, step: Step) -> list[tuple[int, float, int]]:
         """When each rank of a call takes which version: at its start, or after a share of its time."""
         taken: list[tuple[int, float, int]] = [(rank, 0, version) for rank in step.ranks]
         for later, roles in self._arrivals.items():
             for rank, time in roles.get(step.role, {}).items() if later > version else ():
-                start, stop = self._producers.spans[number, step.node][rank]
+                start, stop = self._clocks[0].spans[number, step.node][rank]
                 if time < start:
                     taken.append((rank, 0, later))
                 elif time < stop:
@@ -109,32 +111,34 @@ class VirtualTime:
     def settle(self) -> None:
         """All weights that were sent have arrived, as they have once processes have been waited for."""
         self._arrivals.clear()
-        self._producers.fences.clear()
+        self._clocks[0].fences.clear()
 
-    def _end(self, number: int, place: Place) -> float:
-        times = self._producers.chunks.get((number, place[0]), ())
+    def _end(self, stage: int, number: int, place: Place) -> float:
+        times = self._clocks[stage].chunks.get((number, place[0]), ())
         return max(self._now, times[place[1]]) if place[1] < len(times) else self._now
 
-    def trained(self, number: int, step: StageRun | None) -> None:
+    def trained(self, number: int, steps: Mapping[int, StageRun]) -> None:
         """It ends with its result."""
-        self._trainers.submit(0, number, self._now)
+        for stage in steps:
+            self._clocks[stage].submit(0, number, self._now)
+            self._trained = max(self._trained, self._now, self._clocks[stage].result(number))
         if self._flights.loads:
+            [stage] = steps
             self._arrivals[number + 1] = {
-                load.role: {rank: end for rank, (_, end) in self._trainers.spans[number, load.node].items()}
+                load.role: {rank: end for rank, (_, end) in self._clocks[stage].spans[number, load.node].items()}
                 for load in self._flights.loads
             }
-        self._trained = max(self._now, self._trainers.result(number))
         self._push(self._trained, ())
 
     def idle(self) -> bool:
         """Whether the last update has ended."""
         return self._trained <= self._now
 
-    def ended(self) -> Sequence[int] | None:
+    def ended(self) -> Sequence[QueuedId] | None:
         """All that ends next."""
         if not self._events:
             return None
-        self._now, groups = self._events[0][0], list[int]()
+        self._now, groups = self._events[0][0], list[QueuedId]()
         while self._events and self._events[0][0] == self._now:
             groups += heapq.heappop(self._events)[2]
         return groups
@@ -143,57 +147,66 @@ class VirtualTime:
         """As soon as they are submitted."""
         return True
 
-    def _push(self, time: float, groups: tuple[int, ...]) -> None:
+    def _push(self, time: float, groups: tuple[QueuedId, ...]) -> None:
         heapq.heappush(self._events, (time, next(self._order), groups))
+
+
+def _queried_chunks(plan: Plan) -> Iterator[Place]:
+    """The chunks that decide which groups there are."""
+    for query in runtime_queries(plan):
+        for node, _ in origins(plan.graph, query.ref.node, query.ref.column or VALUE):
+            yield from ((node, chunk) for chunk in range(plan.layouts[node].chunks))
 
 
 class ProcessTime:
     """The time of processes: a group has ended when all calls have that make its rows."""
 
     def __init__(self, backend: PollingBackend, stages: QueueStages) -> None:
-        self._backend, self._at_once = backend, flights(stages.producer, stages.consumer).at_once
-        self._running: dict[int, Dispatched] = {}
-        self._left: dict[int, set[int]] = {}  # by dispatch, the groups that have not ended
+        self._backend, self._stages = backend, stages
+        self._running: dict[tuple[int, int], Dispatched] = {}  # by queue and number
+        self._left: dict[tuple[int, int], set[int]] = {}  # the groups that have not ended
         self._ended: set[Any] = set()  # acknowledgments
-        self._update: StageRun | None = None
+        self._update: dict[int, StageRun] = {}  # by stage, while its result is not there
 
-    def accepts(self) -> bool:
+    def accepts(self, stage: int) -> bool:
         """Whether some rank may begin with another first call: so many may be in progress there at a time."""
-        firsts = [dispatch.step.first_calls() for dispatch in self._running.values() if dispatch.step is not None]
-        by_rank = list(zip(*firsts, strict=True))
-        return not by_rank or any(sum(call not in self._ended for call in calls) < self._at_once for calls in by_rank)
+        fed = self._stages.links.fed_by(stage)
+        steps = {number: each.step for (queue, number), each in self._running.items() if queue in fed}
+        by_rank = list(zip(*(step.first_calls() for step in steps.values() if step is not None), strict=True))
+        at_once = self._stages.flights.at_once
+        return not by_rank or any(sum(call not in self._ended for call in calls) < at_once for calls in by_rank)
 
-    def dispatched(self, dispatch: Dispatched) -> None:
+    def dispatched(self, stage: int, dispatches: Mapping[int, Dispatched]) -> None:
         """Wait for its calls from now on."""
-        self._running[dispatch.number] = dispatch
-        self._left[dispatch.number] = set(dispatch.groups)
+        for queue, dispatch in dispatches.items():
+            self._running[queue, dispatch.number] = dispatch
+            self._left[queue, dispatch.number] = set(dispatch.groups)
 
-    def trained(self, number: int, step: StageRun | None) -> None:
+    def trained(self, number: int, steps: Mapping[int, StageRun]) -> None:
         """Wait for its calls from now on."""
-        self._update = step
+        self._update = dict(steps)
 
     def idle(self) -> bool:
         """Whether the calls of the last update have ended."""
-        return self._update is None
+        return not self._update
 
-    def ended(self) -> Sequence[int] | None:
+    def ended(self) -> Sequence[QueuedId] | None:
         """The groups all of whose calls have ended since."""
         waits = {call for dispatch in self._running.values() if dispatch.step for call in dispatch.step.calls()}
-        if self._update is not None:
-            waits |= set(self._update.result_calls())
+        waits.update(call for step in self._update.values() for call in step.result_calls())
         self._ended &= waits
         open_calls = [call for call in waits if call not in self._ended]
-        if not open_calls and not self._running and self._update is None:
+        if not open_calls and not self._running and not self._update:
             return None
         if open_calls:
             self._ended |= set(self._backend.ended(open_calls))
-        if self._update is not None and all(call in self._ended for call in self._update.result_calls()):
-            self._update = None
-        groups = list[int]()
-        for number, dispatch in list(self._running.items()):
-            groups += self._groups_of(number, dispatch)
-            if not self._left[number]:
-                del self._running[number], self._left[number]
+        if all(call in self._ended for step in self._update.values() for call in step.result_calls()):
+            self._update = {}
+        groups = list[QueuedId]()
+        for (queue, number), dispatch in list(self._running.items()):
+            groups += ((queue, group) for group in self._groups_of(queue, number, dispatch))
+            if not self._left[queue, number]:
+                del self._running[queue, number], self._left[queue, number]
         return groups
 
     def has_ended(self, step: StageRun) -> bool:
@@ -201,7 +214,7 @@ class ProcessTime:
         calls = list(step.calls())
         return len(self._backend.ended(calls, wait=False)) == len(calls)
 
-    def _groups_of(self, number: int, dispatch: Dispatched) -> list[int]:
+    def _groups_of(self, queue: int, number: int, dispatch: Dispatched) -> list[int]:
         step = dispatch.step
         if step is None:
             return []
@@ -210,8 +223,8 @@ class ProcessTime:
         dispatch.settle(step.table)
         done = [
             group
-            for group in sorted(self._left[number])
+            for group in sorted(self._left[queue, number])
             if all(call is None or call in self._ended for call in step.calls_of(dispatch.places(group)))
         ]
-        self._left[number] -= set(done)
+        self._left[queue, number] -= set(done)
         return done

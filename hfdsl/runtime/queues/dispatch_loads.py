@@ -1,0 +1,106 @@
+"""The weights in flight that calls of dispatches take: what they are told to load, and what they have loaded.
+
+A program with weights in flight has one queue. On the virtual clock, what a call takes is known when it ends; so its
+dispatch is submitted then, in the order of dispatches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.decisions import Decision, Loads, load_decisions
+from hfdsl.runtime.queues.dispatched import Dispatched
+from hfdsl.runtime.queues.stage_plans import QueueStages
+from hfdsl.runtime.queues.stage_run import StageRun
+from hfdsl.runtime.queues.times import QueueTime, VirtualTime
+from hfdsl.types.batches import Batch
+
+
+class DispatchLoads:
+    """Those of the dispatches of a run; ``repeated`` is what calls took in a run that this one repeats.
+
+    ``first_version`` is that which the sync before the first dispatch brought.
+    """
+
+    def __init__(self, stages: QueueStages, time: QueueTime) -> None:
+        self._stages, self._flights, self._time = stages, stages.flights, time
+        self.repeated: Loads | None = None
+        self.first_version = 0
+        self._unsubmitted: dict[int, tuple[Dispatched, Mapping[int, Batch]]] = {}
+        self._decisions: deque[Decision] = deque()
+
+    @property
+    def awaited(self) -> bool:
+        """Whether dispatches are submitted when they end."""
+        return isinstance(self._time, VirtualTime) and bool(self._flights.calls)
+
+    def submit(self, number: int, step: StageRun, inputs: Mapping[int, Batch], version: int) -> None:
+        """Submit the calls of a dispatch, with what they load as far as a log or the virtual clock says."""
+        schedules: dict[int, Sequence[Sequence[Any]] | None] = {}
+        for called in self._flights.calls:
+            node = called.node
+            logged = [
+                (rank, at, taken)
+                for rank in called.ranks
+                for at, taken in (self.repeated or {}).get((number, node, rank), ())
+            ]
+            clock = self._time.schedule(number, version, called) if isinstance(self._time, VirtualTime) else None
+            schedules[node] = logged or clock
+        step.begin(inputs)
+        in_flight = self._flights.of_dispatch(version, self.first_version, schedules)
+        step.submit(0, [version], wait=False, in_flight=in_flight)
+
+    def put_off(self, dispatch: Dispatched, inputs: Mapping[int, Batch]) -> None:
+        """Submit a dispatch when it has ended."""
+        self._unsubmitted[dispatch.number] = dispatch, inputs
+
+    def submit_through(self, last: int, backend: Backend) -> None:
+        """Submit the dispatches up to one that has ended on the virtual clock, in order."""
+        for number, (dispatch, inputs) in list(self._unsubmitted.items()):
+            if number <= last and dispatch.step is not None:
+                del self._unsubmitted[number]
+                self.submit(number, dispatch.step, inputs, dispatch.version)
+                self._note(dispatch, dispatch.groups, backend)
+
+    def forget(self, number: int) -> bool:
+        """Whether a dispatch that is gone was not submitted."""
+        return self._unsubmitted.pop(number, None) is not None
+
+    def note(self, dispatches: Iterable[Dispatched], groups: Collection[int], backend: Backend) -> None:
+        """Write down what the calls that made these groups have loaded, unless it is known when they are submitted."""
+        if self._flights.calls and not self.awaited:
+            for dispatch in dispatches:
+                self._note(dispatch, set(dispatch.groups) & set(groups), backend)
+
+    def _note(self, dispatch: Dispatched, groups: Iterable[int], backend: Backend) -> None:
+        if dispatch.step is None:
+            return
+        labels = {called.node: called.label for called in self._flights.calls}
+        ended = {place for group in groups for place in self._makers(dispatch, group)}
+        calls = [
+            (node, rank, handle)
+            for node, rank, handle in dispatch.step.loads(labels)
+            if (node, rank) in ended - dispatch.noted
+        ]
+        dispatch.noted |= ended
+        results = backend.done([handle for *_, handle in calls])
+        loads = {
+            (dispatch.number, node, rank): next(call.taken for call in result.calls if call.label == labels[node])
+            for (node, rank, _), result in zip(calls, results, strict=True)
+        }
+        self._decisions += load_decisions(dispatch.queue.name, dispatch.version, dispatch.groups, loads)
+
+    def _makers(self, dispatch: Dispatched, group: int) -> Iterator[tuple[int, int]]:
+        """The calls that take weights in flight, of those that made a group: node and rank."""
+        for called in self._flights.calls:
+            layout = dispatch.queue.producer.layouts[called.node]
+            ranks = [layout.producer(chunk)[1] for node, chunk in dispatch.places(group) if node == called.node]
+            yield from ((called.node, rank) for rank in ranks or called.ranks)
+
+    def decisions(self) -> list[Decision]:
+        """What calls have loaded since this was asked last."""
+        decisions, self._decisions = list(self._decisions), deque()
+        return decisions

@@ -1,0 +1,67 @@
+"""The stages between which the queues of a program are.
+
+A worked example, in which stage 3 makes the results, as the trainer. Stage 1 judges what stage 0 has generated, and
+stage 2 has rows of its own::
+
+    Links((Link(0, 1), Link(1, TRAINER), Link(2, TRAINER)))
+
+    prompts -> stage 0 -> queue 0 -> stage 1 -> queue 1 -> stage 3
+    prompts -> stage 2 -> queue 2 ------------------------> stage 3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+TRAINER: Final = -1
+"""All stages that make results: they step together."""
+
+
+class Link(NamedTuple):
+    """The stages between which a queue is; its rows may have the version under which an earlier stage made them."""
+
+    feeds: int = 0
+    reads: int = TRAINER
+    keeps_versions: bool = False
+
+
+class Links:
+    """Those of all queues.
+
+    ``sources`` are the stages that dispatch prompts, ``between`` those that have queues in front of them and behind.
+    """
+
+    def __init__(self, links: Iterable[Link] = (Link(),)) -> None:
+        self.of = tuple(links)
+        self._fed: dict[int, list[int]] = {}
+        self._read: dict[int, list[int]] = {}
+        for index, link in enumerate(self.of):
+            self._fed.setdefault(link.feeds, []).append(index)
+            self._read.setdefault(link.reads, []).append(index)
+        self.sources = tuple(stage for stage in sorted(self._fed) if stage not in self._read)
+        self.between = tuple(stage for stage in sorted(self._fed) if stage in self._read)
+        self._behind = {
+            stage: tuple(index for index in range(len(self.of)) if self._source(index) == stage)
+            for stage in self.sources
+        }
+
+    def fed_by(self, stage: int) -> list[int]:
+        """The queues that a stage feeds."""
+        return self._fed[stage]
+
+    def read_by(self, stage: int) -> list[int]:
+        """The queues that a stage reads."""
+        return self._read.get(stage, [])
+
+    def read_with(self, queue: int) -> list[int]:
+        """The queues of which a batch is taken at the same time, this one among them."""
+        return self._read[self.of[queue].reads]
+
+    def behind(self, source: int) -> tuple[int, ...]:
+        """The queues that the rows of its prompts come through."""
+        return self._behind[source]
+
+    def _source(self, queue: int) -> int:
+        stage = self.of[queue].feeds
+        return self._source(self._read[stage][0]) if stage in self._read else stage

@@ -1,0 +1,129 @@
+"""The prompts of a loader, which the stages in front of all queues dispatch one by one.
+
+A worked example: batches of four prompts, and prompts 1 and 2 were dropped. A dispatch of four takes them again, with
+4 and 5, the first ones of the next batch; ``next`` is 6 then. A batch stays here while prompts of it may come again.
+
+Two stages that dispatch prompts read other inputs of the same batches, each at its own pace: what one has not
+dispatched yet waits here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hfdsl.errors import HfError
+from hfdsl.graph.program import Input
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.sizes import bind_sizes
+from hfdsl.runtime.inputs import loaded_inputs
+from hfdsl.runtime.loading import END, BatchSource
+from hfdsl.runtime.queues.groups import groups_of
+from hfdsl.runtime.queues.stage_plans import QueueStages
+from hfdsl.runtime.schedule import QueueSpec
+from hfdsl.types.batches import Batch, rebuild
+from hfdsl.types.joining import picked_rows, rows_after_rows
+
+
+class LoadedPrompts:
+    """The batches of a loader of which prompts may be dispatched; ``loaded`` counts them all.
+
+    ``next`` has by stage the first prompt that was not dispatched.
+    """
+
+    def __init__(self, plan: Plan, stages: QueueStages, specs: Sequence[QueueSpec]) -> None:
+        self._plan, self._stages, self._specs = plan, stages, specs
+        self.loaded = 0
+        self.next = dict.fromkeys(stages.links.sources, 0)
+        self.batches: dict[tuple[int, int], Mapping[int, Batch]] = {}  # by stage and number
+        self._put_in: tuple[tuple[Any, ...], list[int | None]] = ((), [])  # groups by queue, for the last sizes
+
+    def prompts(self, stage: int, source: BatchSource, first: list[Any]) -> Iterator[int]:
+        """The numbers of prompts that a stage has not dispatched; ``first`` are batches that were asked for already."""
+        per_batch, number = self._per_batch(stage), self.next[stage]
+        while True:
+            while number < self.loaded * per_batch:  # which counts those, too, that another stage has asked for
+                yield number
+                number += 1
+            batch = first.pop() if first else source.next()
+            if batch is END:
+                return
+            for reader, inputs in self._checked(batch).items():
+                self.batches[reader, self.loaded] = inputs
+            self.loaded += 1
+
+    def _per_batch(self, stage: int) -> int:
+        return self._specs[self._stages.links.fed_by(stage)[0]].dispatch
+
+    def _checked(self, batch: Any) -> dict[int, Mapping[int, Batch]]:
+        """A batch of the loader: by stage the inputs that it reads, by node.
+
+        Raises:
+            HfError: HF765 where it puts another number of groups in than the first one; and as ``Running.step``.
+        """
+        names = {node.id: node.label for node in self._plan.graph.inputs}
+        named = {names[node]: given for node, given in loaded_inputs(self._plan, batch).items()}
+        by_stage: dict[int, Mapping[int, Batch]] = {
+            stage: {node: named[name] for name, node in self._stages.inputs[stage].items()}
+            for stage in self._stages.links.sources
+        }
+        sizes = self.sizes(by_stage)
+        known = tuple(sizes.items())
+        if known != self._put_in[0]:
+            self._put_in = known, [groups_of(queue, sizes)[0] for queue in self._stages.queues]
+        for queue, spec, put_in in zip(self._stages.queues, self._specs, self._put_in[1], strict=True):
+            if put_in != spec.dispatch:
+                raise HfError(
+                    "HF765",
+                    f"a batch of the loader of '{self._plan.name}' puts {put_in} groups into '{queue.name}', and those "
+                    f"before put in {spec.dispatch}; give every step as many prompts",
+                )
+        return by_stage
+
+    def sizes(self, by_stage: Mapping[int, Mapping[int, Batch]]) -> dict[Any, int]:
+        """The sizes of dims that inputs give, with those of the plan."""
+        sizes = dict[Any, int]()
+        for stage, inputs in by_stage.items():
+            sizes |= bind_sizes(self._stages.plans[stage], inputs)
+        return sizes
+
+    def dispatch(self, stage: int, prompts: Sequence[int]) -> Mapping[int, Batch]:
+        """The rows of these prompts, by input."""
+        per_batch = self._per_batch(stage)
+        first = prompts[0] // per_batch
+        if list(prompts) == list(range(first * per_batch, (first + 1) * per_batch)):
+            return self.batches[stage, first]
+        return {node: self._picked(stage, node, prompts) for node in self.batches[stage, first]}
+
+    def dispatched(self, stage: int, prompts: Sequence[int]) -> None:
+        """These prompts were dispatched."""
+        self.next[stage] = max(self.next[stage], *(prompt + 1 for prompt in prompts))
+
+    def _picked(self, stage: int, node: int, prompts: Sequence[int]) -> Batch:
+        per_batch = self._per_batch(stage)
+        parts = list[tuple[Batch, list[int]]]()
+        for prompt in prompts:
+            batch = self.batches[stage, prompt // per_batch][node]
+            per_prompt = len(batch) // per_batch
+            place = prompt % per_batch
+            parts.append((batch, list(range(place * per_prompt, (place + 1) * per_prompt))))
+        op = self._stages.plans[stage].node(node).op
+        record = op.record if isinstance(op, Input) else type(parts[0][0])
+        columns = {}
+        for name in parts[0][0].__hf_columns__:
+            values = [picked_rows(batch.__hf_columns__[name], rows) for batch, rows in parts]
+            columns[name] = None if values[0] is None else rows_after_rows(values)
+        return rebuild(record, columns)
+
+    def forget(self, stage: int, used: Iterable[int]) -> None:
+        """Drop batches of which all prompts were dispatched, but for those with prompts that are ``used``."""
+        per_batch = self._per_batch(stage)
+        kept = {prompt // per_batch for prompt in used}
+        gone = [
+            (reader, number)
+            for reader, number in self.batches
+            if reader == stage and number not in kept and (number + 1) * per_batch <= self.next[stage]
+        ]
+        for key in gone:
+            if key[1] != self.loaded - 1:
+                del self.batches[key]

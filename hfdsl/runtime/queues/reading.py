@@ -1,0 +1,154 @@
+"""What a process reads of batches that were taken from queues: rows of several dispatches, by column.
+
+A worked example, two queues in a row, with groups of one row. The stage between them makes scores and hands the tokens
+on. An update takes groups 4 and 1 of the second queue, which were made of groups 6 and 2 of the first one::
+
+    score     rows of groups 4 and 1, in the payloads that the stage between has sent
+    tokens    rows of groups 6 and 2, in the payloads that the first stage has sent
+
+So a process reads each column where it was made, and gets a recipe (``QueuedRows``) for all columns of one queue. The
+driver needs numbers alone: of which group a group was made (``QueuedGroup.of``), and of which dispatch it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from hfdsl.plan.payloads import ColumnSlice
+from hfdsl.protocols.ranges import NO_ROWS, as_ranges
+from hfdsl.runtime.queues.dispatched import Dispatched
+from hfdsl.runtime.queues.rows import QueuedPart, QueuedRows, QueueRead, needed_rows
+from hfdsl.runtime.queues.stage_plans import QueueStages
+from hfdsl.runtime.schedule import QueueBatch, QueuedGroup, QueueSpec
+
+GroupRow: TypeAlias = tuple[QueuedGroup, int | None]
+"""A row of a group; None for who reads no rows, but still sees dtypes and shapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeRows:
+    """Rows of groups in the queue into which the stage that made them has put them."""
+
+    queue: int
+    rows: Sequence[GroupRow]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReader:
+    """Finds rows of groups; ``dispatched`` has by queue the dispatches of which groups may be read, by number."""
+
+    stages: QueueStages
+    specs: Sequence[QueueSpec]
+    dispatched: Sequence[Mapping[int, Dispatched]]
+
+    def dispatch_of(self, queue: int, group: int) -> Dispatched:
+        """The dispatch that a group is of."""
+        return self.dispatched[queue][group // self.specs[queue].dispatch]
+
+    def read(self, batches: Mapping[int, QueueBatch], slices: Sequence[ColumnSlice]) -> QueueRead:
+        """What a process reads of batches, by queue."""
+        recipes, handles = list[QueuedRows](), list[Any]()
+        for queue, batch in batches.items():
+            staged = self.stages.queues[queue]
+            own = [part for part in slices if part.node == staged.queue_input]
+            wanted, size = needed_rows(own), staged.queue.group
+            rows: list[GroupRow] = [
+                (batch.groups[row // size], row % size) for start, stop in wanted for row in range(start, stop)
+            ]
+            masked = tuple(place for place, (group, _) in enumerate(rows) if group.number in batch.masked)
+            for made, names in self._by_maker(queue, rows or [(batch.groups[0], None)], own):
+                maker = self.stages.queues[made.queue]
+                parts = list(self._parts(made, [*names.values()]))
+                handles += [handle for _, of_part in parts for handle in of_part]
+                recipe = QueuedRows(
+                    slices=tuple(part for part in own if part.column in names),
+                    rows=wanted,
+                    plan=maker.producer.name,
+                    sources={column: maker.sources[name] for column, name in names.items()},
+                    parts=tuple(part for part, _ in parts),
+                    masks=staged.masks,
+                    masked=masked,
+                )
+                recipes.append(recipe)
+        return QueueRead(tuple(recipes), tuple(handles))
+
+    def _by_maker(
+        self, queue: int, rows: Sequence[GroupRow], slices: Sequence[ColumnSlice]
+    ) -> Iterator[tuple[MadeRows, dict[str, str]]]:
+        """Where columns were made: rows of a queue, and there the name of each column that was made with these rows."""
+        by_maker = list[tuple[MadeRows, dict[str, str]]]()
+        for column in dict.fromkeys(part.column for part in slices):
+            made, name = self._made(queue, rows, column)
+            names = next((known for other, known in by_maker if other == made), None)
+            if names is None:
+                names = {}
+                by_maker.append((made, names))
+            names[column] = name
+        yield from by_maker
+
+    def _made(self, queue: int, rows: Sequence[GroupRow], column: str) -> tuple[MadeRows, str]:
+        """Where a column was made, and its name there."""
+        while (name := self.stages.queues[queue].through.get(column)) is not None:
+            in_front = self.in_front(queue)
+            size, made = self.stages.queues[in_front].queue.group, list[GroupRow]()
+            for group, row in rows:
+                if group.of is None:
+                    raise LookupError(group)
+                dispatch, inner = self.dispatch_of(queue, group.number), None
+                if row is not None:
+                    inner = dispatch.row_in_front(column, dispatch.rows(group.number)[0] + row) % size
+                made.append((group.of, inner))
+            queue, column, rows = in_front, name, made
+        return MadeRows(queue, rows), column
+
+    def _parts(self, made: MadeRows, columns: Sequence[str]) -> Iterator[tuple[QueuedPart, list[Any]]]:
+        """The rows by dispatch, in their order, each with the handles of the payloads that they are in."""
+        by_dispatch = list[tuple[Dispatched, list[int]]]()
+        for group, row in made.rows:
+            dispatch = self.dispatch_of(made.queue, group.number)
+            if not by_dispatch or by_dispatch[-1][0] is not dispatch:
+                by_dispatch.append((dispatch, []))
+            by_dispatch[-1][1].extend([] if row is None else [dispatch.rows(group.number)[0] + row])
+        for dispatch, chosen in by_dispatch:
+            ranges = as_ranges(chosen) or NO_ROWS
+            keys = dispatch.keys(ranges, columns)
+            part = QueuedPart(dispatch.number, dispatch.table, ranges, len(keys))
+            yield part, [dispatch.handles[key][1] for key in keys]
+
+    def dispatches_of(self, batches: Mapping[int, QueueBatch]) -> Iterator[Dispatched]:
+        """The dispatches that the groups of batches are of."""
+        for queue, batch in batches.items():
+            for number in dict.fromkeys(group.number // self.specs[queue].dispatch for group in batch.groups):
+                yield self.dispatched[queue][number]
+
+    def in_front(self, queue: int) -> int:
+        """The queue in front of the stage that feeds a queue."""
+        [in_front] = self.stages.links.read_by(self.stages.links.of[queue].feeds)
+        return in_front
+
+    def made_of(self, queue: int, groups: Iterable[QueuedGroup]) -> Iterator[tuple[int, QueuedGroup]]:
+        """The groups, with their queues, that are read for groups of a queue: these, and those they were made of."""
+        for group in groups:
+            yield queue, group
+            if self.stages.queues[queue].through and group.of is not None:
+                yield from self.made_of(self.in_front(queue), [group.of])
+
+    def rows_version(self, queue: int, group: QueuedGroup) -> int:
+        """The version under which the rows of a group were made."""
+        while self.stages.links.of[queue].keeps_versions and group.of is not None:
+            queue, group = self.in_front(queue), group.of
+        return group.version
+
+    def versions(self, batches: Mapping[int, QueueBatch]) -> list[tuple[int, int, int]]:
+        """Of the rows of each group the node of their queue, their end, and the version under which they were made."""
+        return [
+            (
+                self.stages.queues[queue].queue_input,
+                (position + 1) * self.stages.queues[queue].queue.group,
+                self.rows_version(queue, group),
+            )
+            for queue, batch in batches.items()
+            for position, group in enumerate(batch.groups)
+        ]

@@ -1,0 +1,317 @@
+"""A model of programs of which several queues decide: plain lists, one second after another.
+
+The three programs of ``network_programs``. Each queue is a list of groups; a group knows its prompt, the version of its
+dispatch, the version of its samples, and when it ends. Ranks are numbers: when each is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.plan.compiled import CompiledPlan
+from hfdsl.protocols.queueing import Late, needed_places
+from hfdsl.runtime.running import Running
+from hfdsl.runtime.schedule import QueueSpec
+from tests.runtime.network_programs import Critic, Library, Reader, beside, joined, pages, series
+from tests.runtime.stage_programs import Actor, B, Engine, GivenSeconds, Judge, prompts
+
+Shape = Literal["series", "beside", "joined"]
+
+Group: TypeAlias = dict[str, Any]
+
+Row: TypeAlias = tuple[int, int, int]
+"""A row that was trained: prompt, version of its samples, update."""
+
+Durations: TypeAlias = tuple[tuple[int, int], ...]
+"""Seconds of a call by step and rank."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A program with two queues, and how long calls take; ``judging`` is that of the library in "joined"."""
+
+    shape: Shape
+    lates: tuple[Late, Late]
+    lags: tuple[int, int]
+    dispatch: int
+    batches: tuple[int, int]
+    generation: Durations
+    judging: Durations
+    updates: tuple[int, ...]
+    fits: tuple[int, ...]
+    steps: int
+    group: int = 1
+    drops: int | None = None
+
+    @property
+    def specs(self) -> tuple[QueueSpec, QueueSpec]:
+        """The queues, as laws take them."""
+        in_front = self.shape == "series"
+        put_in = self.batches[0] if in_front else self.dispatch
+        return (
+            QueueSpec("queue1", self.lags[0], self.lates[0], self.batches[0], self.dispatch, trains=not in_front),
+            QueueSpec("queue2", self.lags[1], self.lates[1], self.batches[1], put_in, self.drops is not None),
+        )
+
+    @property
+    def seconds(self) -> Mapping[str, GivenSeconds]:
+        """Of all calls that take any."""
+        return {
+            "engine.generate": GivenSeconds(self.generation),
+            "judge.score": GivenSeconds(self.judging if self.shape != "joined" else ((0, 0),)),
+            "library.lines": GivenSeconds(self.judging),
+            "actor.update": GivenSeconds([(s,) for s in self.updates]),
+            "actor.read": GivenSeconds([(s,) for s in self.updates]),
+            "critic.fit": GivenSeconds([(s,) for s in self.fits]),
+        }
+
+    def keeps(self, prompt: int) -> bool:
+        """Whether the filter of "series" keeps a prompt."""
+        return self.drops is None or not self.drops >> prompt % 7 & 1
+
+    def compiled(self) -> CompiledPlan:
+        """The plan."""
+        given = {"lags": self.lags, "late": self.lates, "group": self.group, "rows": self._rows()}
+        programs: dict[Shape, Any] = {"series": series, "beside": beside, "joined": joined}
+        options = {"drops": self.drops} if self.shape == "series" else {}
+        return programs[self.shape].given(**given, **options).compile(deployment(self.shape), dims={B: self.dispatch})
+
+    def _rows(self) -> tuple[int | None, int | None]:
+        put_in = self.specs[1].dispatch
+        first = None if self.batches[0] == self.dispatch else self.batches[0] * self.group
+        return first, None if self.batches[1] == put_in else self.batches[1] * self.group
+
+    def launched(self, backend: Any = "local", retries: hf.Retries | None = None) -> Running:
+        """The program on its processes."""
+        return self.compiled().launch(backend, seed=3, deadline=120, retries=retries)
+
+    def loader(self) -> list[Any]:
+        """Batches of prompts, with pages where they are read."""
+        batches = prompts(self.steps, self.dispatch)
+        if self.shape != "joined":
+            return list(batches)
+        return [list(both) for both in zip(batches, pages(self.steps, self.dispatch), strict=True)]
+
+
+def deployment(shape: Shape) -> hf.Deployment:
+    """Engine, judge and library have two ranks; who trains has one."""
+    several: dict[str, Any] = {"engine": Engine, "judge": Judge}
+    alone: dict[str, Any] = {"actor": Actor}
+    if shape == "joined":
+        several, alone = {**several, "library": Library}, {"actor": Reader}
+    elif shape == "beside":
+        alone["critic"] = Critic
+    pools = {name: hf.ResourcePool([2], use_gpu=False, name=name) for name in several}
+    pools |= {name: hf.ResourcePool([1], use_gpu=False, name=name) for name in alone}
+    roles = {**several, **alone}
+    return hf.Deployment(**{name: hf.place(role, pool=pools[name]) for name, role in roles.items()})
+
+
+def modeled(case: Network) -> list[list[Row]]:
+    """The rows that each update trains; of "beside" those of the actor, then those of the critic."""
+    return _Model(case).run()
+
+
+class _Model:
+    def __init__(self, case: Network) -> None:
+        self.case, self.now, self.version = case, 0, 0
+        self.free = {"engine": [0, 0], "judge": [0, 0]}
+        self.weights = [0]  # by version, when the engine can have it
+        self.busy = 0  # until when an update takes
+        self.queues: list[list[Group]] = [[], []]
+        self.again: list[list[int]] = [[], []]
+        count = case.steps * case.dispatch
+        self.waiting = [list(range(count)), list(range(count))]  # prompts, and pages
+        self.dispatches = [0, 0]
+        self.trained: list[list[Row]] = []
+
+    def run(self) -> list[list[Row]]:
+        for self.now in range(2_000):
+            while self._lose() or self._step_first() or self._step_second() or self._train():
+                pass
+        return self.trained
+
+    def _lose(self) -> bool:
+        """What the filter removes has ended."""
+        kept = [g for g in self.queues[1] if g["end"] > self.now or self.case.shape != "series" or self._keeps(g)]
+        changed, self.queues[1] = len(kept) < len(self.queues[1]), kept
+        return changed
+
+    def _keeps(self, group: Group) -> bool:
+        return self.case.keeps(group["p"])
+
+    def _room(self, queue: int, count: int) -> bool:
+        return len(self.queues[queue]) + count <= (self.case.lags[queue] + 1) * self.case.batches[queue]
+
+    def _accepts(self, queues: Sequence[int], ranks: str) -> bool:
+        return all(self.case.lates[q] == "wait" for q in queues) or min(self.free[ranks]) <= self.now
+
+    def _step_first(self) -> bool:
+        """The engine generates; in "beside" the judge rates at once, for the first queue alone."""
+        case, fed = self.case, [0, 1] if self.case.shape == "beside" else [0]
+        if not all(self._room(q, case.dispatch) for q in fed) or not self._accepts(fed, "engine"):
+            return False
+        chosen = self._prompts(0, [0, 1] if case.shape == "series" else [0])
+        if not chosen:
+            return False
+        generated = self._run("engine", case.generation, self.dispatches[0], self.weights[self.version])
+        judged = (
+            self._run("judge", case.judging, self.dispatches[0], generated) if case.shape == "beside" else generated
+        )
+        self.dispatches[0] += 1
+        for q, ends in zip(fed, (judged, generated), strict=False):
+            self.queues[q] += self._groups(chosen, [self.version] * len(chosen), ends, 2)
+        return True
+
+    def _step_second(self) -> bool:
+        """In "series" the judge takes a batch and rates it; in "joined" the library reads pages."""
+        case = self.case
+        if case.shape == "beside" or not self._accepts([1], "judge"):
+            return False
+        if case.shape == "joined":
+            chosen = self._prompts(1, [1]) if self._room(1, case.dispatch) else []
+            if not chosen:
+                return False
+            ends = self._run("judge", case.judging, self.dispatches[1], 0)
+            self.queues[1] += self._groups(chosen, [self.version] * len(chosen), ends, 2)
+        else:
+            dropped, taken = self._drop(0), self._ready(0)[: case.batches[0]]
+            if len(taken) < case.batches[0] or not self._room(1, len(taken)):
+                return dropped
+            self.queues[0] = [g for g in self.queues[0] if g not in taken]
+            ends = self._run("judge", case.judging, self.dispatches[1], 0)
+            if case.drops is not None:
+                ends = [max(ends)] * 2  # nothing of the score is there before the filter has run, which reads all ranks
+            self.queues[1] += self._groups([g["p"] for g in taken], [g["v"] for g in taken], ends, 2)
+        self.dispatches[1] += 1
+        return True
+
+    def _prompts(self, source: int, queues: Sequence[int]) -> list[int]:
+        """Those of dropped groups, and then the loader's."""
+        again = [p for q in queues for p in self.again[q]][: self.case.dispatch]
+        new = self.case.dispatch - len(again)
+        if new > len(self.waiting[source]):
+            return []
+        for q in queues:
+            self.again[q] = [p for p in self.again[q] if p not in again]
+        chosen, self.waiting[source] = again + self.waiting[source][:new], self.waiting[source][new:]
+        return chosen
+
+    def _run(self, ranks: str, seconds: Durations, step: int, ready: int | list[int]) -> list[int]:
+        """When each rank ends a call."""
+        durations, ready = seconds[step % len(seconds)], ready if isinstance(ready, list) else [ready, ready]
+        ends = [max(self.now, self.free[ranks][r], ready[r]) + durations[r] for r in (0, 1)]
+        self.free[ranks] = list(ends)
+        return ends
+
+    def _groups(self, chosen: list[int], sampled: list[int], ends: list[int], ranks: int) -> list[Group]:
+        rows = len(chosen) * self.case.group
+        half = -(-rows // ranks)
+        return [
+            {
+                "p": p,
+                "v": version,
+                "d": self.version,
+                "end": max(ends[row >= half] for row in range(i * self.case.group, (i + 1) * self.case.group)),
+            }
+            for i, (p, version) in enumerate(zip(chosen, sampled, strict=True))
+        ]
+
+    def _ready(self, queue: int) -> list[Group]:
+        groups = self.queues[queue]
+        if self.case.lates[queue] == "wait":
+            groups = groups[: next((i for i, g in enumerate(groups) if g["end"] > self.now), len(groups))]
+        return [g for g in groups if g["end"] <= self.now]
+
+    def _late(self, queue: int, group: Group) -> bool:
+        return bool(self.version - group["d"] > self.case.lags[queue])
+
+    def _drop(self, queue: int) -> bool:
+        late = [g for g in self._ready(queue) if self._late(queue, g)]
+        if not late or self.case.lates[queue] not in ("drop", "refill"):
+            return False
+        self.queues[queue] = [g for g in self.queues[queue] if g not in late]
+        self.again[queue] += [g["p"] for g in late] if self.case.lates[queue] == "refill" else []
+        return True
+
+    def _train(self) -> bool:
+        case, read = self.case, [1] if self.case.shape == "series" else [0, 1]
+        if self.busy > self.now:
+            return False
+        changed = [self._drop(q) for q in read]
+        taken = {q: self._ready(q)[: case.batches[q]] for q in read}
+        if any(len(groups) < case.batches[q] for q, groups in taken.items()):
+            return any(changed)
+        for q, groups in taken.items():
+            self.queues[q] = [g for g in self.queues[q] if g not in groups]
+        rows = {
+            q: [(g["p"], g["v"], self.version) for g in groups for _ in range(case.group)]
+            for q, groups in taken.items()
+        }
+        self.trained.append(rows[1] if case.shape == "series" else rows[0] + rows[1])
+        update = self.now + case.updates[self.version % len(case.updates)]
+        fit = self.now + case.fits[self.version % len(case.fits)] if case.shape == "beside" else 0
+        self.version += 1
+        self.weights.append(update)
+        self.busy = max(update, fit)
+        return True
+
+
+@st.composite
+def networks(draw: st.DrawFn, shapes: Sequence[Shape] = ("series", "beside", "joined"), steps: int = 10) -> Network:
+    """Small programs that a launch accepts, of which a queue decides."""
+    shape = draw(st.sampled_from(shapes))
+    group = draw(st.sampled_from([1, 2])) if shape != "joined" else 1
+    dispatch = 2 * draw(st.integers(1, 2))
+    lates: tuple[Late, Late]
+    drops = None
+    if shape == "series":
+        lates = draw(st.sampled_from(["drop", "refill"])), draw(st.sampled_from(["drop", "refill", "mask", "wait"]))
+        first = draw(st.integers(1, 5))
+        drops = draw(st.none() | st.integers(0, 2**7 - 2)) if lates[1] == "refill" else None
+        batches = first, draw(st.integers(1, 5))
+    elif shape == "beside":
+        lates = draw(st.sampled_from(["drop", "mask", "wait"])), draw(st.sampled_from(["drop", "wait"]))
+        batches = (dispatch * draw(st.integers(1, 2)),) * 2
+    else:
+        lates = (
+            draw(st.sampled_from(["drop", "refill", "mask", "wait"])),
+            draw(st.sampled_from(["drop", "refill", "wait"])),
+        )
+        batches = (draw(st.integers(1, 5)),) * 2
+    put_in = batches[0] if shape == "series" else dispatch
+    lags = (
+        draw(_lags(dispatch, batches[0], lates[0], loses=False)),
+        draw(_lags(put_in, batches[1], lates[1], loses=drops is not None)),
+    )
+    if lates == ("wait", "wait") and batches == (dispatch, put_in):
+        lates = "wait", "drop"
+        lags = lags[0], draw(_lags(put_in, batches[1], "drop", loses=False))
+    seconds = st.integers(1, 9)
+    ranks = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=4).map(tuple)
+    alone = st.lists(seconds, min_size=1, max_size=3).map(tuple)
+    return Network(
+        shape=shape,
+        lates=lates,
+        lags=lags,
+        dispatch=dispatch,
+        batches=batches,
+        generation=draw(ranks),
+        judging=draw(ranks),
+        updates=draw(alone),
+        fits=draw(alone),
+        steps=draw(st.integers(1, steps)),
+        group=group,
+        drops=drops,
+    )
+
+
+def _lags(dispatch: int, batch: int, late: Late, *, loses: bool) -> st.SearchStrategy[int]:
+    fits = (k for k in range(1, 20) if needed_places(dispatch, batch, 1, k, late, loses) <= (k + 1) * batch)
+    least = next(fits)
+    return st.integers(least, least + 2)

@@ -1,0 +1,180 @@
+"""Programs of which several queues decide: one behind another, and beside each other."""
+
+from __future__ import annotations
+
+import torch
+
+import hfdsl as hf
+from hfdsl import Dispatch, Ragged, bool_, f32, i64, register
+from hfdsl.protocols.queueing import Late
+from tests.runtime.stage_programs import Actor, B, Engine, Judge, Prompts, R, Samples, Scored, Trained
+
+
+class Sampled(hf.Batch):
+    number: i64[B]
+    text: hf.Obj[str, B]
+    version: i64[B]
+    noise: f32[B]
+    tokens: i64[B, Ragged[R]]
+    response_mask: bool_[B, Ragged[R]]
+
+
+class Fitted(hf.Batch):
+    number: i64[B]
+    version: i64[B]
+    noise: f32[B]
+    update: i64[B]
+
+
+class Pages(hf.Batch):
+    page: i64[B]
+
+
+class Lines(hf.Batch):
+    page: i64[B]
+    noise: f32[B]
+
+
+class Critic(Actor):
+    """Trains a state of its own on the same samples, and holds their versions against its count."""
+
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("values")
+    @hf.corrects("policy", lag=8)
+    def fit(self, batch: Sampled) -> Fitted:
+        """What this update trained on."""
+        call, versions = hf.current_call(), batch.version.tensor.tolist()
+        known = [call.rows_version] * len(batch) if call.row_versions is None else list(call.row_versions)
+        if call.version != self.updates or known != versions:
+            raise ValueError(f"version {call.version} of {self.updates}, rows {known} of {versions}")
+        self.updates += 1
+        update = torch.full((len(batch),), self.updates - 1)
+        return Fitted(number=batch.number.tensor, version=batch.version.tensor, noise=batch.noise.tensor, update=update)
+
+
+class Library(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def lines(self, pages: Pages) -> Lines:
+        """A line of each page."""
+        return Lines(page=pages.page.tensor, noise=torch.rand(len(pages)))
+
+
+class Reader(Actor):
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    @hf.corrects("policy", lag=8)
+    def read(self, batch: Scored, lines: Lines) -> Trained:
+        """An update on rows of two queues: as many tokens count as the page has."""
+        trained = Actor.update(self, batch)
+        return Trained(
+            number=trained.number.tensor,
+            version=trained.version.tensor,
+            noise=trained.noise.tensor + lines.noise.tensor,
+            update=trained.update.tensor,
+            unmasked=lines.page.tensor,
+        )
+
+
+@hf.dataflow
+def series(
+    prompts: Prompts,
+    engine: Engine,
+    judge: Judge,
+    actor: Actor,
+    *,
+    lags: tuple[int, int] = (1, 1),
+    late: tuple[Late, Late] = ("drop", "drop"),
+    group: int = 1,
+    rows: tuple[int | None, int | None] = (None, None),
+    drops: int | None = None,
+) -> Trained:
+    """The judge has a queue in front of it and one behind; columns of both stages before the actor come to it."""
+    repeated = hf.repeat(prompts, group)
+    sampled = hf.merge(Sampled, repeated, engine.generate(repeated))
+    batch = hf.queue(sampled, rows=rows[0], group=group, lag=lags[0], late=late[0])
+    scores = judge.score(hf.merge(Samples, batch))
+    scored = hf.merge(Scored, batch, scores)
+    if drops is not None:
+        keep = judge.choose(hf.merge(Prompts, batch), hf.merge(Samples, batch), drops=drops).keep
+        scored = hf.filter(scored, keep, group=group)
+    trained = actor.update(hf.queue(scored, rows=rows[1], group=group, lag=lags[1], late=late[1]))
+    hf.sync(actor, engine)
+    return trained
+
+
+@hf.dataflow
+def beside(
+    prompts: Prompts,
+    engine: Engine,
+    judge: Judge,
+    actor: Actor,
+    critic: Critic,
+    *,
+    lags: tuple[int, int] = (1, 1),
+    late: tuple[Late, Late] = ("drop", "drop"),
+    group: int = 1,
+    rows: tuple[int | None, int | None] = (None, None),
+) -> tuple[Trained, Fitted]:
+    """An actor and a critic, each behind a queue of its own; only the actor's rows wait for the judge."""
+    repeated = hf.repeat(prompts, group)
+    samples = engine.generate(repeated)
+    sampled = hf.merge(Sampled, repeated, samples)
+    scored = hf.merge(Scored, sampled, judge.score(samples))
+    trained = actor.update(hf.queue(scored, rows=rows[0], group=group, lag=lags[0], late=late[0]))
+    fitted = critic.fit(hf.queue(sampled, rows=rows[1], group=group, lag=lags[1], late=late[1]))
+    hf.sync(actor, engine)
+    return trained, fitted
+
+
+@hf.dataflow
+def joined(
+    prompts: Prompts,
+    pages: Pages,
+    engine: Engine,
+    judge: Judge,
+    library: Library,
+    actor: Reader,
+    *,
+    lags: tuple[int, int] = (1, 1),
+    late: tuple[Late, Late] = ("drop", "drop"),
+    group: int = 1,
+    rows: tuple[int | None, int | None] = (None, None),
+) -> Trained:
+    """Two stages that dispatch prompts and pages, and an update on rows of both."""
+    samples = engine.generate(prompts)
+    scored = hf.merge(Scored, prompts, samples, judge.score(samples))
+    batch = hf.queue(scored, rows=rows[0], group=group, lag=lags[0], late=late[0])
+    lines = hf.queue(library.lines(pages), rows=rows[1], group=group, lag=lags[1], late=late[1])
+    trained = actor.read(batch, lines)
+    hf.sync(actor, engine)
+    return trained
+
+
+def network_deployment() -> hf.Deployment:
+    """Engine, judge and library have two ranks; who trains has one."""
+    roles = {"engine": Engine, "judge": Judge, "library": Library, "actor": Actor, "critic": Critic, "reader": Reader}
+    return hf.Deployment(
+        **{
+            name: hf.place(role, pool=hf.ResourcePool([2 if name in RANKS else 1], use_gpu=False, name=name))
+            for name, role in roles.items()
+        }
+    )
+
+
+RANKS = ("engine", "judge", "library")
+
+
+def joined_deployment() -> hf.Deployment:
+    """Where the actor reads lines, too."""
+    roles = {"engine": Engine, "judge": Judge, "library": Library, "actor": Reader}
+    return hf.Deployment(
+        **{
+            name: hf.place(role, pool=hf.ResourcePool([2 if name in RANKS else 1], use_gpu=False, name=name))
+            for name, role in roles.items()
+        }
+    )
+
+
+def pages(steps: int, size: int) -> list[Pages]:
+    """Batches of pages that are numbered in order."""
+    return [Pages(page=torch.arange(step * size, (step + 1) * size)) for step in range(steps)]
