@@ -50,7 +50,7 @@ class StepRouting:
         self._plan, self._backend, self._log = plan, backend, log
         self.current = routing
         self.query_results = log.query_results
-        self._sizes = sizes
+        self.sizes = sizes
         self._all_sizes: dict[Any, int] = dict(sizes)  # and, once filters have run, how many rows they keep
 
     @property
@@ -82,7 +82,7 @@ class StepRouting:
     def follow(self, results: Mapping[int, tuple[int, ...]]) -> None:
         """Find the routes that follow from further results."""
         self.query_results |= results
-        table, hints = row_table(self._plan, self._sizes, self.query_results), self.current.hints
+        table, hints = row_table(self._plan, self.sizes, self.query_results), self.current.hints
         new_routes = compute_routes(self._plan, table, self._backend.topology(self._plan), hints)
         self.current = Routing(new_routes, -1 - len(self.query_results), hints)
 

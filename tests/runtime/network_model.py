@@ -79,7 +79,10 @@ class Network:
         given = {"lags": self.lags, "late": self.lates, "group": self.group, "rows": self._rows()}
         programs: dict[Shape, Any] = {"series": series, "beside": beside, "joined": joined}
         options = {"drops": self.drops} if self.shape == "series" else {}
-        return programs[self.shape].given(**given, **options).compile(deployment(self.shape), dims={B: self.dispatch})
+        plan: CompiledPlan = (
+            programs[self.shape].given(**given, **options).compile(deployment(self.shape), dims={B: self.dispatch})
+        )
+        return plan
 
     def _rows(self) -> tuple[int | None, int | None]:
         put_in = self.specs[1].dispatch

@@ -7,7 +7,7 @@ import torch
 import hfdsl as hf
 from hfdsl import Dispatch, Ragged, bool_, f32, i64, register
 from hfdsl.protocols.queueing import Late
-from tests.runtime.stage_programs import Actor, B, Engine, Judge, Prompts, R, Samples, Scored, Trained
+from tests.runtime.stage_programs import Actor, B, Engine, Judge, Prompts, R, Samples, Scored, Scores, Trained
 
 
 class Sampled(hf.Batch):
@@ -150,29 +150,49 @@ def joined(
     return trained
 
 
-def network_deployment() -> hf.Deployment:
-    """Engine, judge and library have two ranks; who trains has one."""
-    roles = {"engine": Engine, "judge": Judge, "library": Library, "actor": Actor, "critic": Critic, "reader": Reader}
-    return hf.Deployment(
-        **{
-            name: hf.place(role, pool=hf.ResourcePool([2 if name in RANKS else 1], use_gpu=False, name=name))
-            for name, role in roles.items()
-        }
-    )
+@hf.dataflow
+def trains_between(prompts: Prompts, engine: Engine, critic: Critic, actor: Actor) -> Scores:
+    """The stage between two queues trains."""
+    batch = hf.queue(hf.merge(Sampled, prompts, engine.generate(prompts)), lag=1, late="drop")
+    return actor.rate(hf.queue(Scores(score=critic.fit(batch).noise), lag=1, late="drop"))
 
 
-RANKS = ("engine", "judge", "library")
+@hf.dataflow
+def waits_between(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scores:
+    """The first queue waits, in front of one that decides."""
+    rated = judge.rate(hf.queue(engine.mark(prompts), lag=1, late="wait"))
+    return actor.rate(hf.queue(rated, lag=1, late="drop"))
 
 
-def joined_deployment() -> hf.Deployment:
-    """Where the actor reads lines, too."""
-    roles = {"engine": Engine, "judge": Judge, "library": Library, "actor": Reader}
-    return hf.Deployment(
-        **{
-            name: hf.place(role, pool=hf.ResourcePool([2 if name in RANKS else 1], use_gpu=False, name=name))
-            for name, role in roles.items()
-        }
-    )
+@hf.dataflow
+def regroups(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scores:
+    """Groups of the second queue are not those of the first."""
+    rated = judge.rate(hf.queue(engine.mark(prompts), lag=1, late="drop"))
+    return actor.rate(hf.queue(hf.take(rated, 2), lag=1, late="drop"))
+
+
+@hf.dataflow
+def refills_both(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> tuple[Scores, Scores]:
+    """What one queue drops would come into the other one again."""
+    marked = engine.mark(prompts)
+    first = judge.rate(hf.queue(marked, lag=1, late="refill"))
+    return first, actor.rate(hf.queue(marked, lag=1, late="drop"))
+
+
+@hf.dataflow
+def takes_unevenly(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> tuple[Scores, Scores]:
+    """One queue would be full before the other has a batch."""
+    marked = engine.mark(prompts)
+    first = judge.rate(hf.queue(marked, rows=2, lag=3, late="drop"))
+    return first, actor.rate(hf.queue(marked, rows=4, lag=3, late="drop"))
+
+
+@hf.dataflow
+def takes_parts(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> tuple[Scores, Scores]:
+    """A batch is not made of whole steps."""
+    marked = engine.mark(prompts)
+    first = judge.rate(hf.queue(marked, rows=6, lag=3, late="drop"))
+    return first, actor.rate(hf.queue(marked, rows=6, lag=3, late="drop"))
 
 
 def pages(steps: int, size: int) -> list[Pages]:

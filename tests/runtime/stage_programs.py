@@ -277,13 +277,6 @@ def filled(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scor
     return judge.rate(hf.queue(hf.take(marked, 4), lag=1, late="refill"))
 
 
-@hf.dataflow
-def chained(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scores:
-    """Three stages."""
-    rated = judge.rate(hf.queue(engine.mark(prompts), lag=1, late="drop"))
-    return actor.rate(hf.queue(rated, lag=1, late="drop"))
-
-
 def stage_deployment(trainers: int = 1) -> hf.Deployment:
     """Engine and judge have two ranks, which are as fast as they are."""
     return hf.Deployment(

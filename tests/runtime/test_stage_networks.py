@@ -2,16 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from hfdsl.testing import check_decisions
+import hfdsl as hf
+from hfdsl.errors import HfError
+from hfdsl.testing import check_decisions, check_stream
 from tests.nightly import examples
-from tests.runtime.network_model import Network, Row, modeled, networks
+from tests.runtime.losing_backend import LosingBackend, Losses
+from tests.runtime.network_model import Network, Row, deployment, modeled, networks
+from tests.runtime.network_programs import (
+    refills_both,
+    regroups,
+    takes_parts,
+    takes_unevenly,
+    trains_between,
+    waits_between,
+)
 from tests.runtime.stage_model import decisions
+from tests.runtime.stage_programs import B, prompts
+
+SERIES = Network(
+    shape="series",
+    lates=("refill", "refill"),
+    lags=(1, 2),
+    dispatch=2,
+    batches=(2, 2),
+    generation=((1, 7), (2, 1), (5, 4)),
+    judging=((1, 6), (1, 1)),
+    updates=(2, 1),
+    fits=(3,),
+    steps=9,
+)
+BESIDE = replace(SERIES, shape="beside", lates=("drop", "wait"))
+JOINED = replace(SERIES, shape="joined", batches=(3, 3), lates=("refill", "drop"))
+FILTERED = replace(SERIES, drops=0b0010110, batches=(3, 2), lags=(2, 3), group=2)
 
 
 def rows_of(result: Any) -> list[Row]:
@@ -32,6 +64,10 @@ def bits(results: list[Any]) -> list[Any]:
 
 @settings(max_examples=examples(20), deadline=None)
 @given(networks())
+@example(SERIES)
+@example(BESIDE)
+@example(JOINED)
+@example(FILTERED)
 def test_a_run_trains_on_the_rows_of_the_model_and_its_log_repeats_it(case: Network) -> None:
     with TemporaryDirectory() as folder:
         log, again = Path(folder, "log"), Path(folder, "again")
@@ -41,6 +77,9 @@ def test_a_run_trains_on_the_rows_of_the_model_and_its_log_repeats_it(case: Netw
             assert running.steps == len(results)
             assert [queue.spec for queue in running.queues] == list(case.specs) or not results
         expected = modeled(case)
+        worst = sum(case.lags) if case.shape == "series" else max(case.lags)
+        unmasked = [row for rows in expected for row in rows if "mask" not in case.lates]
+        assert all(update - version <= worst for _, version, update in unmasked if case.shape != "joined")
         if case.shape == "joined":
             expected = [rows[: len(rows) // 2] for rows in expected]
             pages = [[page for page, *_ in rows[len(rows) // 2 :]] for rows in modeled(case)]
@@ -51,3 +90,91 @@ def test_a_run_trains_on_the_rows_of_the_model_and_its_log_repeats_it(case: Netw
         with case.launched() as running:
             assert bits(list(running.stream(case.loader(), replay=log, log=again))) == bits(results)
         assert again.read_text() == log.read_text()
+
+
+@settings(max_examples=examples(8), deadline=None)
+@given(networks(), st.dictionaries(st.integers(1, 60), st.integers(0, 2), max_size=3), st.sampled_from([1, 2, None]))
+@example(SERIES, {9: 0, 24: 2}, 2)
+@example(BESIDE, {8: 1, 9: 0}, None)
+@pytest.mark.filterwarnings("ignore:.*HF840|.*lost rank:hfdsl.errors.HfWarning")
+def test_a_loss_costs_no_bit_and_no_decision(case: Network, losses: Mapping[int, int], every: int | None) -> None:
+    def losing(plan: Any, seed: int, **_: Any) -> Any:
+        return LosingBackend(plan, seed, lost)
+
+    with TemporaryDirectory() as folder:
+        log, again, lost = Path(folder, "log"), Path(folder, "again"), Losses(losses)
+        with case.launched(losing, hf.Retries(attempts=9, every=every)) as running:
+            results = list(running.stream(case.loader(), seconds=case.seconds, log=log))
+        with case.launched() as running:
+            assert bits(list(running.stream(case.loader(), replay=log, log=again))) == bits(results)
+        assert log.read_text() == again.read_text()
+
+
+@pytest.mark.parametrize("case", [SERIES, BESIDE, JOINED, FILTERED], ids=["series", "beside", "joined", "filtered"])
+def test_interruptions_change_no_result(case: Network) -> None:
+    check_stream(case.launched, case.loader(), tries=2)
+
+
+@pytest.mark.parametrize("case", [SERIES, FILTERED], ids=["series", "filtered"])
+def test_a_resumed_run_loses_no_prompt_and_trains_none_twice(case: Network, tmp_path: Path) -> None:
+    loader, results = iter(case.loader()), list[Any]()
+    running = case.launched()
+    for stop in range(3):
+        for result in running.stream(loader, seconds=case.seconds):
+            results.append(result)
+            if len(results) % 2:
+                break
+        (state := tmp_path / str(stop)).mkdir()
+        running.save(state)
+        running.close()
+        running = case.launched()
+        running.load(state)
+    results += running.stream(loader, seconds=case.seconds)
+    queues = running.queues
+    running.close()
+    trained = [prompt for result in results for prompt, *_ in rows_of(result)][:: case.group]
+    left = [p for queue in queues for p in (*(group.prompt for group in queue.groups.values()), *queue.again)]
+    once = trained + left
+    assert len(once) == len(set(once)), "no prompt is twice anywhere"
+    lost = set(range(max(once) + 1)) - set(once)
+    assert not any(map(case.keeps, lost)), "a filter loses them"
+    assert len(trained) > case.batches[1]
+
+
+@pytest.mark.parametrize(
+    ("program", "shape", "reason"),
+    [
+        (waits_between, "series", 'in front of another one, where late="wait" is no bound'),
+        (trains_between, "beside", "'critic.fit' trains 'values' of 'critic' between two queues"),
+    ],
+)
+def test_what_no_run_can_follow_is_refused_at_the_launch(program: Any, shape: Any, reason: str) -> None:
+    plan = program.compile(deployment(shape), dims={B: 4})
+    with pytest.raises(HfError, match=rf"HF765: the queue in line \d+ of .* decides while it runs, and .*{reason}"):
+        plan.launch()
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (regroups, "does not make one group of each of the 4 that it takes"),
+        (refills_both, "dispatches prompts again, which would come into the other queues of its stage once more"),
+        (takes_unevenly, "one would be full before the other"),
+        (takes_parts, "a batch of 6 groups is not made of whole steps of 4"),
+    ],
+)
+def test_groups_that_no_run_can_follow_are_refused_with_their_numbers(program: Any, reason: str) -> None:
+    plan = program.compile(deployment("series"), dims={B: 4})
+    with plan.launch() as running, pytest.raises(HfError, match=rf"HF765: the queue in line \d+ of .*{reason}"):
+        list(running.stream(prompts(3, 4)))
+
+
+def test_ray_takes_groups_as_they_end_and_repeats_them(ray_cluster: Any, tmp_path: Path) -> None:
+    for case in (SERIES, BESIDE):
+        log = tmp_path / case.shape
+        with case.launched("ray") as running:
+            results = list(running.stream(case.loader(), log=log))
+        for spec in case.specs:
+            check_decisions(spec, decisions(log))
+        with case.launched() as running:
+            assert bits(list(running.stream(case.loader(), replay=log))) == bits(results)

@@ -22,7 +22,6 @@ from tests.runtime.stage_model import FILTERED, Case, Program, Row, bits, cases,
 from tests.runtime.stage_programs import (
     B,
     GivenSeconds,
-    chained,
     deciding,
     filled,
     masked_elsewhere,
@@ -179,7 +178,6 @@ def test_prompts_that_are_no_groups_are_not_dispatched_again() -> None:
         (unmasked, "sets response_mask or loss_mask to zero, and no call behind it reads one"),
         (masked_elsewhere, "response_mask to zero, which 'actor.learn' does not train with"),
         (returning_both, "the program returns a value from in front of it"),
-        (chained, "PLACEHOLDER"),
     ],
 )
 def test_what_no_run_can_follow_is_refused_at_the_launch(program: Any, reason: str) -> None:

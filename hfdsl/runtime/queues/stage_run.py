@@ -25,7 +25,7 @@ class StageRun(StepRun):
     @property
     def sizes(self) -> Mapping[Any, int]:
         """The sizes that it was begun with."""
-        return self._sizes
+        return self._routing.sizes
 
     def calls(self) -> Iterator[Any]:
         """The acknowledgments of all calls that were submitted, but for those of the driver, which have ended."""

@@ -129,6 +129,9 @@ class VirtualTime:
                 for load in self._flights.loads
             }
         self._push(self._trained, ())
+        for clock, first in zip(self._clocks, self._first, strict=True):
+            if first is not None:  # new weights may be there before all results are
+                self._push(max(self._now, clock.free_at(first)), ())
 
     def idle(self) -> bool:
         """Whether the last update has ended."""
