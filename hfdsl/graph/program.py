@@ -338,7 +338,7 @@ class Output:
             yield self.value
 
     def build(self, value_of: Callable[[Ref], Any]) -> Any:
-        """What the dataflow returns, from its values, which are asked for depth first."""
+        """The result of the dataflow, from its values, which are asked for depth first."""
         if isinstance(self.value, tuple):
             parts = [inner.build(value_of) for inner in self.value]
             return self.container(*parts) if hasattr(self.container, "_fields") else self.container(parts)

@@ -7,7 +7,7 @@ dispatch, the version of its samples, and when it ends. Ranks are numbers: when 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from hypothesis import strategies as st
@@ -53,10 +53,12 @@ class Network:
         """The queues, as laws take them."""
         in_front = self.shape == "series"
         put_in = self.batches[0] if in_front else self.dispatch
-        return (
-            QueueSpec("queue1", self.lags[0], self.lates[0], self.batches[0], self.dispatch, trains=not in_front),
-            QueueSpec("queue2", self.lags[1], self.lates[1], self.batches[1], put_in, self.drops is not None),
+        sizes = zip(("queue1", "queue2"), self.lags, self.lates, self.batches, (self.dispatch, put_in), strict=True)
+        first, second = (
+            QueueSpec(name=name, lag=lag, late=late, batch=batch, dispatch=count)
+            for name, lag, late, batch, count in sizes
         )
+        return replace(first, trains=not in_front), replace(second, loses=self.drops is not None)
 
     @property
     def seconds(self) -> Mapping[str, GivenSeconds]:

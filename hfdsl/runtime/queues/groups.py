@@ -18,7 +18,7 @@ from hfdsl.errors import HfError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import RowTable, most_rows, row_table
 from hfdsl.plan.sizes import rows_in
-from hfdsl.runtime.queues.links import Links
+from hfdsl.runtime.queues.links import QueueLinks
 from hfdsl.runtime.queues.rows import input_rows, traced_rows
 from hfdsl.runtime.queues.stage_plans import StagedQueue
 from hfdsl.runtime.schedule import QueueSpec
@@ -78,7 +78,7 @@ def check_handed_on(queue: StagedQueue, in_front: StagedQueue, sizes: Mapping[An
         )
 
 
-def check_side_by_side(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], links: Links) -> None:
+def check_side_by_side(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], links: QueueLinks) -> None:
     """Refuse queues of one stage of which one may be full while another has too few groups for a batch.
 
     A worked example: two queues with places for 2 R groups, batches of R, and a step that puts as many groups into both

@@ -3,7 +3,7 @@
 A worked example, in which stage 3 makes the results, as the trainer. Stage 1 judges what stage 0 has generated, and
 stage 2 has rows of its own::
 
-    Links((Link(0, 1), Link(1, TRAINER), Link(2, TRAINER)))
+    QueueLinks((QueueLink(0, 1), QueueLink(1, TRAINER), QueueLink(2, TRAINER)))
 
     prompts -> stage 0 -> queue 0 -> stage 1 -> queue 1 -> stage 3
     prompts -> stage 2 -> queue 2 ------------------------> stage 3
@@ -18,7 +18,7 @@ TRAINER: Final = -1
 """All stages that make results: they step together."""
 
 
-class Link(NamedTuple):
+class QueueLink(NamedTuple):
     """The stages between which a queue is; its rows may have the version under which an earlier stage made them."""
 
     feeds: int = 0
@@ -26,13 +26,13 @@ class Link(NamedTuple):
     keeps_versions: bool = False
 
 
-class Links:
+class QueueLinks:
     """Those of all queues.
 
     ``sources`` are the stages that dispatch prompts, ``between`` those that have queues in front of them and behind.
     """
 
-    def __init__(self, links: Iterable[Link] = (Link(),)) -> None:
+    def __init__(self, links: Iterable[QueueLink] = (QueueLink(),)) -> None:
         self.of = tuple(links)
         self._fed: dict[int, list[int]] = {}
         self._read: dict[int, list[int]] = {}

@@ -34,7 +34,7 @@ from typing import Protocol, TypeAlias
 
 from hfdsl.errors import HfError
 from hfdsl.runtime.decisions import Decision, dispatch_decision, drop_decisions, lose_decision, take_decision
-from hfdsl.runtime.queues.links import TRAINER, Links
+from hfdsl.runtime.queues.links import TRAINER, QueueLinks
 from hfdsl.runtime.schedule import QueueBatch, QueueState
 
 STARVED = 100
@@ -97,7 +97,7 @@ class QueueLoop:
     """The queues of a program and their loop, which may be left at every decision and run again."""
 
     queues: list[QueueState]
-    links: Links = field(default_factory=Links)
+    links: QueueLinks = field(default_factory=QueueLinks)
     _losses_in_a_row: Counter[int] = field(default_factory=Counter, init=False)
 
     def run(
@@ -228,7 +228,7 @@ class LoggedWorld:
 
     world: QueueWorld
     expected: MutableSequence[Decision]
-    links: Links = field(default_factory=Links)
+    links: QueueLinks = field(default_factory=QueueLinks)
     names: Sequence[str] = ("queue",)
     arrived: set[QueuedId] = field(default_factory=set)
     _seen: set[QueuedId] = field(default_factory=set)

@@ -28,7 +28,7 @@ from hfdsl.graph.signatures import VALUE, RecordType
 from hfdsl.graph.stages import Stage, effects, syncs
 from hfdsl.plan.plan import DRIVER, Plan, StageOf, Step
 from hfdsl.plan.rows import runtime_queries
-from hfdsl.runtime.queues.links import TRAINER, Link, Links
+from hfdsl.runtime.queues.links import TRAINER, QueueLink, QueueLinks
 from hfdsl.runtime.rank.in_flight import Flights, flights
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec
@@ -74,7 +74,7 @@ class QueueStages:
 
     plans: tuple[Plan, ...]
     queues: tuple[StagedQueue, ...]
-    links: Links
+    links: QueueLinks
     inputs: tuple[Mapping[str, int], ...]
     output: Output
     stage_of: Mapping[Ref, int]
@@ -115,8 +115,10 @@ def queue_stages(plan: Plan) -> QueueStages:
     staged = [stage for stage, _ in plan.stage_plans]
     ends = [_ends(plan, node, queue) for node, queue in plan.split.queues]
     last = {stage.number for stage in staged if not stage.feeds}
-    links = Links(
-        Link(each.feeds, TRAINER if each.reads in last else each.reads, plan.counts.making[each.node.id] < each.feeds)
+    links = QueueLinks(
+        QueueLink(
+            each.feeds, TRAINER if each.reads in last else each.reads, plan.counts.making[each.node.id] < each.feeds
+        )
         for each in ends
     )
     compiled = [_read_in_place(of_stage, stage) for stage, of_stage in plan.stage_plans]
@@ -164,7 +166,7 @@ def _ends(plan: Plan, node: Node, queue: Queue) -> _Ends:
     if not isinstance(ref, Ref):  # a queue takes records
         raise TypeError(name)
     queue_input = next(n.id for n in reading.graph.inputs if n.label == name)
-    return _Ends(node, queue, name, feeds, reads, ref, queue_input)
+    return _Ends(node=node, queue=queue, name=name, feeds=feeds, reads=reads, ref=ref, queue_input=queue_input)
 
 
 def _read_in_place(plan: Plan, stage: Stage) -> Plan:
@@ -179,7 +181,7 @@ def _read_in_place(plan: Plan, stage: Stage) -> Plan:
     return replace(plan, steps=tuple(steps))
 
 
-def _columns_read(plans: Sequence[Plan], ends: Sequence[_Ends], links: Links) -> list[list[str]]:
+def _columns_read(plans: Sequence[Plan], ends: Sequence[_Ends], links: QueueLinks) -> list[list[str]]:
     """By queue the columns that are read behind it, at once or handed on through other queues."""
     read: list[list[str]] = [[] for _ in ends]
     for index, each in sorted(enumerate(ends), key=lambda item: -item[1].reads):  # a stage feeds only later ones
