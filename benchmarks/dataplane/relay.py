@@ -86,7 +86,7 @@ def started(ray: Any, makers: Sequence[Callable[[], Any]]) -> list[Any]:
 
 def as_if_apart(node_of: Callable[[str, int], object]) -> None:
     """Have relays of later runs take this machine for many: `node_of` says on which node each rank is."""
-    from hfdsl.runtime.ray import backend
+    from hfdsl.runtime.ray import groups
 
     class Nodes(Relays):
         def __init__(self, workers: Any, nodes: Mapping[str, Sequence[str]], left: Callable[[], float]) -> None:
@@ -96,7 +96,7 @@ def as_if_apart(node_of: Callable[[str, int], object]) -> None:
         def _start(self, host: str, ranks: Any) -> Any:
             return super()._start(host.partition("|")[0], ranks)
 
-    backend.Relays = Nodes  # type: ignore[attr-defined,assignment]  # in this process
+    groups.Relays = Nodes  # type: ignore[attr-defined,assignment]  # in this process
 
 
 def on_hfdsl(ranks: int, a_node: int, arguments: argparse.Namespace) -> dict[str, Summary]:

@@ -216,7 +216,7 @@ def test_handles_are_dropped_as_their_parcels_are_taken(
         with flow.compile(apart(), {p.B: 4}, optimize=optimize).launch() as running:
             running.step(xs(1.0, -2.0, 3.0, 4.0))
         held = started.pop()
-        assert (set(held._handles) <= set(held._routes.result)) is all_dropped
+        assert (set(held._handles) <= set(held.routes.result)) is all_dropped
 
 
 def test_values_that_only_a_neighbor_reads_are_released(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ class Pairs(Apart):
 @pytest.fixture
 def nodes(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches of a test's own have a relay per rank."""
-    monkeypatch.setattr("hfdsl.runtime.ray.backend.Relays", Nodes)
+    monkeypatch.setattr("hfdsl.runtime.ray.groups.Relays", Nodes)
 
 
 @pytest.fixture(scope="module")

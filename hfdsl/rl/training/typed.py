@@ -29,7 +29,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
@@ -74,7 +74,6 @@ def build(kind: type[T], table: Any, path: str = "") -> T:
     return config
 
 
-@cache
 def hints(kind: type) -> dict[str, Any]:
     """The evaluated annotations of a dataclass.
 
@@ -82,9 +81,14 @@ def hints(kind: type) -> dict[str, Any]:
         ConfigError: HF901 if one cannot be evaluated.
     """
     try:
-        return get_type_hints(kind)
+        return _type_hints(kind)
     except Exception as error:  # noqa: BLE001  # an annotation is an expression, which may raise anything
         raise ConfigError("HF901", f"the fields of {kind.__name__} cannot be read: {error}") from None
+
+
+@cache  # a configuration is built many times in one check, once for each change that is tried
+def _type_hints(kind: Hashable) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def value_of(annotation: Any, value: Any, path: str) -> Any:
