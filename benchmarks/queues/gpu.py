@@ -229,15 +229,20 @@ def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
                     print(f"left out for want of time: {case}", file=sys.stderr, flush=True)
                     continue
                 result = measured(launched if plan is first else launched.also(plan), case, args)
-                yield row(case, plan, result, synchronous.setdefault((case.rows, case.tail), result), args)
+                if case.lag is None:
+                    base = synchronous.setdefault((case.rows, case.tail), result)
+                yield row(case, plan, result, base, args)
 
 
 def row(
-    case: Case, plan: CompiledPlan, result: Measured, base: Measured, args: argparse.Namespace
+    case: Case, plan: CompiledPlan, result: Measured, base: Measured | None, args: argparse.Namespace
 ) -> Mapping[str, object]:
-    """What is printed of a case, beside the one without a queue."""
-    simulated = simulate_plan(plan, base.calls, case.batches(args.steps))
-    predicted = case.seconds(simulated.results, args.steps)
+    """What is printed of a case, beside the one without a queue if that was measured."""
+    ratio = predicted = off = ""
+    if base is not None:
+        seconds = case.seconds(simulate_plan(plan, base.calls, case.batches(args.steps)).results, args.steps)
+        ratio, predicted = f"{base.seconds / result.seconds:.2f}", f"{seconds:.2f}"
+        off = f"{seconds / result.seconds - 1:+.1%}"
     return {
         "rows": case.rows,
         "p99/median": case.tail,
@@ -246,9 +251,9 @@ def row(
         "weights": "in flight" if case.in_flight else "between calls",
         "s per step": f"{result.seconds:.2f}",
         "tokens/s": f"{result.tokens:,.0f}",
-        "times as fast": f"{base.seconds / result.seconds:.2f}",
-        "predicted": f"{predicted:.2f}",
-        "off by": f"{predicted / result.seconds - 1:+.1%}",
+        "times as fast": ratio,
+        "predicted": predicted,
+        "off by": off,
         "calls, s": ", ".join(f"{name} {mean(calls):.2f}" for name, calls in result.calls.items()),
     }
 

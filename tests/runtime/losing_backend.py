@@ -26,6 +26,11 @@ class Losses:
     submissions: int = 0
     lost: list[str] = field(default_factory=list)
 
+    @property
+    def unnoticed(self) -> bool:
+        """Whether the last loss came with the last submission: a copy after the last result, which nobody waits for."""
+        return self.submissions == max(self.at, default=0) + 1
+
 
 class LosingBackend(LocalBackend):
     """Simulates processes, some of which are lost."""

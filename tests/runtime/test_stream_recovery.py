@@ -48,8 +48,7 @@ def test_a_loss_costs_no_bit_and_no_decision(case: Case, losses: Mapping[int, in
             results = list(running.stream(case.loader(), seconds=case.seconds, log=log))
             counted, [queue] = (running.steps, running.decisions), running.queues
             assert len(running.recoveries) <= len(lost.lost)
-            unnoticed = lost.submissions == max(losses, default=0) + 1  # by the copy after the last result
-            assert running.recoveries or not lost.lost or unnoticed
+            assert running.recoveries or not lost.lost or lost.unnoticed
         with case.launched() as running:
             assert bits(list(running.stream(case.loader(), replay=log, log=again))) == bits(results)
             assert (running.steps, running.decisions) == counted
@@ -84,6 +83,7 @@ PROGRAMS: Mapping[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 @given(losses=LOSSES, retries=RETRIES, steps=st.integers(1, 7))
 @example(losses={7: 0, 22: 2}, retries=hf.Retries(every=2), steps=6)
+@example(losses={26: 0}, retries=hf.Retries(every=1), steps=3)
 def test_stages_that_follow_each_other_and_other_plans_go_back_together(
     name: str, losses: Mapping[int, int], retries: hf.Retries, steps: int
 ) -> None:
@@ -93,7 +93,8 @@ def test_stages_that_follow_each_other_and_other_plans_go_back_together(
     with plan.launch(losing(lost), seed=3, retries=retries) as running:
         disturbed, recoveries = with_looks(running, steps)
     assert disturbed == undisturbed
-    assert bool(recoveries) == bool(lost.lost)
+    assert recoveries <= len(lost.lost)
+    assert recoveries or not lost.lost or lost.unnoticed
 
 
 @settings(max_examples=examples(24), deadline=None)

@@ -17,7 +17,7 @@ else, such as ``x.view(-1, 8)`` or a sum over the ranks, nothing is known and no
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -123,7 +123,7 @@ class _Body:
             if not isinstance(statement, simple)
             for name in assigned_names(statement)
         )
-        self.found = list[ast.expr]()
+        self.mixing = list[ast.expr]()
 
     def mixed(self) -> Iterator[ast.expr]:
         """The expressions that make rows of a statistic of all rows."""
@@ -134,15 +134,15 @@ class _Body:
                 case ast.AnnAssign(target, _, ast.expr() as value):
                     self.assign([target], self.value(value))
                 case ast.AugAssign(ast.Name(name) as target, _, value):
-                    self.assign([target], self.met(value, [self.names.get(name), self.value(value)]))
+                    self.assign([target], self.combined(value, [self.names.get(name), self.value(value)]))
                 case ast.Return(ast.Call(keywords=columns) as call):
                     self.value(call)
                     returned = [column.value for column in columns if self.value(column.value) == "statistic"]
-                    self.found += returned if not self.found else []
+                    self.mixing += returned if not self.mixing else []
                 case ast.Expr(value) | ast.Return(ast.expr() as value):
                     self.value(value)
-            yield from self.found
-            self.found.clear()
+            yield from self.mixing
+            self.mixing.clear()
 
     def assign(self, targets: list[ast.expr], value: BodyValue) -> None:
         """Note what a name stands for from here on; a name in a tuple is not known."""
@@ -151,11 +151,11 @@ class _Body:
             known = value if isinstance(target, ast.Name) and names.isdisjoint(self.uncertain) else None
             self.names |= dict.fromkeys(names, known)
 
-    def met(self, node: ast.expr, values: list[BodyValue]) -> BodyValue:
+    def combined(self, node: ast.expr, values: Sequence[BodyValue]) -> BodyValue:
         """Compute elementwise from several values; found if rows meet a statistic of all of them."""
         rows = [value for value in values if isinstance(value, RowTensor)]
         if rows and "statistic" in values:
-            self.found.append(node)
+            self.mixing.append(node)
         if rows:
             dims = [value.dims for value in rows if value.dims is not None]
             return RowTensor(max(dims) if len(dims) == len(rows) else None)
@@ -172,11 +172,11 @@ class _Body:
                 inner = self.value(source)
                 return inner if name in FORMS and inner == "statistic" else None
             case ast.BinOp(left, _, right):
-                return self.met(node, [self.value(left), self.value(right)])
+                return self.combined(node, [self.value(left), self.value(right)])
             case ast.UnaryOp(_, operand):
                 return self.value(operand)
             case ast.Compare(left, _, others):
-                return self.met(node, [self.value(each) for each in (left, *others)])
+                return self.combined(node, [self.value(each) for each in (left, *others)])
             case ast.Subscript(source, index):
                 return _indexed(self.value(source), index)
             case ast.Call():
@@ -214,7 +214,7 @@ class _Body:
                 return None
         values = [self.value(tensor), *(self.value(other) for other in others)]
         if function in ELEMENTWISE:
-            return self.met(call, values)
+            return self.combined(call, values)
         if isinstance(values[0], RowTensor) and function in REDUCTIONS | ORDERS:
             return _reduced(values[0], function, positional, {keyword.arg: keyword.value for keyword in call.keywords})
         return "statistic" if function in FORMS | REDUCTIONS | ORDERS and values[0] == "statistic" else None
