@@ -212,7 +212,7 @@ class _Body:
                 for argument in arguments:
                     self.value(argument)
                 return None
-        values = [self.value(tensor), *(self.value(other) for other in others)]
+        values: list[BodyValue] = [self.value(operand) for operand in (tensor, *others)]
         if function in ELEMENTWISE:
             return self.combined(call, values)
         if isinstance(values[0], RowTensor) and function in REDUCTIONS | ORDERS:
