@@ -45,15 +45,15 @@ class TwoWays(VllmEngine):
 
     def __init__(self, start: EngineStart, folder: Path) -> None:
         super().__init__(start, folder)
-        self.found = self.places
+        self.direct_places = self.places
 
     def reload(self, on: bool) -> None:
         """Load by ``reload_weights`` from now on, or write in place."""
-        self.places = None if on else self.found
+        self.places = None if on else self.direct_places
 
     def digests(self) -> dict[str, int]:
         """A digest of every weight in the memory of vLLM's model."""
-        return digests((name, place.target) for name, place in (self.found or {}).items())
+        return digests((name, place.target) for name, place in (self.direct_places or {}).items())
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The weights in flight that calls of dispatches take: what they are told to load, and what they have loaded.
+"""The weights in flight that calls of dispatches take: those that they may load, and those that they have loaded.
 
 A program with weights in flight has one queue. On the virtual clock, what a call takes is known when it ends; so its
 dispatch is submitted then, in the order of dispatches.
