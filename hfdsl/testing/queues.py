@@ -125,6 +125,7 @@ def check_decisions(spec: QueueSpec, decisions: Sequence[Decision]) -> None:
     >>> check_decisions(QueueSpec("scored", lag=0), [*log, Decision("dispatch", "scored", 0, (1,), (8,))])
     Traceback (most recent call last):
     hfdsl.testing.queues.BrokenQueueError: a dispatch under version 0 after 1 updates
+    a dispatch under version 0 after one under version 1
     """
     if problems := broken_laws(spec, decisions):
         raise BrokenQueueError("\n".join(problems))

@@ -41,6 +41,9 @@ def losing(losses: Losses) -> Any:
 @example(Case("refill", 2, 2, 4, 4, ((7, 4),), (2,), 6), {12: 0, 25: 1}, hf.Retries(every=2))
 @example(Case("mask", 1, 1, 2, 3, ((1, 9), (2, 1)), (1,), 6), {8: 0, 9: 2, 31: 1}, hf.Retries(every=2))
 @example(Case("refill", 1, 2, 2, 2, ((7, 4),), (2,), 9, "sampling", 0b0100101), {12: 0, 25: 1}, hf.Retries(every=2))
+@example(
+    Case("drop", 1, 1, 4, 4, ((1, 1),), (1,), 5, program="sampling", drops=91), {}, hf.Retries(attempts=9, every=1)
+)
 def test_a_loss_costs_no_bit_and_no_decision(case: Case, losses: Mapping[int, int], retries: hf.Retries) -> None:
     with TemporaryDirectory() as folder:
         log, again, lost = Path(folder, "log"), Path(folder, "again"), Losses(losses)

@@ -78,6 +78,7 @@ class QueueRun:
             self._runner.sync_first()
             self.synced, self.loads.first_version = True, version
         with self.breaking(number):
+            self._keep_what_leaves(stage, number)
             step = self._new(stage, number, inputs, sizes, batches)
             if batch is not None:
                 self._submit_reading(step, version, batches)
@@ -106,6 +107,16 @@ class QueueRun:
         self.dispatches[stage] += 1
         if batch is None:
             self.prompts.dispatched(stage, prompts)
+
+    def _keep_what_leaves(self, stage: int, number: int) -> None:
+        """Keep the handles of the dispatch whose step the driver forgets when this one begins.
+
+        Where a filter loses most groups, a group may wait in the queue while any number of later dispatches pass.
+        """
+        leaving = number - self.stages.plans[stage].steps_in_flight
+        for index in self.stages.links.fed_by(stage):
+            if leaving in self.dispatched[index]:
+                self.dispatched[index][leaving].keep_handles(self._runner.backend)
 
     def _new(
         self,

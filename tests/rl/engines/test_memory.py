@@ -12,6 +12,7 @@ import torch
 from hfdsl.rl import workers as w
 from hfdsl.rl.engines.handle import EngineHandle, Sampled
 from hfdsl.rl.models import policies
+from hfdsl.rl.models.engine_weights import EngineWeights
 from hfdsl.rl.models.policies import rollout
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, numbers
@@ -32,7 +33,7 @@ def test_gradients_and_the_cache_are_freed_before_the_engine_wakes(monkeypatch: 
     engine.start, engine.sample = mock.Mock(adapter=None), sample
     engine.sleep = lambda: events.append("sleep")
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("empty cache"))
-    sampling = replace(actor.sampling, external=engine)
+    sampling = replace(actor.sampling, external=engine, engine_weights=EngineWeights(actor.policy, apart=False))
     actor.imitate(tiny.demonstrations(ROWS))
     assert any(parameter.grad is not None for parameter in actor.policy.parameters())
 
