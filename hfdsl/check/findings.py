@@ -21,6 +21,16 @@ class Severity(Enum):
     WARNING = "warning"
 
 
+def in_words(names: Sequence[str]) -> str:
+    """Names in quotes, as a sentence lists them.
+
+    >>> in_words(["scores"]), in_words(["scores", "returns", "mask"])
+    ("'scores'", "'scores', 'returns' and 'mask'")
+    """
+    *first, last = (f"'{name}'" for name in names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 MAX_CALLS = 6
 """How many calls on the way to a place are shown from its start, and as many from its end."""
 

@@ -71,6 +71,10 @@ def pair(x: f32[B], y: f32[B]) -> None: ...
 
 
 @hf.function
+def joined(x: f32[B], y: f32[B], z: f32[B], w: f32[B]) -> None: ...
+
+
+@hf.function
 def widths(x: f32[B, t], y: f32[B, t]) -> None: ...
 
 
@@ -139,6 +143,24 @@ def test_rows_that_a_port_has_a_number_of() -> None:
         "HF212", "port 'x' of 'four' gets B rows where 4 are needed (2 and 4 with the given sizes)"
     )  # fmt: skip  # one pair
     assert finding.help == ("repeat what is wired to 'x': hf.repeat(..., 2)",)
+
+
+def test_columns_of_one_source_with_too_few_rows_are_one_mistake() -> None:
+    """They come from one value, whose rows are wrong; columns of another value are another mistake."""
+
+    def of_one(rows: Rows) -> None:
+        joined(hf.repeat(rows, 2).x, rows.x, rows.x, rows.x)  # the mistake
+
+    def of_two(rows: Rows, others: Rows) -> None:
+        joined(hf.repeat(rows, 2).x, rows.x, others.x, rows.x)  # the mistake
+
+    finding = only(of_one)
+    assert finding.message == "ports 'y', 'z' and 'w' of 'joined' get B rows where 'x' beside them has B*2"
+    assert finding.help == ("repeat what is wired to 'y', 'z' and 'w': hf.repeat(..., 2)",)
+    assert [edit.text for edit in finding.fixes[0].edits] == ["hf.repeat(", ", 2)"] * 3
+    assert len({label.span for label in (finding.primary, *finding.related)}) == 1 + len(finding.related)
+    messages = [f.message for f in hf.dataflow(of_two).check() if f.code == "HF212"]
+    assert [message.partition(" of ")[0] for message in messages] == ["ports 'y' and 'w'", "port 'z'"]
 
 
 def kept_first(rows: Rows) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hfdsl.check.capacity import has_capacity, shape
 from hfdsl.check.context import Change, Context
-from hfdsl.check.findings import Edit, Fix
+from hfdsl.check.findings import Edit, Fix, in_words
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair import edits
 from hfdsl.check.repair.alternatives import moved, placed
@@ -27,7 +27,6 @@ from hfdsl.graph.misuses import Misuse, MisuseKind
 from hfdsl.graph.program import Node, Ref
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
-from hfdsl.graph.values import Mismatch
 from hfdsl.types.dims import Answer
 
 
@@ -43,16 +42,22 @@ def named(misuse: Misuse) -> Iterator[Suggestion]:
         yield from _rewritten(f"did you mean '{name}'?", (edit,) if edit else (), title)
 
 
-def repeated(context: Context, mismatch: Mismatch, port: str, times: int) -> Iterator[Suggestion]:
-    """The rows of ``port`` repeated; of a column, alternatively those of its record."""
-    node = context.program.graph.nodes[mismatch.node]
-    argument = argument_span(node.span, signature_of(node), port)
-    operand = dict(node.arguments)[port]
-    column = operand.column if isinstance(operand, Ref) else None
-    for place in (argument, *([] if column is None else [_before(argument, f".{column}")])):
-        edit = edits.wrap(place, "repeat", times)
-        text = f"repeat what is wired to '{port}': {edit[0].text}...{edit[1].text}" if edit else ""
-        yield from _rewritten(text, edit)
+def repeated(context: Context, call: int, ports: Sequence[str], times: int) -> Iterator[Suggestion]:
+    """The rows of the ports repeated; of columns, alternatively those of their record."""
+    node = context.program.graph.nodes[call]
+    operands = dict(node.arguments)
+    arguments, records = list[Span](), list[Span]()
+    for port in ports:
+        operand, argument = operands[port], argument_span(node.span, signature_of(node), port)
+        column = operand.column if isinstance(operand, Ref) else None
+        arguments.append(argument)
+        records += [] if column is None else [_before(argument, f".{column}")]
+    for places in (arguments, records):
+        changes = [edits.wrap(place, "repeat", times) for place in places]
+        if changes and all(changes):
+            [(before, after), *_] = [change for change in changes if change]
+            text = f"repeat what is wired to {in_words(ports)}: {before.text}...{after.text}"
+            yield from _rewritten(text, [edit for change in changes for edit in change or ()])
 
 
 def _before(place: Span, ending: str) -> Span:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from hfdsl.check.context import Context
 from hfdsl.check.demands import filtered
-from hfdsl.check.findings import Finding, Label
+from hfdsl.check.findings import Finding, Label, in_words
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules import presence, shapes, swapped
@@ -35,9 +35,10 @@ def mismatches(context: Context) -> Iterator[Finding]:
     for mismatch in context.program.inference.mismatches:
         # A value that grows in a loop differs in every turn, each time by other numbers: one finding is enough.
         place = context.program.graph.nodes[mismatch.node].span, mismatch.port, mismatch.kind
-        finding = _mismatch(context, mismatch) if place not in seen else None
+        alike = [mismatch, *_of_the_same_rows(mismatch, of_node[mismatch.node])]
+        finding = _mismatch(context, alike) if place not in seen else None
         if finding is not None:
-            seen.add(place)
+            seen |= {(place[0], each.port, each.kind) for each in alike}
             other = swapped.partner(mismatch, of_node[mismatch.node])
             if other is not None:  # two wrong values are one mistake
                 seen.add((place[0], other.port, other.kind))
@@ -45,27 +46,41 @@ def mismatches(context: Context) -> Iterator[Finding]:
             yield finding
 
 
+def _of_the_same_rows(m: Mismatch, beside: Sequence[Mismatch]) -> Iterator[Mismatch]:
+    """The other values of a call that come from the same place and have as many rows: one cause is one finding."""
+    if m.kind in (Kind.ROWS, Kind.ROWS_UNKNOWN) and m.source is not None:
+        for other in beside:
+            from_there = other.source is not None and other.source.node == m.source.node
+            if other is not m and from_there and (other.kind, other.sizes) == (m.kind, m.sizes):
+                yield other
+
+
 Explanation: TypeAlias = tuple[str, str, tuple[str, ...]]
 """The code, the message and the advice of a finding."""
 
 
-def _mismatch(context: Context, m: Mismatch) -> Finding | None:
+def _mismatch(context: Context, alike: Sequence[Mismatch]) -> Finding | None:
+    """The finding on a value, or on several of one cause."""
+    m, *others = alike
     node = context.program.graph.nodes[m.node]
     signature = signature_of(node)
     place_kind = "column" if isinstance(node.op, Pack) else "port"
     primary = argument_span(node.span, signature, m.port)
-    named = f"{place_kind} '{m.port}' of '{node.label}'"
+    ports = in_words([each.port for each in alike])
+    named = f"{place_kind}{'s' * bool(others)} {ports} of '{node.label}'"
     if m.kind is Kind.ABSENT:
         explanation: Explanation | None = presence.absent(
             context, m, f"{named} takes {m.formal} but is wired to {_actual(m)}", primary
         )
     else:
-        explanation = _explain(context, m, named)
+        explanation = _explain(context, m, named, several=bool(others))
     if explanation is None:
         return None
     code, message, advice = explanation
     related = [context.program.producer_label(m.source.node)] if m.source else []
     related = [label for label in related if label.span != primary]  # written inline: one place is enough
+    places = ((each, argument_span(node.span, signature, each.port)) for each in others)
+    related = [*(Label(place, f"this is {_actual(each)}") for each, place in places if place != primary), *related]
     producer = signature_of(context.program.graph.nodes[m.source.node]) if m.source and m.kind is Kind.LIST else None
     if producer is not None and producer.registration is not None:
         related.append(Label(producer.span, f"registered with {producer.registration.name}"))
@@ -75,7 +90,7 @@ def _mismatch(context: Context, m: Mismatch) -> Finding | None:
         related.append(Label(port_span(signature, m.port), f"declared {m.formal}"))
     notes = (*shapes.notes(m), *advice)
     finding = Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), notes)
-    return with_suggestions(context, finding, _repeats(context, m)) if code == "HF212" else finding
+    return with_suggestions(context, finding, _repeats(context, alike)) if code == "HF212" else finding
 
 
 def _actual(m: Mismatch) -> str:
@@ -90,8 +105,8 @@ def _actual(m: Mismatch) -> str:
     return f"the {type(value).__name__} {shown}" if shown else "None"
 
 
-def _explain(context: Context, m: Mismatch, port: str) -> Explanation | None:
-    """Describe a mismatch of types or sizes; None if the known sizes resolve it."""
+def _explain(context: Context, m: Mismatch, port: str, *, several: bool) -> Explanation | None:
+    """Describe a mismatch of types or sizes; None if the known sizes resolve it. ``port`` may name several."""
     facts = dict(m.detail)
     wired = f"{port} takes {m.formal} but is wired to {_actual(m)}"
     match m.kind:
@@ -128,7 +143,7 @@ def _explain(context: Context, m: Mismatch, port: str) -> Explanation | None:
                 ("leave one name open in it, as x in Mul[x, Literal[2]]",),
             )
         case _:
-            return _rows(context, m, port, facts)
+            return _rows(context, m, port, facts, several=several)
 
 
 def _ragged(m: Mismatch) -> tuple[str, ...]:
@@ -152,32 +167,34 @@ def _to_list(m: Mismatch) -> tuple[str, ...]:
     return ("take one entry or reduce it in an @hf.function; or collect with a protocol that joins rows",)
 
 
-def _rows(context: Context, m: Mismatch, port: str, facts: dict[str, str]) -> Explanation | None:
+def _rows(context: Context, m: Mismatch, ports: str, facts: dict[str, str], *, several: bool) -> Explanation | None:
     want, have = map(context.known, m.sizes)
     if want == have:
         return None  # the sizes that were given make them equal
+    get, need, them = ("get", "they need", "them") if several else ("gets", "it needs", "it")
     if want.equals(have) is Answer.UNKNOWN and not (filtered(want) or filtered(have)):
         open_ = ", ".join(f"{atom.__name__}: ..." for atom in (want - have).atoms)
-        message = f"cannot decide before launch whether {port} gets as many rows as it needs"
-        beside = f"'{facts['origin']}' beside it has {want}" if facts["origin"] else f"{want} are needed"
-        return "HF319", f"{message}: it gets {have}, {beside}", (f"give the sizes: dims={{{open_}}}",)
+        message = f"cannot decide before launch whether {ports} {get} as many rows as {need}"
+        beside = f"'{facts['origin']}' beside {them} has {want}" if facts["origin"] else f"{want} are needed"
+        return "HF319", f"{message}: {need.split()[0]} {get} {have}, {beside}", (f"give the sizes: dims={{{open_}}}",)
     known = (str(want), str(have)) != (facts["want"], facts["have"])
     numbers = f" ({have} and {want} with the given sizes)" if known else ""
-    other = f"'{facts['origin']}' beside it has {facts['want']}"
+    other = f"'{facts['origin']}' beside {them} has {facts['want']}"
     needed = other if facts["origin"] else f"{facts['want']} are needed"
-    return "HF212", f"{port} gets {facts['have']} rows where {needed}{numbers}", ()
+    return "HF212", f"{ports} {get} {facts['have']} rows where {needed}{numbers}", ()
 
 
-def _repeats(context: Context, m: Mismatch) -> Iterator[Suggestion]:
+def _repeats(context: Context, alike: Sequence[Mismatch]) -> Iterator[Suggestion]:
     """If one side has a multiple of the rows of the other, the other can be repeated."""
     from hfdsl.check.repair.fixes import repeated  # late: most programs need none
 
+    m = alike[0]
     want, have = map(context.known, m.sizes)
     factor = (have / want).value if len(want.terms) == 1 else None
     if factor is not None and factor.denominator == 1:
-        yield from repeated(context, m, dict(m.detail)["origin"], factor.numerator)
+        yield from repeated(context, m.node, [dict(m.detail)["origin"]], factor.numerator)
     elif factor is not None and factor.numerator == 1:
-        yield from repeated(context, m, m.port, factor.denominator)
+        yield from repeated(context, m.node, [each.port for each in alike], factor.denominator)
 
 
 def _producers(context: Context, m: Mismatch) -> tuple[str, ...]:
