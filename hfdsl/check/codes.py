@@ -76,6 +76,7 @@ CODES: dict[str, Code] = {
     "HF336": Code("a ratio of a column that the method does not take"),
     "HF337": Code("groups whose rows are copies of one", "warning"),
     "HF338": Code("rows computed from a statistic of all rows, where a plan may give a part of them", "warning"),
+    "HF339": Code("tokens trained on with scores of other responses alone", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),

@@ -17,6 +17,7 @@ from hfdsl.check.queue_bounds import queue_bounds
 from hfdsl.check.report import Coverage, Report
 from hfdsl.check.rules import (
     balances,
+    borrowed_scores,
     classes,
     collects,
     columns,
@@ -109,6 +110,7 @@ RULES: tuple[Rule | BySize, ...] = (
     groups.groups_are_of_one_question,
     copies.groups_are_no_copies,
     provenance.rows_that_meet_are_the_same,
+    borrowed_scores.tokens_have_scores_of_their_own,
     ratios.ratios_name_columns,
     ratios.ratios_are_of_one_policy,
     queues.all_rules,
