@@ -217,7 +217,8 @@ def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
     synchronous: dict[tuple[int, int], Measured] = {}
     for in_flight, group in groupby(cases, key=lambda case: case.in_flight):
         of_kind = list(group)
-        places = deployment(args, in_flight=in_flight, calls=max((case.lag or 0) + 1 for case in of_kind))
+        calls = max((case.lag or 0) + 1 for case in of_kind) if in_flight else 1
+        places = deployment(args, in_flight=in_flight, calls=calls)
         first = compiled(of_kind[0], places, args)
         with first.launch("ray", timeout=180, deadline=600) as launched:
             print(f"started after {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)

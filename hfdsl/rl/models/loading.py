@@ -53,6 +53,8 @@ def load(config: ModelConfig, tp: AxisGroup | None = None, *, output_layer: bool
             tensor_parallel_plan(AutoModelForCausalLM.from_config(settings), tp.size, name)
     options: dict[str, Any] = {"attn_implementation": config.attention} if config.attention else {}
     if folder is not None:
+        # In its dtype, since a host has little room for a float32 copy in every process.
+        options["dtype"] = getattr(torch, config.dtype)
         model = _saved(folder, settings, name, output_layer, options)
     else:
         with torch.random.fork_rng(devices=[]):
@@ -75,7 +77,6 @@ def _saved(folder: Path, settings: Any, name: str, output_layer: bool, options: 
         model, report = from_pretrained(
             folder,
             config=settings,
-            dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # HF964 names them
             **options,
