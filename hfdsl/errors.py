@@ -69,11 +69,19 @@ class ResourceError(HfError, RuntimeError):
 
 
 class RoleError(HfError, RuntimeError):
-    """A role's body raised: reported once, with role, method, rank, step and the worker's own traceback (HF806)."""
+    """A role's body raised: reported once, with role, method, rank, step and the worker's own traceback (HF806).
+
+    Or it ended its process every time that it was run (HF842).
+    """
 
 
 class LostProcessError(RoleError):
-    """A process died, or what it had returned is lost (HF806); HF840 where that happened too often."""
+    """A process died, or what it had returned is lost (HF806); HF840 where that happened too often.
+
+    ``deaths`` are the processes that are gone, as far as it is known.
+    """
+
+    deaths: tuple[object, ...] = ()
 
 
 class SyncError(HfError, RuntimeError):

@@ -212,6 +212,7 @@ CODES: dict[str, Code] = {
     "HF821": Code("two threads that step one run"),
     "HF840": Code("a step that lost processes"),
     "HF841": Code("retries that mean nothing"),
+    "HF842": Code("a call that ends its process every time"),
     # HF9xx training
     "HF901": Code("a configuration that does not match its fields"),
     "HF902": Code("a row that cannot be read, or lacks a field"),

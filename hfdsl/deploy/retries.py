@@ -19,14 +19,14 @@ class Retries:
     The run returns to its last copy of all states and repeats the steps since then. It copies all states to host memory
     every ``every`` steps; with ``every=None`` it copies none, and returns to the state last loaded or saved (see
     ``Running.go_back_to``), or to its start. A step is repeated at most ``attempts`` times before the run ends with
-    the first loss; within ``wait`` seconds the cluster must have room for new processes. A copy is in the memory of the
-    node whose processes it is of; with ``copies="peers"`` a second one is on another node, so that the run survives the
-    loss of a node, for twice the memory.
+    the first loss; a call that ends its process for the third time ends it at once, and names its rows (HF842). Within
+    ``wait`` seconds the cluster must have room for new processes. A copy is in the memory of the node whose processes
+    it is of; with ``copies="peers"`` a second one is on another node, so that the run survives the loss of a node, for
+    twice the memory.
 
     Raises:
-        ResourceError: HF841 where ``attempts`` or ``every`` is no whole number of at least 1, or ``wait`` no positive
-            number, or
-            ``copies`` is something else.
+        ResourceError: HF841 where ``attempts`` or ``every`` is no whole number of at least 1, ``wait`` no positive
+            number, or ``copies`` something else.
 
     >>> Retries(every=10)
     Retries(attempts=3, every=10, wait=300.0, copies='node')

@@ -18,6 +18,7 @@ from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
+    from hfdsl.runtime.recovery.called_rows import CalledRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Submission:
 
     ``specs`` are what a rank must know to follow the call, None where it was sent before; ``payloads`` the handles that
     it receives; ``sends`` the payloads that it sends; ``after`` what has to end before it starts; ``dispatched`` the
-    arguments that a dispatch function returned; ``queued`` how a rank joins its last payloads, which are from a queue.
+    arguments that a dispatch function returned; ``queued`` how a rank joins its last payloads, which are from a queue;
+    ``rows`` says which rows each has, should it die.
     """
 
     call: SegmentCall
@@ -37,6 +39,7 @@ class Submission:
     after: Sequence[Sequence[Any]]
     dispatched: Sequence[Mapping[str, Any]] | None = None
     queued: Sequence[Sequence[QueuedRows]] | None = None
+    rows: CalledRows | None = None
 
 
 def do_nothing() -> None:

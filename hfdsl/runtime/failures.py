@@ -26,8 +26,10 @@ from typing import Any, NamedTuple
 
 from hfdsl.errors import LostProcessError, RoleError
 from hfdsl.plan.payloads import Process
-from hfdsl.plan.segments import Segment
+from hfdsl.runtime.backend import Submission
 from hfdsl.runtime.rank.role_errors import raised_by_body
+from hfdsl.runtime.recovery.called_rows import CalledRows
+from hfdsl.runtime.recovery.deaths import Death
 from hfdsl.single_controller.ray_internals import actor_id, actors
 from hfdsl.single_controller.stacks import Frame, WatchedProcess, stacks
 from hfdsl.single_controller.waiting import how_it_ended
@@ -63,16 +65,35 @@ WAITING = (
 
 
 class Called(NamedTuple):
-    """A call of a rank that was submitted: its labels, the number of the run's step if it is of one, and when."""
+    """A call of a rank that was submitted: its labels, the number of the run's step if it is of one, and when.
+
+    Of a step, also the name of its plan, and the rows that ranks are called with.
+    """
 
     labels: str
     step: int | None
     time: float
+    plan: str = ""
+    rows: CalledRows | None = None
 
     @classmethod
-    def of(cls, segment: Segment, step: int) -> Called:
+    def of(cls, submission: Submission) -> Called:
         """A call that is submitted now."""
-        return cls(" and ".join(f"'{part.label}'" for part in segment.steps), step, time.monotonic())
+        labels = " and ".join(f"'{part.label}'" for part in submission.segment.steps)
+        return cls(labels, submission.call.step, time.monotonic(), submission.call.plan, submission.rows)
+
+    def death(self, process: Process, end: str) -> Death:
+        """The death of a process within this call."""
+        group, rank = process
+        step = None if self.step is None else (self.plan, self.step)
+        return Death(
+            group=group,
+            rank=rank,
+            labels=self.labels,
+            step=step,
+            end=end,
+            rows="" if self.rows is None else self.rows.of(rank),
+        )
 
 
 def lost_process(
@@ -87,7 +108,7 @@ def lost_process(
     dead = _dead(workers, NODE_SECONDS if isinstance(error, LostProcessError) else SEEN_SECONDS)
     if not dead:
         return None
-    parts = []
+    parts, deaths = [], []
     for (group, rank), report in dead.items():
         call = running.get((group, rank))
         when = ""
@@ -95,6 +116,7 @@ def lost_process(
             seconds = time.monotonic() - call.time
             step = "" if call.step is None else f" in step {call.step},"
             when = f"{step} in {call.labels}, {seconds:.1f} s after it was called"
+            deaths.append(call.death((group, rank), report))
         parts.append(f"rank {rank} of '{group}' died{when}: {report}")
     text = "; ".join(parts)
     waiting = [process for process, call in running.items() if process not in dead and call.labels in text]
@@ -103,7 +125,9 @@ def lost_process(
         text += f"\n  waiting for it: {', '.join(names)}"
     if not isinstance(error, LostProcessError):
         text += f"\n  noticed by: {error.message.splitlines()[0]}"
-    return LostProcessError("HF806", f"a worker's process is gone: {text}")
+    lost = LostProcessError("HF806", f"a worker's process is gone: {text}")
+    lost.deaths = tuple(deaths)
+    return lost
 
 
 def _dead(workers: Mapping[str, Sequence[Any]], wait: float) -> dict[Process, str]:

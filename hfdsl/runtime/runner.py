@@ -179,7 +179,9 @@ class StepRunner:
                 if not lost:
                     raise
                 text = f"step {number} of '{self.plan.name}' lost {named(lost)} while {queues()}"
-                raise LostProcessError("HF806", f"{text}: {error.message}") from None
+                named_loss = LostProcessError("HF806", f"{text}: {error.message}")
+                named_loss.deaths = error.deaths
+                raise named_loss from None
 
     def keep(self, record: StepRecord) -> None:
         """Keep the record of a step that has ended, and what it says of how long bodies take."""

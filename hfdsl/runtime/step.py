@@ -58,6 +58,7 @@ from hfdsl.runtime.queues.files import SavedStep
 from hfdsl.runtime.queues.rows import QueueRead
 from hfdsl.runtime.rank.body_results import check_same_presence
 from hfdsl.runtime.rank.store import bytes_of
+from hfdsl.runtime.recovery.called_rows import CalledRows
 from hfdsl.runtime.recovery.ended_calls import Replies, kept_replies
 from hfdsl.runtime.step_routing import Routing, StepRouting
 from hfdsl.runtime.submissions import submission_of
@@ -84,6 +85,8 @@ class StepRun:
         self._plan, self._backend, self._step_number = plan, backend, step_number
         self.replies: dict[int, Replies] | None = {} if keeps_replies else None
         """Of each segment that was submitted, in that order, where an attempt after a loss may use them."""
+        self.prompts: Callable[[], Mapping[int, Sequence[int]]] = dict
+        """By input the prompts whose rows it has, where a stage has them in an order of its own."""
         self._ended: Mapping[int, Replies] = {}  # those of an attempt before
         self._driver = backend.driver
         self._handles = HandleTable(drop=plan.optimize.liveness)
@@ -343,6 +346,7 @@ class StepRun:
                 delivered=self._delivered,
                 sends=sends,
                 arguments=arguments,
+                rows=CalledRows(self._plan, segment, self.table, self.prompts),
             )
             replies = self._backend.run(submission)
         if self.replies is not None:

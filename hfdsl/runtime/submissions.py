@@ -12,6 +12,7 @@ from hfdsl.runtime.handles import HandleTable
 from hfdsl.runtime.messages import SegmentCall
 from hfdsl.runtime.queues.rows import QueueRead
 from hfdsl.runtime.rank.in_flight import runs_beside
+from hfdsl.runtime.recovery.called_rows import CalledRows
 from hfdsl.runtime.step_routing import Routing
 
 
@@ -25,6 +26,7 @@ def submission_of(
     delivered: Collection[int],
     sends: Sequence[Sequence[Payload]],
     arguments: Sequence[Mapping[str, Any]] | None,
+    rows: CalledRows,
 ) -> Submission:
     """The submission of a segment, once all that it receives has a handle.
 
@@ -51,4 +53,5 @@ def submission_of(
             for before in segment.after
         ],
         dispatched=arguments,
+        rows=rows,
     )

@@ -34,6 +34,7 @@ def steady(text: str) -> str:
     text = re.sub(r"takes \d+ the first time, and \d+ the second", "takes ? the first time, and ? the second", text)
     text = re.sub(r"process \d+ on '.*?', which began [\d: -]+,", "process ? on '?', which began ?,", text)
     text = re.sub(r"\d+\.\d s (after it was called: pid) \d+ on node \S+", r"? s \1 ? on node ?", text)
+    text = re.sub(r"pid \d+ on node \d\S+", "pid ? on node ?", text)
     text = text.replace("MY_PROTO_111, ", "")  # listed where the page of HF111 was run before
     return re.sub(r"0x[0-9a-f]{6,}", "0x?", text) + "\n"
 

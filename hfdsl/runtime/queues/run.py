@@ -79,7 +79,7 @@ class QueueRun:
             self.synced, self.loads.first_version = True, version
         with self.breaking(number):
             self._keep_what_leaves(stage, number)
-            step = self._new(stage, number, inputs, sizes, batches)
+            step = self._new(stage, number, inputs, sizes, batches, prompts)
             if batch is not None:
                 self._submit_reading(step, version, batches)
             elif not self.loads.awaited:
@@ -125,14 +125,20 @@ class QueueRun:
         inputs: Mapping[int, Batch],
         sizes: Mapping[Any, int],
         batches: Mapping[int, QueueBatch],
+        prompts: Sequence[int] = (),
     ) -> StageRun:
-        """A step of a stage, which reads these inputs of the caller and these batches, by queue."""
+        """A step of a stage, which reads these inputs of the caller, of these prompts, and these batches, by queue."""
         sizes = dict(sizes)
         for dispatch in self._reader.dispatches_of(batches):
             dispatch.keep_handles(self._runner.backend)
             sizes |= dispatch.sizes
-        queues = frozenset(self.stages.queues[index].queue_input for index in batches)
-        return self._of_stages[stage].new_stage(number, inputs, sizes, queues)
+        batch_of = {self.stages.queues[index].queue_input: batch for index, batch in batches.items()}
+        step = self._of_stages[stage].new_stage(number, inputs, sizes, frozenset(batch_of))
+        of_caller = dict.fromkeys(inputs, prompts)
+        step.prompts = lambda: (
+            of_caller | {node: [group.prompt for group in batch.groups] for node, batch in batch_of.items()}
+        )
+        return step
 
     def _submit_reading(
         self, step: StageRun, version: int, batches: Mapping[int, QueueBatch], *, wait: bool = False

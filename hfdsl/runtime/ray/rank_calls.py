@@ -87,7 +87,7 @@ class RankCalls:
     def submitted(self, submission: Submission, acknowledgments: Sequence[Any]) -> None:
         """The ranks of a segment were called."""
         segment, plan, step = submission.segment, submission.call.plan, submission.call.step
-        called, declared = Called.of(segment, step), self._declared[plan].get(segment.number)
+        called, declared = Called.of(submission), self._declared[plan].get(segment.number)
         nodes = reduce(or_, (1 << part.node for part in segment.steps))
         before = self._ends_before(plan, segment)
         if declared is not None:

@@ -29,7 +29,8 @@ what is lost (``ended_calls``). The processes that are gone kept none, and no ot
 that may change one: each call that is not declared to read alone counts, before its body begins. That holds for the
 states with which a step began, so not within a recovery that was itself cut short (``_is_current``). *An end*: a step
 that loses processes more often than ``attempts`` allows ends the run with the first loss. A body that raises is no
-loss: the error is the user's, and is raised at once.
+loss: the error is the user's, and is raised at once; that of a call that ends its process every time at its third death
+(``deaths``).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from hfdsl.errors import HfWarning, LostProcessError, RoleError
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.queues.files import Rank
 from hfdsl.runtime.rank.role_errors import raised_by_body
+from hfdsl.runtime.recovery.deaths import Deaths
 
 T = TypeVar("T")
 
@@ -182,6 +184,7 @@ class Recovery:
         self._copy = Copy(dict(self.steps), None)
         self._next_copy: tuple[Copy, Any] | None = None  # under way, with its handle
         self._journal: list[Entry] = []  # the steps since the copy
+        self._deaths = Deaths()
         self._is_current = True  # the states are those after the committed steps, as far as the next one left them
 
     def begin(
@@ -196,6 +199,7 @@ class Recovery:
             HfError: HF806, HF807 where a role's ``state()`` raises or does not end.
         """
         self._next_copy, self._journal = None, []  # what was before a load leads to other states
+        self._deaths = Deaths()
         self._adopt(Copy(dict(self.steps), saved, streams or {}))
         if self.retries.every is not None:
             self._begin_copy()
@@ -223,6 +227,7 @@ class Recovery:
 
         Raises:
             LostProcessError: HF840 where this step lost processes more often than the retries allow.
+            RoleError: HF842 where the same call ends its process every time.
             HfError: what the step itself raises.
         """
         step, losses = self.steps[plan], list[tuple[Mapping[str, Sequence[int]], Exception]]()
@@ -238,6 +243,9 @@ class Recovery:
                 if not lost:
                     raise
                 losses.append((lost, error))
+                always_dies = self._deaths.add(getattr(error, "deaths", ()), plan, step)
+                if always_dies is not None:
+                    raise always_dies from error
                 if len(losses) > self.retries.attempts:
                     first_lost, first = losses[0]
                     raise LostProcessError(
