@@ -16,7 +16,7 @@ import socket
 import statistics
 import sys
 import time
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -26,9 +26,10 @@ from benchmarks.gpu.exchanges import WAYS, MiB, compare
 from benchmarks.gpu.models import SIZES
 from benchmarks.gpu.timing import GPUS, seconds, wait
 from benchmarks.training.models import llama
-from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.protocols.collectives import AxisGroup, recorded_collectives
 from hfdsl.protocols.worker import RankContext
 from hfdsl.rl import workers as w
+from hfdsl.rl.models.generation_slices import GenerationSlices
 from hfdsl.runtime.digests import digests
 from hfdsl.runtime.rank.process_groups import ProcessCollectives, all_gather_single
 from hfdsl.runtime.rank.role_workers import build_worker, construction_call
@@ -84,7 +85,7 @@ def raw_seconds(peers: AxisGroup, size: int, place: torch.device, times: int) ->
 
 
 def in_place(rank: int, arguments: argparse.Namespace, port: int) -> None:
-    """One rank: the gathering of all generation slices, and an all-gather of as many bytes in one piece."""
+    """One rank: generation slices gathered parameter by parameter, in buckets, and as many bytes in one all-gather."""
     if not GPUS:
         torch.set_num_threads(1)
     if GPUS:
@@ -101,16 +102,19 @@ def in_place(rank: int, arguments: argparse.Namespace, port: int) -> None:
     held = sum(each.nbytes for each in parameters)
     sliced = sum(each.nbytes for name, each in policy.named_parameters() if name not in whole)
     raw = raw_seconds(actor.axis("micro_dp"), sliced, parameters[0].device, arguments.times)
-    entered: list[float] = []
-
-    def gather() -> None:
+    taken: dict[str, list[tuple[float, float]]] = {}
+    buckets = {"by parameter": 0, "in buckets": slices.bucket_bytes}
+    for turn in range(2 * (arguments.times + 2)):  # in turns, after two of each that warm up
+        way = [*buckets][turn % 2]
+        slices.bucket_bytes = buckets[way]
+        wait()
         start = time.perf_counter()
         with slices.gathered():
             wait()
-            entered.append(time.perf_counter() - start)
-
-    both = seconds(gather, arguments.times)
-    fold = statistics.median(entered[2:])
+            entered = time.perf_counter()
+        wait()
+        taken.setdefault(way, []).append((entered - start, time.perf_counter() - entered))
+    gathers = {way: counted_gathers(actor, slices, size) for way, size in buckets.items()}
     peak = 0
     if GPUS:
         torch.cuda.empty_cache()
@@ -125,12 +129,24 @@ def in_place(rank: int, arguments: argparse.Namespace, port: int) -> None:
             f"model {needed / 1e9:.3f} GB, of which a rank has {held / 1e9:.3f} GB and receives {sliced / 1e9:.3f} GB"
         )
         print(f"one raw all-gather   {raw * 1e3:8.2f} ms  {sliced / raw / 1e9:7.1f} GB/s received")
-        print(f"in place             {fold * 1e3:8.2f} ms  {sliced / fold / 1e9:7.1f} GB/s, {fold / raw:.2f}x of raw")
-        print(f"back to its slice    {(both - fold) * 1e3:8.2f} ms")
+        for way, spans in taken.items():
+            fold, back = (statistics.median(span) for span in zip(*spans[2:], strict=True))
+            print(
+                f"{way:20} {fold * 1e3:8.2f} ms  {sliced / fold / 1e9:7.1f} GB/s, {fold / raw:.2f}x of raw, "
+                f"{gathers[way]} collectives, and {back * 1e3:.2f} ms back"
+            )
         print(f"peak                 {peak / MiB:8.0f} MiB, generation slice {needed / MiB:.0f} MiB")
         print(f"digests of a slice   {digest * 1e3:8.2f} ms  {held / digest / 1e9:7.1f} GB/s", flush=True)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def counted_gathers(actor: w.Actor, slices: GenerationSlices, size: int) -> int:
+    """The collectives of a call with buckets of so many bytes."""
+    slices.bucket_bytes = size
+    endpoint: Any = (actor._hf_rank.collectives, actor.rank)
+    with recorded_collectives(endpoint) as results, slices.gathered():
+        return len(results)
 
 
 # -- digests -----------------------------------------------------------------------------------------------------------

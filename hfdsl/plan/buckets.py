@@ -13,16 +13,22 @@ A worked example. Weights of 40, 30, 50 and 120 bytes, and at most 100 bytes tha
 
 While a rank writes a bucket to its place, the next one arrives. So it has two buffers, of 50 and 40 bytes. All ranks
 have the same buckets: a bucket is as large as what the rank that receives most of it receives.
+
+``filled`` is the rule of all buckets, also of those in which ranks gather generation slices, or hand weights to an
+engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hfdsl.protocols.boxes import Box, total, volume
 from hfdsl.protocols.layouts import Parameter
 from hfdsl.protocols.resharding import Route
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +70,34 @@ class Bucket:
     bytes: int
 
 
+def filled(sized: Iterable[tuple[T, int]], most: int) -> Iterator[tuple[list[T], int]]:
+    """Things with their bytes, in order, in buckets of at most ``most`` bytes each; what has more has one alone.
+
+    >>> list(filled([("a", 2), ("b", 3), ("c", 9), ("d", 1)], 5))
+    [(['a', 'b'], 5), (['c'], 9), (['d'], 1)]
+    """
+    bucket, size = list[T](), 0
+    for each, added in sized:
+        if bucket and size + added > most:
+            yield bucket, size
+            bucket, size = [], 0
+        bucket.append(each)
+        size += added
+    if bucket:
+        yield bucket, size
+
+
 def buckets(routed: Iterable[tuple[Parameter, Route]], most: int) -> Iterator[Bucket]:
     """The parameters in order, in buckets of which two have at most ``most`` bytes, up to the rows of a few shares."""
-    shares, size = list[BucketShare](), 0
-    for parameter, route in routed:
-        count = max(1, -(-most_received(route) // max(most // 2, 1))) if most else 1
-        for index in range(count):
-            share = BucketShare(parameter, index, count)
-            received = share.received(route)
-            if shares and size + received > most // 2:
-                yield Bucket(tuple(shares), size)
-                shares, size = [], 0
-            shares.append(share)
-            size += received
-    if shares:
-        yield Bucket(tuple(shares), size)
+
+    def shares() -> Iterator[tuple[BucketShare, int]]:
+        for parameter, route in routed:
+            count = max(1, -(-most_received(route) // max(most // 2, 1))) if most else 1
+            for share in (BucketShare(parameter, index, count) for index in range(count)):
+                yield share, share.received(route)
+
+    for bucket, size in filled(shares(), most // 2):
+        yield Bucket(tuple(bucket), size)
 
 
 def on_their_way(listed: Iterable[Bucket]) -> int:

@@ -12,6 +12,8 @@ from math import prod
 
 import torch
 
+from hfdsl.plan.buckets import filled
+
 MAX_PART = 2**28
 """The most bytes of a part, but for a single weight that is larger: 256 MiB."""
 
@@ -44,17 +46,9 @@ def parts(
     >>> [list(part.shapes) for part in parts(weights, torch.float32, max_bytes=20)]
     [['a', 'b'], ['c']]
     """
-    group: dict[str, torch.Tensor] = {}
-    size = 0
-    for name, weight in weights:
-        added = weight.numel() * dtype.itemsize
-        if group and size + added > max_bytes:
-            yield _part(group, dtype)
-            group, size = {}, 0
-        group[name] = weight
-        size += added
-    if group:
-        yield _part(group, dtype)
+    sized = (((name, weight), weight.numel() * dtype.itemsize) for name, weight in weights)
+    for group, _ in filled(sized, max_bytes):
+        yield _part(dict(group), dtype)
 
 
 def _part(group: dict[str, torch.Tensor], dtype: torch.dtype) -> WeightPart:

@@ -13,8 +13,10 @@ so every rank's training slice lies inside its generation slice::
 
 With M bytes of weights, a rank holds M/4, receives (2 - 1) M/4, and has M/2 while it samples: no byte twice. Weight by
 weight, the training slice becomes a view of the generation slice, and its own memory is freed. Weights travel in
-buckets, each while the one before is copied into its place, so the peak is M/2 and two buckets. Afterward each training
-slice is copied out and the rest is freed.
+buckets, each while the one before is copied into its place (``gathering``), so the peak is M/2 and two buckets.
+Afterward each training slice is copied out and the rest is freed.
+
+With FSDP, the slices of a unit are gathered over ``dp`` first, and then over ``tp`` in the same way; the shards stay.
 
 Why this is right: the slices of a dim are equal and in the order of ``tp``, and the ranks of a group are neighbors, so
 their joined slices are a slice of ``gen_tp``. A weight that ``tp`` replicates serves both. A weight that only
@@ -23,10 +25,12 @@ their joined slices are a slice of ``gen_tp``. A weight that ``tp`` replicates s
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -36,9 +40,13 @@ from transformers import AutoModelForCausalLM
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.models.forward import Policy
+from hfdsl.rl.models.gathering import copy_all, gathered_in_buckets
 from hfdsl.rl.models.sharding import is_sharded
 from hfdsl.rl.models.tensor_parallel import parallelize, slice_dims
-from hfdsl.rl.workers.layouts import GATHERED_BUCKETS, GATHERED_BYTES
+from hfdsl.rl.workers.layouts import GATHERED_BYTES
+
+ParameterPlace: TypeAlias = tuple[dict[str, nn.Parameter | None], str]
+"""The parameters of a module, and the name of one: looked up once, as walks over modules take longer than copies."""
 
 
 def generation_slices(policy: Policy, worker: Worker) -> GenerationSlices | None:
@@ -52,123 +60,164 @@ def generation_slices(policy: Policy, worker: Worker) -> GenerationSlices | None
 class GenerationSlices:
     """A policy of the same model, sliced over ``peers``, with weights only within ``gathered``.
 
-    ``fold`` neighbors of ``tp`` share one of its slices; they are consecutive among ``replicas``.
+    It is made of a policy that has its shards. ``fold`` neighbors of ``tp`` share one of its slices; they are
+    consecutive among ``replicas``. A bucket has at most ``bucket_bytes`` of this rank's.
     """
 
-    def __init__(self, policy: Policy, peers: AxisGroup, replicas: AxisGroup, fold: int) -> None:
-        self._training, self._replicas, self._fold = policy, replicas, fold
+    def __init__(
+        self, policy: Policy, peers: AxisGroup, replicas: AxisGroup, fold: int, bucket_bytes: int = GATHERED_BYTES
+    ) -> None:
+        self._replicas, self._fold, self.bucket_bytes = replicas, fold, bucket_bytes
         self.policy = _without_weights(policy, peers)
-        self._training_dims, self._dims = slice_dims(policy), slice_dims(self.policy)
-        self._names = [name for name, _ in self.policy.named_parameters(remove_duplicate=False)]
-        self._empty = {name: self.policy.get_parameter(name) for name in self._names}
+        self._weights = tuple(_weights(policy, self.policy))
+        self._units = _units(policy, self._weights) if is_sharded(policy) else {}
+        self._buffers = tuple(_buffers(policy, self.policy))
 
     @contextmanager
     @torch.no_grad()
     def gathered(self) -> Iterator[Policy]:
         """Give the policy its weights within this context; entering it is a collective of all replicas."""
-        views: dict[str, torch.Tensor] = {}
+        views: list[tuple[nn.Parameter, torch.Tensor]] = []
         try:
-            if is_sharded(self._training):
+            if self._units:
                 self._gather_units()
             else:
                 self._gather_in_place(views)
-            self._share_buffers()
+            for training, sampling, name in self._buffers:  # such as rotary frequencies, which an offload moves
+                sampling[name] = training[name]
             yield self.policy
         finally:
-            for name, empty in self._empty.items():
-                _set_parameter(self.policy, name, empty)
-                if name in views:  # the only reference to the generation slice that is left
-                    self._training.get_parameter(name).data = views.pop(name).clone(
-                        memory_format=torch.contiguous_format
-                    )
+            for weight in self._weights:
+                weight.take()
+            while views:  # each is the only reference to its generation slice that is left
+                parameter, view = views.pop()
+                parameter.data = view.clone(memory_format=torch.contiguous_format)
 
-    def _gather_in_place(self, views: dict[str, torch.Tensor]) -> None:
+    def _gather_in_place(self, views: list[tuple[nn.Parameter, torch.Tensor]]) -> None:
         """Gather bucket by bucket; the training slices, which now lie in generation slices, go into ``views``."""
-        names: dict[nn.Parameter, list[str]] = {}
-        for name in self._names:
-            names.setdefault(self._training.get_parameter(name), []).append(name)
-        sliced = [parameter for parameter, tied in names.items() if tied[0] in self._training_dims]
-        for parameter, parts in self._joined(sliced):
-            dim = self._training_dims[names[parameter][0]]
-            joined, size = torch.cat(parts, dim), parameter.shape[dim]
-            parameter.data = joined.narrow(dim, self._replicas.rank % self._fold * size, size)
-            views[names[parameter][0]] = parameter.data
-            self._set(names[parameter], joined)
-        for parameter, tied in names.items():
-            if tied[0] not in self._training_dims:
-                self._set(tied, self._slice(tied[0], parameter.data))
-
-    def _joined(self, parameters: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, list[torch.Tensor]]]:
-        """Each parameter with its parts on the ranks that share a generation slice.
-
-        A bucket travels while the one before it is read.
-        """
-        waiting: deque[tuple[list[nn.Parameter], Callable[[], list[torch.Tensor]]]] = deque()
-        for bucket in _buckets(parameters):
-            flat = torch.cat([parameter.data.reshape(-1) for parameter in bucket])
-            waiting.append((bucket, self._replicas.begin_all_gather(flat)))
-            if len(waiting) == GATHERED_BUCKETS:
-                yield from self._arrived(*waiting.popleft())
-        while waiting:
-            yield from self._arrived(*waiting.popleft())
-
-    def _arrived(
-        self, bucket: list[nn.Parameter], gathered: Callable[[], list[torch.Tensor]]
-    ) -> Iterator[tuple[nn.Parameter, list[torch.Tensor]]]:
-        first = self._replicas.rank - self._replicas.rank % self._fold
-        sizes = [parameter.numel() for parameter in bucket]
-        flats = [flat.split(sizes) for flat in gathered()[first : first + self._fold]]
-        for parameter, *parts in zip(bucket, *flats, strict=True):
-            yield parameter, [part.view(parameter.shape) for part in parts]
-
-    def _set(self, names: Iterable[str], value: torch.Tensor) -> None:
-        """Give the policy that samples a weight, under all its names."""
-        parameter = nn.Parameter(value, requires_grad=False)
-        for name in names:
-            _set_parameter(self.policy, name, parameter)
+        for weight, joined, own in self._joined(self._weights):
+            parameter = weight.training
+            parameter.data = own
+            views.append((parameter, own))
+            weight.give(joined)
+        for weight in self._weights:
+            if weight.training_dim is None:
+                weight.give(self._cut(weight))
 
     def _gather_units(self) -> None:
         """Gather sharded weights: unit by unit over ``dp``, then over the replicas. The shards do not change."""
-        for unit, names in _units(self._training, self._names).items():
+        for unit, weights in self._units.items():
             unit.unshard()
-            slices: dict[nn.Parameter, nn.Parameter] = {}
-            for name in names:
-                parameter = self._training.get_parameter(name)
-                if parameter not in slices:
-                    value = self._slice(name, parameter.data)
-                    value = value if name in self._training_dims else value.clone()  # FSDP frees what it gathered
-                    slices[parameter] = nn.Parameter(value, requires_grad=False)
-                _set_parameter(self.policy, name, slices[parameter])
+            for weight, joined, _ in self._joined(weights):
+                weight.give(joined)
+            for weight in weights:
+                if weight.training_dim is None:
+                    weight.give(self._cut(weight).clone())  # FSDP frees what it gathered
             unit.reshard()
 
-    def _slice(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        """The generation slice of a weight, of which this rank has a training slice or the whole."""
-        if name in self._training_dims:
-            parts = self._replicas.all_gather(part)
-            first = self._replicas.rank - self._replicas.rank % self._fold
-            return torch.cat(parts[first : first + self._fold], self._training_dims[name])
-        if name in self._dims:
-            return part.chunk(self.policy.tp.size, self._dims[name])[self.policy.tp.rank]
-        return part
+    def _joined(self, weights: Iterable[_Weight]) -> Iterable[tuple[_Weight, torch.Tensor, torch.Tensor]]:
+        """The generation slice of each weight that is sliced for training, and the training slice in it."""
+        sliced = ((weight, weight.training.data) for weight in weights if weight.training_dim is not None)
+        buckets = gathered_in_buckets(sliced, self._replicas.begin_all_gather, self.bucket_bytes)
+        return chain.from_iterable(map(self._placed, buckets))  # which keeps no bucket while the next one begins
 
-    def _share_buffers(self) -> None:
-        """Share buffers such as rotary frequencies, which an offload moves."""
-        for name, buffer in self._training.named_buffers():
-            path, _, leaf = name.rpartition(".")
-            self.policy.get_submodule(path)._buffers[leaf] = buffer
+    def _placed(
+        self, bucket: Sequence[tuple[_Weight, list[torch.Tensor]]]
+    ) -> list[tuple[_Weight, torch.Tensor, torch.Tensor]]:
+        """The generation slices, and the training slices in them, of a bucket that has arrived."""
+        place = self._replicas.rank % self._fold
+        neighbors = slice(self._replicas.rank - place, self._replicas.rank - place + self._fold)
+        placed, targets = [], list[torch.Tensor]()
+        for weight, slices in bucket:
+            dim, shape = weight.training_dim or 0, list(slices[0].shape)
+            shape[dim] *= self._fold
+            joined = slices[0].new_empty(shape)
+            parts = joined.chunk(self._fold, dim)
+            placed.append((weight, joined, parts[place]))
+            targets += parts
+        copy_all(targets, [part for _, slices in bucket for part in slices[neighbors]])
+        return placed
+
+    def _cut(self, weight: _Weight) -> torch.Tensor:
+        """The generation slice of a weight of which this rank has the whole, a view."""
+        value = weight.training.data
+        return value if weight.dim is None else value.chunk(self.policy.tp.size, weight.dim)[self.policy.tp.rank]
 
 
-def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Runs of consecutive parameters of one dtype that fit in a bucket."""
-    bucket: list[nn.Parameter] = []
-    for parameter in parameters:
-        size = sum(member.nbytes for member in bucket) + parameter.nbytes
-        if bucket and (size > GATHERED_BYTES or parameter.dtype != bucket[0].dtype):
-            yield bucket
-            bucket = []
-        bucket.append(parameter)
-    if bucket:
-        yield bucket
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """A weight of the policy that learns, and of the one that samples, under all its names there."""
+
+    learns: ParameterPlace
+    samples: tuple[ParameterPlace, ...]
+    empty: nn.Parameter
+    training_dim: int | None
+    dim: int | None
+    """The dims by which the two policies slice it."""
+
+    @property
+    def training(self) -> nn.Parameter:
+        """The parameter that learns; with FSDP another one while its unit is gathered."""
+        parameters, name = self.learns
+        parameter = parameters[name]
+        if parameter is None:
+            raise TypeError(name)
+        return parameter
+
+    def give(self, value: torch.Tensor) -> None:
+        """Have the policy that samples use a value."""
+        self._set(nn.Parameter(value, requires_grad=False))
+
+    def take(self) -> None:
+        """Leave it without one."""
+        self._set(self.empty)
+
+    def _set(self, parameter: nn.Parameter) -> None:
+        for parameters, name in self.samples:
+            parameters[name] = parameter
+
+
+def _weights(training: Policy, sampling: Policy) -> Iterator[_Weight]:
+    """The weights of two policies of one model, in order."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, _ in sampling.named_parameters(remove_duplicate=False):
+        names.setdefault(training.get_parameter(name), []).append(name)
+    training_dims, dims = slice_dims(training), slice_dims(sampling)
+    for tied in names.values():
+        yield _Weight(
+            learns=_place(training, tied[0]),
+            samples=tuple(_place(sampling, name) for name in tied),
+            empty=sampling.get_parameter(tied[0]),
+            training_dim=training_dims.get(tied[0]),
+            dim=dims.get(tied[0]),
+        )
+
+
+def _place(module: nn.Module, name: str) -> ParameterPlace:
+    path, _, leaf = name.rpartition(".")
+    return module.get_submodule(path)._parameters, leaf
+
+
+def _units(module: nn.Module, weights: Sequence[_Weight]) -> Mapping[FSDPModule, Sequence[_Weight]]:
+    """The modules that FSDP gathers as a unit, and the weights of each."""
+    owners: dict[
+        int, FSDPModule
+    ] = {}  # by the parameters of a module, which is in the innermost of the units around it
+    for inner in module.modules():
+        if isinstance(inner, FSDPModule):
+            owners |= {id(each._parameters): inner for each in inner.modules()}
+    members: dict[FSDPModule, list[_Weight]] = {unit: [] for unit in owners.values()}
+    for weight in weights:
+        members[owners[id(weight.learns[0])]].append(weight)
+    return members
+
+
+def _buffers(training: nn.Module, sampling: nn.Module) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+    """Where both policies have their buffers, by name."""
+    modules = dict(sampling.named_modules())
+    for path, module in training.named_modules():
+        for name in module._buffers:
+            yield module._buffers, modules[path]._buffers, name
 
 
 def _without_weights(policy: Policy, peers: AxisGroup) -> Policy:
@@ -177,21 +226,6 @@ def _without_weights(policy: Policy, peers: AxisGroup) -> Policy:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, attn_implementation=config._attn_implementation)
     return Policy(parallelize(model, peers, type(model).__name__).eval(), policy.temperature, peers)
-
-
-def _set_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    path, _, leaf = name.rpartition(".")
-    module.get_submodule(path)._parameters[leaf] = parameter
-
-
-def _units(module: nn.Module, names: list[str]) -> Mapping[FSDPModule, list[str]]:
-    """The modules that FSDP gathers as a unit, and the names of the parameters of each."""
-    units = {path: inner for path, inner in module.named_modules() if isinstance(inner, FSDPModule)}
-    members: dict[FSDPModule, list[str]] = {unit: [] for unit in units.values()}
-    for name in names:
-        owner = max((path for path in units if f"{name}.".startswith(f"{path}." if path else "")), key=len)
-        members[units[owner]].append(name)
-    return members
 
 
 def replicas_of(worker: Worker | None) -> AxisGroup:

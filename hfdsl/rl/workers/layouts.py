@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from hfdsl.plan.buckets import filled
 from hfdsl.protocols.boxes import total
 from hfdsl.protocols.layouts import ByName, Generation, Parameter, Replicas, Shards, Slices, StandardLayout
 from hfdsl.protocols.mesh import Mesh
@@ -172,7 +173,7 @@ def reshards(mesh: Mesh, config: ActorConfig) -> dict[str, Resharding]:
     fsdp = config.training.sharding == "fsdp" and mesh.dp > 1
     slices = model_layout(config.model, mesh.tp) or Replicas()
     sizes = [_held_bytes(slices, each, Mesh(tp=mesh.tp)) for each in listed]
-    staging = _largest_unit(listed, sizes) if fsdp else _gathered(mesh, listed, sizes)
+    staging = max((_staging(mesh, unit, fsdp=fsdp) for unit in _units(listed, sizes, fsdp=fsdp)), default=0)
     change = Resharding(
         state="policy",
         parameters=listed,
@@ -188,26 +189,23 @@ def _held_bytes(layout: StandardLayout, parameter: Parameter, mesh: Mesh) -> int
     return total(layout.boxes(parameter, mesh, 0)) * parameter.item_bytes
 
 
-def _gathered(mesh: Mesh, parameters: Sequence[Parameter], sizes: Sequence[int]) -> int:
-    """The bytes of the buckets: the slices of this rank, and those of all ranks of its replicas."""
-    buckets = [0]
+def _units(parameters: Sequence[Parameter], sizes: Sequence[int], *, fsdp: bool) -> Collection[list[tuple[int, bool]]]:
+    """The slices that a rank gathers over ``tp`` in a row, in bytes, and whether these are less than the parameter.
+
+    With FSDP those of a layer, or of all parameters outside of layers; else all.
+    """
+    units = dict[str, list[tuple[int, bool]]]()
     for parameter, size in zip(parameters, sizes, strict=True):
-        if size == parameter.bytes:
-            continue  # not sliced, so every rank has it
-        if buckets[-1] and buckets[-1] + size > GATHERED_BYTES:
-            buckets.append(0)
-        buckets[-1] += size
+        layer = parameter.name.partition(".layers.")[2].partition(".")[0] if fsdp else ""
+        units.setdefault(layer, []).append((size, size < parameter.bytes))
+    return units.values()
+
+
+def _staging(mesh: Mesh, unit: Sequence[tuple[int, bool]], *, fsdp: bool) -> int:
+    """The bytes of two buckets: the slices of this rank, and those of all its replicas; with FSDP beside the unit."""
+    buckets = [size for _, size in filled(((size, size) for size, is_sliced in unit if is_sliced), GATHERED_BYTES)]
     joined = max((sum(buckets[i : i + GATHERED_BUCKETS]) for i in range(len(buckets))), default=0)
-    return joined * (1 + mesh.micro_dp_size)
-
-
-def _largest_unit(parameters: Sequence[Parameter], sizes: Sequence[int]) -> int:
-    """The most bytes that FSDP gathers at once: the slices of a layer, or of all parameters outside of layers."""
-    units = dict[str, int]()
-    for parameter, size in zip(parameters, sizes, strict=True):
-        layer = parameter.name.partition(".layers.")[2].partition(".")[0]
-        units[layer] = units.get(layer, 0) + size
-    return max(units.values(), default=0)
+    return joined * (1 + mesh.micro_dp_size) + (sum(size for size, _ in unit) if fsdp else 0)
 
 
 def sampler_layout(mesh: Mesh, config: SamplerConfig) -> StandardLayout | None:
