@@ -52,26 +52,23 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     Raises:
         ReadError: HF970 where it starts none.
     """
-    from hfdsl.interop.shell_values import read_script  # late, as in read
+    from hfdsl.interop.script_runs import OtherProgram, runs_of_script  # late, as in read
 
-    script = read_script(source, inputs.arguments, inputs.environment)
-    readings, others = list[RunReading](), list[tuple[str, Span]]()
-    for launch in script.launches:
+    def of_launch(launch: Launch) -> RunReading | OtherProgram | None:
         names = [(text_of(word) or "").rpartition("/")[2] for word in launch.words]
-        others += [(name, launch.span) for name in names if name in OTHER_PROGRAMS]
         start = next((i + 1 for i, name in enumerate(names) if name in PROGRAMS), None)
-        if start is None:
-            continue
-        reading = _in(launch.variables, _from_launch(launch, launch.words[start:], source))
-        unread = (*script.unread, *reading.unread)
-        if not launch.certain:
-            unread = (Unread("the script starts this command in a branch that may not run", launch.span), *unread)
-        readings.append(replace(reading, unread=unread, assumed_unset=script.assumed_unset))
-    if not readings:
-        for program, span in others:
-            raise ReadError(f"the script starts {program}, and this reader knows NeMo-RL's GRPO", span)
-        raise script.without_run(f"none of {', '.join(PROGRAMS)}", PROGRAMS)
-    return readings
+        if start is not None:
+            return _in(launch.variables, _from_launch(launch, launch.words[start:], source))
+        return next((OtherProgram(name) for name in names if name in OTHER_PROGRAMS), None)
+
+    return runs_of_script(
+        source,
+        inputs,
+        of_launch,
+        trainer=f"none of {', '.join(PROGRAMS)}",
+        names=PROGRAMS,
+        refusal="the script starts {}, and this reader knows NeMo-RL's GRPO",
+    )
 
 
 def _in(environment: Mapping[str, str], reading: RunReading) -> RunReading:

@@ -11,12 +11,13 @@ from typing import Any
 
 from hfdsl.check.findings import Edit, Finding, Fix, Label
 from hfdsl.graph.spans import Span
+from hfdsl.interop.launches import Launch
 from hfdsl.interop.library_tables import table
 from hfdsl.interop.options import read_options
 from hfdsl.interop.reading import Inputs, RunReading
+from hfdsl.interop.script_runs import OtherProgram, runs_of_script
 from hfdsl.interop.settings import Configuration, Setting
 from hfdsl.interop.shell_text import Items, text_of
-from hfdsl.interop.shell_values import read_script
 from hfdsl.interop.text import ReadError, SourceText, Unread, read_source
 
 TRAINER = "openrlhf.cli.train_ppo_ray"
@@ -45,24 +46,21 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     Raises:
         ReadError: HF970 where it starts none.
     """
-    script = read_script(source, inputs.arguments, inputs.environment)
-    readings, others = list[RunReading](), list[tuple[str, Span]]()
-    for launch in script.launches:
-        start = trainer_arguments(launch.words)
-        if start is None:
-            texts = (text_of(word) or "" for word in launch.words)
-            others += [(text, launch.span) for text in texts if text in OTHERS]
-            continue
-        reading = from_options(launch.words[start:], launch.span)
-        unread = (*script.unread, *reading.unread)
-        if not launch.certain:
-            unread = (Unread("the script starts this command in a branch that may not run", launch.span), *unread)
-        readings.append(replace(reading, unread=unread, assumed_unset=script.assumed_unset))
-    if not readings:
-        for program, span in others:
-            raise ReadError(f"the script starts {program}, and this reader knows commands with {TRAINER}", span)
-        raise script.without_run(f"no {TRAINER}", (TRAINER, "cli/train_ppo_ray.py"))
-    return readings
+    return runs_of_script(
+        source,
+        inputs,
+        _of_launch,
+        trainer=f"no {TRAINER}",
+        names=(TRAINER, "cli/train_ppo_ray.py"),
+        refusal=f"the script starts {{}}, and this reader knows commands with {TRAINER}",
+    )
+
+
+def _of_launch(launch: Launch) -> RunReading | OtherProgram | None:
+    start = trainer_arguments(launch.words)
+    if start is not None:
+        return from_options(launch.words[start:], launch.span)
+    return next((OtherProgram(text) for word in launch.words if (text := text_of(word)) in OTHERS), None)
 
 
 def trainer_arguments(words: Items) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from hfdsl.interop.launches import Launch
 from hfdsl.interop.library_tables import LibraryTable, table
 from hfdsl.interop.options import read_options
 from hfdsl.interop.reading import Inputs, RunReading
+from hfdsl.interop.script_runs import OtherProgram, runs_of_script
 from hfdsl.interop.settings import Configuration, Setting, is_integer
 from hfdsl.interop.shell_text import Items, WordText, text_of
-from hfdsl.interop.shell_values import read_script, read_words
+from hfdsl.interop.shell_values import read_words
 from hfdsl.interop.text import ReadError, SourceText, Unread, is_file, read_source
 from hfdsl.interop.trl.arguments import RefusedError, parsed
 from hfdsl.interop.trl.units import PROCESSES
@@ -50,25 +52,23 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     Raises:
         ReadError: HF970 where it starts none.
     """
-    script = read_script(source, inputs.arguments, inputs.environment)
-    readings, others = list[RunReading](), list[tuple[str, Span]]()
-    for launch in script.launches:
-        program = _program(launch)
-        if program is None:
-            continue
-        if program.trainer not in table("trl").engines:
-            others.append((program.name, launch.span))
-            continue
-        reading = _from_command(program, launch, source)
-        unread = (*script.unread, *reading.unread)
-        if not launch.certain:
-            unread = (Unread("the script starts this command in a branch that may not run", launch.span), *unread)
-        readings.append(replace(reading, unread=unread, assumed_unset=script.assumed_unset))
-    if not readings:
-        for name, span in others:
-            raise ReadError(f"'{name}' is no GRPO or RLOO trainer: this reader knows trl grpo and trl rloo", span)
-        raise script.without_run("no online trainer of TRL (trl grpo, trl rloo)", PROGRAMS)
-    return readings
+    return runs_of_script(
+        source,
+        inputs,
+        partial(_of_launch, source),
+        trainer="no online trainer of TRL (trl grpo, trl rloo)",
+        names=PROGRAMS,
+        refusal="'{}' is no GRPO or RLOO trainer: this reader knows trl grpo and trl rloo",
+    )
+
+
+def _of_launch(script: SourceText, launch: Launch) -> RunReading | OtherProgram | None:
+    program = _program(launch)
+    if program is None:
+        return None
+    if program.trainer not in table("trl").engines:
+        return OtherProgram(program.name)
+    return _from_command(program, launch, script)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hfdsl.check.findings import Finding, Label
@@ -12,9 +13,10 @@ from hfdsl.interop.hydra import CONFIG_NAME, CONFIG_PATH, HydraArguments, read_a
 from hfdsl.interop.launches import Launch
 from hfdsl.interop.library_tables import LibraryTable, table
 from hfdsl.interop.reading import Inputs, RunReading
+from hfdsl.interop.script_runs import OtherProgram, runs_of_script
 from hfdsl.interop.settings import Setting
 from hfdsl.interop.shell_text import Items, text_of
-from hfdsl.interop.shell_values import read_script, read_words
+from hfdsl.interop.shell_values import read_words
 from hfdsl.interop.text import ReadError, SourceText, Unread, is_file, read_source
 from hfdsl.interop.verl.composition import MAX_SEARCHES, applied, nearest_key, renamed
 from hfdsl.interop.yaml_text import read_yaml
@@ -46,25 +48,22 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     Raises:
         ReadError: HF970 where it starts none.
     """
-    script = read_script(source, inputs.arguments, inputs.environment)
-    readings, others = list[RunReading](), list[tuple[str, Span]]()
-    for launch in script.launches:
-        start = trainer_arguments(launch.words)
-        if start is None:
-            texts = (text_of(word) or "" for word in launch.words)
-            others += [(text, launch.span) for text in texts if text.startswith(OTHERS) and "=" not in text]
-            continue
-        arguments = read_arguments(launch.words[start:], _first_line(launch.span))
-        reading = _composed(arguments, launch, source)
-        unread = (*script.unread, *reading.unread)
-        if not launch.certain:
-            unread = (Unread("the script starts this command in a branch that may not run", launch.span), *unread)
-        readings.append(replace(reading, unread=unread, assumed_unset=script.assumed_unset))
-    if not readings:
-        for program, span in others:
-            raise ReadError(f"'{program}' is another program than {TRAINER}, which this reader knows", span)
-        raise script.without_run(f"no {TRAINER}", (TRAINER, "trainer/main_ppo.py"))
-    return readings
+    return runs_of_script(
+        source,
+        inputs,
+        partial(_of_launch, source),
+        trainer=f"no {TRAINER}",
+        names=(TRAINER, "trainer/main_ppo.py"),
+        refusal=f"'{{}}' is another program than {TRAINER}, which this reader knows",
+    )
+
+
+def _of_launch(script: SourceText, launch: Launch) -> RunReading | OtherProgram | None:
+    start = trainer_arguments(launch.words)
+    if start is not None:
+        return _composed(read_arguments(launch.words[start:], _first_line(launch.span)), launch, script)
+    texts = (text_of(word) or "" for word in launch.words)
+    return next((OtherProgram(text) for text in texts if text.startswith(OTHERS) and "=" not in text), None)
 
 
 def trainer_arguments(words: Items) -> int | None:
