@@ -26,7 +26,7 @@ class Retries:
 
     Raises:
         ResourceError: HF841 where ``attempts`` or ``every`` is no whole number of at least 1, ``wait`` no positive
-            number, or ``copies`` something else.
+            number, or ``copies`` something else, or ``"peers"`` with ``every=None``.
 
     >>> Retries(every=10)
     Retries(attempts=3, every=10, wait=300.0, copies='node')
@@ -47,4 +47,9 @@ class Retries:
             raise ResourceError("HF841", f"hf.Retries(wait=) takes a positive number of seconds; got {brief(wait)}")
         if self.copies not in get_args(Copies):
             text = f'hf.Retries(copies=) takes "node" or "peers"; got {brief(self.copies)}'
+            raise ResourceError("HF841", text)
+        if self.copies == "peers" and self.every is None:
+            text = (
+                'hf.Retries(copies="peers") keeps second copies, and with every=None there are no copies; give every='
+            )
             raise ResourceError("HF841", text)

@@ -8,6 +8,7 @@ A role states a fact with a plain static method, which takes what the constructo
 | ``computes`` | the dtype of its matrix products, such as ``"bfloat16"`` |
 | ``concurrent_calls`` | by method, how many calls of it may be in progress in a process at a time; 1 for others |
 | ``in_flight_obstacle`` | why it cannot take weights between tokens; None where it can |
+| ``kept_bytes`` | the bytes of the parts of its ``state()`` on a rank; it takes the mesh first |
 | ``reshards`` | the ``Resharding`` of weights within a method, by its name; it takes the mesh first |
 | ``samples_with`` | the engine that samples, such as ``"vllm"``, where its log-probs are not the trainer's; else None |
 | ``sliced`` | the sizes of its model that the mesh's ``tp`` divides, by name |
@@ -110,6 +111,19 @@ def sliced_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     ({'heads': 14}, {}, {})
     """
     return _counts(_stated(role, "sliced", args, kwargs), least=1)
+
+
+def declared_kept_bytes(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+    """The bytes of the parts of a rank's ``state()``; none where the role states none.
+
+    >>> class Model:
+    ...     @staticmethod
+    ...     def kept_bytes(mesh: Mesh, parameters: int) -> dict[str, int]:
+    ...         return {"weights": 4 * parameters // mesh.tp}
+    >>> declared_kept_bytes(Model, Mesh(tp=2), (8,), {}), declared_kept_bytes(object, Mesh(), (), {})
+    ({'weights': 16}, {})
+    """
+    return _counts(_stated(role, "kept_bytes", (mesh, *args), kwargs), least=0)
 
 
 def declared_state_bytes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from hfdsl.check.report import Report
 from hfdsl.check.run import check
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.experiment import Experiment
+from hfdsl.deploy.retries import Retries
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.tools.importing import TargetSource, UsageError
@@ -89,7 +90,18 @@ class CommandTarget:
             return "\n\n".join(map(str, plans))
         from hfdsl.rl.training.engine_choice import reasons  # late: other targets need nothing of rl
 
-        return "\n\n".join(map(str, filter(None, ("\n".join(reasons(self.loaded)), self.rounds, *plans))))
+        parts = ("\n".join(reasons(self.loaded)), self.rounds, *plans, "\n".join(self._copies(plans[0])))
+        return "\n\n".join(map(str, filter(None, parts)))
+
+    @property
+    def retries(self) -> Retries | None:
+        """The retries of a run that a file configures."""
+        return None if self.loaded is None else self.loaded.config.faults.on(self.loaded.config.backend)
+
+    def _copies(self, plan: CompiledPlan) -> Iterator[str]:
+        from hfdsl.plan.copies import copy_lines  # late: a check plans nothing
+
+        return iter(()) if self.retries is None else copy_lines(plan, self.retries)
 
     def scene(self, plans: Sequence[CompiledPlan]) -> Scene:
         """Plans of this target as one drawing."""

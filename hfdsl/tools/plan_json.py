@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hfdsl.deploy.retries import Retries
 from hfdsl.graph.program import RoleCall
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.concurrency import calls_at_once
+from hfdsl.plan.copies import pool_copies
 from hfdsl.plan.memory import ProcessMemory
 from hfdsl.plan.plan import Edge, Step
 from hfdsl.plan.versions import tokens_have_versions
@@ -18,7 +20,22 @@ from hfdsl.tools.command_target import CommandTarget
 def plans_as_dict(target: CommandTarget, plans: Sequence[CompiledPlan]) -> dict[str, Any]:
     """The plan of a target; of a run whose steps are rounds and an update, both."""
     then = {} if target.rounds is None else {"rounds": target.rounds.as_dict(), "update": plan_as_dict(plans[1])}
-    return {"plan": plan_as_dict(plans[0]), **then}
+    copies = {} if target.retries is None else {"copies": copies_as_dict(plans[0], target.retries)}
+    return {"plan": plan_as_dict(plans[0]), **then, **copies}
+
+
+def copies_as_dict(plan: CompiledPlan, retries: Retries) -> dict[str, Any]:
+    """The copies of states that a run keeps, with the bytes of one on the fullest node of each pool."""
+    pools = [
+        {
+            "pool": pool.pool.name,
+            "bytes": pool.bytes,
+            "peer_bytes": pool.peer_bytes,
+            "unknown": list(pool.unknown),
+        }
+        for pool in pool_copies(plan, retries)
+    ]
+    return {"every": retries.every, "copies": retries.copies, "pools": pools}
 
 
 def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:

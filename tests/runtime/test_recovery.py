@@ -171,6 +171,7 @@ def test_a_load_is_where_a_run_goes_back_to(tmp_path: Path, undisturbed: list[An
         {"wait": float("nan")},
         {"wait": "1"},
         {"copies": "disk"},
+        {"copies": "peers", "every": None},
     ],
 )
 def test_retries_that_mean_nothing(wrong: dict[str, Any]) -> None:

@@ -161,3 +161,26 @@ def test_the_examples_are_read_and_checked(monkeypatch: pytest.MonkeyPatch, caps
         assert read_toml(place)
         argv = ("check", "--elsewhere", "examples/spelling.toml", "--set", f"deployment={place}")
         assert run_cli(capsys, *argv)[0] == output.OK, place
+
+
+def test_a_plan_has_the_memory_of_copies(config: str, capsys: Capture) -> None:
+    faults = ("--set", "backend=ray", "--set", "faults.copy_every=10", "--set", "faults.copies=peers")
+    code, out, _ = run_cli(capsys, "plan", config, *faults)
+    assert code == output.OK
+    first, *pools = out[out.index("copies   ") :].splitlines()
+    assert first.startswith("copies   every 10 steps, each on its own node")
+    assert all(text.endswith("; twice while the next copy is made") for text in pools)
+    code, out, _ = run_cli(capsys, "plan", config, *faults, "--format", "json")
+    copies = json.loads(out)["copies"]
+    assert (copies["every"], copies["copies"], len(copies["pools"])) == (10, "peers", len(pools))
+    for other in (faults[:2], ("--set", "faults.copy_every=10")):  # no copies, or a backend that loses no process
+        assert "copies   " not in run_cli(capsys, "plan", config, *other)[1]
+
+
+def test_second_copies_need_copies(config: str, capsys: Capture) -> None:
+    code, _, err = run_cli(capsys, "check", config, "--set", "faults.copies=peers")
+    assert code == output.FINDINGS
+    assert 'faults: copies = "peers" keeps a second one of each copy, and without copy_every there is none' in err
+    code, _, err = run_cli(capsys, "check", config, "--set", "faults.copies=disk")
+    assert code == output.FINDINGS
+    assert "HF901" in err

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from hfdsl.deploy.retries import Retries
+from hfdsl.deploy.retries import Copies, Retries
 from hfdsl.errors import ConfigError
 from hfdsl.plan.optimize import Optimize
 from hfdsl.rl.data.feed import OnBad
@@ -107,15 +107,22 @@ class FaultsConfig:
     """The most repetitions of a step before the run ends with the first loss; with 0, every loss ends the run."""
     copy_every: Count | None = None
     """Steps between two copies of all states in host memory; left out, the run returns to its last checkpoint."""
+    copies: Copies = "node"
+    """Where copies are: on the node of their ranks, or with ``"peers"`` on another node, too, for twice the memory."""
     wait: Positive = 300.0
     """The seconds within which the cluster must have room for new processes."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.copies == "peers" and self.copy_every is None:
+            text = 'copies = "peers" keeps a second one of each copy, and without copy_every there is none; set it'
+            raise ConfigError("HF901", text, "copies")
 
     def on(self, backend: str) -> Retries | None:
         """The retries of a launch; None if no process can be lost, or a loss ends the run."""
-        return Retries(self.retries, self.copy_every, self.wait) if self.retries and backend == "ray" else None
+        if not self.retries or backend != "ray":
+            return None
+        return Retries(attempts=self.retries, every=self.copy_every, wait=self.wait, copies=self.copies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from hfdsl.rl.batches import (
 from hfdsl.rl.losses import DPO, PolicyLoss
 from hfdsl.rl.workers.config import ActorConfig, computes, samples_with
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import reshards, state_parameters, training_layout
 from hfdsl.rl.workers.slicing import sliced
 from hfdsl.rl.workers.state_bytes import state_bytes
@@ -34,6 +35,7 @@ class Actor(hf.Worker):
     """The policy: it generates, learns from any loss in ``hfdsl.rl.losses``, and exports its weights to other roles."""
 
     gpu_bytes = staticmethod(gpu_bytes)
+    kept_bytes = staticmethod(kept_bytes)
     sliced = staticmethod(sliced)
     state_bytes = staticmethod(state_bytes)
     state_parameters = staticmethod(state_parameters)

@@ -11,6 +11,7 @@ from hfdsl.rl.batches import CriticMetrics, Sequences, ValueExperience, Values
 from hfdsl.rl.losses import ClippedValue
 from hfdsl.rl.workers.config import CriticConfig
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.slicing import sliced
 
 
@@ -18,6 +19,7 @@ class Critic(hf.Worker):
     """A model with a linear head on its hidden states; the head of a new critic is zero."""
 
     gpu_bytes = staticmethod(gpu_bytes)
+    kept_bytes = staticmethod(kept_bytes)
     sliced = staticmethod(sliced)
 
     def __init__(self, config: CriticConfig) -> None:

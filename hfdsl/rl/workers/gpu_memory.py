@@ -94,7 +94,7 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
     generation = config.generation if isinstance(config, (ActorConfig, SamplerConfig)) else None
     engine = _engine(mesh, config, generation) if generation is not None and generation.engine == "vllm" else {}
     only_engine = isinstance(config, SamplerConfig) and bool(engine)  # its weights are in the engine alone
-    resident = None if count is None else _resident(mesh, config, count, weights=not only_engine)
+    resident = None if count is None else resident_parts(mesh, config, count, weights=not only_engine)
     if count is None or resident is None:
         return {}
     if engine:
@@ -125,7 +125,7 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
     return phases
 
 
-def _resident(mesh: Mesh, config: Any, count: int, *, weights: bool) -> PartBytes | None:
+def resident_parts(mesh: Mesh, config: Any, count: int, *, weights: bool = True) -> PartBytes | None:
     """The parts of a model and its optimizer that a rank always holds; None if an adapter's sizes are not known."""
     training: TrainingConfig | None = getattr(config, "training", None)
     sharded = _is_sharded(mesh, config)

@@ -9,12 +9,14 @@ from hfdsl import Dispatch, register
 from hfdsl.rl.batches import ReferenceLogProbs, Rewards, Rollout, Scores
 from hfdsl.rl.kl import AdaptiveKL, FixedKL
 from hfdsl.rl.workers.gpu_memory import no_gpu_bytes
+from hfdsl.rl.workers.kept_bytes import one_number
 
 
 class KLPenalty(hf.Worker):
     """Token rewards under a KL controller; every rank has the same coefficient."""
 
     gpu_bytes = staticmethod(no_gpu_bytes)
+    kept_bytes = staticmethod(one_number)
 
     def __init__(self, control: AdaptiveKL | FixedKL) -> None:
         self.control = control

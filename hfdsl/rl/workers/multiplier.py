@@ -9,12 +9,14 @@ from hfdsl import Dispatch, Execute, register
 from hfdsl.rl.batches import Costs
 from hfdsl.rl.lagrangian import Multiplier
 from hfdsl.rl.workers.gpu_memory import no_gpu_bytes
+from hfdsl.rl.workers.kept_bytes import one_number
 
 
 class LagrangeMultiplier(hf.Worker):
     """The price of a unit of cost in units of reward; its first rank holds it."""
 
     gpu_bytes = staticmethod(no_gpu_bytes)
+    kept_bytes = staticmethod(one_number)
 
     def __init__(self, multiplier: Multiplier) -> None:
         self.multiplier = multiplier

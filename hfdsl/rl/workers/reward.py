@@ -12,6 +12,7 @@ from hfdsl.rl.batches import Costs, Pairs, PreferenceMetrics, Prompts, Scores, S
 from hfdsl.rl.losses import BradleyTerry
 from hfdsl.rl.workers.config import CriticConfig, RewardConfig
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.slicing import sliced
 
 
@@ -68,6 +69,7 @@ class RewardLearner(Reward):
     """A reward model that learns from pairs of responses; ``hfdsl export`` saves it for ``RewardModel``."""
 
     gpu_bytes = staticmethod(gpu_bytes)
+    kept_bytes = staticmethod(kept_bytes)
     sliced = staticmethod(sliced)
 
     def __init__(self, config: CriticConfig) -> None:

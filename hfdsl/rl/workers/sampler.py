@@ -13,6 +13,7 @@ from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Prompts, Rollout, VersionedRollout
 from hfdsl.rl.workers.config import SamplerConfig, computes, concurrent_calls, in_flight_obstacle, samples_with
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import sampler_layout, state_parameters
 from hfdsl.rl.workers.slicing import sliced
 
@@ -21,6 +22,7 @@ class Sampler(hf.Worker):
     """Generates like the actor, from a copy of its weights."""
 
     gpu_bytes = staticmethod(gpu_bytes)
+    kept_bytes = staticmethod(kept_bytes)
     sliced = staticmethod(sliced)
     state_parameters = staticmethod(state_parameters)
     computes = staticmethod(computes)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
+from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import ImitationMetrics
+from hfdsl.rl.workers.kept_bytes import kept_bytes
+from hfdsl.runtime.saving.state_files import flatten_state
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import numbers
 
@@ -47,3 +51,20 @@ def test_a_critic_goes_on_where_it_stopped() -> None:
     values: Any = saved.values(sequences).values
     assert values.tensor.abs().max() > 0
     assert torch.equal(values.tensor, loaded.values(sequences).values.tensor)
+
+
+@pytest.mark.parametrize("lora", [None, w.Lora(rank=5, targets=("q_proj", "down_proj"))], ids=["whole", "adapter"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("role", [w.Actor, w.Sampler])
+def test_the_bytes_of_a_state_are_those_that_the_role_states(role: Any, dtype: Any, lora: w.Lora | None) -> None:
+    if lora is not None:
+        pytest.importorskip("peft")
+    model = replace(tiny.MODEL, dtype=dtype)
+    config: Any = replace(tiny.ACTOR, lora=lora, model=model)
+    if role is w.Sampler:
+        config = w.SamplerConfig(model, tiny.GENERATION, lora=lora)
+    worker = role(config)
+    if role is w.Actor:
+        worker.imitate(tiny.demonstrations(4))  # from the first update on there are moments
+    tensors = flatten_state(worker.state(), "the state").tensors.values()
+    assert sum(tensor.nbytes for tensor in tensors if tensor.ndim) == sum(kept_bytes(Mesh(), config).values())
