@@ -94,4 +94,4 @@ def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     [1.0, 5.0]
     """
     if targets:
-        torch._foreach_copy_(targets, sources)
+        torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]  # torch's optimizers use it

@@ -323,6 +323,29 @@ def test_shards_on_ray_sample_as_one_whole_policy(ray_cluster: Any, engine_tp: i
         assert (likeliest.log_probs.tensor - own.log_probs.tensor).abs().max() < TOLERANCE
 
 
+@pytest.mark.parametrize("engine_tp", [1, 2])
+def test_shards_reach_an_engine_on_a_pool_of_its_own(ray_cluster: Any, engine_tp: int) -> None:
+    """Each of two ranks sends its shards; the digests of every tensor are compared on both sides."""
+    training = replace(tiny.TRAINING, sharding="fsdp")
+    config = w.ActorConfig(MODEL, generation("plain"), training, tiny.FIXED)
+    sampler = w.SamplerConfig(replace(MODEL, seed=5), generation("vllm"), batching=tiny.FIXED)
+    trained, engines = (hf.ResourcePool([size], use_gpu=False) for size in (2, engine_tp))
+    deployment = hf.Deployment(
+        actor=hf.place(w.Actor, config, pool=trained, mesh=hf.Mesh(dp=2)),
+        sampler=hf.place(w.Sampler, sampler, pool=engines, mesh=hf.Mesh(tp=engine_tp)),
+        reward=hf.place(w.Verifier, tiny.VERIFIER, pool=trained, mesh=hf.Mesh(dp=2)),
+    )
+    plan = programs.apart.compile(deployment, SIZES)
+    [sync] = plan.syncs
+    assert sync.needed == sync.received == sum(weight.nbytes for weight in actor("plain").weights().values())
+    with plan.launch("ray") as running:
+        for step in range(3):
+            with running.verifying("policy"):
+                _, likeliest, own, _ = running.step(tiny.prompts(8, step))
+            assert torch.equal(likeliest.ids.tensor, own.ids.tensor)
+            assert (likeliest.log_probs.tensor - own.log_probs.tensor).abs().max() < TOLERANCE
+
+
 @hf.dataflow
 def sampled(prompts: Prompts, sampler: w.Sampler) -> tuple[Rollout, Rollout]:
     return sampler.generate(prompts), sampler.generate(prompts, greedy=True)
