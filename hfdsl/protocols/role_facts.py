@@ -9,7 +9,10 @@ A role states a fact with a plain static method, which takes what the constructo
 | ``concurrent_calls`` | by method, how many calls of it may be in progress in a process at a time; 1 for others |
 | ``in_flight_obstacle`` | why it cannot take weights between tokens; None where it can |
 | ``kept_bytes`` | the bytes of the parts of its ``state()`` on a rank; it takes the mesh first |
+| ``policy_temperature`` | the number that logits are divided by, to sample and for log-probs |
+| ``repeats_responses`` | why all responses to a prompt are the same, such as ``"top_k = 1"``; None where they differ |
 | ``reshards`` | the ``Resharding`` of weights within a method, by its name; it takes the mesh first |
+| ``result_sizes`` | by method, the sizes of dims in its result, by the dim's name |
 | ``samples_with`` | the engine that samples, such as ``"vllm"``, where its log-probs are not the trainer's; else None |
 | ``sliced`` | the sizes of its model that the mesh's ``tp`` divides, by name |
 | ``state_bytes`` | the bytes of each state as one rank exports it |
@@ -85,6 +88,48 @@ def sampling_engine(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ('vllm', None, None)
     """
     return _text(_stated(role, "samples_with", args, kwargs))
+
+
+def policy_temperature(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
+    """The number that logits are divided by; None where the role does not state one.
+
+    >>> class Engine:
+    ...     @staticmethod
+    ...     def policy_temperature(temperature: float = 1.0) -> float:
+    ...         return temperature
+    >>> policy_temperature(Engine, (0.7,), {}), policy_temperature(object, (), {})
+    (0.7, None)
+    """
+    fact = _stated(role, "policy_temperature", args, kwargs)
+    return float(fact) if isinstance(fact, (int, float)) else None
+
+
+def repeated_responses(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Why all responses to one prompt are the same; None where they differ, or the role does not say.
+
+    >>> class Engine:
+    ...     @staticmethod
+    ...     def repeats_responses(top_k: int = 0) -> str | None:
+    ...         return "top_k = 1" if top_k == 1 else None
+    >>> repeated_responses(Engine, (1,), {}), repeated_responses(Engine, (), {})
+    ('top_k = 1', None)
+    """
+    return _text(_stated(role, "repeats_responses", args, kwargs))
+
+
+def declared_result_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """By method the sizes of dims in its result, by name; none where the role states none.
+
+    >>> class Engine:
+    ...     @staticmethod
+    ...     def result_sizes(tokens: int) -> dict[str, dict[str, int]]:
+    ...         return {"generate": {"R": tokens}}
+    >>> declared_result_sizes(Engine, (512,), {}), declared_result_sizes(Engine, (), {})
+    ({'generate': {'R': 512}}, {})
+    """
+    fact = _stated(role, "result_sizes", args, kwargs)
+    methods = fact.items() if isinstance(fact, Mapping) else ()
+    return {method: _counts(sizes, least=1) for method, sizes in methods}
 
 
 def in_flight_obstacle(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -20,22 +20,20 @@ beside the borrowed score.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from hfdsl.check.context import Context
+from hfdsl.check.dependences import Dependences, sampling_calls, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.role_links import both_ways, linked_roles, role_links
 from hfdsl.check.row_comparison import Meeting, meetings
 from hfdsl.check.sources import argument_span
 from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Derived, Filter, Node, Pack, Ref, RoleCall
+from hfdsl.graph.program import Filter, Node, Pack, RoleCall
 from hfdsl.graph.reads import RowColumn
-from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import VALUE
-from hfdsl.protocols.state import effects_of
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dtypes import FLOATS
 
@@ -49,7 +47,7 @@ def tokens_have_scores_of_their_own(context: Context) -> Iterator[Finding]:
     reported = set[object]()
     for meeting in meetings(context):
         borrowed = None if isinstance(meeting.node.op, Filter) else _borrowed(dependences, meeting)
-        update = None if borrowed is None else dependences.update_after(meeting.node, borrowed)
+        update = None if borrowed is None else _update(program, meeting.node, borrowed)
         if borrowed is None or update is None:
             continue
         mistake = borrowed.sampled_by, stored_column(program.graph, borrowed.score.ref)
@@ -86,75 +84,15 @@ def _borrowed(dependences: Dependences, meeting: Meeting) -> Borrowed | None:
     return found
 
 
-@dataclass
-class Dependences:
-    """On which calls that sample tokens the values of a program depend."""
-
-    program: Program
-
-    @cached_property
-    def samplers(self) -> set[int]:
-        """The calls of roles that sample tokens."""
-        tokens, nodes = self.program.origins.tokens, self.program.graph.nodes
-        return {n.id for n in nodes if isinstance(n.op, RoleCall) and n.id in tokens[n.id].calls.values()}
-
-    @cached_property
-    def _of_nodes(self) -> list[frozenset[int]]:
-        depends = list[frozenset[int]]()
-        for node in self.program.graph.nodes:
-            own = {node.id} if node.id in self.samplers else frozenset[int]()
-            depends.append(frozenset(own).union(*(self._of(ref, depends) for ref in node.refs)))
-        return depends
-
-    def _of(self, ref: Ref, depends: Sequence[frozenset[int]]) -> frozenset[int]:
-        """The samplers that a value or a column of it depends on; rows that a filter keeps depend on its column."""
-        node = self.program.graph.nodes[ref.node]
-        if not isinstance(node.op, Derived) or (isinstance(node.op, Pack) and ref.column is None):
-            return depends[node.id]
-        beside = () if isinstance(node.op, Pack) else node.arguments[1:]
-        sources = (node.source(ref.column or VALUE), *(operand for _, operand in beside))
-        return frozenset[int]().union(*(self._of(each, depends) for each in sources if isinstance(each, Ref)))
-
-    def of_node(self, node: int) -> frozenset[int]:
-        """The samplers that a node depends on, itself among them."""
-        return self._of_nodes[node]
-
-    def of(self, column: RowColumn) -> frozenset[int]:
-        """The samplers that a column depends on."""
-        return self._of(column.ref, self._of_nodes)
-
-    def sampled(self, column: RowColumn) -> set[int]:
-        """The calls that sampled a column of tokens; none for other columns."""
-        calls = self.program.origins.samples(column).values() if is_token_column(column.spec) else ()
-        return self.samplers.intersection(calls)
-
-    def is_sampled_with(self, column: RowColumn, calls: dict[int, RowColumn]) -> bool:
-        """Whether one of these calls made a column beside the tokens, such as their log-probs."""
-        stored = stored_column(self.program.graph, column.ref)
-        return isinstance(stored, Ref) and stored.node in calls
-
-    def update_after(self, node: Node, borrowed: Borrowed) -> Node | None:
-        """The first update of the policy that sampled all of this which reads these tokens and what the node makes."""
-        nodes, after = self.program.graph.nodes, {node.id}
-        for later in nodes[node.id :]:
-            if later is not node and after.isdisjoint(ref.node for ref in later.refs):
-                continue
-            after.add(later.id)
-            if isinstance(later.op, RoleCall) and _trains(later):
-                reads = self.program.origins.columns(later.id)
-                own = linked_roles(self._links, later.op.role)
-                roles = {_role(nodes[call]) for call in (borrowed.sampled_by, *borrowed.scored)}
-                if roles <= own and any(borrowed.sampled_by in self.sampled(column) for column in reads):
-                    return later
-        return None
-
-    @cached_property
-    def _links(self) -> dict[str, set[str]]:
-        return both_ways(role_links(self.program))
-
-
-def _trains(node: Node) -> bool:
-    return isinstance(node.op, RoleCall) and any(e.kind == "writes" for e in effects_of(node.op.signature.body))
+def _update(program: Program, node: Node, borrowed: Borrowed) -> Node | None:
+    """The first update by what a node makes that reads these tokens, of the policy that sampled all of this."""
+    nodes, links = program.graph.nodes, both_ways(role_links(program))
+    roles = {_role(nodes[call]) for call in (borrowed.sampled_by, *borrowed.scored)}
+    for update in updates_after(program.graph, node):
+        reads = {call.id for call in sampling_calls(program, update)}
+        if borrowed.sampled_by in reads and roles <= linked_roles(links, _role(update)):
+            return update
+    return None
 
 
 def _role(node: Node) -> str:

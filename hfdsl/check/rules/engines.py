@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from hfdsl.check.context import Context
+from hfdsl.check.dependences import sampling_calls
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Constant, FunctionCall, Node, Ref, RoleCall
-from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import RecordType
 from hfdsl.protocols.role_facts import sampling_engine
 from hfdsl.protocols.state import effects_of
@@ -54,7 +54,7 @@ def losses_correct_engines(context: Context) -> Iterator[Finding]:
         if loss is None or not isinstance(update.op, RoleCall):
             continue
         learner = update.op.role
-        for sampling in _sampling_calls(context, update):
+        for sampling in sampling_calls(program, update):
             if not isinstance(sampling.op, RoleCall):
                 continue
             engine = sampling.op.role
@@ -84,13 +84,6 @@ def _loss(update: Node) -> Any:
         return None
     values = (operand.value for _, operand in update.arguments if isinstance(operand, Constant))
     return next((value for value in values if isinstance(getattr(value, "corrects_engine", None), bool)), None)
-
-
-def _sampling_calls(context: Context, update: Node) -> list[Node]:
-    """The calls that generated the tokens that an update reads."""
-    origins, nodes = context.program.origins, context.program.graph.nodes
-    tokens = (column for column in origins.columns(update.id) if is_token_column(column.spec))
-    return [nodes[call] for call in sorted({call for column in tokens for call in origins.samples(column).values()})]
 
 
 def _divides_by(context: Context, update: Node, sampling: Node) -> bool:

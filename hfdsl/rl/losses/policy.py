@@ -71,6 +71,11 @@ class PolicyLoss(ABC):
         """Whether it corrects for another engine's samples, which a check asks (HF943)."""
         return self.correction is not None
 
+    @property
+    def needs_reference(self) -> bool:
+        """Whether it needs the log-probs of a reference, which a check asks (HF713)."""
+        return self.kl != 0
+
     def __call__(
         self,
         log_probs: torch.Tensor,

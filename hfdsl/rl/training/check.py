@@ -116,6 +116,11 @@ class ConfigCheck:
             for finding in preflight(loaded, elsewhere=self.elsewhere, trials=trials, cluster=self.cluster)
             if finding.code not in AT_A_KEY or AT_A_KEY[finding.code] in codes
         ]
+        stated = {(finding.code, finding.message) for finding in at_keys}
+        reports = [
+            replace(report, findings=tuple(f for f in report if (f.code, f.message) not in stated))
+            for report in reports
+        ]
         repeated = {AT_A_KEY[finding.code] for finding in at_keys if finding.code in AT_A_KEY}
         repeated |= {code for finding in at_keys for code in CAUSES.get(finding.code, ())}
         remaining = [finding for finding in reports[0].findings if finding.code not in repeated]

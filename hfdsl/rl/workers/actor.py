@@ -20,7 +20,14 @@ from hfdsl.rl.batches import (
     Sequences,
 )
 from hfdsl.rl.losses import DPO, PolicyLoss
-from hfdsl.rl.workers.config import ActorConfig, computes, samples_with
+from hfdsl.rl.workers.config import (
+    ActorConfig,
+    computes,
+    policy_temperature,
+    repeats_responses,
+    result_sizes,
+    samples_with,
+)
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import reshards, state_parameters, training_layout
@@ -41,6 +48,9 @@ class Actor(hf.Worker):
     state_parameters = staticmethod(state_parameters)
     reshards = staticmethod(reshards)
     computes = staticmethod(computes)
+    policy_temperature = staticmethod(policy_temperature)
+    repeats_responses = staticmethod(repeats_responses)
+    result_sizes = staticmethod(result_sizes)
     samples_with = staticmethod(samples_with)
 
     def __init__(self, config: ActorConfig) -> None:

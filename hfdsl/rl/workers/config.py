@@ -39,6 +39,9 @@ __all__ = [
     "VerifierConfig",
     "computes",
     "concurrent_calls",
+    "policy_temperature",
+    "repeats_responses",
+    "result_sizes",
     "samples_with",
     "without_credentials",
 ]
@@ -168,6 +171,33 @@ class ReferenceConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+def policy_temperature(config: ActorConfig | SamplerConfig | ReferenceConfig) -> float:
+    """The temperature of a policy's samples and log-probs, for checks.
+
+    >>> policy_temperature(ReferenceConfig(ModelConfig(path="model"), temperature=0.7))
+    0.7
+    """
+    return config.temperature if isinstance(config, ReferenceConfig) else config.generation.temperature
+
+
+def repeats_responses(config: ActorConfig | SamplerConfig) -> str | None:
+    """Why all responses to a prompt are the same, for checks; None if they differ.
+
+    >>> repeats_responses(SamplerConfig(ModelConfig(path="model"), GenerationConfig(8, top_k=1)))
+    'top_k = 1'
+    """
+    return "top_k = 1" if config.generation.top_k == 1 else None
+
+
+def result_sizes(config: ActorConfig | SamplerConfig) -> dict[str, dict[str, int]]:
+    """The width of the columns that a policy generates, for checks.
+
+    >>> result_sizes(SamplerConfig(ModelConfig(path="model"), GenerationConfig(max_tokens=8)))
+    {'generate': {'R': 8}}
+    """
+    return {"generate": {"R": config.generation.max_tokens}}
 
 
 @dataclass(frozen=True, slots=True)

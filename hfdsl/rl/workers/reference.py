@@ -6,7 +6,7 @@ import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import ReferenceLogProbs, Sequences
-from hfdsl.rl.workers.config import ReferenceConfig
+from hfdsl.rl.workers.config import ReferenceConfig, policy_temperature
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.slicing import sliced
 
@@ -15,6 +15,7 @@ class Reference(hf.Worker):
     """A policy that does not learn: the actor's before training, or another one."""
 
     gpu_bytes = staticmethod(gpu_bytes)
+    policy_temperature = staticmethod(policy_temperature)
     sliced = staticmethod(sliced)
 
     def __init__(self, config: ReferenceConfig) -> None:

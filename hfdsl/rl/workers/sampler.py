@@ -11,7 +11,16 @@ from hfdsl import Dispatch, register
 from hfdsl.errors import WiringError
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Prompts, Rollout, VersionedRollout
-from hfdsl.rl.workers.config import SamplerConfig, computes, concurrent_calls, in_flight_obstacle, samples_with
+from hfdsl.rl.workers.config import (
+    SamplerConfig,
+    computes,
+    concurrent_calls,
+    in_flight_obstacle,
+    policy_temperature,
+    repeats_responses,
+    result_sizes,
+    samples_with,
+)
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import sampler_layout, state_parameters
@@ -27,6 +36,9 @@ class Sampler(hf.Worker):
     state_parameters = staticmethod(state_parameters)
     computes = staticmethod(computes)
     concurrent_calls = staticmethod(concurrent_calls)
+    policy_temperature = staticmethod(policy_temperature)
+    repeats_responses = staticmethod(repeats_responses)
+    result_sizes = staticmethod(result_sizes)
     samples_with = staticmethod(samples_with)
 
     def __init__(self, config: SamplerConfig) -> None:

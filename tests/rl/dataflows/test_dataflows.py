@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hfdsl as hf
-from hfdsl.rl.batches import ActorMetrics, B, P, R
+from hfdsl.rl.batches import ActorMetrics, B, P
 from tests.rl.dataflows.programs import (
     PROGRAMS,
     ROLES,
@@ -31,7 +31,7 @@ def test_checked_clean(program: Program) -> None:
     places = (colocated(program), split(program), merged(program), sliced(program))
     for deployment in (*places, colocated(program, 1), split(program, 4)):
         assert program.flow.check(deployment, SIZES).codes == ()
-    assert program.plain.check(split(program), {B: 512, P: 64, R: 64}).codes == ()
+    assert program.plain.check(split(program), {**SIZES, B: 512, P: 64}).codes == ()
 
 
 @pytest.mark.nightly_besides("grpo")

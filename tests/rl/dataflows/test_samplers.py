@@ -10,7 +10,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import B, P, R
+from hfdsl.rl.batches import B, P
 from hfdsl.rl.training.evaluation import evaluate
 from tests.rl.dataflows.programs import PROGRAMS, ROLES, SIZES, Program, numbers
 from tests.rl.workers.tiny import FIXED, GENERATION, MODEL, prompts
@@ -42,7 +42,7 @@ def test_every_dataflow_is_clean_with_samplers(program: Program) -> None:
     report = program.flow.check(places, SIZES)
     # Reinforce and Clip correct; no update of online DPO reads log-probs of the engine.
     assert report.codes == ()
-    assert program.plain.check(placed(program.plain, program.roles), {B: 512, P: 64, R: 64}).codes == ()
+    assert program.plain.check(placed(program.plain, program.roles), {**SIZES, B: 512, P: 64}).codes == ()
     loads = [step.label for step in program.flow.compile(places, SIZES).steps if step.label.endswith(".load")]
     assert loads == [f"{role}.load" for role in program.flow.optional_roles]  # once a step, also for two generates
 

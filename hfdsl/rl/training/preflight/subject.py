@@ -8,13 +8,16 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import Program
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.graph.dataflow import Dataflow
+from hfdsl.graph.infer import infer
 from hfdsl.graph.program import Graph
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl.training.config import Loaded
+from hfdsl.rl.training.preflight.relocation import has_field
 from hfdsl.rl.training.ready import is_ready
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.toml.changes import FieldChange
@@ -97,9 +100,19 @@ class Subject:
         """The deployment of all roles."""
         return self.loaded.deployment()
 
+    @cached_property
+    def programs(self) -> Mapping[str, Program]:
+        """The dataflows with the deployment, by table."""
+        return {table: Program(graph, infer(graph), self.deployment) for table, graph in self.graphs.items()}
+
     def mesh(self, role: str) -> Mesh:
         """The mesh of a role's ranks."""
         return self.deployment.placements[role].mesh
+
+    def has(self, field: str) -> bool:
+        """Whether the configuration has a field, of a role only where its class is hfdsl's own, which reads it so."""
+        role = self.role_of(field)
+        return has_field(self.config, field) and (role is None or is_ready(self.loaded.roles[role]))
 
     def role_of(self, field: str) -> str | None:
         """The role whose table has a field."""

@@ -1,0 +1,88 @@
+"""Dependences: on which samples a value depends, and which updates depend on a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hfdsl.check.program import Program
+from hfdsl.graph.origins import stored_column
+from hfdsl.graph.program import Derived, Graph, Node, Pack, Ref, RoleCall
+from hfdsl.graph.reads import RowColumn
+from hfdsl.graph.samples import is_token_column
+from hfdsl.graph.signatures import VALUE
+from hfdsl.protocols.state import effects_of
+
+
+def sampling_calls(program: Program, node: Node) -> list[Node]:
+    """The calls that generated the tokens that a node reads."""
+    origins, nodes = program.origins, program.graph.nodes
+    tokens = (column for column in origins.columns(node.id) if is_token_column(column.spec))
+    return [nodes[call] for call in sorted({call for column in tokens for call in origins.samples(column).values()})]
+
+
+def updates_after(graph: Graph, node: Node) -> Iterator[Node]:
+    """The calls that train a role and depend on what a node makes; the node itself, if it trains one."""
+    after = {node.id}
+    for later in graph.nodes[node.id :]:
+        if later is node or not after.isdisjoint(ref.node for ref in later.refs):
+            after.add(later.id)
+            if trains(later):
+                yield later
+
+
+def trains(node: Node) -> bool:
+    """Whether a node is a call that trains its role."""
+    return isinstance(node.op, RoleCall) and any(e.kind == "writes" for e in effects_of(node.op.signature.body))
+
+
+@dataclass
+class Dependences:
+    """On which calls that sample tokens the values of a program depend.
+
+    A rollout depends on its own call; a score of it, and a rollout whose prompts were made from it, do too.
+    """
+
+    program: Program
+
+    @cached_property
+    def samplers(self) -> set[int]:
+        """The calls of roles that sample tokens."""
+        tokens, nodes = self.program.origins.tokens, self.program.graph.nodes
+        return {n.id for n in nodes if isinstance(n.op, RoleCall) and n.id in tokens[n.id].calls.values()}
+
+    @cached_property
+    def _of_nodes(self) -> list[frozenset[int]]:
+        depends = list[frozenset[int]]()
+        for node in self.program.graph.nodes:
+            own = {node.id} if node.id in self.samplers else frozenset[int]()
+            depends.append(frozenset(own).union(*(self._of(ref, depends) for ref in node.refs)))
+        return depends
+
+    def _of(self, ref: Ref, depends: Sequence[frozenset[int]]) -> frozenset[int]:
+        """The samplers that a value or a column of it depends on; rows that a filter keeps depend on its column."""
+        node = self.program.graph.nodes[ref.node]
+        if not isinstance(node.op, Derived) or (isinstance(node.op, Pack) and ref.column is None):
+            return depends[node.id]
+        beside = () if isinstance(node.op, Pack) else node.arguments[1:]
+        sources = (node.source(ref.column or VALUE), *(operand for _, operand in beside))
+        return frozenset[int]().union(*(self._of(each, depends) for each in sources if isinstance(each, Ref)))
+
+    def of_node(self, node: int) -> frozenset[int]:
+        """The samplers that a node depends on, itself among them."""
+        return self._of_nodes[node]
+
+    def of(self, column: RowColumn) -> frozenset[int]:
+        """The samplers that a column depends on."""
+        return self._of(column.ref, self._of_nodes)
+
+    def sampled(self, column: RowColumn) -> set[int]:
+        """The calls that sampled a column of tokens; none for other columns."""
+        calls = self.program.origins.samples(column).values() if is_token_column(column.spec) else ()
+        return self.samplers.intersection(calls)
+
+    def is_sampled_with(self, column: RowColumn, calls: Mapping[int, object]) -> bool:
+        """Whether one of these calls made a column beside the tokens, such as their log-probs."""
+        stored = stored_column(self.program.graph, column.ref)
+        return isinstance(stored, Ref) and stored.node in calls

@@ -1,0 +1,136 @@
+"""Sampling: do roles generate responses that differ, and of the length that the dataflow declares?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hfdsl.check.context import Context
+from hfdsl.check.dependences import Dependences, updates_after
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import Program, dims_of
+from hfdsl.graph.program import Constant, FunctionCall, Graph, Node, Repeat, RoleCall
+from hfdsl.protocols.role_facts import declared_result_sizes, repeated_responses
+from hfdsl.types.dims import Dim
+
+# -- responses that differ
+
+
+@dataclass(frozen=True, slots=True)
+class EqualResponses:
+    """A call whose responses to a prompt are all the same, why, and the function that compares them."""
+
+    generate: Node
+    role: str
+    why: str
+    compares: Node
+
+    @property
+    def message(self) -> str:
+        """What is wrong."""
+        return (
+            f"'{self.generate.label}' gives every copy of a prompt the same response ({self.why}), so "
+            f"'{self.compares.label}' compares equal scores and every advantage is 0"
+        )
+
+
+def responses_of_a_prompt_differ(context: Context) -> Iterator[Finding]:
+    """HF725: responses to a prompt that an update compares are not all the same."""
+    for equal in equal_responses(context.program):
+        place = context.program.placement(equal.generate)
+        placed = [Label(place.span, "configured here")] if place is not None and equal.why != GREEDY else []
+        yield Finding(
+            "HF725",
+            equal.message,
+            Label(equal.generate.span, equal.why),
+            (Label(equal.compares.span, "compares the responses to a prompt"), *placed),
+        )
+
+
+GREEDY = "greedy = True"
+"""The reason of a call that asks for the likeliest tokens."""
+
+
+def equal_responses(program: Program) -> Iterator[EqualResponses]:
+    """The calls on repeated prompts that give equal ones, where a function before an update compares nothing else."""
+    graph, dependences = program.graph, Dependences(program)
+    why = {call: reason for call in dependences.samplers if (reason := _why_equal(program, graph.nodes[call]))}
+    on_copies = _repeated(graph) & why.keys()
+    reported = set[int]()
+    for node, signature in graph.bodies if on_copies else ():
+        compared = dependences.of_node(node.id)
+        if not isinstance(node.op, FunctionCall) or signature.group_size < 2 or not compared or compared - on_copies:
+            continue
+        if any(updates_after(graph, node)):
+            for call in sorted(compared - reported):
+                generate = graph.nodes[call]
+                if isinstance(generate.op, RoleCall):
+                    reported.add(call)
+                    yield EqualResponses(generate, generate.op.role, why[call], node)
+
+
+def _why_equal(program: Program, call: Node) -> str | None:
+    place = program.placement(call)
+    if dict(call.arguments).get("greedy") == Constant(True):
+        return GREEDY
+    return None if place is None else repeated_responses(place.role, place.args, place.kwargs)
+
+
+def _repeated(graph: Graph) -> set[int]:
+    """The nodes that depend on repeated rows."""
+    repeated = set[int]()
+    for node in graph.nodes:
+        if isinstance(node.op, Repeat) or any(ref.node in repeated for ref in node.refs):
+            repeated.add(node.id)
+    return repeated
+
+
+# -- their length
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSize:
+    """A call whose result has another size in a dim than the program, as its role is configured."""
+
+    call: Node
+    role: str
+    dim: str
+    configured: int
+    size: int
+
+    @property
+    def message(self) -> str:
+        """What is wrong."""
+        return (
+            f"'{self.call.label}' makes columns of {self.dim} = {self.configured} as '{self.role}' is configured, and "
+            f"the dataflow has {self.dim} = {self.size}"
+        )
+
+
+def results_have_their_size(context: Context) -> Iterator[Finding]:
+    """HF711: the sizes that a role's configuration fixes are those of the dataflow."""
+    for other in other_sizes(context.program, context.sizes):
+        place = context.program.placement(other.call)
+        if place is not None:
+            yield Finding(
+                "HF711",
+                other.message,
+                Label(place.span, f"configured for {other.dim} = {other.configured}"),
+                (Label(other.call.span, "called here"),),
+                notes=(f"set {other.dim} to {other.configured}, or configure '{other.role}' for {other.size}",),
+            )
+
+
+def other_sizes(program: Program, sizes: Mapping[type[Dim], int]) -> Iterator[OtherSize]:
+    """The calls whose results have other sizes than the dims are given, each role and dim once."""
+    reported = set[tuple[str, str]]()
+    for node, signature in program.graph.bodies:
+        place = program.placement(node)
+        if place is None or not isinstance(node.op, RoleCall):
+            continue
+        configured = declared_result_sizes(place.role, place.args, place.kwargs).get(signature.name, {})
+        for dim in dims_of(signature) if configured else ():
+            size = configured.get(dim.__name__)
+            if size is not None and sizes.get(dim, size) != size and (node.op.role, dim.__name__) not in reported:
+                reported.add((node.op.role, dim.__name__))
+                yield OtherSize(node, node.op.role, dim.__name__, size, sizes[dim])

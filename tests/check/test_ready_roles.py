@@ -1,0 +1,240 @@
+"""What the configurations of ready roles have to agree on, in deployments written in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hfdsl as hf
+from hfdsl.graph.dataflow import Dataflow
+from hfdsl.rl.batches import ActorMetrics, B, Experience, P, Prompts, R, Scores
+from hfdsl.rl.dataflows.distillation import distillation
+from hfdsl.rl.dataflows.dpo import dpo
+from hfdsl.rl.dataflows.grpo import grpo
+from hfdsl.rl.dataflows.mutual import mutual
+from hfdsl.rl.dataflows.ppo import ppo
+from hfdsl.rl.functions import advantages_over, group_advantages, kl_penalized_rewards
+from hfdsl.rl.losses import Clip
+from hfdsl.rl.workers import (
+    Actor,
+    ActorConfig,
+    Critic,
+    CriticConfig,
+    GenerationConfig,
+    ModelConfig,
+    Reference,
+    ReferenceConfig,
+    Reward,
+    RewardConfig,
+    RewardModel,
+    Sampler,
+    SamplerConfig,
+)
+
+SIZES = {B: 8, P: 16, R: 32}
+MODEL = ModelConfig(config={"model_type": "llama", "vocab_size": 64})
+
+
+def responses(**changes: Any) -> GenerationConfig:
+    return GenerationConfig(**{"max_tokens": 32, **changes})
+
+
+def places(
+    *, actor: GenerationConfig | None = None, sampler: GenerationConfig | None = None, reference: float = 1.0
+) -> dict[str, hf.Placement[Any]]:
+    """Roles on one pool, where the temperature is 1 and a response has 32 tokens unless they are given."""
+    pool, policy = hf.ResourcePool([1], name="pool"), ActorConfig(MODEL, actor or responses())
+    teacher = hf.place(Reference, ReferenceConfig(MODEL, temperature=reference), pool=pool)
+    samples = hf.place(Sampler, SamplerConfig(MODEL, sampler or responses()), pool=pool)
+    roles = {name: hf.place(Actor, policy, pool=pool) for name in ("actor", "left")}
+    return {
+        **roles,
+        "right": hf.place(Actor, ActorConfig(MODEL, responses()), pool=pool),
+        "critic": hf.place(Critic, CriticConfig(MODEL), pool=pool),
+        "reward": hf.place(RewardModel, RewardConfig(MODEL), pool=pool),
+        "sampler": samples,
+        "reference": teacher,
+        "teacher": teacher,
+    }
+
+
+def check(flow: Dataflow[..., Any], roles: dict[str, hf.Placement[Any]]) -> hf.Report:
+    graph = flow.trace()
+    report = flow.check(hf.Deployment(**{name: roles[name] for name in graph.roles}), SIZES)
+    return report.without("HF709")  # a dataflow of a few lines need not train what it declares
+
+
+# -- temperatures
+
+
+@hf.dataflow
+def grpo_with_sampler(
+    prompts: Prompts, actor: Actor, sampler: Sampler, reference: Reference, reward: Reward
+) -> ActorMetrics:
+    hf.sync(actor, sampler)
+    many = hf.repeat(prompts, 4)
+    rollout = sampler.generate(many)
+    advantages = group_advantages(rollout, reward.score(many, rollout), group=4)
+    experience = hf.merge(Experience, rollout, advantages, reference.log_probs(rollout))
+    return actor.update(experience, loss=Clip(kl=0.04))
+
+
+@hf.dataflow
+def rewards_with_kl(prompts: Prompts, actor: Actor, reference: Reference, reward: Reward) -> ActorMetrics:
+    rollout, tried = actor.generate(prompts), actor.generate(prompts)
+    rewards = kl_penalized_rewards(rollout, reference.log_probs(rollout), reward.score(prompts, rollout))
+    experience = hf.merge(Experience, rollout, advantages_over(rollout, rewards, reward.score(prompts, tried)))
+    return actor.update(experience, loss=Clip())
+
+
+COLD, WARM = responses(temperature=0.7), responses()
+
+
+@pytest.mark.parametrize(
+    ("flow", "roles", "role"),
+    [
+        (grpo_with_sampler, places(sampler=COLD), "sampler"),
+        (grpo_with_sampler, places(reference=0.7), "reference"),
+        (grpo, places(actor=COLD), "reference"),
+        (ppo, places(reference=0.7), "reference"),
+        (dpo, places(reference=0.7), "reference"),
+        (rewards_with_kl, places(reference=0.7), "reference"),
+    ],
+)
+def test_log_probs_that_are_compared_are_of_one_temperature(
+    flow: Dataflow[..., Any], roles: dict[str, hf.Placement[Any]], role: str
+) -> None:
+    [finding] = check(flow, roles).findings
+    assert finding.code == "HF712"
+    assert finding.message.startswith(f"'{role}' has temperature = ")
+    assert finding.message.endswith("their log-probs are of different distributions")
+    assert finding.primary.span == roles[role].span
+
+
+@hf.dataflow
+def evaluated(
+    prompts: Prompts, actor: Actor, sampler: Sampler, reward: Reward, reference: Reference
+) -> tuple[ActorMetrics, Scores]:
+    """The sampler's responses are only scored."""
+    hf.sync(actor, sampler)
+    tested = reward.score(prompts, sampler.generate(prompts))
+    rollout = actor.generate(prompts)
+    rewards = kl_penalized_rewards(rollout, reference.log_probs(rollout), reward.score(prompts, rollout))
+    experience = hf.merge(Experience, rollout, advantages_over(rollout, rewards, reward.score(prompts, rollout)))
+    return actor.update(experience, loss=Clip()), tested
+
+
+@pytest.mark.parametrize(
+    ("flow", "roles"),
+    [
+        (grpo_with_sampler, places()),
+        (grpo_with_sampler, places(actor=COLD, sampler=COLD, reference=0.7)),
+        (evaluated, places(sampler=COLD)),
+        (distillation, places(reference=2.0)),
+        (mutual, places(actor=COLD)),
+    ],
+)
+def test_other_temperatures_that_are_meant_are_no_mistake(
+    flow: Dataflow[..., Any], roles: dict[str, hf.Placement[Any]]
+) -> None:
+    """Of an evaluation, a teacher, or a second policy that learns."""
+    assert check(flow, roles).findings == ()
+
+
+# -- responses that differ
+
+
+@hf.dataflow
+def greedy(prompts: Prompts, actor: Actor, reward: Reward) -> ActorMetrics:
+    many = hf.repeat(prompts, 4)
+    rollout = actor.generate(many, greedy=True)
+    advantages = group_advantages(rollout, reward.score(many, rollout), group=4)
+    return actor.update(hf.merge(Experience, rollout, advantages), loss=Clip())
+
+
+@hf.dataflow
+def greedy_baseline(prompts: Prompts, actor: Actor, reference: Reference, reward: Reward) -> ActorMetrics:
+    rollout, likeliest = actor.generate(prompts), actor.generate(prompts, greedy=True)
+    rewards = kl_penalized_rewards(rollout, reference.log_probs(rollout), reward.score(prompts, rollout))
+    experience = hf.merge(Experience, rollout, advantages_over(rollout, rewards, reward.score(prompts, likeliest)))
+    return actor.update(experience, loss=Clip())
+
+
+@pytest.mark.parametrize(
+    ("flow", "roles", "why"),
+    [
+        (greedy, places(), "(greedy = True)"),
+        (grpo, places(actor=responses(top_k=1)), "(top_k = 1)"),
+        (grpo_with_sampler, places(sampler=responses(top_k=1)), "(top_k = 1)"),
+    ],
+)
+def test_a_group_has_responses_that_differ(
+    flow: Dataflow[..., Any], roles: dict[str, hf.Placement[Any]], why: str
+) -> None:
+    [finding] = check(flow, roles).findings
+    assert finding.code == "HF725"
+    assert why in finding.message
+    assert "'group_advantages' compares equal scores and every advantage is 0" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("flow", "roles"),
+    [
+        (greedy_baseline, places()),
+        (ppo, places(actor=responses(top_k=1))),
+        (grpo, places(actor=responses(top_k=2))),
+    ],
+)
+def test_greedy_responses_that_no_group_has_are_no_mistake(
+    flow: Dataflow[..., Any], roles: dict[str, hf.Placement[Any]]
+) -> None:
+    assert check(flow, roles).findings == ()
+
+
+# -- a reference, and lengths
+
+
+@hf.dataflow
+def without_reference(prompts: Prompts, actor: Actor, reward: Reward) -> list[ActorMetrics]:
+    many = hf.repeat(prompts, 4)
+    rollout = actor.generate(many)
+    advantages = group_advantages(rollout, reward.score(many, rollout), group=4)
+    parts = hf.minibatches(hf.merge(Experience, rollout, advantages), 2)
+    return [actor.update(part, loss=Clip(kl=0.04)) for part in parts]
+
+
+@hf.dataflow
+def without_kl(prompts: Prompts, actor: Actor, reward: Reward) -> ActorMetrics:
+    many = hf.repeat(prompts, 4)
+    rollout = actor.generate(many)
+    advantages = group_advantages(rollout, reward.score(many, rollout), group=4)
+    return actor.update(hf.merge(Experience, rollout, advantages), loss=Clip())
+
+
+@hf.dataflow
+def fed(experience: Experience, actor: Actor) -> ActorMetrics:
+    """Only the caller knows whether the experience has log-probs of a reference."""
+    return actor.update(experience, loss=Clip(kl=0.04))
+
+
+def test_a_loss_with_a_kl_gets_log_probs_of_a_reference() -> None:
+    [finding] = check(without_reference, places()).findings
+    assert finding.code == "HF713"
+    assert finding.message == (
+        "the loss of 'actor.update' has kl = 0.04, and 'without_reference' gives it no log-probs of a reference"
+    )
+    for valid in (without_kl, fed, grpo_with_sampler):
+        assert check(valid, places()).findings == ()
+
+
+def test_responses_have_the_length_of_their_columns() -> None:
+    roles = places(actor=responses(max_tokens=64))
+    [finding] = check(without_kl, roles).findings
+    assert finding.code == "HF711"
+    assert finding.primary.span == roles["actor"].span
+    assert finding.message == (
+        "'actor.generate' makes columns of R = 64 as 'actor' is configured, and the dataflow has R = 32"
+    )
+    assert without_kl.check(hf.Deployment(actor=roles["actor"], reward=roles["reward"])).ok, "R has no size"
+    assert check(dpo, roles).findings == (), "it generates nothing"

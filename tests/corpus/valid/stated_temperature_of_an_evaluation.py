@@ -1,0 +1,56 @@
+"""An engine samples at another temperature, for scores that nobody learns from."""
+
+import hfdsl as hf
+from tests.corpus.advantages import gained
+from tests.corpus.vocabulary import (
+    ActorMetrics,
+    B,
+    Engine,
+    Learner,
+    P,
+    PolicyConfig,
+    Prompts,
+    R,
+    Reward,
+    Scores,
+    prompts_of,
+)
+
+
+class Warm(Learner):
+    def __init__(self, config: PolicyConfig, temperature: float = 1.0) -> None:
+        super().__init__(config)
+
+    @staticmethod
+    def policy_temperature(config: PolicyConfig, temperature: float = 1.0) -> float:
+        return temperature
+
+
+class WarmEngine(Engine):
+    def __init__(self, config: PolicyConfig, temperature: float = 1.0) -> None:
+        super().__init__(config)
+
+    @staticmethod
+    def policy_temperature(config: PolicyConfig, temperature: float = 1.0) -> float:
+        return temperature
+
+
+@hf.dataflow
+def program(prompts: Prompts, learner: Warm, engine: WarmEngine, reward: Reward) -> tuple[ActorMetrics, Scores]:
+    hf.sync(learner, engine)
+    rollout = learner.generate(prompts)
+    evaluated = reward.score(engine.sample(prompts))
+    return learner.learn(rollout, gained(reward.score(rollout), rollout)), evaluated
+
+
+pool = hf.ResourcePool([2])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(
+        learner=hf.place(Warm, PolicyConfig(), pool=pool),
+        engine=hf.place(WarmEngine, PolicyConfig(), 0.7, pool=pool),
+        reward=hf.place(Reward, pool=pool),
+    ),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
+)
