@@ -63,10 +63,8 @@ def equal_responses(program: Program) -> Iterator[EqualResponses]:
             continue
         if any(updates_after(graph, node)):
             for call in sorted(compared - reported):
-                generate = graph.nodes[call]
-                if isinstance(generate.op, RoleCall):
-                    reported.add(call)
-                    yield EqualResponses(generate, generate.op.role, why[call], node)
+                reported.add(call)
+                yield EqualResponses(graph.nodes[call], _role(graph.nodes[call]), why[call], node)
 
 
 def _why_equal(program: Program, call: Node) -> str | None:
@@ -122,15 +120,19 @@ def results_have_their_size(context: Context) -> Iterator[Finding]:
 
 
 def other_sizes(program: Program, sizes: Mapping[type[Dim], int]) -> Iterator[OtherSize]:
-    """The calls whose results have other sizes than the dims are given, each role and dim once."""
-    reported = set[tuple[str, str]]()
+    """The calls whose results have other sizes than the dims are given, each method once."""
+    known = set[tuple[str, str]]()
     for node, signature in program.graph.bodies:
-        place = program.placement(node)
-        if place is None or not isinstance(node.op, RoleCall):
-            continue
+        place, method = program.placement(node), (_role(node), signature.name)
+        if place is None or method in known:
+            continue  # of a method that is called in a loop, the first call is enough
+        known.add(method)
         configured = declared_result_sizes(place.role, place.args, place.kwargs).get(signature.name, {})
         for dim in dims_of(signature) if configured else ():
             size = configured.get(dim.__name__)
-            if size is not None and sizes.get(dim, size) != size and (node.op.role, dim.__name__) not in reported:
-                reported.add((node.op.role, dim.__name__))
-                yield OtherSize(node, node.op.role, dim.__name__, size, sizes[dim])
+            if size is not None and sizes.get(dim, size) != size:
+                yield OtherSize(node, _role(node), dim.__name__, size, sizes[dim])
+
+
+def _role(node: Node) -> str:
+    return node.op.role if isinstance(node.op, RoleCall) else ""
