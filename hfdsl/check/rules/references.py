@@ -28,7 +28,7 @@ def losses_have_their_reference(context: Context) -> Iterator[Finding]:
 
 
 def message(update: Node, graph: Graph) -> str:
-    """What is wrong with an update."""
+    """The message of the finding on an update."""
     return (
         f"the loss of '{update.label}' has kl = {kl(update):g}, and '{graph.name}' gives it no log-probs of a reference"
     )

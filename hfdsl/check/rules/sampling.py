@@ -27,7 +27,7 @@ class EqualResponses:
 
     @property
     def message(self) -> str:
-        """What is wrong."""
+        """The message of the finding."""
         return (
             f"'{self.generate.label}' gives every copy of a prompt the same response ({self.why}), so "
             f"'{self.compares.label}' compares equal scores and every advantage is 0"
@@ -98,7 +98,7 @@ class OtherSize:
 
     @property
     def message(self) -> str:
-        """What is wrong."""
+        """The message of the finding."""
         return (
             f"'{self.call.label}' makes columns of {self.dim} = {self.configured} as '{self.role}' is configured, and "
             f"the dataflow has {self.dim} = {self.size}"

@@ -45,7 +45,7 @@ class DifferentTemperatures:
 
     @property
     def message(self) -> str:
-        """What is wrong."""
+        """The message of the finding."""
         return (
             f"'{self.role}' has temperature = {self.compared:g}, and '{self.learner}' has {self.learned:g}: their "
             "log-probs are of different distributions"

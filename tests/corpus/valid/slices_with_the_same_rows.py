@@ -1,0 +1,50 @@
+"""A judge is sliced over two ranks, which get the same responses."""
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from tests.corpus.advantages import gained
+from tests.corpus.vocabulary import (
+    ActorMetrics,
+    B,
+    Learner,
+    P,
+    PolicyConfig,
+    Prompts,
+    R,
+    Scores,
+    Sequences,
+    Table,
+    prompts_of,
+)
+
+
+class Judge(Table):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.reads("judge")
+    def score(self, sequences: Sequences) -> Scores:
+        half = self.table.shape[1] // 2
+        start = half * self.axis("tp").rank
+        part = self.said(sequences.ids.tensor)[..., start : start + half].sum((1, 2))
+        return Scores(reward=self.axis("tp").all_reduce(part, "sum"))
+
+    @staticmethod
+    def sliced(config: PolicyConfig) -> dict[str, int]:
+        return {"width": 8}
+
+
+@hf.dataflow
+def program(prompts: Prompts, learner: Learner, judge: Judge) -> ActorMetrics:
+    rollout = learner.generate(prompts)
+    return learner.learn(rollout, gained(judge.score(rollout), rollout))
+
+
+pool = hf.ResourcePool([4])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(
+        learner=hf.place(Learner, PolicyConfig(), pool=pool),
+        judge=hf.place(Judge, PolicyConfig(), pool=pool, mesh=hf.Mesh(dp=2, tp=2)),
+    ),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
+)
