@@ -99,6 +99,7 @@ CODES: dict[str, Code] = {
     "HF424": Code("an unknown reduction over ranks"),
     "HF425": Code("rows balanced by a column without weights, or without a split and a join"),
     "HF426": Code("other rows for each rank of a group that holds slices of one model", "warning"),
+    "HF427": Code("functions of a protocol that return rows in another order, or some twice"),
     # HF5xx resources
     "HF501": Code("a mesh whose size differs from its pool's, or a size that is not a positive integer"),
     "HF502": Code("a pool that the cluster's GPUs cannot hold"),

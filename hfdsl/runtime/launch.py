@@ -17,6 +17,7 @@ from hfdsl.plan.queues import decides
 from hfdsl.runtime.backend import Backend, Lowering
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.processes import Processes
+from hfdsl.runtime.protocol_probes import probe_protocols
 from hfdsl.runtime.queues.stage_plans import queue_stages
 from hfdsl.runtime.recovery.steps import RecoverableBackend, Recovery
 from hfdsl.runtime.running import Running
@@ -62,10 +63,12 @@ def launch(
         CheckpointError: HF908 where a role loads a state that ``retries`` would need and cannot copy.
         WiringError: HF802 where the program holds what cannot be sent to another process.
         HfError: HF765 where a run cannot follow the decisions of a queue.
+        ProtocolError: HF427 where a protocol given as two functions returns rows in another order, or some twice.
     """
     if _loading.get():
         raise LaunchedError
     deadline = checked_deadline(deadline, "launch(deadline=)")
+    probe_protocols(plan)
     if decides(plan) and queue_stages(plan).flights.loads and (retries is not None or callable(backend)):
         refused = "with retries=" if retries is not None else "by a lowering of one's own"
         text = f"'{plan.name}' sends weights in flight, which no run {refused} can repeat: leave out during="

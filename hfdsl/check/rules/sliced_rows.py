@@ -105,7 +105,7 @@ def _cuts_of(layout: Any, parameter: Any, mesh: Mesh) -> tuple[Any, ...]:
 
 
 def _gathers(place: Placement[Any], method: str) -> bool:
-    """Whether a method, or one of its class that it calls, may gather rows; also where its text is not there."""
+    """Whether a method, or one of its class that it calls, may gather rows; also where its text is not there or a stub."""
     waiting, known = [method], set[str]()
     while waiting:
         name = waiting.pop()
@@ -114,7 +114,7 @@ def _gathers(place: Placement[Any], method: str) -> bool:
             continue
         known.add(name)
         definition = definition_of(body)
-        if definition is None:
+        if definition is None or all(map(_is_stub, definition.body)):
             return True
         for code in ast.walk(definition):
             match code:
@@ -125,3 +125,10 @@ def _gathers(place: Placement[Any], method: str) -> bool:
                 case ast.Attribute(ast.Name("self"), attribute):
                     waiting.append(attribute)
     return False
+
+
+def _is_stub(statement: ast.stmt) -> bool:
+    """Whether a statement computes nothing: a docstring, ``...`` or an exception."""
+    return isinstance(statement, ast.Raise) or (
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    )
