@@ -30,7 +30,6 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import PlacedMethod
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.weight_syncs import SyncSide
-from hfdsl.errors import HfError
 from hfdsl.graph.program import Node
 from hfdsl.protocols.cuts import StandardLayout
 from hfdsl.protocols.mesh import Mesh
@@ -49,8 +48,11 @@ def slices_get_the_same_rows(context: Context) -> Iterator[Finding]:
         called = place.span, signature.name
         if called in reported or method.misfit is not None or not method.protocol.splits:
             continue
-        axis = next((axis for axis in AXES if _splits(method, axis) and _is_sliced(node, method, axis)), None)
-        if axis is None or _gathers(place, signature.name):
+        axes = [axis for axis in AXES if _splits(method, axis)]
+        if not axes or _gathers(place, signature.name):
+            continue
+        axis = next((axis for axis in axes if _is_sliced(node, method, axis)), None)
+        if axis is None:
             continue
         reported.add(called)
         size = getattr(place.mesh, axis)
@@ -96,7 +98,7 @@ def _cuts(side: SyncSide, mesh: Mesh, axis: str) -> bool:
         layout = side.layout()
         cuts = (cut for each in side.parameters for cut in _cuts_of(layout, each, mesh))
         return any(axis in cut.axes for cut in cuts)
-    except HfError:  # other rules report it
+    except Exception:  # noqa: BLE001  # of a function of the user's, or of the layout: HF734 and HF739 report it
         return False
 
 
@@ -105,7 +107,7 @@ def _cuts_of(layout: Any, parameter: Any, mesh: Mesh) -> tuple[Any, ...]:
 
 
 def _gathers(place: Placement[Any], method: str) -> bool:
-    """Whether a method, or one of its class that it calls, may gather rows; also where its text is not there or a stub."""
+    """Whether a method, or one of its class that it calls, may gather rows: also if its text is a stub, or missing."""
     waiting, known = [method], set[str]()
     while waiting:
         name = waiting.pop()
