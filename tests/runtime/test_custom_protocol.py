@@ -154,7 +154,7 @@ def difference(flow: Any) -> list[float]:
 def test_a_dispatch_function_receives_arguments_in_the_order_of_the_parameters(flow: Any) -> None:
     RECEIVED.clear()
     assert difference(flow) == [4.0, 5.0]
-    assert RECEIVED == [([[5.0, 6.0], [1.0, 1.0]], {})]
+    assert RECEIVED[-1] == ([[5.0, 6.0], [1.0, 1.0]], {})  # after the numbered rows of the launch
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import hfdsl as hf
 from hfdsl import bool_, f32, i64, register
 from hfdsl.errors import ProtocolError
 from hfdsl.graph.dataflow import Dataflow
-from hfdsl.protocols.dispatch import register_dispatch_mode, update_dispatch_mode
 
 
 class B(hf.Dim): ...
@@ -104,8 +103,22 @@ def refusing(group: Any, rows: Rows) -> Any:
     return in_runs(group, rows)
 
 
-PROBED = register_dispatch_mode("PROBED", in_runs, joined)
-"""The mode of the roles here; each test gives it other functions."""
+class Exchangeable:
+    """A function of the protocol of the roles here; each test puts another one in."""
+
+    now: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        return self.now(*args)
+
+    @property
+    def __name__(self) -> str:
+        name: str = self.now.__name__
+        return name
+
+
+DISPATCH, COLLECT = Exchangeable(), Exchangeable()
+PROBED = {"dispatch_fn": DISPATCH, "collect_fn": COLLECT}
 
 
 class Judge(hf.Worker):
@@ -148,7 +161,7 @@ def summed(rows: Rows, judge: Judge) -> Total:
 
 
 def launched(flow: Dataflow[..., Any], dispatch_fn: Any, collect_fn: Any, ranks: int = 2) -> Any:
-    update_dispatch_mode(PROBED, dispatch_fn, collect_fn)
+    DISPATCH.now, COLLECT.now = dispatch_fn, collect_fn
     places = hf.Deployment(judge=hf.place(Judge, pool=hf.ResourcePool([ranks], use_gpu=False)))
     return flow.compile(places).launch()
 
