@@ -14,7 +14,7 @@ from hfdsl.rl.dataflows.dpo import dpo
 from hfdsl.rl.dataflows.grpo import grpo
 from hfdsl.rl.dataflows.mutual import mutual
 from hfdsl.rl.dataflows.ppo import ppo
-from hfdsl.rl.functions import advantages_over, group_advantages, kl_penalized_rewards
+from hfdsl.rl.functions import advantages_over, group_advantages, kl_penalized_rewards, with_log_probs
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.workers import (
     Actor,
@@ -238,3 +238,45 @@ def test_responses_have_the_length_of_their_columns() -> None:
     )
     assert without_kl.check(hf.Deployment(actor=roles["actor"], reward=roles["reward"])).ok, "R has no size"
     assert check(dpo, roles).findings == (), "it generates nothing"
+
+
+# -- ratios
+
+
+@hf.dataflow
+def recomputed_in_every_epoch(prompts: Prompts, actor: Actor, reward: Reward) -> list[ActorMetrics]:
+    many = hf.repeat(prompts, 4)
+    rollout = actor.generate(many)
+    advantages = group_advantages(rollout, reward.score(many, rollout), group=4)
+    return [
+        actor.update(hf.merge(Experience, with_log_probs(rollout, actor.log_probs(rollout)), advantages), loss=Clip())
+        for _ in range(3)
+    ]
+
+
+@hf.dataflow
+def recomputed_once(prompts: Prompts, actor: Actor, reward: Reward) -> list[ActorMetrics]:
+    many = hf.repeat(prompts, 4)
+    rollout = actor.generate(many)
+    advantages = group_advantages(rollout, reward.score(many, rollout), group=4)
+    now = with_log_probs(rollout, actor.log_probs(rollout))
+    return [actor.update(hf.merge(Experience, now, advantages), loss=Clip()) for _ in range(3)]
+
+
+@hf.dataflow
+def of_the_reference(prompts: Prompts, actor: Actor, reference: Reference, reward: Reward) -> ActorMetrics:
+    many = hf.repeat(prompts, 4)
+    rollout = actor.generate(many)
+    advantages = group_advantages(rollout, reward.score(many, rollout), group=4)
+    wrong = with_log_probs(rollout, reference.log_probs(rollout))
+    return actor.update(hf.merge(Experience, wrong, advantages), loss=Clip())
+
+
+def test_log_probs_are_followed_through_the_ready_function_that_replaces_them() -> None:
+    [again] = check(recomputed_in_every_epoch, places()).findings
+    assert again.code == "HF335"
+    assert "made after an update on these rows, so that the ratio forgets that update" in again.message
+    [other] = check(of_the_reference, places()).findings
+    assert other.code == "HF335"
+    assert "divides by 'log_probs' of 'reference.log_probs'" in other.message
+    assert check(recomputed_once, places()).findings == ()

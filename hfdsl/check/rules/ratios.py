@@ -11,9 +11,9 @@ A worked example, an actor whose ``update`` declares ``@hf.writes("policy", rati
 
 A column is known by the call that made it, followed through records and operations on rows. The call's ``hf.reads``
 says under which weights; a role's weights are its own, unless something that is no rows goes from one role to the
-other, as ``hf.sync`` sends them. A function ends the trace, and so does a call that may hand on a column that it got:
-of what is not known, nothing is claimed. Tokens of a data set may be those of any policy, so that only log-probs of
-tokens that the dataflow generates can be another policy's.
+other, as ``hf.sync`` sends them. A function ends the trace, except for the ready ``with_log_probs``, and so does a call
+that may hand on a column that it got: of what is not known, nothing is claimed. Tokens of a data set may be those of
+any policy, so that only log-probs of tokens that the dataflow generates can be another policy's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.role_links import both_ways, linked_roles, role_links
 from hfdsl.check.sources import argument_span
 from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Constant, Node, Ref, RoleCall
+from hfdsl.graph.program import Constant, FunctionCall, Graph, Node, Operand, Ref, RoleCall
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.row_steps import FilterStep, Origin, PartStep, TakeStep
 from hfdsl.graph.row_weights import named_columns
@@ -105,8 +105,11 @@ def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
 def divides_by_others(context: Context, learner: str, state: str, others: str) -> bool:
     """Whether an update of a state may divide by log-probs of another role: not where all are certainly its own."""
     weights, ratios = _Weights(context), list(formed_ratios(context, every=True))
+    stored = [(r, stored_column(context.program.graph, r.column.ref)) for r in ratios]
     own_updates = {
-        r.update.id for r in ratios if (maker := weights.maker(r.column)) is not None and _role(maker) != others
+        r.update.id
+        for r, at in stored
+        if (maker := weights.maker_of(r.column, at)) is not None and _role(maker) != others
     }
     updates = {node.id for node, effect in weights.updates if (_role(node), effect.state) == (learner, state)}
     return not updates <= own_updates
@@ -157,8 +160,11 @@ class _Weights:
 
     def maker(self, column: RowColumn) -> Node | None:
         """The call whose weights a column of floats comes from; None where it is not certain."""
+        return self.maker_of(column, _made(self.context.program.graph, column.ref))
+
+    def maker_of(self, column: RowColumn, stored: Operand) -> Node | None:
+        """The call that made ``stored``, of which a column is."""
         program = self.context.program
-        stored = stored_column(program.graph, column.ref)
         if not isinstance(stored, Ref):
             return None
         node = program.graph.nodes[stored.node]
@@ -220,7 +226,7 @@ class _Weights:
         """The columns of tokens that an update reads, where they were made, and their rows."""
         program, rows = self.context.program, list[tuple[Ref, Origin]]()
         for column in _token_columns(self.context, update):
-            stored, origin = stored_column(program.graph, column.ref), program.origins.of(column)
+            stored, origin = _made(program.graph, column.ref), program.origins.of(column)
             if isinstance(stored, Ref) and origin is not None:
                 rows.append((stored, origin))
         return rows
@@ -234,6 +240,25 @@ class _Weights:
     def links(self) -> dict[str, set[str]]:
         """The roles that may have weights of one another."""
         return both_ways(role_links(self.context.program))
+
+
+REPLACES = "hfdsl.rl.functions", "with_log_probs"
+"""The module and name of the ready function that gives a rollout the log-probs of its other argument."""
+
+
+def _made(graph: Graph, operand: Operand) -> Operand:
+    """The column that a column is, where the ready function only puts it into another rollout."""
+    operand = stored_column(graph, operand)
+    node = graph.nodes[operand.node] if isinstance(operand, Ref) else None
+    if not isinstance(operand, Ref) or node is None or not isinstance(node.op, FunctionCall):
+        return operand
+    body, arguments = node.op.signature.body, dict(node.arguments)
+    sources = {"log_probs": ("policy", "ref_log_probs"), "ids": ("rollout", "ids"), "mask": ("rollout", "mask")}
+    port, name = sources.get(operand.column or "", ("", ""))
+    source = arguments.get(port)
+    if (body.__module__, body.__name__) != REPLACES or not isinstance(source, Ref):
+        return operand
+    return _made(graph, Ref(source.node, name))
 
 
 def _supersets(origin: Origin) -> Iterator[Origin]:

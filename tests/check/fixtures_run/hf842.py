@@ -1,7 +1,7 @@
 """A body that one row of the batch ends, whenever it is run: the error names the rows that its rank had."""
 
-import os
-import signal
+import os  # bad
+import signal  # bad
 import warnings
 from typing import Literal
 
