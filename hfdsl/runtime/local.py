@@ -299,10 +299,10 @@ class LocalBackend:
     def save_queues(
         self, folder: str, plan: str, pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]]
     ) -> dict[str, list[dict[str, str]]]:
-        """Rank after rank; errors as for ``Executor.save_queues``."""
+        """Rank after rank; errors as for ``StepStores.save``."""
         return {
             group: [
-                executor.save_queues(
+                executor.stores.save(
                     folder, plan, {step: self.get(by_rank.get((group, rank), ())) for step, by_rank in pending.items()}
                 )
                 for rank, executor in enumerate(executors)
@@ -311,10 +311,10 @@ class LocalBackend:
         }
 
     def load_queues(self, folder: str, plan: str, files: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
-        """Rank after rank; errors as for ``Executor.load_queues``."""
+        """Rank after rank; errors as for ``StepStores.load``."""
         for group, executors in self._executors.items():
             for executor, file in zip(executors, files[group], strict=True):
-                executor.load_queues(folder, plan, file)
+                executor.stores.load(folder, plan, file)
 
     def record(self, folder: str | None) -> None:
         """Have every executor write the calls of the next steps to a recording."""

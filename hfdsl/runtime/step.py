@@ -159,7 +159,7 @@ class StepRun:
         It waits for the runtime queries of earlier stages and, in the last one, for those of all stages, if it is to
         ``wait``.
         """
-        if not self._driver.in_step(self._plan.name, self._step_number):
+        if not self._driver.stores.is_in(self._plan.name, self._step_number):
             self._enter()
         self._stages.add(stage)
         self._row_versions, self._in_flight = row_versions, in_flight

@@ -79,7 +79,7 @@ class LosingBackend(LocalBackend):
                 for role in self._roles[group]:
                     executor.workers.take_state(role, True)
             copies[group] = [
-                deepcopy((executor.workers.copy_states(), executor.copy_queues())) for executor in executors
+                deepcopy((executor.workers.copy_states(), executor.stores.copies())) for executor in executors
             ]
         return copies
 
@@ -135,7 +135,7 @@ class LosingBackend(LocalBackend):
         for group, executors in self._executors.items():
             for rank, (executor, (_, queues)) in enumerate(zip(executors, copies[group], strict=True)):
                 payloads = {step: self.get(by_rank.get((group, rank), ())) for step, by_rank in pending.items()}
-                executor.restore_queues(plan, deepcopy(queues.get(plan)), payloads)
+                executor.stores.restore(plan, deepcopy(queues.get(plan)), payloads)
 
 
 class LateLossBackend(LosingBackend):

@@ -301,7 +301,7 @@ class Stream:
         pending = {number: run.pending() for number, run in self._in_flight.items()}
         read_here = {number: backend.get(handles.pop(DRIVER_PROCESS, ())) for number, handles in pending.items()}
         files = dict(backend.save_queues(folder, self._plan.name, pending))
-        files[DRIVER] = [backend.driver.save_queues(folder, self._plan.name, read_here)]
+        files[DRIVER] = [backend.driver.stores.save(folder, self._plan.name, read_here)]
         return SavedStream(
             plan=self._plan.name,
             steps=tuple(self.order.steps),
@@ -321,7 +321,7 @@ class Stream:
             raise CheckpointError("HF905", f"{type(backend).__name__} cannot load what queues held")
         try:
             backend.load_queues(folder, saved.plan, saved.files)
-            backend.driver.load_queues(folder, saved.plan, saved.files[DRIVER][0])
+            backend.driver.stores.load(folder, saved.plan, saved.files[DRIVER][0])
             inputs = {step.number: backend.driver.inputs_of(saved.plan, step.number) for step in saved.in_progress}
         except (KeyError, IndexError, ValueError) as error:
             raise CheckpointError(
@@ -341,7 +341,7 @@ class Stream:
         """
         pending = {number: run.pending() for number, run in self._in_flight.items()}
         for_driver = {number: by_process.pop(DRIVER_PROCESS, []) for number, by_process in pending.items()}
-        held, synced = backend.driver.copy_queues().get(self._plan.name), self._synced
+        held, synced = backend.driver.stores.copies().get(self._plan.name), self._synced
         saved = SavedStream(
             plan=self._plan.name,
             steps=tuple(self.order.steps),
@@ -357,7 +357,7 @@ class Stream:
             if isinstance(backend, RecoverableBackend):
                 backend.restore_queues(self._plan.name, states, pending)
             contents = {number: backend.get(handles) for number, handles in for_driver.items()}
-            backend.driver.restore_queues(self._plan.name, held, contents)
+            backend.driver.stores.restore(self._plan.name, held, contents)
             for step in saved.in_progress:
                 inputs = backend.driver.inputs_of(self._plan.name, step.number)
                 self._in_flight[step.number] = self._runner.resume(step, inputs)

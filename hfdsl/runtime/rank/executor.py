@@ -22,14 +22,12 @@ share three rows evenly, on row 0 again as padding; of its two results only the 
 
 Why it is right. *Order*: a process runs its calls one after another in the order of their submission, which is program
 order; so a role's state changes in program order, whatever the timing. Only bodies that change no state may overlap
-(``call_turns``). *Once*: each payload is an argument of one call
-of a process, which stores it until the step after which the task drops it. *No stale values*: every step has a store of
-its own, which ``begin`` empties at the first call of the step; where a program has queues, the stores of the steps that
-are in flight lie beside each other. *No hidden sharing*: readers in this process get a value by reference and others a
-view of it, so a body that writes into its
-arguments is an error (``inputs_unchanged``), and so is one that writes into
-its result later (``StoredValue.read``, ``Store.check_watched``). *The same numbers everywhere*: random streams are
-seeded by call, from (seed, step, call, rank), so it does not matter which process or thread runs a body.
+(``call_turns``). *Once*: each payload is an argument of one call of a process, which stores it until the step after
+which the task drops it. *No stale values*: every step has a store of its own (``step_stores``). *No hidden sharing*:
+readers in this process get a value by reference and others a view of it, so a body that writes into its arguments is an
+error (``inputs_unchanged``), and so is one that writes into its result later (``StoredValue.read``,
+``Store.check_watched``). *The same numbers everywhere*: random streams are seeded by call, from (seed, step, call,
+rank), so it does not matter which process or thread runs a body.
 """
 
 from __future__ import annotations
@@ -42,30 +40,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hfdsl.errors import RoleError, WiringError
 from hfdsl.graph.body_checks import inputs_unchanged
-from hfdsl.graph.program import Constant, Input, Ref
+from hfdsl.graph.program import Input
 from hfdsl.graph.value_checks import check_finite_arguments, check_finite_result
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader, to_columns
-from hfdsl.plan.rows import RowTable, argument_rows
+from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.call import Call, in_call, seed_streams, seeded
 from hfdsl.protocols.collectives import Collectives, without_peers
-from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.ranges import RowRanges
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.queues.rows import QueuedRows, queued_versions, received
+from hfdsl.runtime.rank.arguments import call_arguments
+from hfdsl.runtime.rank.arrivals import Arrivals
 from hfdsl.runtime.rank.body_results import detached, planned_widths, result_columns
 from hfdsl.runtime.rank.call_turns import CallTurns
 from hfdsl.runtime.rank.in_flight import InFlight, runs_beside
 from hfdsl.runtime.rank.role_errors import role_error
 from hfdsl.runtime.rank.role_workers import RoleWorkers
+from hfdsl.runtime.rank.step_stores import StepStores
 from hfdsl.runtime.rank.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
 from hfdsl.runtime.saving.recording import Recorder
-from hfdsl.runtime.saving.state_files import FlatState
-from hfdsl.runtime.saving.store_files import fill_stores, flat_stores, read_stores, write_stores
 from hfdsl.runtime.weights.rank_digests import HeldBoxes, RankDigests, rank_digests
-from hfdsl.runtime.weights.syncs import exchanging, exported_columns, loaded_weights, loading
+from hfdsl.runtime.weights.syncs import exchanging, exported_columns, loading
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
 from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.dims import Size
@@ -101,20 +99,31 @@ class Executor:
         self._widths: dict[tuple[str, int], Mapping[Any, Size]] = {}  # by step, of its result's dims
         self._steps: dict[tuple[str, int], Step] = {}
         self.workers = RoleWorkers(plan.deployment, context, seed, collectives)
-        self._stores: dict[tuple[str, int], Store] = {}  # by plan and step, of those that may be in flight
-        self.store = self._shared_store = Store()  # the latter of all steps that run one after another
+        self.stores = StepStores(group)
         self.add(plan)
         self._specs: dict[tuple[str, int, int], tuple[SegmentSpec, Reader]] = {}
-        self._arrival_specs: dict[tuple[str, int, int], SegmentSpec] = {}
-        self._current_step: tuple[str, int] | None = None
         self._changed_in: tuple[str, int] | None = None  # the last step that may have changed a state
         self._called_in: dict[str, tuple[str, int]] = {}  # by role, the last step with a call of it
         self._recorder: Recorder | None = None
         self.synced_digests = RankDigests()
         self.in_flight = InFlight(context.rank, own_process)
+        self.arrivals = Arrivals(
+            group=group,
+            rank=context.rank,
+            plans=self._plans,
+            steps=self._steps,
+            workers=self.workers,
+            in_flight=self.in_flight,
+            call_of=self._current,
+        )
         self._turns = CallTurns()
         for role in roles:
             self.workers.construct(role)
+
+    @property
+    def store(self) -> Store:
+        """The values of the step that runs."""
+        return self.stores.current
 
     def add(self, plan: Plan) -> None:
         """Add another plan of the same deployment: its steps run on the same workers."""
@@ -129,9 +138,8 @@ class Executor:
     def load(self, folder: str, saved: Mapping[str, Mapping[str, str]], roles: Iterable[str]) -> None:
         """Load the states of these roles' workers, between steps; errors as for ``RoleWorkers.load``."""
         with self._turns.alone():
-            self._stores.clear()
+            self.stores.forget_steps()
             self.in_flight.forget()
-            self._current_step = None
             for role in roles:
                 self.workers.load(role, folder, saved.get(role))
 
@@ -141,51 +149,9 @@ class Executor:
             self.in_flight.settle(role)
             self.workers.take_state(role, copies)
 
-    def save_queues(self, folder: str, plan: str, pending: Mapping[int, Sequence[PayloadContent]]) -> dict[str, str]:
-        """Write what this process holds of steps in progress, with payloads that it has not received yet.
-
-        Raises:
-            CheckpointError: HF906 where the file cannot be written, HF908 where a queue holds what no file can.
-        """
-        stores = {number: self._stores.get((plan, number), Store()) for number in pending}
-        return write_stores(
-            folder, self._group, plan, {number: (stores[number], payloads) for number, payloads in pending.items()}
-        )
-
-    def load_queues(self, folder: str, plan: str, file: Mapping[str, str]) -> None:
-        """Read what ``save_queues`` wrote; HF906 where the file is not that."""
-
-        def new_store(number: int) -> Store:
-            self._stores[plan, number] = Store()
-            return self._stores[plan, number]
-
-        read_stores(folder, file, new_store)
-
-    def copy_queues(self) -> dict[str, FlatState]:
-        """Copies of what this process holds of steps in progress, by plan; HF908 where a queue holds what none can be.
-
-        What it has not received yet is on its way elsewhere.
-        """
-        steps: dict[str, dict[int, tuple[Store, Sequence[PayloadContent]]]] = {}
-        for (plan, number), store in self._stores.items():
-            steps.setdefault(plan, {})[number] = store, ()
-        return {plan: flat_stores(plan, stores) for plan, stores in steps.items()}
-
-    def restore_queues(
-        self, plan: str, copied: FlatState | None, pending: Mapping[int, Sequence[PayloadContent]]
-    ) -> None:
-        """Go on with these steps: with the copy of what this process held, and the payloads it had still to receive."""
-        stores: dict[int, Store] = {}
-        if copied is not None:
-            fill_stores(copied, lambda number: stores.setdefault(number, Store()))
-        for number, payloads in pending.items():
-            self._stores[plan, number] = stores.get(number, Store())
-            for content in payloads:
-                self._stores[plan, number].receive(content)
-
     def inputs_of(self, plan: str, number: int) -> dict[int, Batch]:
         """Of the driver: the caller's inputs of a step in progress, by node."""
-        values = {node: value for node, _, value in self._stores[plan, number].own_values()}
+        values = {node: value for node, _, value in self.stores.of(plan, number).own_values()}
         nodes = {node.id: node.op for node in self._plans[plan].graph.inputs if isinstance(node.op, Input)}
         return {node: rebuild(op.record, dict(values[node].columns)) for node, op in nodes.items()}
 
@@ -197,10 +163,9 @@ class Executor:
         """Drop the specs, since the new processes have none, and the ``values`` of a step that is to be repeated."""
         self._specs.clear()
         if values:
-            self.store.clear()
-            self._stores.clear()
+            self.stores.clear()
             self.synced_digests.forget()
-            self._current_step = self._changed_in = None
+            self._changed_in = None
             self._called_in.clear()
 
     def record(self, folder: str | None) -> None:
@@ -243,32 +208,12 @@ class Executor:
         """Store a value that no step here produced: an input, or what a collect function returned."""
         self.store.put(node, 0, StoredValue.of(producer, detached(to_columns(value))))
 
-    def in_step(self, plan: str, step_number: int) -> bool:
-        """Whether no other step was begun or gone on with after this one."""
-        return self._current_step == (plan, step_number)
-
     def begin(self, plan: str, step_number: int) -> None:
         """Begin a step of a plan, unless it has begun."""
-        step = (plan, step_number)
-        if step == self._current_step:
-            return
-        self._current_step = step
-        if step in self._stores:
-            self.store = self._stores[step]
-            return
-        if in_flight := self._plans[plan].steps_in_flight:
-            ended = [
-                (name, number) for name, number in self._stores if name == plan and number <= step_number - in_flight
-            ]
-            for earlier in ended:
-                del self._stores[earlier]
-            self.store = self._stores[step] = Store()
-        else:
-            self.store = self._shared_store
-            self.store.clear()
-        self.workers.offloader.begin(plan, step_number)
-        # Routes below zero were those of one step alone; what is still to run of it comes with its spec.
-        self._specs = {key: spec for key, spec in self._specs.items() if key[1] >= 0}
+        if self.stores.begin(plan, step_number, self._plans[plan].steps_in_flight):
+            self.workers.offloader.begin(plan, step_number)
+            # Routes below zero were those of one step alone; what is still to run of it comes with its spec.
+            self._specs = {key: spec for key, spec in self._specs.items() if key[1] >= 0}
 
     def run(
         self,
@@ -313,7 +258,7 @@ class Executor:
             step, began = self._steps[call.plan, node], time.time()
             index = step.ranks.index(self._rank)
             self.workers.offloader.before(step, call.step)
-            arguments = dict(dispatched) if dispatched is not None else _arguments(step, index, reader)
+            arguments = dict(dispatched) if dispatched is not None else call_arguments(step, index, reader)
             try:
                 columns = self._call_body(call, step, index, arguments, spec.table)
                 if step.parts:
@@ -360,41 +305,6 @@ class Executor:
         )
         return result, sends
 
-    def arrive(self, call: SegmentCall, spec: SegmentSpec | None, payloads: Sequence[PayloadContent]) -> SegmentResult:
-        """Weights have arrived in flight, beside the call that runs: it loads them between two tokens.
-
-        It runs in another thread, and touches nothing of the step that runs.
-        """
-        start, store = time.time(), Store()
-        for content in payloads:
-            store.receive(content)
-        key = call.plan, call.routing, call.segment
-        if spec is not None:
-            self._arrival_specs[key] = spec
-        spec = self._arrival_specs[key]
-        plan, calls = self._plans[call.plan], []
-        for node in spec.task.steps:
-            step = self._steps[call.plan, node]
-            index, reader = step.ranks.index(self._rank), Reader(plan.graph.nodes, plan.layouts, spec.table, store.read)
-            current = self._current(call, step, index, spec.table)
-            worker = self.workers[step.role or ""]
-            body, arguments = getattr(worker, step.signature.name), _arguments(step, index, reader)
-            if step.sync is not None:
-                body, arguments = loading(step, worker, body, arguments, in_place=True)
-            arrived, _ = self.in_flight.arriving(call, step, current, body, arguments)
-            arrived()
-            calls.append(CallResult(step.label, self._rank, start, time.time()))
-        return SegmentResult(
-            group=self._group,
-            rank=self._rank,
-            start=start,
-            stop=time.time(),
-            calls=tuple(calls),
-            payload_bytes=(),
-            held_bytes=0,
-            peak_bytes=0,
-        )
-
     def _spec(self, call: SegmentCall, spec: SegmentSpec | None) -> tuple[SegmentSpec, Reader]:
         """What was sent now or with an earlier call, and a reader of the store by its rows."""
         key = (call.plan, call.routing, call.segment)
@@ -410,12 +320,8 @@ class Executor:
     @contextmanager
     def _aside(self) -> Iterator[None]:
         """Within this, other calls have their turns."""
-        held = self._current_step, self.store
-        try:
-            with self._turns.aside():
-                yield
-        finally:
-            self._current_step, self.store = held
+        with self.stores.aside(), self._turns.aside():
+            yield
 
     def _current(self, call: SegmentCall, step: Step, index: int, table: RowTable) -> Call:
         """The call of a step."""
@@ -509,25 +415,6 @@ def _row_name(call: Call) -> Callable[[int], str]:
         return f"row {number} (row {row} of rank {call.rank})"
 
     return name
-
-
-def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
-    """The arguments of the rank ``step.ranks[index]``, read from the store."""
-    if step.sync is not None:
-        [(name, _)] = step.arguments
-        return {name: loaded_weights(step, step.ranks[index], reader)}
-    chunk = step.chunk_of[index]
-    arguments: dict[str, Any] = {}
-    for name, operand in step.arguments:
-        port = step.signature.port(name)
-        if isinstance(operand, Constant) or port is None:
-            value = operand.value if isinstance(operand, Constant) else None
-            arguments[name] = value[index] if step.per_rank and isinstance(value, (list, tuple, PerRank)) else value
-        elif step.per_rank and isinstance(operand, Ref):
-            arguments[name] = reader.entry(operand.node, index, port.type)
-        elif isinstance(operand, Ref):
-            arguments[name] = reader.value(operand, port.type, argument_rows(reader.table, step, operand, chunk))
-    return arguments
 
 
 def _whole(values: Mapping[int, StoredValue]) -> PayloadContent:

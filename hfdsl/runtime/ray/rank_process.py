@@ -96,20 +96,20 @@ class RankProcess(Worker):
     def save_queues(self, folder: str, plan: str, counts: list[list[int]], *payloads: Any) -> dict[str, str]:
         """Write what this process holds of steps in progress; ``counts`` says how many payloads each of them has."""
         contents = iter([content_of(deserialized(payload)) for payload in payloads])
-        return self._executor.save_queues(
+        return self._executor.stores.save(
             folder, plan, {step: [next(contents) for _ in range(count)] for step, count in counts}
         )
 
     def load_queues(self, folder: str, plan: str, file: dict[str, str]) -> None:
         """Read it."""
-        self._executor.load_queues(folder, plan, file)
+        self._executor.stores.load(folder, plan, file)
 
     def copy_states(self) -> tuple[None, StateCopy]:
         """The states that were taken, copied on their way to the object store; None says that they are.
 
         Beside them is what this process holds of steps in progress.
         """
-        queues = {queued(plan): copy for plan, copy in self._executor.copy_queues().items()}
+        queues = {queued(plan): copy for plan, copy in self._executor.stores.copies().items()}
         return None, StateCopy({**self._executor.workers.copy_states(), **queues})
 
     def restore_queues(
@@ -118,7 +118,7 @@ class RankProcess(Worker):
         """Go on with steps in progress, of which ``counts`` says how many payloads each has still to receive."""
         contents = iter([content_of(deserialized(payload)) for payload in payloads])
         pending = {step: [next(contents) for _ in range(count)] for step, count in counts}
-        self._executor.restore_queues(plan, states.get(queued(plan)), pending)
+        self._executor.stores.restore(plan, states.get(queued(plan)), pending)
 
     def restore(self, role: str, states: Mapping[str, FlatState]) -> None:
         """Load the copy of a worker's state."""
@@ -184,7 +184,7 @@ class RankProcess(Worker):
         call, payload_count, has_spec, *_ = RankRequest.from_wire(request)
         payloads, others = arguments[:payload_count], iter(arguments[payload_count:])
         spec = SegmentSpec(task=next(others), table=next(others)) if has_spec else None
-        result = self._executor.arrive(call, spec, [content_of(deserialized(payload)) for payload in payloads])
+        result = self._executor.arrivals.arrive(call, spec, [content_of(deserialized(payload)) for payload in payloads])
         return Acknowledgment(result, []).to_wire()
 
     def _send(self, sends: Sequence[PayloadContent], modes: Sequence[SendMode]) -> tuple[list[Any], list[Any]]:
