@@ -111,8 +111,11 @@ class Backend(Protocol):
 class PollingBackend(Backend, Protocol):
     """A backend that can say which calls have ended, so that a queue can be read in another order than dispatched."""
 
-    def ended(self, acknowledgments: Sequence[Any], *, wait: bool = True) -> Sequence[Any]:
-        """Those of these calls that have ended; if it is to ``wait``, once one has, within a deadline from now.
+    def ended(self, awaited: Sequence[Any], others: Sequence[Any] = ()) -> Sequence[Any]:
+        """Wait until one of the ``awaited`` calls has ended, within a deadline from now: all that have, ``others`` too.
+
+        These are all calls in progress: the backend keeps the results of those that have ended, and forgets others'.
+        What is read next has another deadline from then on.
 
         Errors as for ``done``.
         """

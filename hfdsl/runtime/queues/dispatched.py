@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,7 @@ class Dispatched:
     handles: dict[PayloadKey, tuple[tuple[ColumnSlice, ...], Any]] = field(default_factory=dict)
     noted: set[tuple[int, int]] = field(default_factory=set)
     kept: Mapping[int, int] = field(init=False, repr=False)  # places by group
+    _gone: int = field(default=0, init=False, repr=False)  # how many groups handles were dropped for
     _places: dict[tuple[int, int], frozenset[Place]] = field(default_factory=dict, init=False, repr=False)
     _inner: dict[str, list[int]] = field(default_factory=dict, init=False, repr=False)  # rows by column, in front
 
@@ -138,9 +139,11 @@ class Dispatched:
         for index, parts in enumerate(by_chunk.values()):
             self.handles[SAVED_SEGMENT, DRIVER_RANK, index] = tuple(parts), backend.put(self.queue.producer, parts)
 
-    def forget(self, gone: Iterable[int]) -> None:
-        """Drop the handles of payloads that only groups that are gone were read from."""
-        left = self.kept.keys() - set(gone)
+    def forget(self, gone: Collection[int]) -> None:
+        """Drop the handles of payloads that only groups that are gone were read from; asked whenever a call ends."""
+        if len(gone) == self._gone:  # what is gone stays gone
+            return
+        self._gone, left = len(gone), self.kept.keys() - set(gone)
         needed = {key for group in left for key in self.keys((self.rows(group),))}
         self.handles = {key: entry for key, entry in self.handles.items() if key in needed}
 

@@ -177,7 +177,7 @@ class QueueRun:
             return groups
         number = self._update[0] if self._update is not None else max(self.dispatches.values())
         with self.breaking(number):
-            ended = self._time.ended()
+            ended = self._time.ended(step for *_, step in self._unrecorded)
             self.loads.note(self.dispatched[0].values(), {group for _, group in ended or ()}, self._runner.backend)
         if self._update is not None and self._time.idle():
             number, steps = self._update

@@ -17,6 +17,11 @@ class StageRun(StepRun):
     def _begin_deadline(self) -> None:
         """That of a stage begins whenever the driver waits for one of its calls (``PollingBackend.ended``)."""
 
+    def result(self) -> Any:
+        """As of any step; the wait for its calls has begun the deadline of what is read of them."""
+        self._driver.begin(self._plan.name, self._step_number)
+        return self._result()
+
     @property
     def queries(self) -> Mapping[int, tuple[int, ...]]:
         """The results of runtime queries so far."""
@@ -51,12 +56,14 @@ class StageRun(StepRun):
                         yield step.node, rank, self._acknowledgments[segment.number, rank]
 
     def calls_of(self, places: Iterable[tuple[int, int]]) -> Iterator[Any]:
-        """Those of the calls that make chunks of values; None for what the driver holds."""
+        """Those of the calls that make chunks of values, but for those of the driver, which have ended."""
         segment_of = {step.node: segment.number for segment in self.routes.segments for step in segment.steps}
         for node, chunk in places:
             group, rank = self._plan.layouts[node].producer(chunk)
-            handle = None if group == DRIVER else self._acknowledgments[segment_of[node], rank]
-            yield None if isinstance(handle, SegmentResult) else handle
+            if group != DRIVER and not isinstance(
+                handle := self._acknowledgments[segment_of[node], rank], SegmentResult
+            ):
+                yield handle
 
     def resolve(self, ended: Collection[Any] | None = None) -> bool:
         """Submit what waits for runtime queries whose values are there; whether all was submitted by now.

@@ -12,7 +12,7 @@ arrive at 1 s are loaded after a quarter of the tokens of rank 0, and after half
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol
 
@@ -45,12 +45,15 @@ class QueueTime(Protocol):
         """Whether no update is in progress."""
         ...
 
-    def ended(self) -> Sequence[QueuedId] | None:
-        """Wait until a group or an update ends: the groups. None where nothing is in progress."""
+    def ended(self, unrecorded: Iterable[StageRun]) -> Sequence[QueuedId] | None:
+        """Wait until a group or an update ends: the groups. None where nothing is in progress.
+
+        Of the ``unrecorded`` steps, which it does not wait for, it sees which calls have ended (``has_ended``).
+        """
         ...
 
     def has_ended(self, step: StageRun) -> bool:
-        """Whether all calls of a step have ended by now."""
+        """Whether all calls of an unrecorded step were seen to have ended."""
         ...
 
 
@@ -137,7 +140,7 @@ class VirtualTime:
         """Whether the last update has ended."""
         return self._trained <= self._now
 
-    def ended(self) -> Sequence[QueuedId] | None:
+    def ended(self, unrecorded: Iterable[StageRun]) -> Sequence[QueuedId] | None:
         """All that ends next."""
         if not self._events:
             return None
@@ -167,7 +170,9 @@ class ProcessTime:
     def __init__(self, backend: PollingBackend, stages: QueueStages) -> None:
         self._backend, self._stages = backend, stages
         self._running: dict[tuple[int, int], Dispatched] = {}  # by queue and number
-        self._left: dict[tuple[int, int], set[int]] = {}  # the groups that have not ended
+        self._left: dict[
+            tuple[int, int], dict[int, frozenset[Any]]
+        ] = {}  # groups that have not ended, with their calls
         self._ended: set[Any] = set()  # acknowledgments
         self._update: dict[int, StageRun] = {}  # by stage, while its result is not there
 
@@ -183,7 +188,6 @@ class ProcessTime:
         """Wait for its calls from now on."""
         for queue, dispatch in dispatches.items():
             self._running[queue, dispatch.number] = dispatch
-            self._left[queue, dispatch.number] = set(dispatch.groups)
 
     def trained(self, number: int, steps: Mapping[int, StageRun]) -> None:
         """Wait for its calls from now on."""
@@ -193,41 +197,39 @@ class ProcessTime:
         """Whether the calls of the last update have ended."""
         return not self._update
 
-    def ended(self) -> Sequence[QueuedId] | None:
+    def ended(self, unrecorded: Iterable[StageRun]) -> Sequence[QueuedId] | None:
         """The groups all of whose calls have ended since."""
         waits = {call for dispatch in self._running.values() if dispatch.step for call in dispatch.step.calls()}
         waits.update(call for step in self._update.values() for call in step.result_calls())
-        self._ended &= waits
+        others = {call for step in unrecorded for call in step.calls()}
         open_calls = [call for call in waits if call not in self._ended]
         if not open_calls and not self._running and not self._update:
             return None
         if open_calls:
-            self._ended |= set(self._backend.ended(open_calls))
+            self._ended = set(self._backend.ended(open_calls, [*(waits | others).difference(open_calls)]))
         if all(call in self._ended for step in self._update.values() for call in step.result_calls()):
             self._update = {}
         groups = list[QueuedId]()
         for (queue, number), dispatch in list(self._running.items()):
             groups += ((queue, group) for group in self._groups_of(queue, number, dispatch))
-            if not self._left[queue, number]:
+            if self._left.get((queue, number)) == {}:
                 del self._running[queue, number], self._left[queue, number]
         return groups
 
     def has_ended(self, step: StageRun) -> bool:
-        """Without waiting: a call may be behind one that takes long."""
-        calls = list(step.calls())
-        return len(self._backend.ended(calls, wait=False)) == len(calls)
+        """Without asking: a call may be behind one that takes long, and then another time is early enough."""
+        return self._ended.issuperset(step.calls())
 
     def _groups_of(self, queue: int, number: int, dispatch: Dispatched) -> list[int]:
-        step = dispatch.step
-        if step is None:
-            return []
-        if not step.resolve(self._ended):
-            return []
-        dispatch.settle(step.table)
-        done = [
-            group
-            for group in sorted(self._left[queue, number])
-            if all(call is None or call in self._ended for call in step.calls_of(dispatch.places(group)))
-        ]
-        self._left[queue, number] -= set(done)
+        if (queue, number) not in self._left:
+            step = dispatch.step
+            if step is None or not step.resolve(self._ended):
+                return []
+            dispatch.settle(step.table)
+            calls = {group: frozenset(step.calls_of(dispatch.places(group))) for group in dispatch.groups}
+            self._left[queue, number] = calls
+        left = self._left[queue, number]
+        done = [group for group, calls_of_group in left.items() if calls_of_group <= self._ended]
+        for group in done:
+            del left[group]
         return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -65,8 +66,12 @@ class RayBackend(RayGroups):
 
     def begin(self) -> None:
         """Begin a step: its deadline runs from now."""
-        self._calls.begin()
         self._acknowledged.clear()
+        self._begin_deadline()
+
+    def _begin_deadline(self) -> None:
+        """A deadline runs from now, of a step or, where several are in progress, of what the driver waits for."""
+        self._calls.begin()
         self._sending.clear()
         if self._calls.relays is not None:
             self._calls.relays.begin()
@@ -96,7 +101,8 @@ class RayBackend(RayGroups):
             worker, spec, payloads = workers[rank], submission.specs[i], submission.payloads[i]
             spec_arguments = () if spec is None else (spec.task, self._table(spec))
             dispatched = () if submission.dispatched is None else (submission.dispatched[i],)
-            queued = (submission.queued[i],) if submission.queued is not None and submission.queued[i] else ()
+            recipes = submission.queued[i] if submission.queued is not None else ()
+            queued = (pickle.dumps(recipes),) if recipes else ()  # Ray's own pickler takes several times as long
             modes = [self._send_mode(payload) for payload in submission.sends[i]]
             request = RankRequest(
                 call=submission.call,
@@ -186,30 +192,40 @@ class RayBackend(RayGroups):
         self._order.ended(self._acknowledged)
         return [Acknowledgment.from_wire(self._acknowledged[handle]).result for handle in acknowledgments]
 
-    def ended(self, acknowledgments: Sequence[Any], *, wait: bool = True) -> Sequence[Any]:
-        """Those of these calls that have ended; if it is to ``wait``, once one has, within a deadline from now.
+    def ended(self, awaited: Sequence[Any], others: Sequence[Any] = ()) -> Sequence[Any]:
+        """Wait until one of the ``awaited`` calls has ended, within a deadline from now: all that have, ``others`` too.
 
         Errors as for ``done``.
         """
-        refs = list(acknowledgments)
+        calls = [*awaited, *others]
+        self._acknowledged = {call: self._acknowledged[call] for call in calls if call in self._acknowledged}
         with self._calls.naming_losses():
-            ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-            if wait and not ready:
-                self.begin()
-            while wait and not ready:
-                left = self._calls.time_left()
-                if ray.wait(refs, timeout=min(left, FAILURE_POLL_SECONDS), fetch_local=False)[0]:
-                    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-                    break
-                self._calls.check()
-                if not left:
-                    self._calls.check_step(len(refs), 0, "parts of steps in progress")
-            self._acknowledged |= zip(ready, fetch(ready), strict=True)
-            self._calls.acknowledge(ready)
+            self._acknowledge_ended(calls)
+            if not any(call in self._acknowledged for call in awaited):
+                self._begin_deadline()
+                self._wait_for_one(awaited)
+                self._acknowledge_ended(calls)
+            self._begin_deadline()
+        return list(self._acknowledged)
+
+    def _acknowledge_ended(self, calls: Sequence[Any]) -> None:
+        """Fetch the results of those of these calls that have ended."""
+        running = [call for call in calls if call not in self._acknowledged]
+        ready, _ = ray.wait(running, num_returns=len(running), timeout=0, fetch_local=False) if running else ([], [])
+        self._acknowledged |= zip(ready, fetch(ready), strict=True)
+        self._calls.acknowledge(ready)
         ended = set(ready)
         self._pending = [handle for handle in self._pending if handle not in ended]
         self._order.ended(ended)
-        return ready
+
+    def _wait_for_one(self, awaited: Sequence[Any]) -> None:
+        """Wait until one of these calls has ended, within the deadline that has begun."""
+        left = self._calls.time_left()
+        while not ray.wait(list(awaited), timeout=min(left, FAILURE_POLL_SECONDS), fetch_local=False)[0]:
+            self._calls.check()
+            if not left:
+                self._calls.check_step(len(awaited), 0, "parts of steps in progress")
+            left = self._calls.time_left()
 
     def _submit_to_relays(self, wanted: Sequence[Any]) -> dict[Any, list[RemoteHandle]]:
         """Have relays submit what they are to, and wait for values: in rounds, where calls have deadlines."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -164,7 +165,7 @@ class RankProcess(Worker):
         payloads, others = arguments[:payload_count], iter(arguments[payload_count:])
         spec = SegmentSpec(task=next(others), table=next(others)) if has_spec else None
         dispatched = next(others) if has_dispatched else None
-        queued = next(others) if has_queued else ()
+        queued = pickle.loads(next(others)) if has_queued else ()
         self._executor.synced_digests.active = digests
         if self._failed is not None and self._failed_in == (call.plan, call.step):
             raise self._failed  # peers that wait in that call must not meet this rank in another one
