@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hfdsl.testing.laws.table import LAWS, Law
     from hfdsl.testing.layouts import BrokenLayoutError, check_layout, check_layouts
     from hfdsl.testing.placements import DivergedError, check_placements
-    from hfdsl.testing.queues import QUEUE_LAWS, BrokenQueueError, broken_laws, check_decisions
+    from hfdsl.testing.queues import QUEUE_LAWS, BrokenQueueError, broken_laws, check_decisions, check_prompts
     from hfdsl.testing.replaying import Replayed, replay
     from hfdsl.testing.rows import BrokenRows, check_rows
     from hfdsl.testing.streams import check_stream
@@ -38,6 +38,7 @@ __all__ = [
     "check_layout",
     "check_layouts",
     "check_placements",
+    "check_prompts",
     "check_rows",
     "check_stream",
     "check_worker",
@@ -58,6 +59,7 @@ _HOMES = {
     "BrokenQueueError": "queues",
     "broken_laws": "queues",
     "check_decisions": "queues",
+    "check_prompts": "queues",
     "check_stream": "streams",
     "fake": "fakes",
     "fake_batch": "fakes",

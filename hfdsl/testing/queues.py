@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hfdsl.runtime.decisions import Decision
+from hfdsl.runtime.queues.links import QueueLinks
 from hfdsl.runtime.schedule import QueueSpec
 
 
@@ -145,3 +146,92 @@ def _follow(log: _Log, decision: Decision) -> None:
     if decision.kind == "take":
         log.taken += decision.groups
         log.updates += log.spec.trains
+
+
+def check_prompts(links: QueueLinks, specs: Sequence[QueueSpec], decisions: Iterable[Decision]) -> None:
+    """Check that no prompt is lost or trained twice on its way through queues behind and beside each other.
+
+    A stage that dispatches prompts takes those that ``late="refill"`` has sent back, and then the next ones of its
+    loader, in order. A stage between two queues hands on what it takes, all of it, before anything else is decided. So
+    a prompt leaves the queues only where it is trained, or where a filter or ``late="drop"`` removes it.
+
+    Raises:
+        BrokenQueueError: for decisions that break this.
+
+    >>> links, specs = QueueLinks(), [QueueSpec("scored", lag=1, late="refill")]
+    >>> log = [Decision("dispatch", "scored", 0, (0,), (0,)), Decision("drop", "scored", 2, (0,))]
+    >>> check_prompts(links, specs, [*log, Decision("dispatch", "scored", 2, (1,), (0,))])
+    >>> check_prompts(links, specs, [*log, Decision("dispatch", "scored", 2, (1,), (1,))])
+    Traceback (most recent call last):
+    hfdsl.testing.queues.BrokenQueueError: prompts [1] come into 'scored', where [0] should come
+    """
+    ways = _Ways(links, specs)
+    problems = [text for decision in decisions for text in ways.problems(decision)]
+    if ways.coming:
+        problems.append(f"prompts {list(next(iter(ways.coming.values())))} were taken, and no queue has them")
+    if problems:
+        raise BrokenQueueError("\n".join(problems))
+
+
+@dataclass(slots=True)
+class _Source:
+    """The prompts of a stage that dispatches them: those that come ``again``, by queue, and the next of its loader."""
+
+    again: dict[int, list[int]]
+    new: int = 0
+
+    def next(self, count: int) -> tuple[int, ...]:
+        again = [prompt for prompts in self.again.values() for prompt in prompts][:count]
+        self.again = {queue: [p for p in prompts if p not in again] for queue, prompts in self.again.items()}
+        new, self.new = self.new, self.new + count - len(again)
+        return (*again, *range(new, self.new))
+
+
+class _Ways:
+    """Where prompts are while a log is read.
+
+    ``coming`` has by queue the prompts that the stage in front of it has begun with, until they are dispatched.
+    """
+
+    def __init__(self, links: QueueLinks, specs: Sequence[QueueSpec]) -> None:
+        self._links, self._specs = links, specs
+        self._queues = {spec.name: index for index, spec in enumerate(specs)}
+        self._sources = {stage: _Source({queue: [] for queue in links.behind(stage)}) for stage in links.sources}
+        self._source_of = {queue: source for source in self._sources.values() for queue in source.again}
+        self._there: list[dict[int, int]] = [{} for _ in specs]  # by queue and group
+        self._trained: list[set[int]] = [set() for _ in specs]
+        self.coming: dict[int, tuple[int, ...]] = {}
+
+    def problems(self, decision: Decision) -> Iterator[str]:
+        """Follow a decision: what it breaks."""
+        queue = self._queues[decision.queue]
+        if decision.kind == "dispatch":
+            yield from self._come(queue, decision)
+        elif decision.kind != "load":
+            yield from self._leave(queue, decision)
+
+    def _come(self, queue: int, decision: Decision) -> Iterator[str]:
+        if queue not in self.coming:
+            feeds = self._links.of[queue].feeds
+            chosen = self._sources[feeds].next(len(decision.prompts)) if feeds in self._sources else ()
+            self.coming |= dict.fromkeys(self._links.fed_by(feeds), chosen)
+        if (expected := self.coming.pop(queue)) != decision.prompts:
+            yield f"prompts {list(decision.prompts)} come into '{decision.queue}', where {list(expected)} should come"
+        self._there[queue] |= zip(decision.groups, decision.prompts, strict=True)
+
+    def _leave(self, queue: int, decision: Decision) -> Iterator[str]:
+        if self.coming:
+            names = ", ".join(f"'{self._specs[index].name}'" for index in self.coming)
+            yield f"a {decision.kind} of '{decision.queue}' comes before what was begun has come into {names}"
+            self.coming.clear()
+        there, trained = self._there[queue], self._trained[queue]
+        left = tuple(there.pop(group) for group in decision.groups if group in there)
+        if len(left) < len(decision.groups):
+            yield f"a {decision.kind} has groups that are not in '{decision.queue}': {list(decision.groups)}"
+        if decision.kind == "take" and self._specs[queue].trains:
+            yield from (f"prompt {p} is trained twice behind '{decision.queue}'" for p in left if p in trained)
+            trained.update(left)
+        elif decision.kind == "take":
+            self.coming |= dict.fromkeys(self._links.fed_by(self._links.of[queue].reads), left)
+        elif decision.kind == "drop" and self._specs[queue].late == "refill":
+            self._source_of[queue].again[queue] += left
