@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.queueing import Late, needed_places
+from hfdsl.runtime.queues.links import TRAINER, QueueLink, QueueLinks
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.schedule import QueueSpec
 from tests.runtime.network_programs import Critic, Library, Reader, beside, joined, pages, series
@@ -59,6 +60,16 @@ class Network:
             for name, lag, late, batch, count in sizes
         )
         return replace(first, trains=not in_front), replace(second, loses=self.drops is not None)
+
+    @property
+    def links(self) -> QueueLinks:
+        """The stages between which the queues are."""
+        links: dict[Shape, tuple[QueueLink, QueueLink]] = {
+            "series": (QueueLink(0, 1), QueueLink(1, TRAINER)),
+            "beside": (QueueLink(0, TRAINER), QueueLink(0, TRAINER)),
+            "joined": (QueueLink(0, TRAINER), QueueLink(1, TRAINER)),
+        }
+        return QueueLinks(links[self.shape])
 
     @property
     def seconds(self) -> Mapping[str, GivenSeconds]:

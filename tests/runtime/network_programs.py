@@ -195,6 +195,15 @@ def takes_parts(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) ->
     return first, actor.rate(hf.queue(marked, rows=6, lag=3, late="drop"))
 
 
+@hf.dataflow
+def reads_faster(
+    prompts: Prompts, others: Prompts, engine: Engine, judge: Judge, actor: Actor
+) -> tuple[Scores, Scores]:
+    """An update takes half a batch of the loader from one source, and a whole one from the other."""
+    first = judge.rate(hf.queue(engine.mark(prompts), rows=2, lag=3, late="drop"))
+    return first, actor.rate(hf.queue(engine.mark(others), rows=4, lag=3, late="drop"))
+
+
 def pages(steps: int, size: int) -> list[Pages]:
     """Batches of pages that are numbered in order."""
     return [Pages(page=torch.arange(step * size, (step + 1) * size)) for step in range(steps)]

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import HfError
-from hfdsl.testing import check_decisions, check_stream
+from hfdsl.testing import check_decisions, check_prompts, check_stream
 from tests.nightly import examples
 from tests.runtime.losing_backend import LosingBackend, Losses
 from tests.runtime.network_model import Network, Row, deployment, modeled, networks
 from tests.runtime.network_programs import (
+    reads_faster,
     refills_both,
     regroups,
     takes_parts,
@@ -87,6 +88,7 @@ def test_a_run_trains_on_the_rows_of_the_model_and_its_log_repeats_it(case: Netw
         assert [rows_of(result) for result in results] == expected
         for spec in case.specs:
             check_decisions(spec, decisions(log))
+        check_prompts(case.links, case.specs, decisions(log))
         with case.launched() as running:
             assert bits(list(running.stream(case.loader(), replay=log, log=again))) == bits(results)
         assert again.read_text() == log.read_text()
@@ -167,6 +169,14 @@ def test_groups_that_no_run_can_follow_are_refused_with_their_numbers(program: A
     plan = program.compile(deployment("series"), dims={B: 4})
     with plan.launch() as running, pytest.raises(HfError, match=rf"HF765: the queue in line \d+ of .*{reason}"):
         list(running.stream(prompts(3, 4)))
+
+
+def test_sources_of_which_one_falls_behind_for_ever_are_refused() -> None:
+    plan = reads_faster.compile(deployment("series"), dims={B: 4})
+    batches = [[batch, batch] for batch in prompts(3, 4)]
+    message = r"HF765: the queue in line \d+ of .* takes 1 of a batch of the loader for an update, and .* 1/2; more and"
+    with plan.launch() as running, pytest.raises(HfError, match=message):
+        list(running.stream(batches))
 
 
 def test_ray_takes_groups_as_they_end_and_repeats_them(ray_cluster: Any, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ and 2 are lost. A batch without ``rows=`` has four groups, too: those of two suc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from hfdsl.errors import HfError
@@ -108,6 +109,30 @@ def check_side_by_side(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec]
                 text = f"drops groups, while other queues of its stage keep theirs, and a batch of {spec.batch} groups"
                 why = f"is not made of whole steps of {spec.dispatch}: one queue could be full, and the other never"
                 raise HfError("HF765", f"{queue.subject} {text} {why}")
+
+
+def check_sources(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], links: QueueLinks) -> None:
+    """Refuse sources of which an update takes different shares of the loader's batches.
+
+    A worked example: a batch of the loader has four prompts of each of two sources, and an update takes two groups of
+    the first and four of the second. After v updates the first has dispatched v / 2 batches and what fits into its
+    queues, the second v: so v / 2 batches wait in the driver. With equal shares the two are as far apart as their
+    queues have places, but for groups that are dropped or filtered.
+
+    Raises:
+        HfError: HF765 for those.
+    """
+    shares = {
+        Fraction(specs[index].batch, specs[links.fed_by(stage)[0]].dispatch): index
+        for stage in links.sources
+        for index in links.behind(stage)
+        if specs[index].trains
+    }
+    if len(shares) > 1:
+        least, most = min(shares), max(shares)
+        text = f"takes {most} of a batch of the loader for an update, and {queues[shares[least]].subject} {least}"
+        why = "more and more prompts of the latter would wait in the driver; give both rows= of as many steps"
+        raise HfError("HF765", f"{queues[shares[most]].subject} {text}; {why}")
 
 
 def _is_filtered(plan: Plan, node: int) -> bool:

@@ -35,7 +35,7 @@ from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.queues.files import SavedStream
-from hfdsl.runtime.queues.groups import check_groups, check_handed_on, check_side_by_side, groups_of
+from hfdsl.runtime.queues.groups import check_groups, check_handed_on, check_side_by_side, check_sources, groups_of
 from hfdsl.runtime.queues.links import TRAINER
 from hfdsl.runtime.queues.loop import LoggedWorld, QueuedId, QueueLoop, QueueWorld
 from hfdsl.runtime.queues.plan_simulation import CallSeconds
@@ -145,6 +145,7 @@ class StageStream:
             for in_front in links.read_by(links.of[index].feeds):
                 check_handed_on(queue, queues[in_front], sizes, specs[in_front].batch)
         check_side_by_side(queues, specs, links)
+        check_sources(queues, specs, links)
         loop = self._loop = QueueLoop([QueueState(spec) for spec in specs], links)
         stages = self._stages.with_steps_in_flight(max(-(-spec.places // spec.dispatch) for spec in specs) + 2)
         self._of_stages = self._of_stages or [self._runner.stage(plan) for plan in stages.plans]
