@@ -139,8 +139,8 @@ class GenerationEngine(Protocol):
         """
         ...
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]], part: LoadPart) -> None:
-        """Replace all weights, by their names in a saved model, or the adapter.
+    def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
+        """Replace all weights, by their names in a saved model, or the adapter; batches arrive one after another.
 
         What was computed with the old ones is forgotten. New weights end an adapter, which is loaded again after them.
         """

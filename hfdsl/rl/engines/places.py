@@ -21,12 +21,13 @@ Shapes do not tell how a kernel reads a parameter: ``hfdsl.rl.engines.vllm_place
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
+from hfdsl.rl.copying import copy_all
 from hfdsl.rl.engines.weights import Shapes
 
 FUSED: Final = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -51,15 +52,32 @@ class WeightPlace:
     dim: int = 0
     first: int = 0
 
-    def write(self, weight: torch.Tensor) -> None:
-        """Copy the elements of a whole saved weight, rounded to the dtype of the parameter.
+    def source(self, weight: torch.Tensor) -> torch.Tensor:
+        """The elements of a whole saved weight that belong here, a view.
 
-        >>> place = WeightPlace(torch.zeros(2), first=1)
-        >>> place.write(torch.tensor([5.0, 6.0, 7.0]))
-        >>> place.target.tolist()
+        >>> WeightPlace(torch.zeros(2), first=1).source(torch.tensor([5.0, 6.0, 7.0])).tolist()
         [6.0, 7.0]
         """
-        self.target.copy_(weight.narrow(self.dim, self.first, self.target.shape[self.dim]))
+        if weight.shape == self.target.shape:
+            return weight
+        return weight.narrow(self.dim, self.first, self.target.shape[self.dim])
+
+
+@torch.no_grad()
+def write_all(batches: Iterable[Sequence[tuple[str, torch.Tensor]]], places: Mapping[str, WeightPlace]) -> None:
+    """Write saved weights to their places, all of which have to be written, rounded to the dtypes there.
+
+    >>> place = WeightPlace(torch.zeros(2), first=1)
+    >>> write_all([[("weight", torch.tensor([5.0, 6.0, 7.0]))]], {"weight": place})
+    >>> place.target.tolist()
+    [6.0, 7.0]
+    """
+    missing = dict(places)
+    for batch in batches:
+        pairs = [(missing.pop(name), weight) for name, weight in batch]
+        copy_all([place.target for place, _ in pairs], [place.source(weight) for place, weight in pairs])
+    if missing:
+        raise ValueError(f"no weight {next(iter(missing))!r} was given")
 
 
 def places(

@@ -164,18 +164,20 @@ def _adapter(start: EngineStart, folder: Path) -> GenerationEngine:
     return engine
 
 
-def _received(connection: Connection[Any, Any], lent: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+def _received(
+    connection: Connection[Any, Any], lent: dict[str, torch.Tensor]
+) -> Iterator[list[tuple[str, torch.Tensor]]]:
     """The weights that follow a call, each part asked for when the one before is used up; ``lent`` keeps lent ones."""
     connection.send(MORE)
     while (message := connection.recv()) is not None:
         if isinstance(message, WeightPart):
-            yield from message.weights()
+            yield list(message.weights())
         else:
             if message != AGAIN:
                 lent.clear()
                 lent.update(message.weights)
             del message  # else it would keep them after ``release``
-            yield from lent.items()
+            yield list(lent.items())
         connection.send(MORE)
 
 

@@ -31,13 +31,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, Rendezvous, Stepped, WakePart
-from hfdsl.rl.engines.places import WeightPlace
+from hfdsl.rl.engines.places import write_all
 from hfdsl.rl.engines.vllm_places import vllm_places
 from hfdsl.rl.workers.engine_adapters import allocated_rank
 
@@ -171,32 +172,24 @@ class VllmEngine:
         # The temperature is divided by elsewhere, see above.
         return [common(temperature=1.0, top_p=start.top_p, top_k=start.top_k, seed=seed) for seed in seeds]
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]], part: LoadPart) -> None:
+    def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
         """Replace all weights, or the adapter, and forget the keys and values of the old ones."""
         if part == "adapter":
-            self._load_adapter(dict(weights))
+            self._load_adapter(dict(chain.from_iterable(batches)))
         elif self.places is not None:
             self.adapter = None
-            self._write(weights, dict(self.places))
+            write_all(batches, self.places)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()  # the caller may change them from now on
         else:
             self.adapter = None
-            named = ((name_of(name), weight) for name_of in [self._names()] for name, weight in weights)
+            name_of = self._names()
+            named = ((name_of(name), weight) for name, weight in chain.from_iterable(batches))
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
         for begun in self.calls.values():
             begun.loads.append([state.detokenizer.num_output_tokens() for state in begun.states])
         if not self.llm.reset_prefix_cache(reset_running_requests=bool(self.calls)):
             raise RuntimeError("vLLM did not reset its prefix cache")
-
-    @staticmethod
-    @torch.no_grad()
-    def _write(weights: Iterable[tuple[str, torch.Tensor]], missing: dict[str, WeightPlace]) -> None:
-        """Write weights to their places, all of which have to be written."""
-        for name, weight in weights:
-            missing.pop(name).write(weight)
-        if missing:
-            raise ValueError(f"no weight {next(iter(missing))!r} was given")
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()  # the caller may change them from now on
 
     def _load_adapter(self, matrices: Mapping[str, torch.Tensor]) -> None:
         """Take an adapter as a saved one: vLLM reads it from a folder, once."""

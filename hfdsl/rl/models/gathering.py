@@ -24,6 +24,7 @@ from typing import TypeAlias, TypeVar
 import torch
 
 from hfdsl.plan.buckets import filled
+from hfdsl.rl.copying import copy_all
 from hfdsl.rl.workers.layouts import GATHERED_BUCKETS, GATHERED_BYTES
 
 K = TypeVar("K")
@@ -83,15 +84,3 @@ def _views(flat: torch.Tensor, parts: list[torch.Tensor]) -> list[torch.Tensor]:
         values.view(part.shape)
         for values, part in zip(flat.split([part.numel() for part in parts]), parts, strict=True)
     ]
-
-
-def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    """Copy each source into its target: one call, and few kernels on a GPU, for many tensors.
-
-    >>> target = torch.zeros(2)
-    >>> copy_all([target[:1], target[1:]], [torch.ones(1), torch.tensor([5.0])])
-    >>> target.tolist()
-    [1.0, 5.0]
-    """
-    if targets:
-        torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]  # torch's optimizers use it

@@ -39,8 +39,9 @@ from transformers import AutoModelForCausalLM
 
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
 from hfdsl.protocols.worker import Worker
+from hfdsl.rl.copying import copy_all
 from hfdsl.rl.models.forward import Policy
-from hfdsl.rl.models.gathering import copy_all, gathered_in_buckets
+from hfdsl.rl.models.gathering import gathered_in_buckets
 from hfdsl.rl.models.sharding import is_sharded
 from hfdsl.rl.models.tensor_parallel import parallelize, slice_dims
 from hfdsl.rl.workers.layouts import GATHERED_BYTES

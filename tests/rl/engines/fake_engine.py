@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -98,10 +99,10 @@ class FakeEngine:
             tokens.append((prompt[-1] + sum(self.loaded.values()) + shift + len(tokens)) % VOCABULARY)
         return Completion(tokens, [-float(token) for token in tokens])
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]], part: LoadPart) -> None:
+    def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
         if part == "weights":
             self.loaded = {}
-        for name, weight in weights:
+        for name, weight in chain.from_iterable(batches):
             if weight.isnan().any():
                 raise ValueError(f"{name} is no weight")
             self.loaded[part] = int(weight.sum())
@@ -126,8 +127,8 @@ class Keeping(FakeEngine):
 
     copies = False
 
-    def load(self, weights: Iterable[tuple[str, torch.Tensor]], part: LoadPart) -> None:
-        self.kept = [weight for _, weight in weights]
+    def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
+        self.kept = [weight for _, weight in chain.from_iterable(batches)]
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
         self.loaded["weights"] = int(sum(weight.sum() for weight in self.kept))
