@@ -27,7 +27,7 @@ somebody who looks for a collision.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -60,6 +60,61 @@ class HeldPart:
         if self.offset is None:
             return tuple([(0, size) for size in self.tensor.shape])
         return tuple([(start, start + size) for start, size in zip(self.offset, self.tensor.shape, strict=True)])
+
+
+class ComputedPart(HeldPart):
+    """A part that nobody holds: it is computed where it is read, a few rows at a time.
+
+    ``tiles`` gives the rows of the whole from a first to a last one, in all columns, each some rows with the number of
+    the first of them.
+
+    >>> part = ComputedPart(((1, 3), (0, 1)), torch.float32, torch.device("cpu"), lambda first, last: [
+    ...     (row, torch.tensor([[10.0 * row, 0.0]])) for row in range(first, last)
+    ... ])
+    >>> part.tensor.tolist(), part.cut(((2, 3), (0, 1))).tensor.tolist()
+    ([[10.0], [20.0]], [[20.0]])
+    """
+
+    __slots__ = ("_box", "_tiles", "device", "dtype")
+    device: torch.device
+    dtype: torch.dtype
+    _box: Box
+    _tiles: Callable[[int, int], Iterable[tuple[int, torch.Tensor]]]
+
+    def __init__(
+        self,
+        box: Box,
+        dtype: torch.dtype,
+        device: torch.device,
+        tiles: Callable[[int, int], Iterable[tuple[int, torch.Tensor]]],
+    ) -> None:
+        values = {"_box": box, "dtype": dtype, "device": device, "_tiles": tiles}
+        for name, value in (*values.items(), ("offset", tuple([start for start, _ in box]))):
+            object.__setattr__(self, name, value)  # as a frozen dataclass does
+
+    @property
+    def box(self) -> Box:
+        """The part of the whole."""
+        return self._box
+
+    @property
+    def tensor(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]  # neither can be assigned
+        """Its elements, computed for this call."""
+        values = torch.empty([stop - start for start, stop in self._box], dtype=self.dtype, device=self.device)
+        self.copy_into(values)
+        return values
+
+    def cut(self, box: Box) -> ComputedPart:
+        """A box of the whole that lies in it."""
+        return ComputedPart(box, self.dtype, self.device, self._tiles)
+
+    def copy_into(self, target: torch.Tensor) -> None:
+        """Write its elements into a tensor of its shape."""
+        (first, last), *others = self._box
+        columns = tuple(slice(*ends) for ends in others)
+        for row, values in self._tiles(first, last):
+            rows = values[(slice(None), *columns)].to(self.dtype)
+            target[row - first : row - first + len(rows)].copy_(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +156,9 @@ class BegunDigests:
         with torch.no_grad():
             for name, piece in pieces:
                 index = len(self._places)
-                dtype = getattr(torch, self._dtypes[name]) if name in self._dtypes else piece.tensor.dtype
-                box = piece.box
-                tensor, offset = piece.tensor.detach().to(dtype), [start for start, _ in box]
+                values, box = piece.tensor.detach(), piece.box
+                dtype = getattr(torch, self._dtypes[name]) if name in self._dtypes else values.dtype
+                tensor, offset = values.to(dtype), [start for start, _ in box]
                 self._places.append((name, box, str(dtype).removeprefix("torch.")))
                 if not tensor.numel():
                     self._sums[index] = 0

@@ -30,7 +30,7 @@ from transformers.pytorch_utils import Conv1D
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.hub import hub_name
-from hfdsl.rl.workers.lora import Lora, large_rank, matches, missing_target
+from hfdsl.rl.workers.lora import TILE_BYTES, Lora, large_rank, matches, missing_target
 from hfdsl.rl.workers.model_config import FloatDType
 
 ADAPTER: Final = "default"
@@ -105,6 +105,15 @@ def _refused(problem: str) -> ResourceError:
     return ResourceError("HF962", problem)
 
 
+def tile_rows(columns: int) -> int:
+    """The rows of such a product, in float32; a multiple of 16, so that every tile begins at a multiple of 64 bytes.
+
+    >>> tile_rows(4096), tile_rows(2**30)
+    (2048, 16)
+    """
+    return max(TILE_BYTES // 4 // columns // 16 * 16, 16)
+
+
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """The adapter of a weight: the names of A and B in the module's state, and the factor of their product."""
@@ -122,8 +131,32 @@ class Adapter:
         >>> adapter.merged(torch.ones(2, 2), torch.ones(1, 2), torch.tensor([[1.0], [3.0]])).tolist()
         [[3.0, 3.0], [7.0, 7.0]]
         """
-        product = (b.float() @ a.float()) * self.scaling
-        return (weight.float() + (product.T if self.transposed else product)).to(weight.dtype)
+        merged = torch.empty_like(weight)
+        for first, rows in self.tiles(weight, a, b):
+            merged[first : first + len(rows)] = rows
+        return merged
+
+    def tiles(
+        self, shard: torch.Tensor, a: torch.Tensor, b: torch.Tensor, first: int = 0
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """A shard, the rows of a weight from ``first`` on, with its adapter added: float32 rows, and their place in it.
+
+        Tiles are cut from the first row of the weight, and the product of each is computed whole, whatever part of it
+        is asked for. So a row has the same bits in a shard as in the weight, which one product of other sizes need not
+        give.
+
+        >>> adapter, a, b = Adapter("a", "b", 1.0, transposed=False), torch.ones(1, 2), torch.tensor([[1.0], [3.0]])
+        >>> [(place, rows.tolist()) for place, rows in adapter.tiles(torch.ones(1, 2), a, b, first=1)]
+        [(0, [[4.0, 4.0]])]
+        """
+        count, columns = (a.shape[1], b.shape[0]) if self.transposed else (b.shape[0], a.shape[1])
+        height, last = tile_rows(columns), first + len(shard)
+        for start in range(first // height * height, last, height):
+            tile = slice(start, min(start + height, count))
+            product = (b.float() @ a[:, tile].float()).T if self.transposed else b[tile].float() @ a.float()
+            rows = slice(max(start, first), min(tile.stop, last))
+            part = product.mul_(self.scaling)[rows.start - start : rows.stop - start]
+            yield rows.start - first, part.add_(shard[rows.start - first : rows.stop - first])
 
 
 def adapters(module: nn.Module) -> dict[str, Adapter]:

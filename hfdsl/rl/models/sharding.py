@@ -20,13 +20,13 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.engines.weights import fitting
-from hfdsl.rl.models.adapters import adapter_names, adapters, base_names
+from hfdsl.rl.models.adapters import Adapter, adapter_names, adapters, base_names
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.parallel_layers import gathered_slices, local_slice
 from hfdsl.rl.models.tensor_parallel import slice_dims
 from hfdsl.rl.workers.model_config import FloatDType
-from hfdsl.runtime.digests import HeldPart
+from hfdsl.runtime.digests import ComputedPart, HeldPart
 
 
 def shard(
@@ -139,20 +139,43 @@ def full_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
 def held_pieces(module: Policy) -> Iterator[tuple[str, HeldPart]]:
     """The parts of the exported weights that this rank holds, with their offsets in the full weights.
 
-    With adapters, which are merged into full weights, a collective like ``full_weights``.
+    Those with adapters are merged when they are read. Each rank needs all of the adapters' matrices for it, which are
+    gathered if they are sharded: a collective of all peers of ``dp``.
     """
-    if adapters(module):
-        yield from ((name, HeldPart(weight)) for name, weight in full_weights(module))
-        return
-    dims = slice_dims(module)
-    for name, value in module.state_dict().items():
+    state, dims, adapted = module.state_dict(), slice_dims(module), adapters(module)
+    for name, base_name in base_names(module).items():
+        value = state[name]
         offset = [0] * value.dim()
         if name in dims:
             offset[dims[name]] = module.tp.rank * value.shape[dims[name]]
         offset[:1] = [row + _first_row(value) for row in offset[:1]]
         part = local_part(value)
-        if part.numel():
-            yield name, HeldPart(part if module.export_dtype is None else part.to(module.export_dtype), tuple(offset))
+        if name in adapted:
+            a, b = (_whole(state[matrix]) for matrix in (adapted[name].a, adapted[name].b))
+            if part.numel():
+                yield base_name, _merged_part(adapted[name], part, offset[0], a, b, module.export_dtype)
+        elif part.numel():
+            part = part if module.export_dtype is None else part.to(module.export_dtype)
+            yield base_name, HeldPart(part, tuple(offset))
+
+
+def _merged_part(
+    adapter: Adapter, shard: torch.Tensor, first: int, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype | None
+) -> ComputedPart:
+    """A shard, the rows of a weight from ``first`` on, with its adapter added."""
+
+    def tiles(start: int, stop: int) -> Iterator[tuple[int, torch.Tensor]]:
+        with torch.no_grad():
+            for row, rows in adapter.tiles(shard[start - first : stop - first], a, b, start):
+                yield start + row, rows.to(shard.dtype)
+
+    box = ((first, first + len(shard)), (0, shard.shape[1]))
+    return ComputedPart(box, dtype or shard.dtype, shard.device, tiles)
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    """A matrix, gathered if ranks hold shards, else in the memory where it is."""
+    return value.full_tensor() if isinstance(value, DTensor) else value.detach()
 
 
 def held_adapter(module: Policy) -> Iterator[tuple[str, HeldPart]]:

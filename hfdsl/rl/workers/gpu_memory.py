@@ -39,6 +39,7 @@ from hfdsl.rl.workers.config import (
 )
 from hfdsl.rl.workers.engine_adapters import engine_adapter_elements, is_apart
 from hfdsl.rl.workers.linear_layers import adapter_parameters
+from hfdsl.rl.workers.lora import TILE_BYTES
 from hfdsl.rl.workers.slicing import model_config
 from hfdsl.rl.workers.state_bytes import ITEM_BYTES, state_bytes, weight_count
 
@@ -113,8 +114,10 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
     if isinstance(config, ActorConfig):
         exported = state_bytes(config).get("policy", 0)
         phases["weights"] = {**resident, "exported copy": exported}
-        if config.lora is not None and config.lora.exports == "merged":  # gathered, with the adapter merged
-            phases["held_weights"] = phases["weights"]
+        if config.lora is not None and config.lora.exports == "merged":  # a few rows at a time, by all of the adapter
+            merged = {"merged rows": 2 * min(TILE_BYTES, 4 * count)}
+            adapter = {"gathered adapter": _learned_bytes(config, count) or 0} if _is_sharded(mesh, config) else {}
+            phases["held_weights"] = {**resident, **adapter, **merged}
         elif config.lora is None and _shards_masters(mesh, config):  # shards in 16 bits, of those in float32
             phases["held_weights"] = {**resident, "exported copy": -(-exported // (mesh.tp * mesh.dp))}
     training = config.training if isinstance(config, (ActorConfig, CriticConfig)) else None

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from hfdsl.errors import ConfigError
 from hfdsl.rl.fields import Count, Positive, check_fields
 from hfdsl.types.bounds import Within
+
+TILE_BYTES: Final = 2**25
+"""The bytes of the product that is computed at once where an adapter is merged: 32 MiB."""
 
 Targets: TypeAlias = Literal["all-linear"] | tuple[str, ...]
 

@@ -14,6 +14,8 @@ So the engine has what it needs and two buckets, each of which has at most half 
 has two messages. Weights are read where the trainer has them, and written where the engine has them: nobody makes a
 copy of all. Where every rank holds all of every weight, a bucket is one broadcast.
 
+A part that is computed, such as weights with an adapter merged, is computed into its message, a few rows at a time.
+
 Both sides allocate the memory of two messages once and use it in turn. On a GPU a rank submits all its work at once and
 the device goes through it later, so a message with memory of its own would keep it until it has been sent, and all
 messages together would be another copy of the weights.
@@ -113,7 +115,7 @@ def exported(syncs: Sequence[ScheduledSync], rank: int, values: Any, label: str)
                 yield sync.column(target), Exported(sync, held, target)
         for message in (message for bucket in sync.schedule.messages_from(rank) for message in bucket):
             for transfer in message.transfers:
-                held.part(transfer.parameter, transfer.box)  # raises before anybody waits for it
+                held.find(transfer.parameter, transfer.box)  # raises before anybody waits for it
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -127,7 +129,7 @@ def message_bytes(message: WeightMessage) -> int:
 def pack(message: WeightMessage, held: LocalWeights, flat: torch.Tensor) -> None:
     """Write the parts of a message into its bytes u8[N], from where a rank has them."""
     for transfer, view in unpacked(message, flat):
-        view.copy_(held.part(transfer.parameter, transfer.box).detach())
+        held.copy_into(view, transfer.parameter, transfer.box)
 
 
 def _buffers(sizes: Sequence[int], device: torch.device | str) -> tuple[torch.Tensor, ...]:

@@ -24,7 +24,7 @@ from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box, intersection, whole
 from hfdsl.protocols.layouts import Layout, Parameter
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.runtime.digests import HeldPart, pieces_of
+from hfdsl.runtime.digests import ComputedPart, HeldPart, pieces_of
 
 Parts: TypeAlias = dict[str, dict[Box, torch.Tensor]]
 """The parts of each parameter, by where they are in the whole."""
@@ -123,25 +123,49 @@ class LocalWeights:
         if pieces is None:
             raise self._other("something else than a dict of tensors by name")
         self._pieces = pieces
-        self._boxes: dict[str, list[tuple[Box, torch.Tensor]]] = {}
-        self._views: dict[tuple[str, Box], torch.Tensor] = {}
+        self._boxes: dict[str, list[tuple[Box, torch.Tensor | ComputedPart]]] = {}
+        self._found: dict[tuple[str, Box], torch.Tensor | ComputedPart] = {}
 
     @property
     def device(self) -> torch.device:
         """Where they are."""
-        return next((piece.tensor.device for piece in self._pieces.values()), torch.device("cpu"))
+        piece = next(iter(self._pieces.values()), None)
+        if piece is None:
+            return torch.device("cpu")
+        return piece.device if isinstance(piece, ComputedPart) else piece.tensor.device
 
     def part(self, parameter: Parameter, box: Box) -> torch.Tensor:
-        """A box of a parameter, a view of this rank's memory.
+        """A box of a parameter: a view of this rank's memory, or computed for the caller.
 
         Raises:
             SyncError: where the rank has no such box.
         """
-        if (parameter.name, box) not in self._views:
-            self._views[parameter.name, box] = self._view(parameter, box)
-        return self._views[parameter.name, box]
+        found = self.find(parameter, box)
+        return found.tensor if isinstance(found, ComputedPart) else found
 
-    def _view(self, parameter: Parameter, box: Box) -> torch.Tensor:
+    def copy_into(self, target: torch.Tensor, parameter: Parameter, box: Box) -> None:
+        """Write a box of a parameter into a tensor of its shape; what is computed needs the memory of a few rows.
+
+        Raises:
+            SyncError: as ``part``.
+        """
+        found = self.find(parameter, box)
+        if isinstance(found, ComputedPart):
+            found.copy_into(target)
+        else:
+            target.copy_(found.detach())
+
+    def find(self, parameter: Parameter, box: Box) -> torch.Tensor | ComputedPart:
+        """A box of a parameter, of which nothing is computed yet.
+
+        Raises:
+            SyncError: as ``part``.
+        """
+        if (parameter.name, box) not in self._found:
+            self._found[parameter.name, box] = self._find(parameter, box)
+        return self._found[parameter.name, box]
+
+    def _find(self, parameter: Parameter, box: Box) -> torch.Tensor | ComputedPart:
         name = parameter.name if parameter.name in self._pieces else self._layout.stored_as(parameter.name)
         if name not in self._boxes:
             self._boxes[name] = list(self._held(parameter, name))
@@ -149,6 +173,8 @@ class LocalWeights:
             if held == box:
                 return tensor
             if intersection(held, box) == box:
+                if isinstance(tensor, ComputedPart):
+                    return tensor.cut(box)
                 return tensor[
                     tuple(
                         slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, held, strict=True)
@@ -156,7 +182,7 @@ class LocalWeights:
                 ]
         raise self._other(f"no {list(box)} of '{name}'")
 
-    def _held(self, parameter: Parameter, name: str) -> Iterator[tuple[Box, torch.Tensor]]:
+    def _held(self, parameter: Parameter, name: str) -> Iterator[tuple[Box, torch.Tensor | ComputedPart]]:
         """The boxes that the rank has of a parameter, each with its values."""
         if name not in self._pieces:
             raise self._other(f"no '{name}'")
@@ -175,7 +201,7 @@ class LocalWeights:
                 raise self._other(f"'{name}' of shape {tuple(piece.tensor.shape)}, and {said}")
         if intersection(piece.box, whole(parameter.shape)) != piece.box:
             raise self._other(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
-        yield piece.box, piece.tensor
+        yield piece.box, piece if isinstance(piece, ComputedPart) else piece.tensor
 
     def _other(self, what: str) -> SyncError:
         code, label, verb = self._blame
