@@ -52,6 +52,7 @@ def fail(label: str, worker: Role) -> None:
         file.unlink()
         how = how.removeprefix("once ")
     if how.startswith("SIG"):
+        time.sleep(0.2)  # until the reply to the call before has left
         os.kill(os.getpid(), getattr(signal, how))
         time.sleep(1)  # until the signal has arrived
     elif how == "exit":

@@ -11,7 +11,8 @@ from hfdsl import Dispatch, register
 from hfdsl.protocols.queueing import Late
 from tests.faults.failing_programs import Metrics, Prompts, Role, Rollout, Scores, fail
 
-QUEUED_NODES = ("engine.generate", "judge.score", "actor.update")
+QUEUED_NODES = ("engine.generate", "judge.score", "actor.update", "actor.weights", "engine.load")
+"""In program order; rank 0 alone exports weights."""
 
 
 class Weights(hf.Batch):
@@ -32,6 +33,7 @@ class Engine(Role):
     @register(Dispatch.ONE_TO_ALL)
     @hf.loads("policy")
     def load(self, weights: Weights) -> None:
+        fail("engine.load", self)
         self.weight = torch.tensor(weights.weight.value, dtype=torch.float64)
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -64,6 +66,7 @@ class Actor(Role):
     @register(Dispatch.ONE_TO_ALL, execute_mode=hf.Execute.RANK_ZERO)
     @hf.exports("policy")
     def weights(self) -> Weights:
+        fail("actor.weights", self)
         return Weights(weight=float(self.weight))
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -84,14 +87,15 @@ def queued(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, late
 STREAM_STEPS = 6
 
 
-def stream_prompts(first: int = 0) -> list[Prompts]:
+def stream_prompts(first: int = 0, steps: int = STREAM_STEPS) -> list[Prompts]:
     """The batches of a stream from a step on."""
-    return [Prompts(x=torch.arange(4.0) + step) for step in range(first, STREAM_STEPS)]
+    return [Prompts(x=torch.arange(4.0) + step) for step in range(first, steps)]
 
 
-def queued_deployment() -> hf.Deployment:
-    """The actor has processes of its own, so that stages run beside each other."""
-    sampling, training = (hf.ResourcePool([2], use_gpu=False) for _ in range(2))
+def queued_deployment(*, split: bool = True) -> hf.Deployment:
+    """The actor has processes of its own, so that stages run beside each other; or all roles share two processes."""
+    sampling = hf.ResourcePool([2], use_gpu=False)
+    training = hf.ResourcePool([2], use_gpu=False) if split else sampling
     return hf.Deployment(
         engine=hf.place(Engine, pool=sampling),
         judge=hf.place(Judge, pool=sampling),
