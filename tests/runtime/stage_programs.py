@@ -277,6 +277,13 @@ def filled(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scor
     return judge.rate(hf.queue(hf.take(marked, 4), lag=1, late="refill"))
 
 
+@hf.dataflow
+def filled_up(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scores:
+    """A group is not of the prompt in its place: the first ones come again where a filter has removed some."""
+    kept = hf.filter(engine.mark(prompts), engine.choose(prompts, drops=1).keep)
+    return judge.rate(hf.queue(hf.fill(kept, 4), lag=1, late="refill"))
+
+
 def stage_deployment(trainers: int = 1) -> hf.Deployment:
     """Engine and judge have two ranks, which are as fast as they are."""
     return hf.Deployment(

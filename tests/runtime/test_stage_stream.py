@@ -24,6 +24,7 @@ from tests.runtime.stage_programs import (
     GivenSeconds,
     deciding,
     filled,
+    filled_up,
     masked_elsewhere,
     prompts,
     returning_both,
@@ -163,6 +164,13 @@ def test_a_filter_that_keeps_nothing_ends_with_an_error() -> None:
         pytest.raises(HfError, match=r"HF762: queue 'queue' \(lag 1, .*starves before update 0: the last \d+ groups"),
     ):
         list(running.stream(case.loader()))
+
+
+def test_prompts_of_groups_that_fill_up_behind_a_filter_are_not_dispatched_again() -> None:
+    plan = filled_up.compile(stage_deployment(), dims={B: 4})
+    text = r"HF765: .*hf.fill or hf.take moves rows behind a filter"
+    with plan.launch() as running, pytest.raises(HfError, match=text):
+        list(running.stream(prompts(3, 4)))
 
 
 def test_prompts_that_are_no_groups_are_not_dispatched_again() -> None:

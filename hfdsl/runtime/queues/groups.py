@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from hfdsl.errors import HfError
+from hfdsl.graph.program import Filter
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import RowTable, most_rows, row_table
 from hfdsl.plan.sizes import rows_in
@@ -54,6 +55,9 @@ def check_groups(queue: StagedQueue, sizes: Mapping[Any, int], put_in: int) -> N
     if queue.loses and kept_groups(queue, table, put_in) != tuple(range(put_in)):
         text = "loses groups to a filter, and which they are cannot be followed from its rows back to that"
         raise HfError("HF765", f"{queue.subject} {text}; filter what is put into the queue")
+    if queue.queue.late == "refill" and not queue.loses and _fills_up(queue.producer, queue.rows_of):
+        text = "dispatches the prompts of late groups again, and hf.fill or hf.take moves rows behind a filter"
+        raise HfError("HF765", f'{queue.subject} {text}: put what the filter keeps into the queue, or late="drop"')
     inputs = {node.label: table.rows[node.id] for node in queue.producer.graph.inputs}
     uneven = [f"the {rows} rows of '{name}'" for name, rows in inputs.items() if rows % put_in]
     if uneven and queue.queue.late == "refill":
@@ -133,6 +137,16 @@ def check_sources(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], lin
         text = f"takes {most} of a batch of the loader for an update, and {queues[shares[least]].subject} {least}"
         why = "more and more prompts of the latter would wait in the driver; give both rows= of as many steps"
         raise HfError("HF765", f"{queues[shares[most]].subject} {text}; {why}")
+
+
+def _fills_up(plan: Plan, rows_of: int) -> bool:
+    """Whether rows behind a filter are as many as if it kept all."""
+    behind, found = [rows_of], set[int]()
+    while behind:
+        node = behind.pop()
+        found.add(node)
+        behind += [ref.node for ref in plan.graph.nodes[node].refs if ref.node not in found]
+    return any(isinstance(plan.graph.nodes[node].op, Filter) for node in found)
 
 
 def _is_filtered(plan: Plan, node: int) -> bool:

@@ -33,7 +33,7 @@ def program(prompts: Prompts, learner: Learner, engine: Engine, reward: Reward) 
     rollout = engine.sample(prompts)
     scored = hf.merge(Scored, rollout, reward.score(rollout))
     kept = hf.filter(scored, solved(scored).keep)
-    batch = hf.queue(hf.fill(kept, 8), lag=1, late="refill")
+    batch = hf.queue(hf.fill(kept, 8), lag=1, late="drop")
     metrics = learner.learn(batch, gains(batch, batch))
     hf.sync(learner, engine)
     return metrics
