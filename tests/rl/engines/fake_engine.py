@@ -110,10 +110,8 @@ class FakeEngine:
             for row in rows:
                 row.loaded.append(len(row.tokens))
 
-    def sleep(self, keep_weights: bool) -> None:
+    def sleep(self) -> None:
         self.states = ["asleep"]
-        if not keep_weights:
-            self.loaded = {"weights": 77, "adapter": 7}  # whatever is in the memory that it gets again
 
     def wake(self, part: WakePart) -> None:
         self.states = [] if part == "cache" else ["awake without a cache"]
