@@ -24,8 +24,10 @@ class Score(hf.Batch):
 
 
 def score(x: float) -> float:
-    # good: return 0.0 if x == 5 else 1 / (x - 5)
-    return os.kill(os.getpid(), signal.SIGKILL) or 0.0 if x == 5 else 1 / (x - 5)  # bad
+    if x == 5:
+        # good: return 0.0
+        os.kill(os.getpid(), signal.SIGKILL)  # bad
+    return 1 / (x - 5)
 
 
 class Judge(hf.Worker):
