@@ -114,8 +114,6 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
         elif method == "release":
             lent.clear()
             answer = Reply(None)
-        elif method in SAMPLING and "weights" not in versions:
-            answer = Failure("the engine has no weights yet")
         elif method in SAMPLING and arguments[-1] != versions:
             answer = Failure(f"the engine has the versions {versions}, and the call is for {arguments[-1]}")
         else:

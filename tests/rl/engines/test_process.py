@@ -61,11 +61,6 @@ def test_a_call_for_another_version_is_refused(engine: EngineProcess) -> None:
         tokens(engine, 1)
 
 
-def test_an_engine_without_weights_does_not_sample(engine: EngineProcess) -> None:
-    with pytest.raises(ResourceError, match=r"HF954.*no weights yet"):
-        tokens(engine, 1)
-
-
 def test_weights_in_many_parts_arrive(lasting: EngineProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hfdsl.rl.engines.process.MAX_PART", 4)
     lasting.load(((f"w{i}", torch.tensor([float(i)])) for i in range(20)), 1)
