@@ -66,26 +66,20 @@ class Actor(hf.Worker):
 
 
 @hf.dataflow
-def synchronous(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Loss:
-    return actor.update(judge.score(engine.generate(hf.repeat(prompts, SAMPLES))))
-
-
-@hf.dataflow
 def queued(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, late: Late = "wait") -> Loss:
     scores = judge.score(engine.generate(hf.repeat(prompts, SAMPLES)))
     return actor.update(hf.queue(scores, lag=1, late=late, group=SAMPLES))
 
 
-def poisoned(late: Late | None) -> CompiledPlan:
-    """With a queue, or without; each role has a pool of two processes."""
+def poisoned(late: Late) -> CompiledPlan:
+    """Each role has a pool of two processes."""
     pools = [hf.ResourcePool([2], use_gpu=False) for _ in range(3)]
     deployment = hf.Deployment(
         engine=hf.place(Engine, pool=pools[0]),
         judge=hf.place(Judge, pool=pools[1]),
         actor=hf.place(Actor, pool=pools[2]),
     )
-    program = synchronous if late is None else queued.given(late=late)
-    return program.compile(deployment, dims={B: PER_STEP})
+    return queued.given(late=late).compile(deployment, dims={B: PER_STEP})
 
 
 def batches() -> list[Prompts]:

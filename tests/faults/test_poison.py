@@ -13,19 +13,16 @@ from hfdsl.protocols.queueing import Late
 from tests.faults.poison_programs import batches, poisoned
 
 
-def train(late: Late | None, how: str) -> None:
+def train(late: Late, how: str) -> None:
     with poisoned(late).launch("ray", worker_env={"POISON": how}, retries=hf.Retries()) as running:
-        if late is None:
-            for batch in batches():
-                running.step(batch)
-        else:
-            list(running.stream(batches()))
+        list(running.stream(batches()))
 
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::hfdsl.errors.HfWarning")  # of the deaths from which the run goes on
-@pytest.mark.parametrize(("late", "how"), [(None, "exit"), ("wait", "SIGKILL"), ("drop", "exit")])
-def test_the_rows_of_a_call_that_dies_every_time_are_named(late: Late | None, how: str, ray_cluster: Any) -> None:
+@pytest.mark.parametrize(("late", "how"), [("wait", "SIGKILL"), ("drop", "exit")])
+def test_the_rows_of_a_call_that_dies_every_time_are_named(late: Late, how: str, ray_cluster: Any) -> None:
+    """In a stream; the program of HF842's page steps without one."""
     with pytest.raises(RoleError, match="HF842") as failure:
         train(late, how)
     rows = "rows 0 to 3 of 8 of 'rollout', made of rows 0 to 1 of 'prompts'"

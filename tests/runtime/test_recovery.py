@@ -13,6 +13,8 @@ from hfdsl.errors import HfError, HfWarning, LostProcessError, ResourceError, Ro
 from tests.runtime.dying_programs import FOLDER, death, deployment, learn, look
 from tests.runtime.saving_programs import batch
 
+pytestmark = pytest.mark.usefixtures("ray_cluster")  # to start a cluster takes longer than most of these tests
+
 STEPS = 4
 CALLS = ("sieve.keep", "actor.draw", "critic.score", "actor.update", "after actor.update")
 
