@@ -298,6 +298,11 @@ class Node:
         return self.op.label
 
     @property
+    def role(self) -> str:
+        """The role that it calls; empty for another operation."""
+        return self.op.role if isinstance(self.op, RoleCall) else ""
+
+    @property
     def batch(self) -> Ref | None:
         """The value whose rows an operation on rows gives: its first argument."""
         ref = self.arguments[0][1]

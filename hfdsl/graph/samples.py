@@ -65,6 +65,11 @@ def is_token_column(spec: FieldSpec) -> bool:
     return isinstance(spec, ColumnSpec) and spec.dtype in TOKEN_DTYPES
 
 
+def is_float_column(spec: object) -> bool:
+    """Whether a column holds floats."""
+    return isinstance(spec, ColumnSpec) and issubclass(spec.dtype, FLOATS)
+
+
 def call_outputs(inference: Inference, node: Node, signature: Signature) -> Sequence[DeclaredColumn]:
     """The columns with rows in the result of a call."""
     if isinstance(signature.result, RecordType):

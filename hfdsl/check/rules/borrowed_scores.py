@@ -31,11 +31,10 @@ from hfdsl.check.role_links import both_ways, linked_roles, role_links
 from hfdsl.check.row_comparison import Meeting, meetings
 from hfdsl.check.sources import argument_span
 from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Filter, Node, Pack, RoleCall
+from hfdsl.graph.program import Filter, Node, Pack
 from hfdsl.graph.reads import RowColumn
+from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.signatures import VALUE
-from hfdsl.types.columns import ColumnSpec
-from hfdsl.types.dtypes import FLOATS
 
 
 def tokens_have_scores_of_their_own(context: Context) -> Iterator[Finding]:
@@ -71,36 +70,28 @@ def _borrowed(dependences: Dependences, meeting: Meeting) -> Borrowed | None:
     columns = dependences.program.origins.columns(meeting.node.id, meeting.reads)
     tokens = {call: column for column in columns for call in dependences.sampled(column)}
     related = set(tokens).union(*(dependences.of_node(call) for call in tokens))
-    found: Borrowed | None = None
+    borrowed: Borrowed | None = None
     for column in columns if len(tokens) == 1 else ():
         depends = dependences.of(column)
-        if not _is_float(column) or not depends or dependences.is_sampled_with(column, tokens):
+        if not is_float_column(column.spec) or not depends or dependences.is_sampled_with(column, tokens):
             continue
         if not depends.isdisjoint(tokens):
             return None  # a number of these tokens themselves
         if not column.inner and depends.isdisjoint(related):
             [(call, sampled)] = tokens.items()
-            found = found or Borrowed(sampled, column, call, tuple(sorted(depends)))
-    return found
+            borrowed = borrowed or Borrowed(sampled, column, call, tuple(sorted(depends)))
+    return borrowed
 
 
 def _update(program: Program, node: Node, borrowed: Borrowed) -> Node | None:
     """The first update by what a node makes that reads these tokens, of the policy that sampled all of this."""
     nodes, links = program.graph.nodes, both_ways(role_links(program))
-    roles = {_role(nodes[call]) for call in (borrowed.sampled_by, *borrowed.scored)}
+    roles = {nodes[call].role for call in (borrowed.sampled_by, *borrowed.scored)}
     for update in updates_after(program.graph, node):
         reads = {call.id for call in sampling_calls(program, update)}
-        if borrowed.sampled_by in reads and roles <= linked_roles(links, _role(update)):
+        if borrowed.sampled_by in reads and roles <= linked_roles(links, update.role):
             return update
     return None
-
-
-def _role(node: Node) -> str:
-    return node.op.role if isinstance(node.op, RoleCall) else ""
-
-
-def _is_float(column: RowColumn) -> bool:
-    return isinstance(column.spec, ColumnSpec) and issubclass(column.spec.dtype, FLOATS)
 
 
 def _finding(program: Program, node: Node, borrowed: Borrowed, update: Node) -> Finding:

@@ -25,9 +25,8 @@ from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref
 from hfdsl.graph.reads import RowColumn, signature_rows
 from hfdsl.graph.row_steps import Origin, SampleStep, row_back
+from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.signatures import Signature
-from hfdsl.types.columns import ColumnSpec
-from hfdsl.types.dtypes import FLOATS
 
 
 def groups_are_no_copies(context: Context) -> Iterator[Finding]:
@@ -47,10 +46,7 @@ def groups_are_no_copies(context: Context) -> Iterator[Finding]:
 
 def _has_scores(columns: list[RowColumn]) -> bool:
     """Whether one of the columns has a float for each row, such as a reward."""
-    return any(
-        isinstance(column.spec, ColumnSpec) and issubclass(column.spec.dtype, FLOATS) and not column.inner
-        for column in columns
-    )
+    return any(is_float_column(column.spec) and not column.inner for column in columns)
 
 
 def _are_copies(compare: Comparison, column: RowColumn, group: int) -> bool:

@@ -25,10 +25,9 @@ from hfdsl.graph.lags import Versions, trained_sources
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Constant, Node, Queue, Ref
 from hfdsl.graph.reads import RowColumn
+from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.stages import HeldState, effects
 from hfdsl.protocols.state import CORRECTS, corrected_lag
-from hfdsl.types.columns import ColumnSpec
-from hfdsl.types.dtypes import FLOATS
 
 DECLARE = "a loss with importance ratios to the log-probs of sampling declares the lag that it corrects for"
 
@@ -93,7 +92,7 @@ def _lagging_updates(context: Context) -> Iterator[tuple[Node, HeldState, Versio
             versions = context.program.lags[node.id].get(holder)
             if effect.kind != "writes" or versions is None or not versions.lag or _only_judges(context, versions):
                 continue
-            if any(map(_is_float, context.program.origins.columns(node.id))):
+            if any(is_float_column(column.spec) for column in context.program.origins.columns(node.id)):
                 yield node, holder, versions
 
 
@@ -138,7 +137,7 @@ def _options(context: Context, node: Node) -> Iterator[Any]:
 def _maker(context: Context, column: RowColumn, state: HeldState) -> Node | None:
     """The call that makes a column of floats from a version of a state; None where it is another value."""
     stored = stored_column(context.program.graph, column.ref)
-    if not isinstance(stored, Ref) or not _is_float(column):
+    if not isinstance(stored, Ref) or not is_float_column(column.spec):
         return None
     node = context.program.graph.nodes[stored.node]
     sources = trained_sources(context.program.graph)
@@ -148,10 +147,6 @@ def _maker(context: Context, column: RowColumn, state: HeldState) -> Node | None
 
 def _is_of_tokens(column: RowColumn, other: RowColumn) -> bool:
     return set(column.inner) == set(other.inner)
-
-
-def _is_float(column: RowColumn) -> bool:
-    return isinstance(column.spec, ColumnSpec) and issubclass(column.spec.dtype, FLOATS)
 
 
 def _behind_queues(context: Context) -> frozenset[int]:

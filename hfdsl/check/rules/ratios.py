@@ -34,12 +34,10 @@ from hfdsl.graph.program import Constant, FunctionCall, Graph, Node, Operand, Re
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.row_steps import FilterStep, Origin, PartStep, TakeStep
 from hfdsl.graph.row_weights import named_columns
-from hfdsl.graph.samples import is_token_column
+from hfdsl.graph.samples import is_float_column, is_token_column
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
 from hfdsl.protocols.state import Effect, effects_of, methods_with
 from hfdsl.types.batches import closest, schema
-from hfdsl.types.columns import ColumnSpec
-from hfdsl.types.dtypes import FLOATS
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def ratios_name_columns(context: Context) -> Iterator[Finding]:
                 declared.setdefault((signature, effect.ratio), node)
     for (signature, name), node in declared.items():
         columns = list(named_columns(signature, name))
-        if len(columns) == 1 and _is_float(columns[0][2]):
+        if len(columns) == 1 and is_float_column(columns[0][2]):
             continue
         called = Label(node.span, "called here")
         message = f"'{node.label}' declares ratio='{name}', {_misnamed(signature, name)}"
@@ -78,7 +76,7 @@ def _misnamed(signature: Signature, name: str) -> str:
         schema(port.type.record).fields if isinstance(port.type, RecordType) else {port.name: port.type}
         for port in signature.ports
     ]
-    names = [column for columns in fields for column, spec in columns.items() if _is_float(spec)]
+    names = [column for columns in fields for column, spec in columns.items() if is_float_column(spec)]
     return f"and has no such column in its arguments; {closest(name.rpartition('.')[2], names)}"
 
 
@@ -109,9 +107,9 @@ def divides_by_others(context: Context, learner: str, state: str, others: str) -
     own_updates = {
         r.update.id
         for r, at in stored
-        if (maker := weights.maker_of(r.column, at)) is not None and _role(maker) != others
+        if (maker := weights.maker_of(r.column, at)) is not None and maker.role != others
     }
-    updates = {node.id for node, effect in weights.updates if (_role(node), effect.state) == (learner, state)}
+    updates = {node.id for node, effect in weights.updates if (node.role, effect.state) == (learner, state)}
     return not updates <= own_updates
 
 
@@ -172,7 +170,7 @@ class _Weights:
             return None
         names = (None, VALUE)
         handed_on = any(
-            _is_float(read.spec) and (stored.column in names or read.ref.column in (stored.column, *names))
+            is_float_column(read.spec) and (stored.column in names or read.ref.column in (stored.column, *names))
             for read in program.origins.columns(node.id)
             if not set(read.inner).isdisjoint(column.inner)
         )
@@ -180,7 +178,7 @@ class _Weights:
 
     def are_others(self, maker: Node, ratio: Ratio) -> bool:
         """Whether a column is certainly made under weights that are not those of the update's state."""
-        role = _role(maker)
+        role = maker.role
         states = {effect.state for effect in _effects(maker, "reads")}
         if role == ratio.role:
             roles = self.context.program.graph.roles
@@ -188,27 +186,27 @@ class _Weights:
         if role in linked_roles(self.links, ratio.role):
             return False
         senders = linked_roles(self.links, role) - {role}
-        trained_elsewhere = any(_role(node) in senders and effect.state == ratio.state for node, effect in self.updates)
+        trained_elsewhere = any(node.role in senders and effect.state == ratio.state for node, effect in self.updates)
         return ratio.state not in states or trained_elsewhere or self.has_weights_of_its_own(role, ratio.state)
 
     def has_weights_of_its_own(self, role: str, state: str) -> bool:
         """Whether no other dataflow can have given a role its weights: it trains them, or could and loads none."""
         kind = self.context.program.graph.roles[role]
-        if any(_role(node) == role and effect.state == state for node, effect in self.updates):
+        if any(node.role == role and effect.state == state for node, effect in self.updates):
             return True
         return state in methods_with(kind, "writes") and not methods_with(kind, "loads")
 
     def earlier_update(self, maker: Node, ratio: Ratio) -> Node | None:
         """An update on the same rows before the column was made, of which nothing else is read that is older."""
-        if _role(maker) != ratio.role:
+        if maker.role != ratio.role:
             return None
         columns = self.context.program.origins.columns(ratio.update.id)
         for node, effect in takewhile(lambda update: update[0].id < maker.id, self.updates):
-            own = (_role(node), effect.state) == (ratio.role, ratio.state) and effect.ratio is not None
+            own = (node.role, effect.state) == (ratio.role, ratio.state) and effect.ratio is not None
             if own and self.reads_rows_of(ratio.update, node):
                 older = any(
                     other is not None and other.id < node.id and not self.are_others(other, ratio)
-                    for other in map(self.maker, filter(_is_float_column, columns))
+                    for other in map(self.maker, (column for column in columns if is_float_column(column.spec)))
                 )
                 return None if older else node
         return None
@@ -277,7 +275,7 @@ def _of_another_policy(context: Context, ratio: Ratio, maker: Node) -> Finding:
         f"'{ratio.update.label}' divides by '{name}' of '{maker.label}', not by log-probs of the '{ratio.state}' that "
         "it trains",
         _label(ratio, "the old log-probs of a ratio"),
-        (Label(maker.span, f"made from the weights {states} of role '{_role(maker)}'"), _declared(ratio)),
+        (Label(maker.span, f"made from the weights {states} of role '{maker.role}'"), _declared(ratio)),
     )
     advice = (
         f"give it the log-probs of '{ratio.role}' from before its update; a method that corrects for samples of other "
@@ -320,19 +318,7 @@ def _token_columns(context: Context, node: Node) -> Iterator[RowColumn]:
     )
 
 
-def _is_float_column(column: RowColumn) -> bool:
-    return _is_float(column.spec)
-
-
-def _is_float(spec: object) -> bool:
-    return isinstance(spec, ColumnSpec) and issubclass(spec.dtype, FLOATS)
-
-
 def _effects(node: Node, kind: str) -> list[Effect]:
     if not isinstance(node.op, RoleCall):
         return []
     return [effect for effect in effects_of(node.op.signature.body) if effect.kind == kind]
-
-
-def _role(node: Node) -> str:
-    return node.op.role if isinstance(node.op, RoleCall) else ""

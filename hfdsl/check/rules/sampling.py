@@ -9,7 +9,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.dependences import Dependences, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, dims_of
-from hfdsl.graph.program import Constant, FunctionCall, Graph, Node, Repeat, RoleCall
+from hfdsl.graph.program import Constant, FunctionCall, Graph, Node, Repeat
 from hfdsl.protocols.role_facts import declared_result_sizes, repeated_responses
 from hfdsl.types.dims import Dim
 
@@ -64,7 +64,7 @@ def equal_responses(program: Program) -> Iterator[EqualResponses]:
         if any(updates_after(graph, node)):
             for call in sorted(compared - reported):
                 reported.add(call)
-                yield EqualResponses(graph.nodes[call], _role(graph.nodes[call]), why[call], node)
+                yield EqualResponses(graph.nodes[call], graph.nodes[call].role, why[call], node)
 
 
 def _why_equal(program: Program, call: Node) -> str | None:
@@ -123,7 +123,7 @@ def other_sizes(program: Program, sizes: Mapping[type[Dim], int]) -> Iterator[Ot
     """The calls whose results have other sizes than the dims are given, each method once."""
     known = set[tuple[str, str]]()
     for node, signature in program.graph.bodies:
-        place, method = program.placement(node), (_role(node), signature.name)
+        place, method = program.placement(node), (node.role, signature.name)
         if place is None or method in known:
             continue  # of a method that is called in a loop, the first call is enough
         known.add(method)
@@ -131,8 +131,4 @@ def other_sizes(program: Program, sizes: Mapping[type[Dim], int]) -> Iterator[Ot
         for dim in dims_of(signature) if configured else ():
             size = configured.get(dim.__name__)
             if size is not None and sizes.get(dim, size) != size:
-                yield OtherSize(node, _role(node), dim.__name__, size, sizes[dim])
-
-
-def _role(node: Node) -> str:
-    return node.op.role if isinstance(node.op, RoleCall) else ""
+                yield OtherSize(node, node.role, dim.__name__, size, sizes[dim])

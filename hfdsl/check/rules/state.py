@@ -14,9 +14,8 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.samples import is_float_column
 from hfdsl.protocols.state import Effect, effects_of, methods_with
-from hfdsl.types.columns import ColumnSpec
-from hfdsl.types.dtypes import FLOATS
 
 Holder: TypeAlias = tuple[str, str]
 """A role and the name of a state that it holds."""
@@ -50,12 +49,12 @@ def weights_are_fresh(context: Context) -> Iterator[Finding]:
     if context.program.graph.misuses:
         return  # a call that is not there may be the one that loads
     calls = [(node, effect) for node in context.program.graph.calls for effect in _effects(node)]
-    trained = {(_role(node), effect.state): node for node, effect in calls if effect.kind == "writes"}
-    loaded = {(_role(node), effect.state): node for node, effect in calls if effect.kind == "loads"}
+    trained = {(node.role, effect.state): node for node, effect in calls if effect.kind == "writes"}
+    loaded = {(node.role, effect.state): node for node, effect in calls if effect.kind == "loads"}
     late = _staleness(context, calls, trained, len(loaded) + 1)  # a step hands weights on by one copy at least
     reported: set[Holder] = set()
     for node, effect in calls:
-        holder = (_role(node), effect.state)
+        holder = (node.role, effect.state)
         if effect.kind != "reads" or holder in trained or holder in reported:
             continue
         if holder not in loaded:
@@ -80,7 +79,7 @@ def _staleness(
     order = ("reads", "exports", "loads", "writes")  # of one call: it reads before it writes
     for step in range(steps):
         for node, effect in sorted(calls, key=lambda call: (call[0].id, order.index(call[1].kind))):
-            holder = (_role(node), effect.state)
+            holder = (node.role, effect.state)
             match effect.kind:
                 case "reads":
                     late[node.id, effect.state] = loop.staleness(holder)
@@ -112,11 +111,11 @@ def _oldest(states: list[dict[Holder, int]]) -> dict[Holder, int]:
 
 def _never(context: Context, node: Node, effect: Effect, trained: dict[Holder, Node]) -> Finding | None:
     """HF510, for a role that can load what another one trains."""
-    role, roles = _role(node), context.program.graph.roles
+    role, roles = node.role, context.program.graph.roles
     writer = next((maker for (_, state), maker in trained.items() if state == effect.state), None)
     if writer is None or effect.state not in methods_with(roles[role], "loads"):
         return None  # no role trains it, or the role keeps separate weights
-    source = _role(writer)
+    source = writer.role
     exported = effect.state in methods_with(roles[source], "exports")
     fix = f"hf.sync({source}, {role}) after '{writer.label}'"
     return Finding(
@@ -140,35 +139,31 @@ def _untrained(
     A second engine may well hold frozen weights, such as a teacher's. Here no other role reads the trained ones, and
     the update reads numbers of what is sampled, such as advantages: to imitate a teacher takes its tokens alone.
     """
-    readers = {_role(call) for call, of in calls if of.kind == "reads" and of.state == effect.state}
-    loading = next(call for call, of in calls if of.kind == "loads" and _role(call) == _role(node))
+    readers = {call.role for call, of in calls if of.kind == "reads" and of.state == effect.state}
+    loading = next(call for call, of in calls if of.kind == "loads" and call.role == node.role)
     for (role, state), writer in trained.items():
         exporters = {
-            _role(call): call for call, of in calls if (of.kind, of.state) == ("exports", state) and _role(call) != role
+            call.role: call for call, of in calls if (of.kind, of.state) == ("exports", state) and call.role != role
         }
-        sent = any((of.kind, of.state) == ("exports", state) and _role(call) == role for call, of in calls)
+        sent = any((of.kind, of.state) == ("exports", state) and call.role == role for call, of in calls)
         if state != effect.state or role in readers or (sent and len(readers) > 1) or not exporters:
             continue
         if node.id not in _values_behind(context, writer):
             continue  # it does not learn from what is read here
-        if not any(_is_float(column.spec) for column in context.program.origins.columns(writer.id)):
+        if not any(is_float_column(column.spec) for column in context.program.origins.columns(writer.id)):
             continue  # it imitates
         source, call = next(iter(exporters.items()))
         if role in linked_roles(role_links(context.program), source):
             continue  # it may have trained weights from a method that does not say so
         return Finding(
             "HF510",
-            f"'{node.label}' reads '{state}', which '{writer.label}' trains, but '{_role(node)}' loads that of "
+            f"'{node.label}' reads '{state}', which '{writer.label}' trains, but '{node.role}' loads that of "
             f"'{source}', which nothing trains",
             Label(node.span, f"works with the weights of '{source}'"),
             (Label(writer.span, "trains them"), Label(loading.span, f"loads what '{call.label}' exports")),
-            notes=(f"hf.sync({role}, {_role(node)}) after '{writer.label}'",),
+            notes=(f"hf.sync({role}, {node.role}) after '{writer.label}'",),
         )
     return None
-
-
-def _is_float(spec: object) -> bool:
-    return isinstance(spec, ColumnSpec) and issubclass(spec.dtype, FLOATS)
 
 
 def _values_behind(context: Context, node: Node) -> set[int]:
@@ -189,14 +184,10 @@ def _late(node: Node, effect: Effect, late: int, loading: Node, writer: Node) ->
         "HF701",
         f"'{node.label}' reads '{effect.state}' {late} step{'s' if late > 1 else ''} old: {allowed}",
         Label(node.span, "reads it"),
-        (Label(loading.span, f"'{_role(node)}' loads it"), Label(writer.span, f"'{writer.label}' changes it")),
+        (Label(loading.span, f"'{node.role}' loads it"), Label(writer.span, f"'{writer.label}' changes it")),
         notes=(f"load it after '{writer.label}', or declare @hf.reads({effect.state!r}, staleness={late})",),
     )
 
 
 def _effects(node: Node) -> tuple[Effect, ...]:
     return effects_of(node.op.signature.body) if isinstance(node.op, RoleCall) else ()
-
-
-def _role(node: Node) -> str:
-    return node.op.role if isinstance(node.op, RoleCall) else ""

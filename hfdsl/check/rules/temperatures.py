@@ -25,10 +25,8 @@ from hfdsl.check.program import Program
 from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Node, Ref, RoleCall
-from hfdsl.graph.samples import is_token_column
+from hfdsl.graph.samples import is_float_column, is_token_column
 from hfdsl.protocols.role_facts import policy_temperature
-from hfdsl.types.columns import ColumnSpec
-from hfdsl.types.dtypes import FLOATS
 
 TEACHERS = ("teacher_advantages", "distance")
 """The ready functions that allow a teacher a temperature of its own."""
@@ -82,19 +80,19 @@ def _sampled(program: Program) -> Iterator[tuple[str, str]]:
     links = role_links(program)
     for update in filter(trains, program.graph.calls):
         for call in sampling_calls(program, update):
-            if isinstance(call.op, RoleCall) and _role(update) in linked_roles(links, call.op.role):
-                yield _role(update), call.op.role
+            if isinstance(call.op, RoleCall) and update.role in linked_roles(links, call.op.role):
+                yield update.role, call.op.role
 
 
 def _compared(program: Program) -> Iterator[tuple[str, str]]:
     """The policies that learn, and the roles whose log-probs a ready update or function before it compares."""
-    learning = {_role(node) for node in filter(trains, program.graph.calls)}
+    learning = {node.role for node in filter(trains, program.graph.calls)}
     for node, signature in program.graph.bodies:
         if not signature.body.__module__.startswith("hfdsl.") or signature.name in TEACHERS:
             continue
         scored = dict.fromkeys(role for role in _scorers(program, node) if role not in learning)
         for update in updates_after(program.graph, node) if scored else ():
-            yield from ((_role(update), role) for role in scored)
+            yield from ((update.role, role) for role in scored)
 
 
 def _scorers(program: Program, node: Node) -> Iterator[str]:
@@ -102,14 +100,10 @@ def _scorers(program: Program, node: Node) -> Iterator[str]:
     for column in program.origins.columns(node.id):
         stored = stored_column(program.graph, column.ref)
         call = program.graph.nodes[stored.node] if isinstance(stored, Ref) else node
-        is_float = isinstance(column.spec, ColumnSpec) and issubclass(column.spec.dtype, FLOATS) and column.inner
-        if call is not node and isinstance(call.op, RoleCall) and is_float and _reads_tokens(program, call):
+        is_number = is_float_column(column.spec) and column.inner
+        if call is not node and isinstance(call.op, RoleCall) and is_number and _reads_tokens(program, call):
             yield call.op.role
 
 
 def _reads_tokens(program: Program, call: Node) -> bool:
     return any(is_token_column(read.spec) and read.inner for read in program.origins.columns(call.id))
-
-
-def _role(node: Node) -> str:
-    return node.op.role if isinstance(node.op, RoleCall) else ""

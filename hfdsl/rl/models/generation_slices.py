@@ -201,9 +201,8 @@ def _place(module: nn.Module, name: str) -> ParameterPlace:
 
 def _units(module: nn.Module, weights: Sequence[_Weight]) -> Mapping[FSDPModule, Sequence[_Weight]]:
     """The modules that FSDP gathers as a unit, and the weights of each."""
-    owners: dict[
-        int, FSDPModule
-    ] = {}  # by the parameters of a module, which is in the innermost of the units around it
+    # By the parameters of a module, which is in the innermost of the units around it.
+    owners: dict[int, FSDPModule] = {}
     for inner in module.modules():
         if isinstance(inner, FSDPModule):
             owners |= {id(each._parameters): inner for each in inner.modules()}

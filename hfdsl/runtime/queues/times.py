@@ -170,9 +170,8 @@ class ProcessTime:
     def __init__(self, backend: PollingBackend, stages: QueueStages) -> None:
         self._backend, self._stages = backend, stages
         self._running: dict[tuple[int, int], Dispatched] = {}  # by queue and number
-        self._left: dict[
-            tuple[int, int], dict[int, frozenset[Any]]
-        ] = {}  # groups that have not ended, with their calls
+        # The groups that have not ended, with their calls.
+        self._left: dict[tuple[int, int], dict[int, frozenset[Any]]] = {}
         self._ended: set[Any] = set()  # acknowledgments
         self._update: dict[int, StageRun] = {}  # by stage, while its result is not there
 
