@@ -5,6 +5,7 @@ Dim letters: b rows of a micro-batch, t tokens, r response tokens, H hidden, V v
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
@@ -40,6 +41,11 @@ def hidden_states(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Te
     return hidden
 
 
+def cache_name(model: Any) -> str:
+    """What a model calls the cache, as an argument and in its output: transformers renamed it in 5.24."""
+    return "cache" if "cache" in inspect.signature(type(model).forward).parameters else "past_key_values"
+
+
 class Policy(nn.Module):
     """A causal model that computes log-probs of responses, and may be sliced over the ranks of ``tp``.
 
@@ -55,6 +61,7 @@ class Policy(nn.Module):
         self.model, self.temperature, self.tp, self.packing = model, temperature, tp, packing
         self.slices = tp.size if isinstance(model.get_output_embeddings(), Sliced) else 1
         self.writes = 0
+        self.cache_name = cache_name(model.base_model)
         self.export_dtype: torch.dtype | None = None  # of weights for other roles, if not that of this module
 
     @property
@@ -106,10 +113,10 @@ class Policy(nn.Module):
     ) -> tuple[torch.Tensor, Any]:
         """The logits of the token after ids i64[b, n], f32[b, V], and the cache, which held the tokens before them."""
         output = self.model.base_model.forward(  # ``forward`` skips the version compiled for whole sequences
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **{self.cache_name: cache}
         )
         logits = self.logits(output.last_hidden_state[:, -1])
-        return gathered_slices(logits, self.tp) if self.slices > 1 else logits, output.past_key_values
+        return gathered_slices(logits, self.tp) if self.slices > 1 else logits, output[self.cache_name]
 
     def broadcast_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
         """The tokens that the first rank of ``tp`` sampled; on a GPU equal logits may sample different ones."""
