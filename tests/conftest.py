@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests import fork_server
 from tests.nightly import NIGHTLY, examples
 
 # Programs that are read or run as scripts, many of them wrong on purpose: never imported. Neither is a module that
@@ -48,6 +50,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 RUNTIME = {Path(__file__).parent / room for room in ("faults", "runtime")}
 """Folders whose tests with Ray take as long as all others with Ray."""
 
+FORK_SERVER = pytest.StashKey[subprocess.Popen[bytes]]()  # it would end if Python collected its standard input
+
 CASES = {"nightly_cases": False, "nightly_besides": True}
 """Marks that leave a part of the cases to the nightly run: whether it is those that the mark does not name."""
 
@@ -68,3 +72,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # In the nightly run tests with Ray take longest: those of faults and of runs go to different processes.
         if NIGHTLY and "ray_cluster" in getattr(item, "fixturenames", ()) and RUNTIME.isdisjoint(item.path.parents):
             item.add_marker(pytest.mark.xdist_group("besides"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the first test with Ray, start the process whose forks are Ray's workers."""
+    if item.get_closest_marker("ray") and fork_server.SOCKET not in os.environ:
+        item.config.stash[FORK_SERVER] = fork_server.install()
