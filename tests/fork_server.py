@@ -32,6 +32,9 @@ from typing import NamedTuple
 SOCKET = "HFDSL_FORK_SERVER"
 """The variable with the path of the server's socket."""
 
+FRESH = "HFDSL_FRESH_PROCESS"
+"""A variable that a runtime environment sets so that its workers have imported nothing before."""
+
 IMPORTED = (
     *("hfdsl.rl.workers", "hfdsl.runtime.rank.executor", "numpy", "torch", "transformers"),
     *("google.protobuf.message", "jsonschema", "pydantic", "requests"),  # what Ray imports
@@ -93,7 +96,7 @@ def requested(arguments: Sequence[str]) -> Worker | None:
     variables = runtime.pop("env_vars", None) or {}
     if any(value not in (None, [], {}, "", sys.executable) for value in runtime.values()):
         return None
-    if any("$" in value for value in variables.values()):  # Ray puts other variables there
+    if FRESH in variables or any("$" in value for value in variables.values()):  # Ray puts other variables there
         return None
     own = ("--serialized-runtime-env-context=", "--language=")
     rest = [argument for argument in arguments if not argument.startswith(own)]

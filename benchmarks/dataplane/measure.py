@@ -21,6 +21,14 @@ from benchmarks.dataplane import resident_memory
 
 MIB = 2**20
 
+VARIABLES = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_preallocate_plasma_memory": "1",
+}
+"""The environment in which ``cluster`` imports Ray."""
+
 
 @contextmanager
 def cluster(store_mib: int, cpus: int = 64) -> Iterator[Any]:
@@ -29,8 +37,7 @@ def cluster(store_mib: int, cpus: int = 64) -> Iterator[Any]:
     The CPUs are Ray's count of slots and no promise about the machine. Token authentication, which is the same for
     every path, is off. Where this process is in a cluster already, it is that one.
     """
-    os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_preallocate_plasma_memory": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    os.environ |= VARIABLES
     import ray
 
     if ray.is_initialized():

@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import os
 import sys
 import traceback
 from contextlib import redirect_stdout
 
 from benchmarks.dataplane import measure
+from tests import fork_server
 
 
 def printed(module: str, options: list[str]) -> dict[str, str]:
@@ -29,6 +31,7 @@ def printed(module: str, options: list[str]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    with measure.cluster(100):
+    os.environ |= measure.VARIABLES  # before the fork server imports Ray, which reads them then
+    with fork_server.install(), measure.cluster(100):
         outputs = {name: printed(module, options) for name, (module, *options) in json.loads(sys.argv[1]).items()}
     print(json.dumps(outputs))

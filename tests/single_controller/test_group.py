@@ -10,6 +10,7 @@ import pytest
 
 from hfdsl.errors import DefinitionError, ProtocolError, ResourceError, RoleError, SizeError, WiringError
 from hfdsl.single_controller import Mesh, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
+from tests import fork_server
 from tests.single_controller import roles
 
 # -- calls by name -----------------------------------------------------------------------------------------------------
@@ -35,7 +36,14 @@ def test_a_worker_knows_its_rank(accumulators: RayWorkerGroup) -> None:
         assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == (accumulators.master_address, accumulators.master_port)
     assert accumulators.execute_all_sync("about")[2] == (2, 4, 2, 4, "pp=0 dp=2 tp=0")
     assert accumulators.execute_all_sync("get_master_addr_port")[1][1] == accumulators.master_port
-    assert accumulators.execute_rank_zero_sync("imported", "torch") is False
+
+
+def test_a_worker_imports_no_more_than_its_role(ray_cluster: Any) -> None:
+    with (
+        RayResourcePool([1], use_gpu=False) as pool,
+        RayWorkerGroup(pool, make(roles.Accumulator), worker_env={fork_server.FRESH: "1"}) as group,
+    ):
+        assert group.execute_rank_zero_sync("imported", "torch") is False
 
 
 def test_lists_are_never_guessed(accumulators: RayWorkerGroup) -> None:

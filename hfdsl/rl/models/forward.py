@@ -42,7 +42,7 @@ def hidden_states(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Te
 
 
 def cache_name(model: Any) -> str:
-    """What a model calls the cache, as an argument and in its output: transformers renamed it in 5.24."""
+    """The name of the cache in a model's arguments and output; transformers renamed it in 5.24."""
     return "cache" if "cache" in inspect.signature(type(model).forward).parameters else "past_key_values"
 
 
