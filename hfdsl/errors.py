@@ -39,8 +39,8 @@ def _restore(cls: type[HfError], state: dict[str, object], args: tuple[object, .
 class HfWarning(UserWarning):
     """A doubt that hfdsl reports while a program runs: ``code`` names the rule, as that of an error does.
 
-    >>> str(HfWarning("HF526", "Ray 3.0 was not tried"))
-    'HF526: Ray 3.0 was not tried'
+    >>> str(HfWarning("HF526", "Ray 3.0 is untested"))
+    'HF526: Ray 3.0 is untested'
     """
 
     def __init__(self, code: str, message: str) -> None:

@@ -123,7 +123,7 @@ CODES: dict[str, Code] = {
     "HF523": Code("a cluster description that cannot be read"),
     "HF524": Code("a transport that does not reach its readers"),
     "HF525": Code("a role that cannot be offloaded"),
-    "HF526": Code("a version of Ray that was not tried"),
+    "HF526": Code("a version of Ray that is not tested"),
     "HF540": Code("a constructor argument of another type than its parameter's annotation"),
     "HF541": Code("an override that does not fit the calls of the dataflow"),
     "HF542": Code("batches that do not fit the dataflow of their experiment"),
@@ -241,7 +241,7 @@ CODES: dict[str, Code] = {
     "HF942": Code("a copy of a policy that computes in another dtype", "warning"),
     "HF943": Code("a loss that does not account for the engine that samples", "warning"),
     # HF95x generation engines
-    "HF950": Code("a version of an engine that was not tried"),
+    "HF950": Code("a version of an engine that is not tested"),
     "HF951": Code("an engine that does not start"),
     "HF952": Code("an engine without room for its cache"),
     "HF953": Code("a prompt that an engine cannot take"),

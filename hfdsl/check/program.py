@@ -255,9 +255,10 @@ class Program:
         return tuple((node, record) for (_, _, record), node in producers.items())
 
     def producer_label(self, node: int) -> Label:
-        """The label of the place where a value is made."""
+        """The label of the place that a value comes from."""
         producer = self.graph.nodes[node]
-        return Label(producer.span, f"'{producer.label}' makes {self.inference.values[node]}")
+        verb = "is" if isinstance(producer.op, Input) else "returns"
+        return Label(producer.span, f"'{producer.label}' {verb} {self.inference.values[node]}")
 
     def chunk_count(self, node: Node) -> int | None:
         """The number of chunks of a call that splits its arguments."""

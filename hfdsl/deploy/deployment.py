@@ -103,9 +103,13 @@ def place(
     'Mesh(pp=1 dp=1 tp=2)'
     """
     if not (isinstance(role, type) and issubclass(role, Worker)):
-        kind = type(role).__name__
-        built = f"an object of class {kind}: write hf.place({kind}, ...), with the arguments of its constructor"
-        got = built if isinstance(role, Worker) else repr(role)
+        if isinstance(role, Worker):
+            kind = type(role).__name__
+            got = f"an object of class {kind}: write hf.place({kind}, ...), with the arguments of its constructor"
+        elif isinstance(role, type):
+            got = f"class {role.__name__}: write class {role.__name__}(hf.Worker)"
+        else:
+            got = repr(role)
         raise ResourceError("HF507", f"place takes a role class derived from hf.Worker, got {got}")
     if not isinstance(pool, ResourcePool):
         raise ResourceError("HF507", f"place({role.__name__}): pool= takes an hf.ResourcePool, got {pool!r}")

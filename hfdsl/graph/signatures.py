@@ -232,7 +232,7 @@ def role_signatures(role: type) -> dict[str, Signature]:
     """The signatures of a role's registered methods, by name.
 
     Raises:
-        DefinitionError: HF104, HF105, HF109.
+        DefinitionError: HF104, HF105, HF109, and HF118 for a method without ``self``.
     """
     return {name: role_signature(role, name) for name in registered_methods(role)}
 
@@ -261,7 +261,11 @@ def _read(
     where = f"'{owner}.{name}'" if owner else f"'{name}'"
     try:
         hints, bounds = type_hints(body, where), bounds_of_parameters(body)
-        parameters = list(inspect.signature(body).parameters.values())[1 if skip_self else 0 :]
+        parameters = list(inspect.signature(body).parameters.values())
+        if skip_self:
+            if not parameters or _carries_rows(hints.get(parameters[0].name)):
+                raise DefinitionError("HF118", f"{where} has no self: write def {name}(self, ...)")
+            del parameters[0]
         ports = tuple(_port(p, hints, bounds, where) for p in parameters)
         returns = port_type(hints.get("return", inspect.Parameter.empty), f"the result of {where}")
     except DefinitionError as error:
@@ -270,6 +274,12 @@ def _read(
     return Signature(
         name=name, ports=ports, returns=returns, rows=rows or Independent, body=body, registration=registration
     )
+
+
+def _carries_rows(annotation: Any) -> bool:
+    """Whether an annotation is a record or a column: ``self`` has none of these."""
+    origin = get_origin(annotation)
+    return any(isinstance(kind, type) and issubclass(kind, (Batch, Column, Obj)) for kind in (annotation, origin))
 
 
 def is_option(parameter: inspect.Parameter) -> bool:

@@ -147,7 +147,9 @@ def from_lines(text: str) -> list[Decision]:
             kind, queue, version = entry["kind"], str(entry["queue"]), int(entry["version"])
             decision = Decision(kind, queue, version, **lists, call=call, loaded=loaded)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CheckpointError("HF761", f"line {number} of the log is no decision of a queue: {error!r}") from None
+            raise CheckpointError(
+                "HF761", f"line {number} of the log is not a decision of a queue: {error!r}"
+            ) from None
         if decision.kind not in get_args(DecisionKind):
             raise CheckpointError("HF761", f"line {number} of the log has the unknown kind '{decision.kind}'")
         decisions.append(decision)

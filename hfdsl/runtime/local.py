@@ -36,7 +36,7 @@ _Tasks: TypeAlias = SimpleQueue[Callable[[], None] | None]
 class Turns:
     """Runs ranks as threads of which one at a time is awake, in rank order; a rank passes its turn on while it waits.
 
-    If every rank that is left waits, none can continue: that is an error at once, and not a hang. A rank keeps its
+    If every remaining rank waits, none can continue: that is an error at once, and not a hang. A rank keeps its
     thread from run to run, since libraries cache by thread: a new one makes cuDNN plan every attention again, 30 ms
     each.
     """
@@ -114,7 +114,7 @@ class Turns:
                 return
         if len(self._ended) < self._count:
             ended = ", ".join(map(str, sorted(self._ended))) or "none"
-            self._stuck = f"every rank that is left waits too (ended: {ended})"
+            self._stuck = f"every remaining rank waits too (ended: {ended})"
             self._condition.notify_all()
 
 

@@ -106,7 +106,9 @@ class Processes:
         if self.backend is None:
             raise HfError("HF808", f"the run of '{plan_name}' is closed; launch the plan again")
         if self.broken:
-            raise HfError("HF808", f"the run of '{plan_name}' is broken since {self.broken}; launch the plan again")
+            raise HfError(
+                "HF808", f"the run of '{plan_name}' has been broken since {self.broken}; launch the plan again"
+            )
         return self.backend
 
     def close(self) -> None:

@@ -190,7 +190,7 @@ class RayWorkerGroup:
         return self._waiter.processes
 
     def with_deadline(self, seconds: float | None) -> Self:
-        """This group with another deadline for blocking calls and futures, in seconds; None waits without end.
+        """This group with another deadline for blocking calls and futures, in seconds; None waits forever.
 
         It overrides the deadline that a method is registered with, which overrides the group's.
 

@@ -23,7 +23,7 @@ def check_version(version: str = ray.__version__) -> None:
     >>> check_version("2.55.0")
     >>> check_version("2.54.1")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    hfdsl.errors.ResourceError: HF526: Ray 2.54.1 was not tried: hfdsl uses ...
+    hfdsl.errors.ResourceError: HF526: Ray 2.54.1 is untested: hfdsl uses ...
     """
     oldest, newest = map(_numbers, TESTED_VERSIONS)
     if _numbers(version) < oldest:
@@ -39,7 +39,7 @@ def untried(version: str, problem: object = "") -> ResourceError:
     lacks = f" ({problem})" if problem else ""
     return ResourceError(
         "HF526",
-        f"Ray {version} was not tried{lacks}: hfdsl uses private interfaces of Ray, and was tried with {oldest} to "
+        f"Ray {version} is untested{lacks}: hfdsl uses private interfaces of Ray, and is tested with {oldest} to "
         f"{newest}; pip install 'ray>={oldest},<{major}.{minor + 1}'",
     )
 

@@ -123,7 +123,7 @@ def check_arguments(signature: inspect.Signature, name: str, args: Sequence[Any]
             open_ = [p.name for p in parameters[len(args) :] if p.default is p.empty and p.name not in kwargs]
             hint = f"did you mean {open_[0]!r}?" if len(open_) == 1 else closest(stray, list(signature.parameters))
             raise WiringError("HF202", f"{name}{signature} has no argument {stray!r}; {hint}") from None
-        raise WiringError("HF203", f"{name}{signature} cannot be called so: {error}") from None
+        raise WiringError("HF203", f"{name}{signature} is called with the wrong arguments: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

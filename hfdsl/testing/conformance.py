@@ -307,7 +307,7 @@ def _fault(backend: AnyBackend, flow: Dataflow[..., Any], code: str, text: str) 
     deployment = Deployment(faulty=place(p.Faulty, pool=_pool(2)))
     plan, batch = flow.compile(deployment, {B: 8, p.K: 3}), p.rows(8)
     with plan.launch(backend, deadline=60.0) as running:
-        for wanted, holds in ((code, text), ("HF808", "is broken since step 0")):
+        for wanted, holds in ((code, text), ("HF808", "has been broken since step 0")):
             try:
                 running.step(batch)
             except HfError as error:

@@ -125,7 +125,7 @@ def package(name: str, purpose: str, floor: str | None, end: str | None = None) 
     if floor and _numbers(version) < _numbers(floor):
         return DoctorRow(name, "broken", f"{version}, older than the {floor} that hfdsl needs to {purpose}")
     if end and _numbers(version) >= _numbers(end):
-        return DoctorRow(name, "untried", f"{version}; hfdsl was tried with versions before {end}")
+        return DoctorRow(name, "untried", f"{version}; hfdsl is tested with versions before {end}")
     return DoctorRow(name, "ok", version)
 
 

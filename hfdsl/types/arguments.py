@@ -22,7 +22,7 @@ def takes(error: type[HfError], code: str, callee: str) -> Callable[[F], F]:
     ...     return dp * tp
     >>> mesh(tpp=2)
     Traceback (most recent call last):
-    hfdsl.errors.HfError: HF501: hf.Mesh takes no 'tpp'; did you mean 'tp'?
+    hfdsl.errors.HfError: HF501: hf.Mesh has no parameter 'tpp'; did you mean 'tp'?
     """
 
     def decorate(function: F) -> F:
@@ -64,6 +64,6 @@ def _problem(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
             return f"takes its {by_name} by name, NAME=..., and got {len(args) - 1} without one"
         unknown = [name for name in kwargs if name not in names]
         if unknown:
-            return f"takes no {unknown[0]!r}; {closest(unknown[0], names)}"
-        return f"cannot be called so: {error}; it takes {', '.join(names)}"
+            return f"has no parameter {unknown[0]!r}; {closest(unknown[0], names)}"
+        return f"is called with the wrong arguments: {error}; its parameters: {', '.join(names)}"
     return None

@@ -238,12 +238,10 @@ def size(expression: object) -> Size:
         return _OPERATIONS[origin](size(left), size(right))
     if origin is Literal and len(arguments) == 1 and is_count(arguments[0]):
         return constant(arguments[0])
-    hint = f"; write Literal[{expression}]" if is_count(expression) else ""
     shown = f"typing.Literal[{', '.join(map(brief, arguments))}]" if origin is Literal else brief(expression)
-    raise DefinitionError(
-        "HF101",
-        f"{shown} is not a dim: use a class derived from hf.Dim, Add, Mul, Div or Literal[4]{hint}",
-    )
+    dims = "a class derived from hf.Dim, or Add, Mul or Div of dims"
+    advice = f"write Literal[{expression}] for a fixed size" if is_count(expression) else f"use {dims}, or Literal[4]"
+    raise DefinitionError("HF101", f"{shown} is not a dim; {advice}")
 
 
 def quotients(expression: object) -> tuple[Size, ...]:

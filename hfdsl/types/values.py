@@ -31,7 +31,7 @@ def plain(record: type, name: str, value: Any, spec: FieldSpec) -> Any:
         raise WiringError("HF231", f"{where} is declared {spec}, which is not optional, and got None")
     if isinstance(spec, ObjSpec):
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-            raise WiringError("HF206", f"{where} takes a list, one object a row, got {got}")
+            raise WiringError("HF206", f"{where} takes a list with one object per row, got {got}")
         return list(value)
     return _tensor(value, spec, where)
 
@@ -96,9 +96,11 @@ def _ragged(value: Any, spec: ColumnSpec, where: str) -> Jagged:
     """The rows of a ragged column, from a list of them or a nested tensor."""
     rows = jagged_of(value, lambda: empty_values(spec.dtype, len(spec.dims) - 1))
     if rows is None and not hasattr(value, "untyped_storage"):
-        raise WiringError("HF206", f"{where} takes a list with a tensor a row as {spec}, got {type(value).__name__}")
+        raise WiringError(
+            "HF206", f"{where} takes a list with one tensor per row as {spec}, got {type(value).__name__}"
+        )
     if rows is None or not spec.ragged:
-        got, hint = ("dense", "give a list with a tensor a row") if spec.ragged else ("ragged", "pad its rows")
+        got, hint = ("dense", "give a list with one tensor per row") if spec.ragged else ("ragged", "pad its rows")
         raise WiringError("HF214", f"{where} is declared {spec} and got a {got} tensor; {hint}")
     return (
         rows if len(rows) or rows.dim() == len(spec.dims) else Jagged.none(empty_values(spec.dtype, len(spec.dims) - 1))

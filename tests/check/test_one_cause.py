@@ -46,7 +46,7 @@ def test_swapped_records_are_one_mistake() -> None:
 
     [finding] = program.check()
     assert finding.code == "HF204"
-    assert "takes Rollout as 'rollout' and Scores as 'scores', and is wired to them the other way" in finding.message
+    assert "takes Rollout as 'rollout' and Scores as 'scores', but gets the two swapped" in finding.message
     assert [finding.primary.text, finding.related[0].text] == ["this is Scores of B rows", "this is Rollout of B rows"]
 
 
@@ -108,7 +108,7 @@ def test_an_argument_that_does_not_exist_is_named() -> None:
     placed = hf.Deployment(judge=hf.place(Steady, topk=2, pool=pool))
     [finding] = steady.check(placed, {B: 64})
     assert finding.code == "HF516"
-    assert finding.message.endswith("cannot be built: it takes no 'topk'; did you mean 'top_k'?")
+    assert finding.message.endswith("cannot be built: it has no parameter 'topk'; did you mean 'top_k'?")
 
 
 def test_the_only_other_place_of_the_class_is_the_one_that_was_meant() -> None:
@@ -140,7 +140,9 @@ def test_swapped_columns_are_one_mistake() -> None:
     program.body.__annotations__["flags"] = Flags
     [finding] = program.check()
     assert finding.code == "HF220"
-    assert finding.message.startswith("'weigh' takes bool_[B] as 'mask' and f32[B] as 'weight', and is wired to them")
+    assert finding.message.startswith(
+        "'weigh' takes bool_[B] as 'mask' and f32[B] as 'weight', but gets the two swapped"
+    )
     assert finding.help == ("swap what is wired to 'mask' and 'weight'",)
     assert [edit.text for edit in finding.fixes[0].edits] == ["flags.mask", "flags.weight"]
 
@@ -156,7 +158,7 @@ def test_a_record_that_is_unpacked_is_one_mistake() -> None:
 
     for program in (call, display):
         [finding] = program.check()
-        assert (finding.code, finding.message.partition(",")[0]) == ("HF207", "'**' asks for the value of 'prompts'")
+        assert (finding.code, finding.message.partition(",")[0]) == ("HF207", "'**' needs the value of 'prompts'")
 
 
 def test_a_result_in_a_dict_is_reported_with_its_key() -> None:

@@ -95,7 +95,7 @@ def test_an_argument_that_a_constructor_does_not_take_is_named() -> None:
     place = hf.place(Actor, size=1, sise=2, name="a", pool=POOL)  # the mistakes
     [finding] = program.check(hf.Deployment(actor=place), {B: 8}).findings
     assert finding.code == "HF516"
-    assert "cannot be built: it takes no 'sise'; did you mean 'size'?" in finding.message
+    assert "cannot be built: it has no parameter 'sise'; did you mean 'size'?" in finding.message
 
 
 def number(rows: Rows, maker: Maker) -> int:

@@ -275,7 +275,7 @@ def of_the_reference(prompts: Prompts, actor: Actor, reference: Reference, rewar
 def test_log_probs_are_followed_through_the_ready_function_that_replaces_them() -> None:
     [again] = check(recomputed_in_every_epoch, places()).findings
     assert again.code == "HF335"
-    assert "made after an update on these rows, so that the ratio forgets that update" in again.message
+    assert "made after an update on these rows, so the ratio misses that update" in again.message
     [other] = check(of_the_reference, places()).findings
     assert other.code == "HF335"
     assert "divides by 'log_probs' of 'reference.log_probs'" in other.message

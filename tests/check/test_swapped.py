@@ -46,7 +46,7 @@ def test_swapped_records_are_one_mistake_and_both_places_are_shown() -> None:
     [finding] = records.check().findings
     assert (finding.code, finding.message) == (
         "HF204",
-        "'actor.update' takes Prompts as 'prompts' and Scores as 'scores', and is wired to them the other way round",
+        "'actor.update' takes Prompts as 'prompts' and Scores as 'scores', but gets the two swapped",
     )
     assert finding.primary.text == "this is Scores of B rows"
     assert finding.related[0].text == "this is Longer of B rows"
@@ -62,13 +62,11 @@ def columns(scores: Scores, actor: Actor) -> None:
 
 
 def test_swapped_columns_are_one_mistake_of_each_call() -> None:
-    message = (
-        "'actor.weigh' takes f32[B, R] as 'tokens' and i64[B] as 'length', and is wired to them the other way round"
-    )
+    message = "'actor.weigh' takes f32[B, R] as 'tokens' and i64[B] as 'length', but gets the two swapped"
     first, second = columns.check().findings
     assert (first.message, first.help) == (message, ("swap what is wired to 'tokens' and 'length'",))
     assert (second.message, second.help) == (
-        "'actor.weigh' takes i64[B] as 'length' and f32[B, R] as 'tokens', and is wired to them the other way round",
+        "'actor.weigh' takes i64[B] as 'length' and f32[B, R] as 'tokens', but gets the two swapped",
         ("swap what is wired to 'length' and 'tokens'",),
     )
 
@@ -91,6 +89,6 @@ def unclear(scores: Scores, actor: Actor) -> None:
 def test_which_of_three_values_are_swapped_is_not_guessed() -> None:
     *unknown, swapped, other = unclear.check().findings
     assert [finding.code for finding in unknown] == ["HF220", "HF220", "HF220"]
-    assert not any("the other way round" in finding.message or finding.fixes for finding in unknown)
-    assert "the other way round" in swapped.message
+    assert not any("swapped" in finding.message or finding.fixes for finding in unknown)
+    assert "swapped" in swapped.message
     assert other.message == "port 'count' of 'actor.weigh' takes i64[B] but is wired to f32[B]"

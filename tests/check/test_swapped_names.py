@@ -253,5 +253,5 @@ def test_unpacked_arguments_are_not_swapped_as_one_value() -> None:
 
     program.__annotations__ |= {"steps": Steps, "judge": Judge}
     [finding] = hf.dataflow(program).check().findings
-    assert "the other way round" in finding.message
+    assert "swapped" in finding.message
     assert (finding.help, finding.fixes, finding.notes) == ((), (), ("swap the two",))

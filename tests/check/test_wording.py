@@ -131,7 +131,7 @@ def test_a_size_is_given_for_a_class() -> None:
         if finding.code == "HF302"
     }
     assert messages == {
-        "dims= takes dim classes with their sizes, got 'B': 4",
+        "dims= takes dim classes with their sizes, got 'B': 4; write B without quotes",
         "size N = 0 is not a whole number of at least 1",
         "dims= takes a dict of dim classes with their sizes, got 4",
     }
@@ -169,4 +169,36 @@ def test_a_list_that_every_rank_is_given_whole_is_to_be_made_as_one() -> None:
 
     finding = only(program.check())
     assert (finding.code, "its own entry" in finding.message) == ("HF401", False)
-    assert finding.notes == ("make it with a protocol that gives one value a rank, such as ONE_TO_ALL",)
+    assert finding.notes == ("produce it with a protocol that returns one value per rank, such as ONE_TO_ALL",)
+
+
+class Careless(hf.Worker):
+    def judge(self, steps: Steps) -> Judged: ...  # type: ignore[empty-body]
+
+
+class Selfless(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def judge(steps: Steps) -> Judged: ...  # type: ignore[empty-body,misc]  # noqa: N805
+
+
+@hf.dataflow
+def unregistered(steps: Steps, role: Careless) -> Judged:
+    return role.judge(steps)
+
+
+@hf.dataflow
+def without_self(steps: Steps, role: Selfless) -> Judged:
+    return role.judge(steps)  # type: ignore[call-arg, misc]
+
+
+def test_an_unregistered_method_differs_from_a_missing_one() -> None:
+    finding = only(unregistered.check())
+    assert finding.message == "role 'Careless' has no registered method 'judge'"
+    assert finding.notes == (
+        "'judge' is not registered: write @register(Dispatch.DP_PROTO), or another protocol, above it",
+    )
+
+
+def test_a_method_without_self_is_named() -> None:
+    finding = only(without_self.check())
+    assert (finding.code, finding.message) == ("HF118", "'Selfless.judge' has no self: write def judge(self, ...)")

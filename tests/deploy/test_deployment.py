@@ -66,6 +66,10 @@ def test_places_that_cannot_be() -> None:
         ),
         (lambda: hf.place(Critic, pool=wrong), "place(Critic): pool= takes an hf.ResourcePool, got [4]"),
         (lambda: hf.place(wrong, pool=POOL), "place takes a role class derived from hf.Worker, got [4]"),
+        (
+            lambda: hf.place(int, pool=POOL),  # type: ignore[type-var]  # on purpose
+            "place takes a role class derived from hf.Worker, got class int: write class int(hf.Worker)",
+        ),
         (lambda: hf.Deployment(actor=wrong), "role 'actor' takes hf.place(...), got [4]"),
     ]
     for make, text in mistakes:

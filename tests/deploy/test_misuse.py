@@ -98,7 +98,7 @@ def test_missing_or_unknown_arguments_are_refused_with_a_code(call: str) -> None
 
 def test_a_name_that_is_close_is_offered() -> None:
     mesh: Any = hf.Mesh
-    with pytest.raises(hf.HfError, match=r"hf\.Mesh takes no 'tpp'; did you mean 'tp'\?"):
+    with pytest.raises(hf.HfError, match=r"hf\.Mesh has no parameter 'tpp'; did you mean 'tp'\?"):
         mesh(tpp=2)
 
 

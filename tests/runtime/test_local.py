@@ -242,7 +242,9 @@ def test_a_role_error_says_role_method_rank_step_and_the_workers_lines() -> None
         assert 'raise ArithmeticError("loss is nan")' in text
         assert "in third" in text
         assert running.steps == 2, "a step that failed never happened"
-        with pytest.raises(HfError, match=r"HF808: the run of '.*' is broken since step 2 of .* launch the plan again"):
+        with pytest.raises(
+            HfError, match=r"HF808: the run of '.*' has been broken since step 2 of .* launch the plan again"
+        ):
             running.step(rows(4))
 
 

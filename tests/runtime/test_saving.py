@@ -162,7 +162,7 @@ def test_a_load_that_failed_breaks_the_run(saved: Path) -> None:
     with learn.compile(deployment()).launch(seed=7) as running:
         with pytest.raises(CheckpointError):
             running.load(saved)
-        with pytest.raises(HfError, match="HF808: the run of 'learn' is broken since a load of"):
+        with pytest.raises(HfError, match="HF808: the run of 'learn' has been broken since a load of"):
             running.step(batch(0))
 
 

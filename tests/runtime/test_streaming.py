@@ -353,7 +353,7 @@ def test_a_body_that_raises_breaks_the_run() -> None:
     with launched() as running:
         with pytest.raises(RoleError, match=r"HF806: 'engine.generate' raised"):
             streamed(running, [*rows(2), Prompts(x=rows(1)[0].x.tensor - DEADLY)])
-        with pytest.raises(HfError, match=r"HF808: .* is broken since step 2"):
+        with pytest.raises(HfError, match=r"HF808: .* has been broken since step 2"):
             streamed(running, rows(1))
 
 

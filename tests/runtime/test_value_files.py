@@ -198,7 +198,7 @@ def test_what_is_no_data_is_pickled_with_its_tensors_apart(trees: list[p.Tree], 
             read_value(folder / "v", "the value", trust=False, main=main)
         more = f" (and {len(trees) - 1} more)" if len(trees) > 1 else ""
         assert str(refused.value).startswith(
-            f"HF915: the value: 'trees[0]' is of type tests.runtime.value_file_programs.Tree{more}, which is no data"
+            f"HF915: the value: 'trees[0]' is of type tests.runtime.value_file_programs.Tree{more}, which is not plain"
         )
 
 

@@ -265,7 +265,9 @@ def test_decidable_mistakes_are_refused_before_anything_starts() -> None:
         RayWorkerGroup([4], make(roles.Accumulator))  # type: ignore[arg-type]
     with pytest.raises(WiringError, match=r"HF203: Picky\(bad: 'int'\).*missing a required argument: 'bad'"):
         make(roles.Picky)
-    with pytest.raises(WiringError, match=r"HF203: Grid\(\) cannot be called so: too many positional arguments"):
+    with pytest.raises(
+        WiringError, match=r"HF203: Grid\(\) is called with the wrong arguments: too many positional arguments"
+    ):
         make(roles.Grid, 3)
     with pytest.raises(DefinitionError, match=r"HF118"):
         make(3)  # type: ignore[arg-type]

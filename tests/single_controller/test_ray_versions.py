@@ -29,13 +29,13 @@ def test_versions_that_were_tried_pass(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["2.54.1", "1.13.0", "2.9.3"])
 def test_an_older_version_is_refused(version: str) -> None:
-    with pytest.raises(ResourceError, match=rf"HF526: Ray {version} was not tried: .* 'ray>=2\.55,<2\.61'"):
+    with pytest.raises(ResourceError, match=rf"HF526: Ray {version} is untested: .* 'ray>=2\.55,<2\.61'"):
         check_version(version)
 
 
 @pytest.mark.parametrize("version", ["2.61.0", "3.0.0"])
 def test_a_newer_version_is_warned_of(version: str) -> None:
-    with pytest.warns(HfWarning, match=f"HF526: Ray {version} was not tried") as caught:
+    with pytest.warns(HfWarning, match=f"HF526: Ray {version} is untested") as caught:
         check_version(version)
     [warning] = caught
     assert isinstance(warning.message, HfWarning)
@@ -55,7 +55,7 @@ except hfdsl.errors.ResourceError as error:
     print(error)
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert re.match(r"HF526: Ray [\d.]+ was not tried \(.*ray\.experimental\.rdt\.util.*\): hfdsl uses", said)
+    assert re.match(r"HF526: Ray [\d.]+ is untested \(.*ray\.experimental\.rdt\.util.*\): hfdsl uses", said)
 
 
 def test_the_extra_takes_what_was_tried() -> None:

@@ -215,7 +215,7 @@ def test_what_a_recording_would_run_waits_until_it_is_trusted(
     assert main(["replay", folder, "--node", "grown"]) == 2
     assert (
         "hfdsl replay: HF915: the result of 'grown' on rank 0: 'tree[0]' is of type "
-        "tests.testing.replay_programs.Tree (and 7 more), which is no data"
+        "tests.testing.replay_programs.Tree (and 7 more), which is not plain data"
     ) in capsys.readouterr().err
     assert main(["replay", folder, "--node", "grown", "--trust"]) == 0
     printed = capsys.readouterr()

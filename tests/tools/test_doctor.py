@@ -43,7 +43,7 @@ def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert package("none", "run", "1.10") == DoctorRow("none", "absent", "not installed; needed to run")
     assert package("new", "run", "1.2", "1.11") == DoctorRow("new", "ok", "1.10.0")
     assert package("new", "run", "1.2", "1.10") == DoctorRow(
-        "new", "untried", "1.10.0; hfdsl was tried with versions before 1.10"
+        "new", "untried", "1.10.0; hfdsl is tested with versions before 1.10"
     )
 
 
@@ -51,7 +51,7 @@ def test_versions_of_vllm() -> None:
     assert vllm(None).status == "absent"
     assert vllm("0.32.0+cpu") == DoctorRow("vllm", "ok", "0.32.0+cpu")
     assert [vllm(version).status for version in ("0.26.0", "0.33.0", "0.9.1")] == ["ok", "untried", "broken"]
-    assert vllm("0.33.0").detail.startswith("vLLM 0.33.0 was not tried: hfdsl was tried with 0.26 to 0.32")
+    assert vllm("0.33.0").detail.startswith("vLLM 0.33.0 is untested: hfdsl is tested with 0.26 to 0.32")
 
 
 def test_a_driver_that_fails_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

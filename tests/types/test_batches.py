@@ -133,8 +133,11 @@ def changed(**update: Any) -> Callable[[], Any]:
             changed(log_probs=[[0.0]]),
             "HF206: column 'log_probs' of 'Rollout' takes a torch.Tensor as f32[B, R], got list",
         ),
-        (changed(answer="text"), "HF206: column 'answer' of 'Rollout' takes a list, one object a row, got str"),
-        (changed(answer={"a": 1}), "HF206: column 'answer' of 'Rollout' takes a list, one object a row, got dict"),
+        (changed(answer="text"), "HF206: column 'answer' of 'Rollout' takes a list with one object per row, got str"),
+        (
+            changed(answer={"a": 1}),
+            "HF206: column 'answer' of 'Rollout' takes a list with one object per row, got dict",
+        ),
     ],
 )
 def test_arguments_that_a_record_does_not_take(build: Callable[[], Any], text: str) -> None:

@@ -229,8 +229,8 @@ def test_differences_print_with_a_minus() -> None:
 @pytest.mark.parametrize(
     ("expression", "text"),
     [
-        (hf.Dim, "HF101: Dim is not a dim: use a class derived from hf.Dim, Add, Mul, Div or Literal[4]"),
-        (4, "HF101: 4 is not a dim: use a class derived from hf.Dim, Add, Mul, Div or Literal[4]; write Literal[4]"),
+        (hf.Dim, "HF101: Dim is not a dim; use a class derived from hf.Dim, or Add, Mul or Div of dims, or Literal[4]"),
+        (4, "HF101: 4 is not a dim; write Literal[4] for a fixed size"),
         (int, "HF101: <class 'int'> is not a dim"),
         ("B", "HF101: 'B' is not a dim"),
         (Literal[0], "HF101: typing.Literal[0] is not a dim"),

@@ -129,7 +129,7 @@ def test_dense_is_not_ragged() -> None:
         WiringError, match=r"HF220: column 'ids' of 'Tokens' is declared i64\[B, ~R\] and got i32\[1, ~2\]"
     ):
         Tokens(ids=hf.i64([torch.arange(2).int()]), number=torch.arange(1))
-    with pytest.raises(WiringError, match="HF206: column 'ids' of 'Tokens' takes a list with a tensor a row"):
+    with pytest.raises(WiringError, match="HF206: column 'ids' of 'Tokens' takes a list with one tensor per row"):
         Tokens(ids=[[1, 2]], number=torch.arange(1))  # type: ignore[arg-type]  # a mistake on purpose
 
 

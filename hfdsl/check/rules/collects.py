@@ -36,9 +36,9 @@ def _fault(code: str, axis: str, left: AxisPlacement) -> str:
         case "HF403", _:
             return "but the values there have nothing to do with one another"
         case "HF404", At(-1) if axis in PIPELINE:
-            return "where the output is not: a pipeline leaves it on its last stage"
+            return "but a pipeline leaves the output on its last stage"
         case "HF404", _:
-            return f"where the output is not: the body leaves it at {left}"
+            return f"but the body leaves the output at {left}"
         case "HF405", _:
             return "which joins equal copies, so every row appears several times"
         case _:

@@ -35,7 +35,7 @@ def concurrent_calls_overlap(context: Context) -> Iterator[Finding]:
             if why is not None:
                 yield Finding(
                     "HF755",
-                    f"up to {calls} calls of '{node.label}' are to be in progress at once in a process, but {why}",
+                    f"up to {calls} calls of '{node.label}' would be in progress at once in a process, but {why}",
                     Label(node.span, "is called before a queue with a lag"),
                 )
             elif calls > max(lags) + 1:

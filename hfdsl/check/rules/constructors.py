@@ -30,7 +30,7 @@ def _unknown(signature: inspect.Signature, arguments: Iterable[str]) -> str | No
     stray = [name for name in arguments if name not in signature.parameters]
     if not stray or not signature.parameters or inspect.Parameter.VAR_KEYWORD in kinds:
         return None
-    return f"it takes no '{stray[0]}'; {closest(stray[0], list(signature.parameters))}"
+    return f"it has no parameter '{stray[0]}'; {closest(stray[0], list(signature.parameters))}"
 
 
 def constructors_take_arguments(context: Context) -> Iterator[Finding]:

@@ -89,7 +89,8 @@ def whole_sizes(context: Context) -> Iterator[Finding]:
             sizes = number if isinstance(number, (list, tuple)) else (number,)
             message = f"size {dim} = {brief(number)} is not {count_range(*sizes)}"
         else:
-            message = f"dims= takes dim classes with their sizes, got {brief(dim)}: {brief(number)}"
+            unquoted = f"; write {dim} without quotes" if isinstance(dim, str) and dim.isidentifier() else ""
+            message = f"dims= takes dim classes with their sizes, got {brief(dim)}: {brief(number)}{unquoted}"
         yield Finding("HF302", message, Label(context.call_site))
 
 

@@ -58,7 +58,7 @@ def _obstacle(context: Context, load: Node, op: RoleCall, during: str) -> tuple[
         if program.split.of[call.id] == program.split.of[load.id]:
             return f"'{call.label}' is in the stage that sends them", (Label(call.span, "may come before them"),)
     if program.split.queues and not _is_trained_before(context, load):
-        return "no update comes before the sync, so that they have no new version", ()
+        return "no update comes before the sync, so they have no new version", ()
     place = program.placement(load)
     if place is None:
         return None, ()

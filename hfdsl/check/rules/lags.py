@@ -68,8 +68,8 @@ def ratios_are_of_the_sampling_policy(context: Context) -> Iterator[Finding]:
             "HF750",
             f"'{ratio.update.label}' divides by log-probs that '{maker.label}' computes behind the queue, and not by "
             f"those of the policy {_ago(versions)} that sampled the rows",
-            Label(ratio.update.span, "takes them for rows of the policy as it is now"),
-            (Label(maker.span, "log-probs of the policy as it is now"), *_queues(context, ratio.update)),
+            Label(ratio.update.span, "treats them as rows of the current policy"),
+            (Label(maker.span, "log-probs of the current policy"), *_queues(context, ratio.update)),
             notes=(
                 f"let '{versions.reader.label}' return its log-probs, and train with these"
                 if uncorrected is None

@@ -169,7 +169,7 @@ def _least_lag(count: int, batch: int, group: int, lag: int, late: Late | None, 
 def _uneven(node: Node, batch_rows: Size, dispatched: Size) -> Finding:
     return Finding(
         "HF752",
-        f"a queue without a lag hands on the rows of this step, which are {dispatched}, and not {batch_rows}",
+        f"a queue without a lag passes on the {dispatched} rows of this step, and not {batch_rows}",
         Label(node.span, f"declares {batch_rows} rows"),
         notes=("leave out rows=, or give it a lag; hf.take and hf.fill change a number of rows within a step",),
     )

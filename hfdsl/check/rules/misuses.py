@@ -11,6 +11,7 @@ from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_span, keyword_span, parameter_span, port_span, return_span, unpacks
 from hfdsl.graph.misuses import Misuse, MisuseKind
 from hfdsl.graph.program import Input, Pack
+from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import closest, schema
 
@@ -30,12 +31,12 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     MisuseKind.KEYWORD_ONLY: ("HF202", "'{m.name}' of '{m.subject}' is keyword-only: write {m.name}=...", ""),
     MisuseKind.TOO_MANY: (
         "HF202",
-        "'{m.subject}' is called with {m.name} positional arguments, more than it has ports",
-        "its ports are: {listed}",
+        "'{m.subject}' takes {takes}, but is called with {m.name}",
+        "its ports: {listed}",
     ),
     MisuseKind.CONTROL: (
         "HF207",
-        "'{m.name}' asks for the value of '{m.subject}', which does not exist before the program runs",
+        "'{m.name}' needs the value of '{m.subject}', which does not exist before the program runs",
         "{decide}",
     ),
     MisuseKind.COMPUTE: (
@@ -93,14 +94,14 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     MisuseKind.RETURNED: (
         "HF603",
         "'{m.subject}' is annotated to return {m.candidates[0]} and returns {m.candidates[1]}",
-        "return what the annotation says, or write another",
+        "return what the annotation says, or change the annotation",
     ),
     MisuseKind.BOUNDS: ("HF940", _BOUNDS, "{m.candidates[2]}"),
     MisuseKind.GROUP: ("HF314", _BOUNDS, "{m.candidates[2]}"),
     MisuseKind.ROLE: (
         "HF206",
         "'{m.name}' on the role '{m.subject}': a dataflow calls registered methods of {listed} and nothing else",
-        "what a role knows stays in its workers: let a registered method give or change it",
+        "a role's attributes live in its workers: read or change them in a registered method",
     ),
     MisuseKind.OUTSIDER: (
         "HF607",
@@ -178,10 +179,11 @@ def misuses(context: Context) -> Iterator[Finding]:
             "m": misuse,
             "operator": OPERATORS.get(misuse.name, misuse.name),
             "decide": DECIDE.get(misuse.name, DECIDE[""]),
-            "near": closest(misuse.name, misuse.candidates),
+            "near": _unregistered(context, misuse) or closest(misuse.name, misuse.candidates),
             "producers": _column_producers(context, misuse) if "{producers}" in advice else "",
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
-            "listed": ", ".join(misuse.candidates),
+            "listed": ", ".join(misuse.candidates) or "none",
+            "takes": _arguments(len(misuse.candidates)),
             "both": _both(*misuse.candidates) if "{both}" in message else "",
         }
         finding = Finding(
@@ -223,6 +225,29 @@ def _column_producers(context: Context, misuse: Misuse) -> str:
     return closest(misuse.name, misuse.candidates)
 
 
+def _role(context: Context, misuse: Misuse) -> type:
+    """The class of a role whose method does not exist."""
+    classes = (kind for role in context.program.graph.roles.values() for kind in role.__mro__)
+    return next(kind for kind in classes if kind.__name__ == misuse.subject)
+
+
+def _unregistered(context: Context, misuse: Misuse) -> str:
+    """The advice to register a method that the role does have."""
+    if misuse.kind is not MisuseKind.NO_METHOD or not callable(getattr(_role(context, misuse), misuse.name, None)):
+        return ""
+    return f"'{misuse.name}' is not registered: write @register(Dispatch.DP_PROTO), or another protocol, above it"
+
+
+def _arguments(count: int) -> str:
+    """A number of arguments, in words."""
+    return f"{count or 'no'} argument{'s' * (count != 1)}"
+
+
+def _ports(signature: Signature) -> str:
+    names = [port.name for port in signature.ports]
+    return f"port{'s' * (len(names) > 1)} {', '.join(names)}" if names else "no ports"
+
+
 def _misuse_span(misuse: Misuse) -> Span:
     if misuse.kind in (MisuseKind.NOT_A_RESULT, MisuseKind.RETURNED):
         return return_span(misuse.span)
@@ -241,8 +266,8 @@ def _misuse_related(context: Context, misuse: Misuse) -> Iterator[Label]:
     elif misuse.kind in ARGUMENTS and misuse.signature is not None:
         yield Label(port_span(misuse.signature, misuse.name), "declared here")
     elif misuse.signature is not None:
-        yield Label(misuse.signature.span, f"declared with ports {', '.join(p.name for p in misuse.signature.ports)}")
+        yield Label(misuse.signature.span, f"declared with {_ports(misuse.signature)}")
     if misuse.kind is MisuseKind.NO_METHOD:
-        classes = (kind for role in context.program.graph.roles.values() for kind in role.__mro__)
-        role = next(kind for kind in classes if kind.__name__ == misuse.subject)
-        yield Label(definition_span(role), f"its registered methods: {', '.join(misuse.candidates) or 'none'}")
+        yield Label(
+            definition_span(_role(context, misuse)), f"its registered methods: {', '.join(misuse.candidates) or 'none'}"
+        )

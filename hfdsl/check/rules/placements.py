@@ -34,7 +34,7 @@ def roles_have_places(context: Context) -> Iterator[Finding]:
             spare = [other for other in spare if other not in near]  # a misspelled role is one mistake
             finding = Finding(
                 "HF507",
-                f"role '{name}' of '{context.program.graph.name}' has no place in the deployment",
+                f"role '{name}' of '{context.program.graph.name}' is not placed in the deployment",
                 Label(context.program.deployment.span, f"places {', '.join(placements) or 'nothing'}"),
                 (Label(context.program.graph.span, f"takes '{name}: {role.__name__}'"),),
             )

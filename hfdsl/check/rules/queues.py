@@ -80,7 +80,7 @@ def states_have_one_queue(context: Context) -> Iterator[Finding]:
                 yield Finding(
                     "HF746",
                     f"'{first.label}' and '{node.label}' both change '{holder.state}' of '{holder.role}', in two "
-                    "stages that step on their own: its versions have no order",
+                    "stages that step independently: its versions have no order",
                     Label(node.span, "changes it in another stage"),
                     (Label(first.span, "changes it here"),),
                     notes=("update a state in one stage",),
@@ -152,7 +152,7 @@ def loads_are_whole(context: Context) -> Iterator[Finding]:
         yield Finding(
             "HF748",
             f"'{reader.label}' may read '{holder.state}' between '{first.label}' and '{other.label}', which load parts "
-            "of it: its stage steps on its own",
+            "of it: its stage steps independently",
             Label(reader.span, "may read weights of two versions"),
             tuple(Label(node.span, "loads a part") for node in (first, other)),
             notes=("load all of a state by one method",),

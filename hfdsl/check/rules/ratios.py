@@ -288,8 +288,8 @@ def _of_the_updated_policy(context: Context, ratio: Ratio, maker: Node, earlier:
     name = _name(ratio.column)
     finding = Finding(
         "HF335",
-        f"'{ratio.update.label}' divides by '{name}' that '{maker.label}' made after an update on these rows, so that "
-        "the ratio forgets that update",
+        f"'{ratio.update.label}' divides by '{name}' that '{maker.label}' made after an update on these rows, so "
+        "the ratio misses that update",
         _label(ratio, "the old log-probs of a ratio"),
         (Label(earlier.span, "trains on these rows before"), Label(maker.span, "made here"), _declared(ratio)),
     )

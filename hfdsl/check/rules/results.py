@@ -28,7 +28,7 @@ def results(context: Context) -> Iterator[Finding]:
             "HF603",
             f"'{context.program.graph.name}' is annotated to return {differs}",
             Label(return_span(context.program.graph.span)),
-            notes=("return what the annotation says, or write another",),
+            notes=("return what the annotation says, or change the annotation",),
         )
 
 

@@ -53,7 +53,7 @@ def as_one_finding(context: Context, finding: Finding, mismatch: Mismatch, other
     combined = replace(
         finding,
         message=f"'{node.label}' takes {mismatch.formal} as '{mismatch.port}' and {other.formal} as '{other.port}', "
-        "and is wired to them the other way round",
+        "but gets the two swapped",
         related=(Label(argument, f"this is {other.actual}"), *finding.related),
         notes=(),
     )
@@ -192,10 +192,10 @@ def _crossed_names(context: Context, wiring: Wiring, first: str, second: str) ->
             Label(argument_span(wiring.span, signature, second), f"goes to '{second}'"),
             Label(declared, alike),
         ),
-        notes=("if this is meant, say so at the end of the line: # hf: ignore[HF230]",),
+        notes=("if this is intended, add at the end of the line: # hf: ignore[HF230]",),
     )
     swaps = _exchanged(wiring.span, signature, first, second, certain=False)
-    return with_suggestions(context, finding, swaps, "else wire them the other way round")
+    return with_suggestions(context, finding, swaps, "otherwise swap them")
 
 
 def _exchanged(

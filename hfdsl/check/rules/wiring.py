@@ -148,7 +148,7 @@ def _explain(context: Context, m: Mismatch, port: str, *, several: bool) -> Expl
 
 def _ragged(m: Mismatch) -> tuple[str, ...]:
     if isinstance(m.formal, ColumnSpec) and m.formal.ragged:
-        return ("cut its rows where it is produced, and declare Ragged[...] there, made of a list with a tensor a row",)
+        return ("cut its rows where it is produced, and declare Ragged[...] there: a list with one tensor per row",)
     return (
         "pad its rows to one length on all ranks, and declare that dim where it is produced; or take it as Ragged[...]",
     )
@@ -163,7 +163,7 @@ def _takes_entries(context: Context, m: Mismatch) -> bool:
 
 def _to_list(m: Mismatch) -> tuple[str, ...]:
     if isinstance(m.formal, ListType):
-        return ("make it with a protocol that gives one value a rank, such as ONE_TO_ALL",)
+        return ("produce it with a protocol that returns one value per rank, such as ONE_TO_ALL",)
     return ("take one entry or reduce it in an @hf.function; or collect with a protocol that joins rows",)
 
 

@@ -32,14 +32,14 @@ def untried(version: str) -> str | None:
     >>> untried("0.32.0+cpu") is None
     True
     >>> untried("0.40.1")
-    "vLLM 0.40.1 was not tried: hfdsl was tried with 0.26 to 0.32; pip install 'vllm>=0.26,<0.33'"
+    "vLLM 0.40.1 is untested: hfdsl is tested with 0.26 to 0.32; pip install 'vllm>=0.26,<0.33'"
     """
     oldest, newest = map(_numbers, TRIED)
     if oldest <= _numbers(version) <= newest:
         return None
     major, minor = newest
     wanted = f"pip install 'vllm>={TRIED[0]},<{major}.{minor + 1}'"
-    return f"vLLM {version} was not tried: hfdsl was tried with {TRIED[0]} to {TRIED[1]}; {wanted}"
+    return f"vLLM {version} is untested: hfdsl is tested with {TRIED[0]} to {TRIED[1]}; {wanted}"
 
 
 def is_too_old(version: str) -> bool:
@@ -57,7 +57,7 @@ def check_version(version: str) -> None:
     >>> check_version("0.1")
     Traceback (most recent call last):
         ...
-    hfdsl.errors.ResourceError: HF950: vLLM 0.1 was not tried: ...
+    hfdsl.errors.ResourceError: HF950: vLLM 0.1 is untested: ...
     """
     problem = untried(version)
     if problem is not None:

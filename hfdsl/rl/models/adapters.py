@@ -50,7 +50,7 @@ def add_adapters(model: Any, lora: Lora, seed: int, tp: AxisGroup, autocast: Flo
             or a rank too large for one.
     """
     if tp.size > 1:
-        raise ResourceError("HF812", f"lora and the mesh axis tp={tp.size} do not go together; leave one out")
+        raise ResourceError("HF812", f"lora and the mesh axis tp={tp.size} cannot be combined; leave one out")
     if find_spec("peft") is None:
         raise ResourceError("HF710", "lora needs the package peft, which is not installed; pip install 'hfdsl[lora]'")
     from peft import (  # pyright: ignore[reportMissingImports]  # optional

@@ -43,7 +43,7 @@ def load(config: ModelConfig, tp: AxisGroup | None = None, *, output_layer: bool
             "HF812", f"the mesh axis tp={tp.size} needs a process for every rank on a GPU, as on the Ray backend"
         )
     if tp.size > 1 and config.compile:
-        raise ResourceError("HF812", f"compile=true and the mesh axis tp={tp.size} do not go together; leave one out")
+        raise ResourceError("HF812", f"compile=true and the mesh axis tp={tp.size} cannot be combined; leave one out")
     folder = None if config.path is None else model_folder(config.path)
     settings = _transformers_config(config, folder)
     name = repr(config.path or settings.model_type)

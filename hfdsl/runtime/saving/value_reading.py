@@ -46,8 +46,8 @@ def read_value(file: Path, what: str, *, trust: bool, main: Callable[[], Any]) -
             (at, kind), more = pickled[0], f" (and {len(pickled) - 1} more)" if len(pickled) > 1 else ""
             raise CheckpointError(
                 "HF915",
-                f"{what}: '{at}' is of type {kind}{more}, which is no data; its pickle may run any code when it is "
-                f"loaded: if you trust '{beside(file, '.pkl')}', replay with --trust",
+                f"{what}: '{at}' is of type {kind}{more}, which is not plain data; its pickle may run any code "
+                f"when it is loaded: if you trust '{beside(file, '.pkl')}', replay with --trust",
             )
         return _Decoder(file, trust and bool(pickled), main).decode(content["value"])
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""Old log-probs are computed again by the policy as it is now, so that every ratio is 1.
+"""Old log-probs are recomputed with the current policy, so every ratio is 1.
 
 Seen: https://github.com/areal-project/AReaL/issues/201
 Elsewhere: the importance sampling and the clip of PPO are without effect, as a reader of the code noticed.

@@ -170,9 +170,9 @@ def test_nothing_is_left_of_a_handle() -> None:
 
 
 def test_versions_that_were_not_tried() -> None:
-    with pytest.warns(HfWarning, match=r"HF950: vLLM 0.99.0 was not tried"):
+    with pytest.warns(HfWarning, match=r"HF950: vLLM 0.99.0 is untested"):
         fake.handle("0.99.0").process.close()
-    with pytest.raises(ResourceError, match=r"HF950: vLLM 0.9.0 was not tried"):
+    with pytest.raises(ResourceError, match=r"HF950: vLLM 0.9.0 is untested"):
         fake.handle("0.9.0")
 
 

@@ -74,5 +74,5 @@ def test_an_error_names_the_role_and_the_cause(started: list[Any], width: int, f
 
 def test_a_version_that_is_too_old_keeps_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle, "installed_version", lambda: "0.20")
-    with pytest.raises(hf.HfError, match=r"HF950: 'actor.__init__ .*vLLM 0.20 was not tried"):
+    with pytest.raises(hf.HfError, match=r"HF950: 'actor.__init__ .*vLLM 0.20 is untested"):
         launched(4, 5)

@@ -417,7 +417,7 @@ def test_slices_cannot_have_an_adapter() -> None:
     pool = hf.ResourcePool([2], use_gpu=False)
     deployment = hf.Deployment(actor=hf.place(Weighed, ACTOR, pool=pool, mesh=hf.Mesh(tp=2)))
     with (
-        pytest.raises(HfError, match="lora and the mesh axis tp=2 do not go together") as error,
+        pytest.raises(HfError, match="lora and the mesh axis tp=2 cannot be combined") as error,
         weighed.compile(deployment, SIZES).launch("local") as running,
     ):
         running.step(tiny.demonstrations(ROWS))

@@ -112,7 +112,7 @@ def adapters_reach_samplers(subject: Subject) -> Iterator[Finding]:
                 advice=f"leave out {sampler}.lora",
             )
         elif sent_adapter is not None and sampler_config.lora != sent_adapter:
-            problem = "has no lora" if sampler_config.lora is None else "has another one"
+            problem = "has no lora" if sampler_config.lora is None else "has a different one"
             yield subject.finding(
                 "HF963",
                 f"'{actor}' sends its adapter alone, and '{sampler}' {problem}",
@@ -127,7 +127,7 @@ def adapters_reach_samplers(subject: Subject) -> Iterator[Finding]:
         elif sent_adapter is not None and _base(actor_config.model) != _base(sampler_config.model):
             yield subject.finding(
                 "HF963",
-                f"'{actor}' sends its adapter alone, and '{sampler}' adds it to another model than '{actor}' does",
+                f"'{actor}' sends its adapter alone, and '{sampler}' adds it to a different model than '{actor}' does",
                 f"{sampler}.model",
                 related={f"{actor}.model": "the model that the adapter learns for"},
                 changes=(SetField(f"{sampler}.model", FieldReference(f"${actor}.model")),),

@@ -72,7 +72,7 @@ def _other_model(subject: Subject, actor: str, sampler: str, names: list[str]) -
         more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
         yield subject.finding(
             "HF960",
-            f"'{sampler}' samples with the weights of '{actor}', and its model is another one: {listed}{more}",
+            f"'{sampler}' samples with the weights of '{actor}', but its model differs: {listed}{more}",
             f"{sampler}.model",
             related={f"{actor}.model": "the model that learns"},
             changes=(SetField(f"{sampler}.model", FieldReference(f"${actor}.model")),),

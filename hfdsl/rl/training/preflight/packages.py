@@ -50,7 +50,7 @@ def sinks_have_access(subject: Subject) -> Iterator[Finding]:
     if not os.environ.get("WANDB_API_KEY") and not _netrc_names_wandb():
         yield subject.finding(
             "HF722",
-            "W&B has no key on this machine, so that it gets nothing of the run",
+            "W&B has no key on this machine, so it receives nothing from the run",
             "wandb.mode",
             notes=("log in with 'wandb login', or set WANDB_API_KEY",),
             changes=(SetField("wandb.mode", "offline"),),

@@ -39,7 +39,7 @@ def compiled_models_are_whole(subject: Subject) -> Iterator[Finding]:
         if tp > 1:
             yield subject.finding(
                 "HF715",
-                f"'{role}' compiles its model, and tp = {tp} slices it: the two do not go together",
+                f"'{role}' compiles its model, and tp = {tp} slices it: the two cannot be combined",
                 f"{field}.compile",
                 related={_cause(subject, role): f"tp = {tp}"},
                 changes=(SetField(f"{field}.compile", value=False),),

@@ -56,7 +56,7 @@ def prompts_differ(subject: Subject) -> Iterator[Finding]:
     if prompt.messages is None and not any(_names(prompt.text)):
         yield subject.finding(
             "HF726",
-            f"the template {prompt.text!r} names no field of a row, so that all prompts are this text",
+            f"the template {prompt.text!r} names no field of a row, so every prompt is this text",
             "data.prompt.text",
             notes=("name the field that has the question, as {question} does",),
         )
