@@ -125,7 +125,7 @@ class DataError(HfError, ValueError):
 
 
 class CheckpointError(HfError, RuntimeError):
-    """A state cannot be kept, or a checkpoint is not one that this run can go on from (HF905, HF906, HF908).
+    """A state cannot be kept, or a checkpoint is not one that this run can continue from (HF905, HF906, HF908).
 
     Also a recording that can be replayed only where it is trusted (HF915).
     """

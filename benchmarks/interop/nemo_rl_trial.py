@@ -24,7 +24,7 @@ from nemo_rl_oracle import SECONDS, Oracle, RefusedError  # type: ignore[import-
 
 
 class WrongError(Exception):
-    """A run that goes on and teaches nothing."""
+    """A run that continues and teaches nothing."""
 
 
 class Trial(Oracle):  # type: ignore[misc, unused-ignore]  # a class of a script

@@ -23,7 +23,7 @@ RELATIVE = ("rloo", "group_norm", "dr_grpo", "reinforce_baseline")
 
 
 class WrongError(Exception):
-    """A run that goes on and teaches nothing."""
+    """A run that continues and teaches nothing."""
 
 
 def start_processes(args: Any) -> None:

@@ -28,7 +28,7 @@ WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 
 
 class WrongError(Exception):
-    """A run that goes on and teaches nothing."""
+    """A run that continues and teaches nothing."""
 
 
 class Trial:

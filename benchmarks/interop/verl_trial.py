@@ -49,7 +49,7 @@ class RefusedError(Exception):
 
 
 class WrongError(Exception):
-    """A run that goes on and teaches nothing."""
+    """A run that continues and teaches nothing."""
 
 
 def demand(holds: object, words: str) -> None:

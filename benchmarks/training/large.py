@@ -3,7 +3,7 @@
     for seed in 0 1 2; do python -m benchmarks.training.large supervised grpo --seed $seed; done
 
 Words are strings of 3 to 14 random letters, drawn by seeds; no held-out word is trained on. ``supervised`` imitates
-demonstrations and exports the model, ``grpo`` goes on from it with a rule's scores alone. ``--set`` changes fields of
+demonstrations and exports the model, ``grpo`` continues from it with a rule's scores alone. ``--set`` changes fields of
 the TOML file of a stage.
 """
 

@@ -185,7 +185,7 @@ def check(
     start = perf_counter()
     try:
         context = build_context(body, deployment, dims, cluster, call_site)
-    except DefinitionError as error:  # an annotation without meaning: there is no program to go on with
+    except DefinitionError as error:  # an annotation without meaning: there is no program to continue with
         return Report(body.__name__, (Finding(error.code, error.message, Label(definition_span(body))),))
     return build_report(replace(context, loader=loader, numbers=numbers), start, repairs=repairs)
 

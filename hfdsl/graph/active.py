@@ -36,7 +36,7 @@ class Tracing(Protocol):
         self, kind: MisuseKind, subject: str, name: str = "", candidates: tuple[str, ...] = (),
         producer: Traced | None = None, signature: Signature | None = None,
     ) -> Any:  # fmt: skip  # as it is implemented
-        """Note a mistake, and go on with a value that fits everywhere."""
+        """Note a mistake, and continue with a value that fits everywhere."""
         ...
 
     def signatures(self, role: type) -> Mapping[str, Signature | None]:

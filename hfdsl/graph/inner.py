@@ -3,7 +3,7 @@
 What its caller and its body see is what their annotations say, as a type checker reads them. ``score`` takes a
 ``Sequences``, so that in ``score(rollout, actor)`` its body sees the columns of a ``Sequences`` alone, although
 ``rollout`` is a ``Rollout``, a class derived from it; so does a call with real values. An argument of another type is
-reported at the call, and the body goes on with a value that fits everywhere.
+reported at the call, and the body continues with a value that fits everywhere.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def sync(source: Worker, *targets: Worker, during: str | None = None) -> None:
     once for all targets.
 
     Between calls, by default. With ``during="generate"`` it is in flight: where a queue has ``generate`` step on its
-    own, calls of it that are running take the weights between two tokens, and go on with their responses. A target
+    own, calls of it that are running take the weights between two tokens, and continue with their responses. A target
     declares that it can: ``@hf.loads("policy", during="generate")``.
 
     Raises:

@@ -23,7 +23,7 @@ _OTHER = (
 class Pythonic(Traced):
     """The part of a symbolic value that answers Python itself.
 
-    The answers to what decides or computes only let the trace go on to find more.
+    The answers to what decides or computes only let the trace continue to find more.
     """
 
     __slots__ = ()

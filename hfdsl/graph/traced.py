@@ -49,7 +49,7 @@ class TracedGraph(Graph):
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        return table(f"graph of '{self.name}'", ("node", "gives", "reads"), self._rows())
+        return table(f"graph of '{self.name}'", ("node", "type", "reads"), self._rows())
 
     def _rows(self) -> list[tuple[str, str, str]]:
         """For each node its name, its type and its reads: columns of other nodes, or whole values."""

@@ -110,8 +110,8 @@ class CompiledPlan(Plan):
         is connected (or starts one); a lowering of your own may stand in their place. ``seed`` is the root of every
         random stream; ``timeout`` (seconds) bounds placing and starting, ``deadline`` one step and, unless a method or
         the placement of its role has its own, each call, constructors too. ``worker_env`` adds
-        environment variables to Ray workers. With ``retries`` the run goes on after it has lost processes: the step is
-        repeated, with the same values.
+        environment variables to Ray workers. With ``retries`` the run continues after it has lost processes: it repeats
+        the step, with the same values.
 
         Raises:
             ResourceError: HF502, HF505 where the cluster cannot hold the pools.

@@ -79,7 +79,7 @@ def predict(
     """The timeline of a step, where the sizes of the plan are known; it starts at 0.
 
     Every process runs its calls in the order of the plan, each as soon as its columns have arrived. What leaves a
-    process is first copied to shared memory, and goes on from there to other hosts; what goes directly stays until its
+    process is first copied to shared memory, and goes from there to other hosts; what goes directly stays until its
     reader fetches it. Filters are taken to keep all rows.
 
     Raises:

@@ -76,7 +76,7 @@ class Backend(Protocol):
         ...
 
     def save(self, folder: str, background: bool) -> None:
-        """Have every process begin to write its workers' states; in the ``background`` steps go on meanwhile."""
+        """Have every process begin to write its workers' states; in the ``background`` steps continue meanwhile."""
         ...
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:

@@ -24,7 +24,7 @@ class Processes:
     """The processes that runs share: one failure breaks them for all, since ranks may be anywhere within a step.
 
     ``plans`` are those that run on them. ``steps`` counts the committed steps of each plan; ``restored`` those of plans
-    that have not been added yet. With a ``recovery`` the run goes on after a loss.
+    that have not been added yet. With a ``recovery`` the run continues after a loss.
     """
 
     backend: Backend | None

@@ -108,7 +108,7 @@ class Running:
 
         Every role with ``state()`` and ``load_state(state)`` is saved, on every rank; ranks with equal states write
         one file. All nodes have to see the folder. Steps of a stream that were begun are saved with what lies in the
-        queues: after a ``load`` the next stream gives their results first, and its loader goes on after them.
+        queues: after a ``load`` the next stream gives their results first, and its loader continues after them.
 
         Raises:
             CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved, or a role loads
@@ -209,7 +209,7 @@ class Running:
 
     @property
     def recovers(self) -> bool:
-        """Whether the run goes on after a loss of processes, as ``launch(..., retries=...)`` makes it do."""
+        """Whether the run continues after a loss of processes, as ``launch(..., retries=...)`` makes it do."""
         return self._processes.recovery is not None
 
     @property

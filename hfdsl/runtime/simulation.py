@@ -9,7 +9,7 @@ group takes 9 s, the others 1 s. Synchronously a step takes 10 s, for its longes
 >>> simulated(0, "wait").seconds
 10.0
 
-With a lag of two, slots go on with other prompts, and the trainer waits less:
+With a lag of two, slots continue with other prompts, and the trainer waits less:
 
 >>> simulated(2, "wait").seconds, simulated(2, "refill").seconds
 (4.25, 3.25)

@@ -176,7 +176,7 @@ class StepRun:
             self._submit_ready()
 
     def result(self) -> Any:
-        """The dataflow's result, as soon as it is there: what else the step does may go on."""
+        """The dataflow's result, as soon as it is there: what else the step does may continue."""
         self._enter()
         return self._result()
 
@@ -191,7 +191,7 @@ class StepRun:
     def pending(self) -> dict[tuple[str, int], list[Any]]:
         """By group and rank the handles of payloads that it has still to receive, and those that the driver reads.
 
-        Without the caller's inputs, which a run that goes on with this step sends again. It waits for the runtime
+        Without the caller's inputs, which a run that continues with this step sends again. It waits for the runtime
         queries of the stages that were submitted: who receives what follows from them.
         """
         self._enter()
@@ -215,7 +215,7 @@ class StepRun:
         }
 
     def saved(self, number: int) -> SavedStep:
-        """What a run has to know that goes on with this step, beside its values."""
+        """What a run has to know that continues with this step, beside its values."""
         return SavedStep(
             number=number,
             stages=tuple(sorted(self._stages)),
@@ -226,7 +226,7 @@ class StepRun:
         )
 
     def resume(self, saved: SavedStep) -> None:
-        """After ``begin``, go on with a step of an earlier run; what it made is in the stores of those that read it."""
+        """After ``begin``, continue a step of an earlier run; its values are in the stores of their readers."""
         self._stages, self._stage_steps = set(saved.stages), list(saved.stage_steps)
         if saved.queries:
             self._routing.follow(saved.queries)
@@ -405,6 +405,6 @@ class StepRun:
         self._handles.consume([key for keys in receives.values() for key in keys])
 
     def _resolve(self, query: int) -> None:
-        """Read which rows a filter keeps, or what rows weigh; and go on with the routes that follow from it."""
+        """Read which rows a filter keeps, or what rows weigh; and continue with the routes that follow from it."""
         self._routing.resolve(query, self._reads)
         self._expect_reads()

@@ -367,6 +367,7 @@ def recordings(run: Path) -> Mapping[int, Path]:
     by_step = {int(folder.name.removeprefix("step-")): folder for folder in folders}
     if not by_step:
         raise CheckpointError(
-            "HF906", f"'{run}' is no recording and has none: a run writes one with --set record=[17], or running.record"
+            "HF906",
+            f"'{run}' is not a recording and contains none: a run writes one with --set record=[17], or running.record",
         )
     return by_step

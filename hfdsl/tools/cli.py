@@ -23,10 +23,10 @@ STEPPING = ("run", "train", "replay")
 EPILOG = """\
 examples:
   hfdsl check train.py --set B=96             every mistake that can be known before launch
-  hfdsl check --from verl run.sh              the same for a script of verl, TRL, NeMo-RL or OpenRLHF
+  hfdsl check --from verl run.sh              the same for a verl, TRL, NeMo-RL or OpenRLHF script
   hfdsl plan train.py                         what runs where, and which bytes move
-  hfdsl train experiment.toml                 train; 'hfdsl check experiment.toml' first
-  hfdsl explain HF310                         the rule of a code, with a wrong and a right program
+  hfdsl train experiment.toml                 check, then train
+  hfdsl explain HF310                         what a code means, with a wrong and a right program
 
 TARGET is path/to/file.py:attribute or package.module:attribute, or the TOML file of a run. The attribute is an
 hf.Experiment, a function under @hf.dataflow, or a function without parameters that returns one; it may be omitted
@@ -111,10 +111,12 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="DIM=SIZE",
-        help="the size of a dim, or FIELD=VALUE of a TOML file; repeatable",
+        help="override the size of a dim, or FIELD=VALUE of a TOML file; repeatable",
     )
     target = argparse.ArgumentParser(add_help=False, parents=[form, sizes])
-    target.add_argument("target", metavar="TARGET", help="file.py:attribute or package.module:attribute")
+    target.add_argument(
+        "target", metavar="TARGET", help="file.py:attribute, package.module:attribute, or a run's TOML file"
+    )
 
     def command(name: str, summary: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
         added = subparsers.add_parser(
@@ -127,14 +129,16 @@ def _parser() -> argparse.ArgumentParser:
     cluster.add_argument("--cluster", metavar="FILE", help="a TOML file that describes the nodes")
 
     check = command("check", "report every mistake that can be known before launch", sizes, cluster)
-    check.add_argument("target", metavar="TARGET", nargs="+", help="file.py:attribute or package.module:attribute")
+    check.add_argument(
+        "target", metavar="TARGET", nargs="+", help="file.py:attribute, package.module:attribute, or a run's TOML file"
+    )
     check.add_argument(
         "--format",
         choices=["human", "json", "sarif", "github", "agent"],
         default="human",
         help="for people, machines, or coding agents",
     )
-    check.add_argument("--strict", action="store_true", help="warnings count as findings in the exit code")
+    check.add_argument("--strict", action="store_true", help="warnings count in the exit code")
     check.add_argument(
         "--discover",
         action="store_true",
@@ -143,17 +147,17 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--elsewhere",
         action="store_true",
-        help="the run of a TOML file starts on another machine: leave out files, folders and packages of this one",
+        help="the run will start on another machine: do not look for its files, folders and packages here",
     )
     _of_libraries(check)
     check.add_argument("--fix", action="store_true", help="apply the fixes that are certain, and report what remains")
     check.add_argument("--diff", action="store_true", help="with --fix: show the changes without making them")
 
-    command("requires", "print what the program demands of its sizes", target)
+    command("requires", "print which sizes the program accepts", target)
     plan = command("plan", "print where everything runs and what moves", target, cluster)
     _of_libraries(plan)
     plan.add_argument(
-        "--predict", metavar="FILE", help="predict a step's timeline: a trace of a run, or a TOML file with [seconds]"
+        "--predict", metavar="FILE", help="predict a step's timeline from a run's trace, or a TOML file with [seconds]"
     )
     plan.add_argument(
         "--bandwidth",
@@ -170,19 +174,19 @@ def _parser() -> argparse.ArgumentParser:
         help="with --predict: seconds from the end of a call to the start of the next",
     )
 
-    simulate = command("simulate", "print how long steps take with each lag of the queues", target)
+    simulate = command("simulate", "compare step times for different lags of the queues", target)
     simulate.add_argument(
-        "--seconds", metavar="FILE", required=True, help="a trace of a run, or a TOML file with [seconds]"
+        "--seconds", metavar="FILE", required=True, help="a run's trace, or a TOML file with [seconds]"
     )
     simulate.add_argument(
         "--lag", action="append", default=[], metavar="K", help="a lag, or 'none' for no queue; repeatable"
     )
     simulate.add_argument("--steps", type=_count, default=200, metavar="N", help="how many steps (default: 200)")
-    simulate.add_argument("--seed", type=int, default=0, metavar="S", help="of durations that are drawn (default: 0)")
+    simulate.add_argument("--seed", type=int, default=0, metavar="S", help="the seed of random durations (default: 0)")
     simulate.add_argument(
-        "--slots", type=_count, metavar="N", help="simulate groups one by one, of which producers have N in progress"
+        "--slots", type=_count, metavar="N", help="simulate single groups, with N in progress at the producers"
     )
-    simulate.add_argument("--late", choices=DISCIPLINES, help="with --slots: another discipline than that of the queue")
+    simulate.add_argument("--late", choices=DISCIPLINES, help="with --slots: override the queue's discipline")
     simulate.add_argument(
         "--keep",
         type=_share,
@@ -227,17 +231,17 @@ def _of_machine(command: Callable[..., argparse.ArgumentParser], form: argparse.
     )
 
     doctor = command("doctor", "check this machine: versions, type checkers, GPUs, Ray", form)
-    doctor.add_argument("--no-canary", action="store_true", help="do not try the type checkers on seeded faults")
+    doctor.add_argument("--no-canary", action="store_true", help="skip the type checkers' test with seeded mistakes")
     doctor.add_argument("--ray", action="store_true", help="start a local Ray cluster and stop it")
 
 
 def _of_other_libraries(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:
     """The commands that are mostly about configurations of other libraries."""
-    explain = command("explain", "print the rule of a code, or list all codes", form)
+    explain = command("explain", "explain a code, or list all codes", form)
     explain.add_argument("code", nargs="?", metavar="CODE", help="such as HF310; with --from, a configuration")
     _of_libraries(explain)
 
-    convert = command("convert", "write a run of another library as a TOML file of hfdsl", form)
+    convert = command("convert", "convert a run of another library to an hfdsl TOML file", form)
     convert.add_argument("target", metavar="TARGET", help="a script, YAML file or folder")
     _of_libraries(convert, required=True)
     convert.add_argument("-o", "--output", metavar="FILE", help="where the TOML file goes (default: stdout)")
@@ -251,7 +255,7 @@ def _of_libraries(command: argparse.ArgumentParser, *, required: bool = False) -
         dest="library",
         metavar="LIBRARY",
         required=required,
-        help="TARGET is a script, YAML file or folder of another library, such as verl; overrides follow after --",
+        help="read a script, YAML file or folder of another library, such as verl; its overrides follow after --",
     )
     command.add_argument(
         "--env",
@@ -275,7 +279,7 @@ def _of_runs(
         "--verify-sync",
         type=int,
         metavar="N",
-        help="every N steps, compare digests of all synced weights with those of their copies; as verify_sync=N",
+        help="every N steps, compare digests of all synced weights with those of their copies (verify_sync=N)",
     )
     train.add_argument("--resume", action="store_true", help="continue from the last checkpoint of the run")
     train.add_argument(
@@ -283,7 +287,7 @@ def _of_runs(
         action="append",
         default=[],
         choices=["config", "data", "code", "versions"],
-        help="with --resume: continue although these are not what they were; --set accepts its field; repeatable",
+        help="with --resume: continue although these have changed; a field given with --set needs none; repeatable",
     )
 
     schema = command("schema", "write the JSON schema of a configuration, for editors", form)
@@ -294,18 +298,20 @@ def _of_runs(
     )
     schema.add_argument("-o", "--output", metavar="FILE", help="where the schema goes (default: stdout)")
 
-    diff = command("diff", "list how two programs or two runs differ", form, sizes)
-    diff.add_argument("first", metavar="A", help="a target as of check, the folder of a run, or a TOML file")
-    diff.add_argument("second", metavar="B", help="another one")
+    diff = command("diff", "list the differences between two programs or two runs", form, sizes)
+    diff.add_argument("first", metavar="A", help="a target as for check, a run's folder, or a TOML file")
+    diff.add_argument("second", metavar="B", help="the other one")
     diff.add_argument("--cluster", metavar="FILE", help="a TOML file that describes the nodes, for both programs")
 
-    export = command("export", "save a trained model in the format of transformers", form)
+    export = command("export", "save a trained model in transformers format", form)
     export.add_argument("run", metavar="RUN", help="the folder of a run")
     export.add_argument("-o", "--output", metavar="FOLDER", required=True, help="where the model goes")
-    export.add_argument("--role", metavar="ROLE", help="whose model (default: actor, or the only role that learned)")
-    export.add_argument("--adapter", action="store_true", help="save the LoRA adapter alone, in the format of peft")
+    export.add_argument(
+        "--role", metavar="ROLE", help="which role's model (default: actor, or the only role that learned)"
+    )
+    export.add_argument("--adapter", action="store_true", help="save the LoRA adapter alone, in peft format")
 
-    replay = command("replay", "repeat a call of a recorded step, alone in this process", form)
+    replay = command("replay", "replay one call of a recorded step in this process", form)
     replay.add_argument("run", metavar="RUN", help="the folder of a run, or of a recording")
     replay.add_argument("--step", type=int, metavar="N", help="which recorded step (default: the only one)")
     replay.add_argument("--node", metavar="CALL", help="such as actor.update#2; without it, the calls are listed")
@@ -314,7 +320,7 @@ def _of_runs(
     )
     replay.add_argument("--pdb", action="store_true", help="run it under the debugger, from the first line of the body")
     replay.add_argument(
-        "--trust", action="store_true", help="load the recording's pickles, which may run any code, if it has some"
+        "--trust", action="store_true", help="load the recording's pickles, if any: they can run arbitrary code"
     )
 
 

@@ -141,6 +141,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def train(arguments: argparse.Namespace) -> int:
     """``hfdsl train``."""
+    file = arguments.config
+    if file.partition(":")[0].endswith(".py"):
+        raise UsageError(f"train takes the TOML file of a run, and '{file}' is Python: 'hfdsl run {file}' runs it")
     from hfdsl.tools.training import train as train_as_configured
 
     return train_as_configured(arguments)

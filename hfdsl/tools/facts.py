@@ -126,13 +126,13 @@ class _Described:
 
     def _of_call(self, subject: str, graph: Graph, node: Node, signature: Signature, names: Mapping[int, str]) -> None:
         registration = signature.registration
-        declared = {"gives": str(signature.result), "rows": str(signature.rows)}
+        declared = {"returns": str(signature.result), "rows": str(signature.rows)}
         if registration is not None:
             declared |= {"protocol": registration.name, "execute": registration.execute_mode.name}
             options = {name: getattr(registration, name) for name in ("blocking", "pad", "leaves", "balance")}
             declared |= {name: stable(value) for name, value in options.items() if value not in (None, ())}
         conditions = map(str, (*requirements_of(signature.body), *provisions_of(signature.body)))
-        self.summaries[subject] = f"{declared.get('protocol', 'function')}, gives {declared['gives']}"
+        self.summaries[subject] = f"{declared.get('protocol', 'function')}, returns {declared['returns']}"
         for aspect, text in declared.items():
             self.add(subject, aspect, text)
         for condition in conditions:

@@ -191,7 +191,7 @@ def _resume_hint(saved: Sequence[Path], error: BaseException) -> str:
     if code == "HF906" and f"{saved[-1].name}{os.sep}" in message:
         before = f"; without that folder, --resume continues from {saved[-2].name}" if len(saved) > 1 else ""
         return f"the last checkpoint, {saved[-1]}, is damaged{before}"
-    return f"the last whole checkpoint is {saved[-1]}; --resume continues from it"
+    return f"the last complete checkpoint is {saved[-1]}; --resume continues from it"
 
 
 def _by_value(source: TargetSource, loaded: Loaded) -> None:

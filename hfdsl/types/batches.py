@@ -293,9 +293,15 @@ def nearest(name: str, names: Sequence[str]) -> str | None:
 
     >>> nearest("colum", ["row", "column"]), nearest("b", ["B", "P"]), nearest("x", ["B", "P"])
     ('column', 'B', None)
+
+    Of names that are close, one with the same letters comes first: two swapped letters are the most common mistake.
+
+    >>> nearest("gpro", ["gspo", "grpo"])
+    'grpo'
     """
     same = [other for other in names if other.lower() == name.lower()]
-    return next(iter(same or difflib.get_close_matches(name, names, n=1)), None)
+    close = same or difflib.get_close_matches(name, names)
+    return min(close, key=lambda other: sorted(other) != sorted(name), default=None)
 
 
 def _check_names(record: type[Batch], declared: Schema, columns: Mapping[str, Any]) -> None:

@@ -69,7 +69,7 @@ def train(inputs: Inputs, model: Model, scale: Scale) -> tuple[Outputs, Metrics]
 
 
 class Responses(hf.Batch):
-    """Rows of unlike lengths, a column that need not be there, and which rows go on."""
+    """Rows of unlike lengths, a column that need not be there, and which rows continue."""
 
     tokens: hf.i64[B, hf.Ragged[R]]
     keep: hf.bool_[B]

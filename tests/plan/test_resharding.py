@@ -143,9 +143,9 @@ def test_messages_carry_every_element_once_in_buckets_of_the_planned_size(data: 
 
 
 def rounds(schedule: Schedule) -> tuple[int, int]:
-    """The messages of ranks that block: a send ends with its receive, and only then either goes on with its next.
+    """The messages of ranks that block: a send ends with its receive, and only then either continues with its next.
 
-    Returns how many rounds of equal messages that takes, and how many are left when nobody can go on.
+    Returns how many rounds of equal messages that takes, and how many are left when nobody can continue.
     """
     sides = (schedule.messages_from, schedule.source_mesh), (schedule.messages_to, schedule.target_mesh)
     senders, receivers = (

@@ -1,4 +1,4 @@
-"""A run goes on from what was saved as if it had never stopped; state that cannot be saved or loaded is reported."""
+"""A run continues from what was saved as if it had never stopped; state that cannot be saved or loaded is reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def stopped(
         running.load(folder)
         assert running.steps == first
         metrics += [values(running.step(batch(i))) for i in range(first, steps)]
-        looking = running.also(look.compile(place))  # a plan that comes after the load goes on too
+        looking = running.also(look.compile(place))  # a plan that comes after the load continues too
         assert looking.steps == 1
         return metrics, looking.step(batch(100)).x.tensor.tolist()
 

@@ -204,7 +204,7 @@ def test_a_run_goes_on_from_a_checkpoint_with_the_values_that_it_would_have_had(
     with launched(lag) as running:
         running.load(tmp_path)
         assert running.steps == 4
-        assert before + streamed(running, loader) == straight, "the loader goes on after what was begun"
+        assert before + streamed(running, loader) == straight, "the loader continues after what was begun"
         assert running.timeline.number == 8
 
 

@@ -250,7 +250,7 @@ def test_the_command_lists_calls_and_repeats_one(
     message = "hfdsl replay: the recorded step has no call 'actor.update'; there are actor.update#1, actor.update#2\n"
     assert capsys.readouterr().err == message
     assert main(["replay", str(tmp_path)]) == 2
-    assert "is no recording and has none: a run writes one with" in capsys.readouterr().err
+    assert "is not a recording and contains none: a run writes one with" in capsys.readouterr().err
     typed = iter(["p rows.name.objects[0]", "c"])
     monkeypatch.setattr("builtins.input", lambda prompt="": next(typed))
     assert main(["replay", folder, "--node", "halved", "--rank", "1", "--pdb"]) == 0

@@ -137,16 +137,16 @@ CHANGES = {
     ),
     "@register(Dispatch.DP_PROTO)\n    def weigh": (
         "@register(Dispatch.ONE_TO_ALL)\n    @hf.requires('B % 2 == 0')\n    def weigh",
-        *("call judge.weigh: protocol DP_PROTO -> ONE_TO_ALL", "call judge.weigh: gives Lengths -> PerRank[Lengths]"),
+        *("call judge.weigh: protocol DP_PROTO -> ONE_TO_ALL", "call judge.weigh: returns Lengths -> PerRank[Lengths]"),
         "call judge.weigh: condition B % 2 == 0 only in B, declared",
     ),
     "judge.weigh(actor.think(hf.repeat(questions, 2)))": (
         "judge.score(hf.repeat(questions, 2))",
         *(
-            "call judge.weigh: only in A, DP_PROTO, gives Lengths",
-            "call judge.score: only in B, DP_PROTO, gives Lengths",
+            "call judge.weigh: only in A, DP_PROTO, returns Lengths",
+            "call judge.score: only in B, DP_PROTO, returns Lengths",
         ),
-        *("call actor.think: only in A, 3D_PROTO, gives Answers", "result: column length judge.weigh -> judge.score"),
+        *("call actor.think: only in A, 3D_PROTO, returns Answers", "result: column length judge.weigh -> judge.score"),
     ),
     "[2], use_gpu=False": ("[1], use_gpu=False", "pool score: processes [2] CPU processes -> [1] CPU processes"),
 }

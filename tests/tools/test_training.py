@@ -50,8 +50,8 @@ def test_train_for_machines_and_resume(config: str, capsys: Capture) -> None:
     assert records[2]["nodes"].keys() >= {"policy.generate"}
     code, _, err = run_cli(capsys, "train", config)
     assert code == output.FINDINGS
-    assert "error[HF901]: 'output': there is a run in 'run'; go on with --resume" in err
-    assert "the last whole checkpoint is run/checkpoints/step-00000002; --resume continues from it" in err
+    assert "error[HF901]: 'output': there is a run in 'run'; continue it with --resume" in err
+    assert "the last complete checkpoint is run/checkpoints/step-00000002; --resume continues from it" in err
     code, out, _ = run_cli(capsys, "train", config, "--resume", "--set", "steps=3", "--format", "json")
     assert (code, [json.loads(text)["step"] for text in out.splitlines()]) == (output.OK, [3, 3])
     code, out, err = run_cli(capsys, "train", config, "--resume", "--set", "steps=3", "--format", "json")
@@ -64,8 +64,8 @@ def test_a_resume_of_another_configuration_is_refused(config: str, capsys: Captu
     code, _, err = run_cli(capsys, "train", config, "--resume", "--set", "policy.size=12", "--set", "seed=3")
     assert code == output.FINDINGS
     assert "error[HF905]" in err
-    assert "  seed: 0 there, 3 here\n" in err
-    assert "  policy.size: 11 there, 12 here\n" in err
+    assert "  seed: 0 in the checkpoint, 3 now\n" in err
+    assert "  policy.size: 11 in the checkpoint, 12 now\n" in err
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,19 @@ def test_a_mistake_in_the_configuration_is_reported(
     code, out, err = run_cli(capsys, "train", *argv)
     assert (code, out) == (output.FINDINGS, "")
     assert text in err
+
+
+def test_train_of_a_python_file_names_the_command_for_it(config: str, capsys: Capture) -> None:
+    code, _, err = run_cli(capsys, "train", "flows.py:experiment")
+    assert code == output.USAGE
+    assert "'flows.py:experiment' is Python: 'hfdsl run flows.py:experiment' runs it" in err
+
+
+def test_an_export_of_a_folder_that_is_not_there(config: str, capsys: Capture) -> None:
+    code, _, err = run_cli(capsys, "export", "nowhere", "-o", "model")
+    assert code == output.FINDINGS
+    assert "there is no complete checkpoint in 'nowhere/checkpoints': there is no such folder" in err
+    assert "check of 'nowhere': 1 error" in err
 
 
 def test_a_dataflow_of_a_file(config: str, capsys: Capture) -> None:

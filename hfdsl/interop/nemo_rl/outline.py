@@ -152,7 +152,7 @@ def _staleness(c: Configuration) -> str:
     steps = -(-rows(c) // c.size(GLOBAL))
     if on(c, ASYNC):
         age = counted(c.size("grpo.async_grpo.max_trajectory_age_steps"), "step")
-        flying = " Responses that are unfinished at a weight update go on with the new weights."
+        flying = " Responses that are unfinished at a weight update continue with the new weights."
         return (
             f"Generation and training run at the same time ({ASYNC}): rows are at most {age} old when they are "
             "trained on (max_trajectory_age_steps)."

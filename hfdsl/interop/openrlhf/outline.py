@@ -181,7 +181,7 @@ def _staleness(c: Configuration) -> str:
         f"{counted(queue, 'step')} older than those that are trained on them."
     )
     if c.value("train.partial_rollout_enable") is True:
-        text += " Responses that are unfinished at a weight update go on with the new weights."
+        text += " Responses that are unfinished at a weight update continue with the new weights."
     return text
 
 

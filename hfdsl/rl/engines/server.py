@@ -1,6 +1,6 @@
 """The process of an engine, which answers the calls of the process that started it.
 
-A call is a tuple of a method's name and its arguments, and has one answer. ``load`` goes on after it, part by part::
+A call is a tuple of a method's name and its arguments, and has one answer. ``load`` continues after it, part by part::
 
     caller                          engine
     ("load", version)          ->

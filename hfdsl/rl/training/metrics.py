@@ -157,7 +157,7 @@ def writing(file: Path) -> Iterator[None]:
     except OSError as error:
         problem = f"'output': '{file}' cannot be written: {error.strerror or error}"
         raise ConfigError(
-            "HF901", f"{problem}; with --resume the run goes on from its last checkpoint", "output"
+            "HF901", f"{problem}; with --resume the run continues from its last checkpoint", "output"
         ) from None
 
 

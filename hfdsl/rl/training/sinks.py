@@ -180,7 +180,7 @@ class Sink:
             self._note_error("cannot be closed", error)
 
     def _note_error(self, problem: str, error: Exception) -> None:
-        self._note(f"{problem}: {type(error).__name__}: {error}; the run goes on without it")
+        self._note(f"{problem}: {type(error).__name__}: {error}; the run continues without it")
 
     def _note(self, problem: str) -> None:
         """Keep the first problem for the thread of the run to report."""

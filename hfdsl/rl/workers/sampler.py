@@ -86,9 +86,9 @@ class Sampler(hf.Worker):
 class InFlightSampler(Sampler):
     """A sampler that takes weights between tokens, by ``hf.sync(actor, sampler, during="generate")``.
 
-    Responses go on with the new weights, and every token has the version and the log-prob of those that sampled it. The
-    cache of keys and values is computed again with them, so that no token depends on two versions. It takes the engines
-    ``"plain"`` and ``"vllm"``. With ``concurrent_calls``, vLLM samples the rows of several calls in one batch.
+    Responses continue with the new weights, and every token has the version and the log-prob of the weights that
+    sampled it. The KV cache is recomputed with the new weights, so no token depends on two versions. The engine is
+    ``"plain"`` or ``"vllm"``. With ``concurrent_calls``, vLLM samples the rows of several calls in one batch.
     """
 
     in_flight_obstacle = staticmethod(in_flight_obstacle)

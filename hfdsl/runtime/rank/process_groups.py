@@ -66,7 +66,7 @@ class _TorchGroup(AxisGroup):
         return record_collective(self._endpoint, "gathered", values)
 
     def begin_all_gather(self, value: T) -> Callable[[], list[T]]:
-        """Tensors arrive in one memory, in coordinate order, while this process goes on."""
+        """Tensors arrive in one memory, in coordinate order, while this process continues."""
         import torch
 
         if not isinstance(value, torch.Tensor):

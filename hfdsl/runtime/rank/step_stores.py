@@ -39,7 +39,7 @@ class StepStores:
         return self._step == (plan, number)
 
     def begin(self, plan: str, number: int, steps_in_flight: int) -> bool:
-        """Begin a step of a plan, or go on with it; whether it had not begun."""
+        """Begin a step of a plan, or continue with it; whether it had not begun."""
         step = plan, number
         if step == self._step:
             return False

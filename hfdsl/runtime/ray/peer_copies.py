@@ -42,7 +42,7 @@ def peer_of(node: str, nodes: Sequence[str]) -> str | None:
 
 
 def copied_to(copy: Copied, node: str) -> Copied:
-    """The same with a second copy on another node, which a process of Ray makes there while steps go on."""
+    """The same with a second copy on another node, which a process of Ray makes there while steps continue."""
     where = NodeAffinitySchedulingStrategy(node, soft=False)
     keep: Any = ray.remote(_keep).options(num_cpus=0, num_returns=2, max_retries=0, scheduling_strategy=where)
     done, states = keep.remote(copy.states)

@@ -6,8 +6,8 @@ A worked example, in which ``engine`` has a copy of the actor's policy and no ``
     2  metrics = actor.update(rollout)
     3  hf.sync(actor, engine)                  engine.load(actor.weights())
 
-An engine that is built again within step 5, or that goes on from a checkpoint of step 5, has the policy that its
-constructor gives it, and call 1 would read that: the run would go on with other values, and say nothing. So it is
+An engine that is built again within step 5, or that continues from a checkpoint of step 5, has the policy that its
+constructor gives it, and call 1 would read that: the run would continue with other values, and say nothing. So it is
 refused. With the sync before call 1, each step loads what it reads, and nothing has to be kept.
 
 A call that declares no effect may read all that its role holds. Before a stream's first dispatch the syncs of

@@ -1,4 +1,4 @@
-"""A failure within a run is reported with row, step and role, and the run goes on from its last checkpoint."""
+"""A failure within a run is reported with row, step and role, and the run continues from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def test_a_bad_row_ends_the_run_and_its_checkpoint_is_good(
     assert main(["train", "run.toml", "--set", "data.seed=2"]) == output.FINDINGS
     said = capsys.readouterr().err
     assert re.search(message, said), said
-    assert "the last whole checkpoint is run/checkpoints/step-00000002; --resume continues from it" in said
+    assert "the last complete checkpoint is run/checkpoints/step-00000002; --resume continues from it" in said
     rows([*good, {"word": "gh"}])
     assert main(["train", "run.toml", "--set", "data.seed=2", "--resume"]) == output.FINDINGS
-    assert "--accept data goes on with what is here" in capsys.readouterr().err
+    assert "--accept data accepts the changes" in capsys.readouterr().err
     assert main(["train", "run.toml", "--set", "data.seed=2", "--resume", "--accept", "data"]) == output.OK
     steps = [json.loads(line)["step"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3, 4]
@@ -117,8 +117,8 @@ def test_a_checkpoint_that_a_run_cannot_go_on_from_is_not_offered(
     capsys.readouterr()
     assert main(["train", "run.toml", "--resume", "--set", "actor.model.config.hidden_size=32"]) == output.FINDINGS
     said = capsys.readouterr().err
-    assert "actor.model.config.hidden_size: 16 there, 32 here" in said
-    assert "no role can go on" in said
+    assert "actor.model.config.hidden_size: 16 in the checkpoint, 32 now" in said
+    assert "no role can continue" in said
     assert "--resume" not in said
     [file] = Path("run/checkpoints/step-00000002").glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:100])

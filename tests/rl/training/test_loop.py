@@ -171,7 +171,7 @@ def test_other_places_give_the_same_bits(tmp_path: Path, straight: Path, place: 
 def test_a_run_is_not_written_over(tmp_path: Path, straight: Path) -> None:
     with pytest.raises(ConfigError, match=r"HF901: 'output': there is a run in '.*'; .*--set output=FOLDER"):
         train(from_table(table(tmp_path), [f"output={straight}/run"]))
-    with pytest.raises(CheckpointError, match=r"HF906: there is no whole checkpoint in '.*/none/checkpoints'"):
+    with pytest.raises(CheckpointError, match=r"HF906: there is no complete checkpoint in '.*/none/checkpoints'"):
         train(from_table(table(tmp_path), [f"output={tmp_path}/none"]), resume=True)
     assert not (tmp_path / "none").exists()
 
@@ -185,7 +185,7 @@ def test_a_metric_that_is_no_number_leaves_the_last_checkpoint_good(tmp_path: Pa
     assert checkpoints.latest(other / "run/checkpoints").name == "step-00000003"
     mended = from_table(table(tmp_path), [f"output={other}/run"])
     with pytest.warns(
-        HfWarning, match=r"HF905: .* is of another configuration:\n  policy.poison: 5 there, \(absent\) here"
+        HfWarning, match=r"HF905: .* is of another configuration:\n  policy.poison: 5 in the checkpoint, \(absent\) now"
     ):
         train(mended, resume=True, accept=["policy.poison"])
     assert weights(other) == weights(straight)

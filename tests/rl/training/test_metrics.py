@@ -1,4 +1,4 @@
-"""Numbers of a result by name, a line for people, and files that go on where a run goes on."""
+"""Numbers of a result by name, a line for people, and files that continue where a run continues."""
 
 from __future__ import annotations
 

@@ -114,14 +114,14 @@ def test_a_run_of_another_configuration_is_not_started_over(trained: Path, stopp
         train(loaded(stopped, "data.on_bad=skip", data=trained))
     assert str(caught.value) == (
         f"HF901: 'output': there is a run in '{stopped}/run' of another configuration:\n"
-        '  data.on_bad: "raise" there, "skip" here\nbegin another: --set output=FOLDER'
+        '  data.on_bad: "raise" in the checkpoint, "skip" now\nstart another: --set output=FOLDER'
     )
     assert (stopped / "run/metrics.jsonl").read_bytes() == before
 
 
 def test_a_folder_whose_checkpoints_are_broken_is_not_started_over(trained: Path, stopped: Path) -> None:
     (checkpoints.latest(stopped / "run/checkpoints") / "checkpoint.json").unlink()
-    with pytest.raises(CheckpointError, match=r"HF906: there is no whole checkpoint in .*, only step-00000003"):
+    with pytest.raises(CheckpointError, match=r"HF906: there is no complete checkpoint in .*, only step-00000003"):
         train(loaded(stopped, data=trained), resume=True)
 
 
@@ -135,9 +135,9 @@ def test_a_checkpoint_of_another_configuration_is_refused(trained: Path, stopped
     where = f"{stopped}/run/checkpoints/step-00000003"
     assert str(caught.value) == (
         f"HF905: '{where}' is of another configuration:\n"
-        '  data.on_bad: "raise" there, "skip" here\n'
-        "  policy.optimizer.learning_rate: 0.05 there, 1.0 here\n"
-        "--accept config goes on with what is here, --set does so for a field"
+        '  data.on_bad: "raise" in the checkpoint, "skip" now\n'
+        "  policy.optimizer.learning_rate: 0.05 in the checkpoint, 1.0 now\n"
+        "--accept config accepts the changes, --set does so for a field"
     )
 
 
@@ -149,10 +149,12 @@ def test_other_data_are_refused_or_accepted(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"HF905: .* is of other data:\n  data.source: the files have other cont"):
         train(loaded(tmp_path), resume=True)
     rows.write_text(text + '{"word": "aa"}\n')
-    with pytest.raises(CheckpointError, match=r"of other data:\n  data.source: 64 rows there, 65 here\n") as caught:
+    with pytest.raises(
+        CheckpointError, match=r"of other data:\n  data.source: 64 rows in the checkpoint, 65 now\n"
+    ) as caught:
         train(loaded(tmp_path), resume=True)
-    assert "--accept data goes on with what is here" in str(caught.value)
-    with pytest.warns(HfWarning, match="HF905: .* goes on although it is of other data"):
+    assert "--accept data accepts the changes" in str(caught.value)
+    with pytest.warns(HfWarning, match="HF905: .* continues although it is of other data"):
         assert train(loaded(tmp_path), resume=True, accept=["data"]) == Ended(6, stopped=False)
     stated = json.loads((checkpoints.latest(tmp_path / "run/checkpoints") / "checkpoint.json").read_text())
     assert (stated["rows"], stated["cursor"]["epoch"]) == (65, 1)
@@ -165,7 +167,7 @@ def test_other_code_and_versions_are_refused_or_accepted(tmp_path: Path, monkeyp
     with pytest.raises(CheckpointError) as caught:
         train(loaded(tmp_path), resume=True, accept=["code"])
     assert "is of other code and other versions:\n" in str(caught.value)
-    assert "--accept versions goes on" in str(caught.value)
+    assert "--accept versions accepts" in str(caught.value)
     with pytest.raises(CheckpointError, match=r"\n  tests/rl/training/toy\.py: not here\n"):
         train(loaded(tmp_path), resume=True, accept=["versions"])
     with pytest.warns(HfWarning, match="HF905"):
@@ -177,7 +179,8 @@ def test_a_state_that_a_changed_role_cannot_load_names_the_change(tmp_path: Path
     with (
         pytest.warns(HfWarning, match="HF905"),
         pytest.raises(
-            CheckpointError, match=r"HF905: no role can go on .* configuration:\n  policy.size: 11 there, 12"
+            CheckpointError,
+            match=r"HF905: no role can continue .* configuration:\n  policy.size: 11 in the checkpoint, 12",
         ),
     ):
         train(loaded(tmp_path, "policy.size=12"), resume=True, accept=["policy.size"])

@@ -1,4 +1,4 @@
-"""W&B and MLflow: what they have of a run, a run that goes on, and sinks that fail.
+"""W&B and MLflow: what they have of a run, a run that continues, and sinks that fail.
 
 The tests that need a package run where it is installed.
 """
@@ -109,7 +109,7 @@ def test_a_sink_that_cannot_be_opened_does_not_end_the_run(tmp_path: Path) -> No
         raise OSError("no route")
 
     assert warnings_of(SinkRun.of(tmp_path, "mlflow", resume=False), refuse, [1]) == [
-        "HF722: mlflow: cannot be opened: OSError: no route; the run goes on without it",
+        "HF722: mlflow: cannot be opened: OSError: no route; the run continues without it",
         "HF722: mlflow: 1 records were not sent; metrics.jsonl has all",
     ]
 

@@ -1,4 +1,4 @@
-"""What a role keeps is all that it needs to go on bit by bit."""
+"""What a role keeps is all that it needs to continue bit by bit."""
 
 from __future__ import annotations
 

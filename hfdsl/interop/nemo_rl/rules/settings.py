@@ -169,7 +169,7 @@ def accuracy_needs_equal_batches(c: Configuration) -> Iterator[Problem]:
             LOGPROB,
             MICRO,
             tensor,
-            notes=(f"NeMo-RL goes on where the environment has {IGNORE_ACCURACY}=1 (--env)",),
+            notes=(f"NeMo-RL continues where the environment has {IGNORE_ACCURACY}=1 (--env)",),
             repairs=(LOGPROB, MICRO),
         )
 

@@ -44,7 +44,7 @@ class CheckpointWriter:
     """Writes the checkpoints of a run into a folder, and keeps the last ``keep``.
 
     A checkpoint is written to a folder of another name, synced to the disk, and renamed: a process killed meanwhile
-    leaves the earlier ones intact. With ``behind``, workers copy their states and write while the run goes on, one
+    leaves the earlier ones intact. With ``behind``, workers copy their states and write while the run continues, one
     checkpoint at a time.
     """
 
@@ -177,7 +177,10 @@ def latest(folder: Path) -> Path:
     """
     checkpoints = complete(folder)
     if not checkpoints:
-        raise CheckpointError("HF906", f"there is no whole checkpoint in '{folder}'")
+        raise CheckpointError(
+            "HF906",
+            f"there is no complete checkpoint in '{folder}'{'' if folder.is_dir() else ': there is no such folder'}",
+        )
     return checkpoints[-1]
 
 
@@ -214,7 +217,7 @@ def read(checkpoint: Path, inputs: RunInputs, accepted: Collection[str] = ()) ->
     refused = [difference for difference in differing if not difference.is_accepted(accepted)]
     if refused:
         kinds = [kind for kind in KINDS if any(difference.is_accepted([kind]) for difference in refused)]
-        ways = f"{' '.join(f'--accept {kind}' for kind in kinds)} goes on with what is here"
+        ways = f"{' '.join(f'--accept {kind}' for kind in kinds)} accepts the changes"
         ways += ", --set does so for a field" if "config" in kinds else ""
         ways = ways if all(difference.is_accepted(KINDS) for difference in refused) else "seed and meshes cannot change"
         raise CheckpointError("HF905", f"'{checkpoint}' is of {listed(differing)}\n{ways}")
@@ -291,13 +294,15 @@ KINDS = {"config": "another configuration", "data": "other data", "code": "other
 def different_inputs(former: RunInputs, inputs: RunInputs, *, compares_files: bool = True) -> list[InputDifference]:
     """The differences that may change the next steps; without ``compares_files``, data only by the number of rows."""
     differing = [
-        InputDifference("config", name, f"{_shown(before)} there, {_shown(now)} here")
+        InputDifference("config", name, f"{_shown(before)} in the checkpoint, {_shown(now)} now")
         for name, (before, now) in differences(former.config, inputs.config).items()
         if decides(name)
     ]
     named = {difference.name for difference in differing}
     if former.rows != inputs.rows and not any(field.startswith("data.source.") for field in named):
-        differing.append(InputDifference("data", "data.source", f"{former.rows} rows there, {inputs.rows} here"))
+        differing.append(
+            InputDifference("data", "data.source", f"{former.rows} rows in the checkpoint, {inputs.rows} now")
+        )
     if compares_files:
         differing += [
             InputDifference("data", name, "the files have other contents")
@@ -309,7 +314,7 @@ def different_inputs(former: RunInputs, inputs: RunInputs, *, compares_files: bo
             for name, (before, now) in differences({"": former.code}, {"": inputs.code}).items()
         ]
     differing += [
-        InputDifference("versions", name, f"{before} there, {now} here")
+        InputDifference("versions", name, f"{before} in the checkpoint, {now} now")
         for name, (before, now) in differences(former.versions, inputs.versions).items()
         if ABSENT not in (before, now)
     ]

@@ -67,7 +67,7 @@ def require_run(folder: Path) -> None:
 def with_saved_engines(loaded: Loaded) -> Loaded:
     """The configuration with the engines of the run in its folder, if there is one, in place of each ``"auto"``.
 
-    So a run that goes on samples with the engine that it began with, whatever has been installed since.
+    So a run that continues samples with the engine that it began with, whatever has been installed since.
 
     Raises:
         ConfigError: HF901 if the saved configuration cannot be read.
@@ -94,7 +94,7 @@ def run_start(
     if resume and checkpoints.complete(saved):
         start = _resumed(checkpoints.latest(saved), loaded, inputs, accept)
     elif checkpoints.complete(saved):
-        raise _folder_in_use(folder, "; go on with --resume, or begin another: --set output=FOLDER")
+        raise _folder_in_use(folder, "; continue it with --resume, or start another: --set output=FOLDER")
     elif resume or (folder / METRICS_FILE).exists():
         start = _restarted(start.position, folder, inputs, accept)
     text = tables.to_toml(inputs.config)
@@ -111,7 +111,7 @@ def _resumed(checkpoint: Path, loaded: Loaded, inputs: RunInputs, accept: Collec
     """Start after a checkpoint."""
     resumed = checkpoints.read(checkpoint, inputs, accept)
     if resumed.differences:
-        _warn("HF905", f"'{checkpoint}' goes on although it is of {checkpoints.listed(resumed.differences)}")
+        _warn("HF905", f"'{checkpoint}' continues although it is of {checkpoints.listed(resumed.differences)}")
     if not resumed.is_sealed:
         _warn(
             "HF905",
@@ -125,14 +125,14 @@ def _restarted(start: RunPosition, folder: Path, inputs: RunInputs, accept: Coll
     """Start at step 0 again, if the folder has a run of the same configuration without a checkpoint."""
     broken = [path.name for path in (folder / CHECKPOINTS).glob("step-*")]
     if broken:
-        raise CheckpointError("HF906", f"there is no whole checkpoint in '{folder / CHECKPOINTS}', only {broken[0]}")
+        raise CheckpointError("HF906", f"there is no complete checkpoint in '{folder / CHECKPOINTS}', only {broken[0]}")
     if not (folder / CONFIG).exists():
-        raise _folder_in_use(folder, " without its configuration; begin another: --set output=FOLDER")
+        raise _folder_in_use(folder, " without its configuration; start another: --set output=FOLDER")
     configs = tables.read_toml(folder / CONFIG), tomllib.loads(tables.to_toml(inputs.config))
     former, current = (RunInputs(config=config, rows=inputs.rows, data={}, code={}, versions={}) for config in configs)
     differing = checkpoints.different_inputs(former, current)
     if refused := [difference for difference in differing if not difference.is_accepted(accept)]:
-        raise _folder_in_use(folder, f" of {checkpoints.listed(refused)}\nbegin another: --set output=FOLDER")
+        raise _folder_in_use(folder, f" of {checkpoints.listed(refused)}\nstart another: --set output=FOLDER")
     _warn("HF906", f"the run in '{folder}' ended before its first checkpoint: it starts again from step 0")
     return RunStart(start, last_kept_step=NO_STEP)
 
@@ -159,5 +159,5 @@ def load(running: Running, checkpoint: Path, differing: Sequence[InputDifference
         changed = [difference for difference in differing if difference.kind in ("config", "code")]
         if not changed:
             raise
-        problem = f"no role can go on from '{checkpoint}', which is of {checkpoints.listed(changed)}"
+        problem = f"no role can continue from '{checkpoint}', which is of {checkpoints.listed(changed)}"
         raise CheckpointError("HF905", problem) from error
