@@ -11,9 +11,10 @@ A worked example. Two ranks of ``reward`` add up their scores in a collective, a
 
 Why it is right. *Not the innocent*: an error is looked into where a process is gone, or where it is one that a broken
 connection causes; if a process of the run is dead by then, or dies within ``SEEN_SECONDS``, that is the cause. A
-body's other errors are raised at once. *What late ranks do* is read from outside (``stacks``), so neither a stopped
-process nor an endless body holds it up; those that only wait for peers are listed last. They still wait when their
-stacks are read: a wait for a peer lasts ``PATIENCE_SECONDS`` longer than the driver's own.
+body's other errors are raised at once. *The call that it died in*, not the one before, whose reply it took along: a
+process notes each call that it begins (``rank.begun_calls``). *What late ranks do* is read from outside (``stacks``),
+so neither a stopped process nor an endless body holds it up; those that only wait for peers are listed last. They still
+wait when their stacks are read: a wait for a peer lasts ``PATIENCE_SECONDS`` longer than the driver's own.
 """
 
 from __future__ import annotations

@@ -117,6 +117,7 @@ class Executor:
             call_of=self._current,
         )
         self._turns = CallTurns()
+        self.begun: Callable[[str, int, str], None] = _not_noted
         for role in roles:
             self.workers.construct(role)
 
@@ -257,6 +258,7 @@ class Executor:
         for node in task.steps:
             step, began = self._steps[call.plan, node], time.time()
             index = step.ranks.index(self._rank)
+            self.begun(call.plan, call.step, step.label)
             self.workers.offloader.before(step, call.step)
             arguments = dict(dispatched) if dispatched is not None else call_arguments(step, index, reader)
             try:
@@ -415,6 +417,10 @@ def _row_name(call: Call) -> Callable[[int], str]:
         return f"row {number} (row {row} of rank {call.rank})"
 
     return name
+
+
+def _not_noted(plan: str, step: int, label: str) -> None:
+    """Of the driver, and of ranks within it: nobody outlives it to ask."""
 
 
 def _whole(values: Mapping[int, StoredValue]) -> PayloadContent:

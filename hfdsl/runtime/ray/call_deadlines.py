@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from hfdsl.plan.deadlines import CallDeadline
 from hfdsl.plan.payloads import Process
 from hfdsl.runtime.failures import Called
-
-NO_STEP = ("", -1)
+from hfdsl.runtime.rank.begun_calls import NO_STEP, BegunCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,35 @@ class CallClocks:
         for call in self._calls.values():
             running.setdefault(call.process, call.called)
         return running
+
+    def begun(self, process: Process, note: BegunCall | None) -> list[Called]:
+        """What a process may be in, or may have died in; ``note`` is the call that it began last, where that is known.
+
+        Else that is the first call that it has not ended. Since the reply to a call does not leave a process that dies
+        right after it, it may also be the next one, if that could begin.
+
+        >>> clocks, limit = CallClocks(), CallDeadline(5.0, "register(..., deadline=...)")
+        >>> for label, nodes, before in (("'values'", 0b01, 0), ("'score'", 0b10, 0b01)):
+        ...     called = Called(label, 0, 0.0)
+        ...     clocks.add(label, SubmittedCall(("critic", 1), called, limit, 1, False, ("ppo", 0), nodes, before))
+        >>> [called.labels for called in clocks.begun(("critic", 1), None)]
+        ["'values'", "'score'"]
+        >>> [called.labels for called in clocks.begun(("critic", 1), BegunCall("ppo", 0, "score"))]
+        ["'score'"]
+        """
+        own = [call for call in self._calls.values() if call.process == process]
+        if note is None:
+            return [call.called for call in own[:2] if call is own[0] or self._could_begin(call, own[0])]
+        for call in own:
+            if call.step == (note.plan, note.step) and f"'{note.label}'" in call.called.labels:
+                return [call.called._replace(labels=f"'{note.label}'")]
+        return [call.called for call in own[:1]]
+
+    def _could_begin(self, call: SubmittedCall, ended: SubmittedCall) -> bool:
+        """Whether a call could begin if another one has ended."""
+        others = (other for other in self._calls.values() if other is not ended and other.step == call.step)
+        unended = reduce(or_, (other.nodes for other in others), 0)
+        return not call.before & ~call.nodes & unended
 
     def late(self, now: float) -> list[SubmittedCall]:
         """The calls that could begin longer ago than their deadline allows."""

@@ -97,6 +97,7 @@ class RayGroups(RayStates):
         """Find out where the processes are, link those that read each other's tensors, and start relays."""
         asked = {name: self._calls.call_each(name, "the start", "host") for name in self._groups}
         self._hosts = {name: self._calls.wait_for(refs) for name, refs in asked.items()}
+        self._calls.read_notes()
         self._direct_groups.join(self._calls.workers, self._patience)
         for plan in self._plans:
             self._direct_groups.prepare_plan(plan)
@@ -254,6 +255,7 @@ class RayGroups(RayStates):
         for group in self._groups.values():
             group.shutdown()
         self._pools.close()
+        self._calls.close_notes()
         self._groups.clear()
         if self._owns_cluster and ray.is_initialized():
             ray.shutdown()

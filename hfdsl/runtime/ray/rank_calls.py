@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import IO, Any
 
 import ray
 
@@ -19,6 +19,7 @@ from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import Segment, dependencies
 from hfdsl.runtime.backend import Submission
 from hfdsl.runtime.failures import Called, late_ranks, lost_process
+from hfdsl.runtime.rank.begun_calls import NotePlace, last_begun
 from hfdsl.runtime.ray.call_deadlines import CallClocks, SubmittedCall
 from hfdsl.runtime.ray.relay import as_completed
 from hfdsl.runtime.ray.relay_client import GROUP, Relays, RemoteHandle
@@ -43,6 +44,7 @@ class RankCalls:
         self.relays: Relays | None = None
         """What calls the ranks of a step, where the driver does not."""
         self._clocks = CallClocks()
+        self._notes: dict[Process, IO[bytes] | None] = {}
         self._before: dict[str, Mapping[int, int]] = {}  # by plan: see ``Dependencies.before``
         self._declared: dict[str, dict[int, CallDeadline]] = {}  # by plan and node
         self._step_end = 0.0
@@ -207,11 +209,34 @@ class RankCalls:
             for name, group in self._groups.items()
             for rank, process in enumerate(group.hf_processes)
         }
-        return late_ranks(processes, self._running())
+        return late_ranks(processes, {process: calls[0] for process, calls in self._begun().items()})
 
-    def _running(self) -> dict[Process, Called]:
+    def read_notes(self) -> None:
+        """Open what processes note of their calls, as far as they are on this machine."""
+        self.close_notes()
+        asked = {name: self.call_each(name, "the start", "note") for name in self._groups}
+        for name, refs in asked.items():
+            places: list[NotePlace | None] = self.wait_for(refs)
+            self._notes |= {(name, rank): place.open() if place else None for rank, place in enumerate(places)}
+
+    def close_notes(self) -> None:
+        """Let go of the notes."""
+        for note in self._notes.values():
+            if note is not None:
+                note.close()
+        self._notes.clear()
+
+    def _died_in(self) -> dict[Process, Called]:
+        """What each process was in, should it have died, by its note or else by the calls that it has not ended."""
+        return {
+            process: calls[0]._replace(labels=" or ".join(call.labels for call in calls))
+            for process, calls in self._begun().items()
+        }
+
+    def _begun(self) -> dict[Process, list[Called]]:
         self.look()
-        return self._clocks.running()
+        processes = self._clocks.running()
+        return {process: self._clocks.begun(process, last_begun(self._notes.get(process))) for process in processes}
 
     @contextmanager
     def naming_losses(self) -> Iterator[None]:
@@ -220,7 +245,7 @@ class RankCalls:
             yield
         except RoleError as error:
             relays = {} if self.relays is None else {GROUP: self.relays.actors}
-            if (lost := lost_process(error, {**self.workers, **relays}, self._running())) is not None:
+            if (lost := lost_process(error, {**self.workers, **relays}, self._died_in())) is not None:
                 raise lost from error
             raise
 

@@ -21,6 +21,7 @@ from hfdsl.runtime.messages import (
     SegmentSpec,
     SendMode,
 )
+from hfdsl.runtime.rank.begun_calls import NO_STEP, CallNote, NotePlace
 from hfdsl.runtime.rank.executor import Executor
 from hfdsl.runtime.rank.process_groups import ProcessCollectives
 from hfdsl.runtime.rank.store import PayloadContent, bytes_of
@@ -63,6 +64,8 @@ class RankProcess(Worker):
             collectives=collectives,
             own_process=True,
         )
+        self._note = CallNote()
+        self._executor.begun = self._note.begin
         self._payload_class = payload_class(plan)
         self._direct: deque[PickledValue] = deque()
         self._broadcasts: deque[tuple[PickledValue, list[int]]] = deque()
@@ -72,6 +75,7 @@ class RankProcess(Worker):
 
     def construct(self, role: str) -> bool:
         """Build the worker of a role; whether it keeps a state."""
+        self._begin_outside(role, "__init__")
         return self._executor.workers.construct(role)
 
     def add(self, plan: Plan) -> None:
@@ -80,6 +84,7 @@ class RankProcess(Worker):
 
     def take_state(self, role: str, copies: bool) -> None:
         """Keep a worker's state for the next ``save`` or ``copy_states``."""
+        self._begin_outside(role, "state")
         self._executor.take_state(role, copies)
 
     def save(self, folder: str) -> None:
@@ -92,6 +97,7 @@ class RankProcess(Worker):
 
     def load(self, role: str, folder: str, file: dict[str, str] | None) -> None:
         """Load a worker's state."""
+        self._begin_outside(role, "load_state")
         self._executor.load(folder, {} if file is None else {role: file}, (role,))
 
     def save_queues(self, folder: str, plan: str, counts: list[list[int]], *payloads: Any) -> dict[str, str]:
@@ -125,6 +131,7 @@ class RankProcess(Worker):
         """Load the copy of a worker's state."""
         self.forget_step()
         if role in states:
+            self._begin_outside(role, "load_state")
             self._executor.workers.restore(role, states[role])
 
     def changed_in(self, plan: str, step: int) -> bool:
@@ -137,6 +144,7 @@ class RankProcess(Worker):
         self._broadcasts.clear()
         self._exchanges.clear()
         self._failed = None
+        self._note.clear()
         self._executor.forget_step(values)
 
     def record(self, folder: str | None) -> None:
@@ -154,6 +162,14 @@ class RankProcess(Worker):
     def host(self) -> str:
         """Ray's ID of the node that this process runs on."""
         return str(ray.get_runtime_context().get_node_id())
+
+    def note(self) -> NotePlace | None:
+        """Where others read which call this process has begun last."""
+        return self._note.place
+
+    def _begin_outside(self, role: str, method: str) -> None:
+        """A call of a role begins, outside of steps."""
+        self._note.begin(*NO_STEP, f"{role}.{method}")
 
     def run(self, request: list[Any], *arguments: Any) -> Any:
         """This rank's part of a segment, once Ray has fetched the arguments (``RankRequest`` says which they are).
