@@ -63,8 +63,6 @@ def install() -> subprocess.Popen[bytes]:
 
     It ends with its standard input.
     """
-    from ray._private import ray_constants
-
     path = Path(tempfile.mkdtemp(prefix="hfdsl_")) / "fork"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -72,8 +70,15 @@ def install() -> subprocess.Popen[bytes]:
         command = [sys.executable, __file__, str(listener.fileno())]
         server = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
     os.environ[SOCKET] = str(path)
-    ray_constants.SETUP_WORKER_FILENAME = __file__  # joined to a folder, which an absolute path replaces
+    use()
     return server
+
+
+def use() -> None:
+    """As ``install``, by the server of the process that has started this one."""
+    from ray._private import ray_constants
+
+    ray_constants.SETUP_WORKER_FILENAME = __file__  # joined to a folder, which an absolute path replaces
 
 
 # -- the script that Ray starts

@@ -38,11 +38,13 @@ from benchmarks.faults.losses import losing, new
 from benchmarks.faults.programs import FOLDER, LAYOUTS
 from benchmarks.faults.runs import LAUNCH_SECONDS, EndedError, Fault, Program, asynchronous
 from hfdsl.errors import HfWarning
+from tests import fork_server
 
 
 def child(seed: int, deadline: float) -> None:
     """Faults without end, a line of JSON each."""
     lot = random.Random(seed)
+    fork_server.install()
     with tempfile.TemporaryDirectory() as place, measure.cluster(200):
         os.environ[FOLDER] = str(new(Path(place) / "none"))  # where local runs look for faults
         faults = new(Path(place) / "faults")

@@ -16,6 +16,8 @@ from hfdsl.runtime.running import Running
 
 FOLDER, PADDING = "FAULTS_FOLDER", "FAULTS_PADDING"
 
+Layout = Literal["colocated", "split", "merged"]
+
 NODES = ("actor.generate", "critic.values", "reward.score", "actor.update")
 
 
@@ -52,7 +54,6 @@ def fail(label: str, worker: Role) -> None:
         file.unlink()
         how = how.removeprefix("once ")
     if how.startswith("SIG"):
-        time.sleep(0.2)  # until the reply to the call before has left
         os.kill(os.getpid(), getattr(signal, how))
         time.sleep(1)  # until the signal has arrived
     elif how == "exit":
@@ -97,7 +98,7 @@ class Actor(Role):
     def update(self, rollout: Rollout, values: Values, scores: Scores) -> Metrics:
         fail("actor.update", self)
         loss = self.total((scores.score.tensor - values.value.tensor) * rollout.y.tensor)
-        self.weight = self.weight - 1e-3 * loss
+        self.weight = self.weight - 1e-6 * loss
         return Metrics(loss=loss)
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -130,17 +131,31 @@ def ppo(prompts: Prompts, actor: Actor, critic: Critic, reward: Reward) -> Metri
     return actor.update(rollout, values, scores)
 
 
-def deployment(split: bool, *, actor_deadline: float | None = None) -> hf.Deployment:
-    """All roles in one pool, or a pool for each."""
-    pools = [hf.ResourcePool([2], use_gpu=False) for _ in range(3 if split else 1)]
+def deployment(layout: Layout, *, actor_deadline: float | None = None) -> hf.Deployment:
+    """All roles in one pool, or a pool for each, or the actor on two pools that are merged to one."""
+
+    def pool(*processes: int) -> hf.ResourcePool:
+        return hf.ResourcePool([*processes], use_gpu=False)
+
+    first = pool(1).merge(pool(1)) if layout == "merged" else pool(2)
+    second = first if layout == "colocated" else pool(2)
+    third = pool(2) if layout == "split" else second
     return hf.Deployment(
-        actor=hf.place(Actor, pool=pools[0], deadline=actor_deadline),
-        critic=hf.place(Critic, pool=pools[-1]),
-        reward=hf.place(Reward, pool=pools[1 if split else 0]),
+        actor=hf.place(Actor, pool=first, deadline=actor_deadline),
+        critic=hf.place(Critic, pool=second),
+        reward=hf.place(Reward, pool=third),
     )
 
 
-def shorten_deadline(running: Running, seconds: float) -> None:
+def set_deadline(running: Running, seconds: float) -> None:
     """Set the deadline of the next steps: the first one, in which processes import and meet, takes far longer."""
     backend: Any = running._processes.backend
     backend._calls.seconds = seconds
+
+
+def end_processes(running: Running, group: str) -> None:
+    """Let a run that is broken go on after a loss: all that its processes are stuck in is in this group."""
+    backend: Any = running._processes.backend
+    for process in backend._groups[group].hf_processes:
+        os.kill(process.pid, signal.SIGKILL)
+    running._processes.broken = None

@@ -15,7 +15,7 @@ from hfdsl import Dispatch, register
 from hfdsl.errors import DeadlineError, HfError, ResourceError
 from hfdsl.plan.deadlines import longest_deadline, step_deadline
 from tests.faults.deadline_programs import judging, places, shared, weighing, weighing_both
-from tests.faults.failing_programs import FOLDER, Actor, Prompts, deployment, ppo, shorten_deadline
+from tests.faults.failing_programs import FOLDER, Actor, Prompts, deployment, ppo, set_deadline
 
 PROMPTS = Prompts(x=torch.arange(4.0))
 
@@ -64,7 +64,7 @@ def hung(failure: pytest.ExceptionInfo[DeadlineError], rank: int, body: str) -> 
 
 def test_a_constructor_that_hangs_ends_at_the_deadline_of_its_role(tmp_path: Path, ray_cluster: Any) -> None:
     (tmp_path / "actor.__init__ 1").write_text("hang")
-    plan = ppo.compile(deployment(False, actor_deadline=5.0))
+    plan = ppo.compile(deployment("colocated", actor_deadline=5.0))
     with pytest.raises(DeadlineError, match=r"^HF807: 'actor.__init__' was not done after 5 s on ") as failure:
         plan.launch("ray", worker_env={FOLDER: str(tmp_path)}, deadline=LAUNCH)
     assert "hf.place(Actor, ..., deadline=...) sets this" in failure.value.message
@@ -76,7 +76,7 @@ def test_states_that_hang_end_at_the_deadline_of_their_role(tmp_path: Path, ray_
     faults, saved = tmp_path / "faults", tmp_path / "saved"
     faults.mkdir()
     saved.mkdir()
-    plan = ppo.compile(deployment(False, actor_deadline=10.0))
+    plan = ppo.compile(deployment("colocated", actor_deadline=10.0))
     with plan.launch("ray", worker_env={FOLDER: str(faults)}, deadline=LAUNCH) as running:
         running.step(PROMPTS)
         running.save(saved)
@@ -135,7 +135,7 @@ def test_a_function_that_does_not_end_is_named_at_the_deadline_of_its_processes(
 def test_a_call_may_take_longer_than_the_launch_allows_a_step(tmp_path: Path, ray_cluster: Any) -> None:
     with judging.compile(places(deadline=300.0)).launch("ray", worker_env={FOLDER: str(tmp_path)}) as running:
         expected = running.step(PROMPTS).score.tensor.tolist()
-        shorten_deadline(running, 0.2)
+        set_deadline(running, 0.2)
         (tmp_path / "judge.answer 1").write_text("slow")
         assert running.step(PROMPTS).score.tensor.tolist() == expected
 

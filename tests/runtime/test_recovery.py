@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -10,157 +9,99 @@ import pytest
 
 import hfdsl as hf
 from hfdsl.errors import HfError, HfWarning, LostProcessError, ResourceError, RoleError
+from hfdsl.runtime.running import Running
 from tests.runtime.dying_programs import FOLDER, death, deployment, learn, look
 from tests.runtime.saving_programs import batch
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")  # to start a cluster takes longer than most of these tests
 
-STEPS = 4
 CALLS = ("sieve.keep", "actor.draw", "critic.score", "actor.update", "after actor.update")
 
+EVERYWHERE = [(label, rank) for label in CALLS for rank in (0, 1)]
 
-def run(
-    folder: Path, retries: hf.Retries | None, *, own_pools: bool = False, backend: Any = "ray"
-) -> tuple[list[Any], Any]:
-    """The metrics of each step, the states at the end as another plan sees them, and what was lost."""
-    plan = learn.compile(deployment(own_pools=own_pools))
-    with plan.launch(backend, seed=7, worker_env={FOLDER: str(folder)}, retries=retries) as running:
-        looking = running.also(look.compile(plan.deployment))
-        metrics = []
-        for step in range(STEPS):
-            result = running.step(batch(step))
-            metrics.append((result.loss.value, result.weight.value))
-            metrics.append(looking.step(batch(100)).x.tensor.tolist())
-        return metrics, running.recoveries
+TWICE = {4: ("critic.score", 0), 7: ("sieve.keep", 1)}
+"""Losses of a step that has one already, by step."""
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """What the program gives where nothing is lost: by another backend, which has no recovery."""
-    folder = tmp_path_factory.mktemp("none")
+def followed(running: Running, looking: Running, step: int) -> tuple[float, float, list[float]]:
+    """The metrics of a step, and the state after it as another plan sees it."""
+    result = running.step(batch(step))
+    return result.loss.value, result.weight.value, looking.step(batch(100)).x.tensor.tolist()
+
+
+def undisturbed(folder: Path, count: int) -> list[Any]:
+    """What so many steps give where nothing is lost: by another backend, which has no recovery."""
+    plan = learn.compile(deployment(own_pools=False))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER, str(folder))
-        return run(folder, None, backend="local")[0]
+        with plan.launch("local", seed=7) as running:
+            looking = running.also(look.compile(plan.deployment))
+            return [followed(running, looking, step) for step in range(count)]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("label", "rank", "own_pools", "every"),
+    ("losses", "own_pools", "every"),
     [
-        pytest.param(
-            label, rank, own_pools, every, marks=[] if label == "critic.score" and rank else [pytest.mark.nightly]
-        )
-        for number, label in enumerate(CALLS)
-        for rank in (0, 1)
-        for own_pools, every in [((number + rank) % 2 == 0, 1 if number % 2 == 0 else 3)]
+        ([("critic.score", 1)], False, 1),
+        pytest.param(EVERYWHERE, False, 3, marks=pytest.mark.nightly),
+        pytest.param(EVERYWHERE, True, 1, marks=pytest.mark.nightly),
     ],
 )
-def test_a_lost_process_costs_no_value(
-    tmp_path: Path, undisturbed: list[Any], label: str, rank: int, own_pools: bool, every: int
+def test_losses_cost_no_value_and_train_no_row_twice(
+    tmp_path: Path, losses: list[tuple[str, int]], own_pools: bool, every: int
 ) -> None:
-    death(tmp_path, label, rank, 2)
-    with pytest.warns(HfWarning, match="HF840"):
-        metrics, recoveries = run(tmp_path, hf.Retries(every=every), own_pools=own_pools)
-    assert metrics == undisturbed
-    (recovered,) = recoveries
-    assert recovered.step == 2
-    assert any(rank in ranks for ranks in recovered.lost.values())
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.nightly
-def test_nothing_lost_is_nothing_changed(tmp_path: Path, undisturbed: list[Any]) -> None:
-    assert run(tmp_path, hf.Retries(), own_pools=True) == (undisturbed, ())
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("own_pools", [False, True])
-def test_random_losses_cost_no_value_and_train_no_row_twice(tmp_path: Path, own_pools: bool) -> None:
-    lot, steps = random.Random(23), 10
-    plan = learn.compile(deployment(own_pools=own_pools))
-    faults = tmp_path / "faults"
+    """At each call on each rank, and two in a step; also after a load, and none where a body raises."""
+    faults, saved = tmp_path / "faults", tmp_path / "saved"
     faults.mkdir()
-
-    def metrics(retries: hf.Retries | None) -> list[tuple[float, float]]:
-        backend: Any = "local" if retries is None else "ray"
-        with plan.launch(backend, seed=3, worker_env={FOLDER: str(faults)}, retries=retries) as running:
-            results = []
-            for step in range(steps):
-                if retries is not None:
-                    for label in lot.sample(CALLS, lot.choice((0, 1, 1, 2))):
-                        death(faults, label, lot.randint(0, 1), step)
-                result = running.step(batch(step))
-                results.append((result.loss.value, result.weight.value))
-            lost.append(len(running.recoveries))
-        return results
-
-    lost: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(FOLDER, str(faults))
-        expected = metrics(None)
-    with pytest.warns(HfWarning, match="HF840"):
-        assert metrics(hf.Retries(every=lot.choice((1, 3, 7)))) == expected
-    assert lost[0] == 0
-    assert lost[1] >= steps // 2
-    assert not list(faults.iterdir())
-
-
-@pytest.mark.nightly
-def test_two_losses_in_two_steps(tmp_path: Path, undisturbed: list[Any]) -> None:
-    death(tmp_path, "actor.draw", 1, 1)
-    death(tmp_path, "critic.score", 0, 3)
-    with pytest.warns(HfWarning, match="HF840"):
-        metrics, recoveries = run(tmp_path, hf.Retries(every=2), own_pools=True)
-    assert metrics == undisturbed
-    assert [recovered.step for recovered in recoveries] == [1, 3]
+    saved.mkdir()
+    plan = learn.compile(deployment(own_pools=own_pools))
+    retries = hf.Retries(every=every)
+    with plan.launch("ray", seed=7, worker_env={FOLDER: str(faults)}, retries=retries) as running:
+        looking = running.also(look.compile(plan.deployment))
+        seen = [followed(running, looking, 0)]
+        running.save(saved)
+        assert len(running.recoveries) == 0
+        for step, (label, rank) in enumerate(losses, start=1):
+            known = len(running.recoveries)
+            death(faults, label, rank, step)
+            if step in TWICE:
+                death(faults, *TWICE[step], step)
+            with pytest.warns(HfWarning, match="HF840"):
+                seen.append(followed(running, looking, step))
+            recovered = running.recoveries[known:]
+            assert {each.step for each in recovered} == {step}
+            assert any(rank in ranks for each in recovered for ranks in each.lost.values())
+            assert any(f"'{label.removeprefix('after ')}'" in each.cause for each in recovered)
+        assert seen == undisturbed(tmp_path, len(seen))
+        running.load(saved)
+        assert running.steps == 1
+        death(faults, "actor.update", 1, 1)
+        with pytest.warns(HfWarning, match="HF840"):
+            assert followed(running, looking, 1) == seen[1]
+        assert not list(faults.iterdir())
+        known = len(running.recoveries)
+        (faults / "sieve.keep 1 2 0").write_text("no signal")
+        with pytest.raises(RoleError, match="invalid literal for int") as error:
+            running.step(batch(2))
+        assert not isinstance(error.value, LostProcessError)
+        assert len(running.recoveries) == known
 
 
 @pytest.mark.nightly
 def test_a_step_that_always_dies_ends_the_run_with_the_first_loss(tmp_path: Path) -> None:
-    death(tmp_path, "critic.score", 1, 1, times=3)
-    with pytest.warns(HfWarning, match="HF840"), pytest.raises(LostProcessError, match="HF840") as error:
-        run(tmp_path, hf.Retries(attempts=1))
-    assert "step 1 of 'learn' lost processes 2 times" in str(error.value)
+    death(tmp_path, "critic.score", 1, 0, times=3)
+    plan = learn.compile(deployment(own_pools=False))
+    retries = hf.Retries(attempts=1)
+    with (
+        plan.launch("ray", seed=7, worker_env={FOLDER: str(tmp_path)}, retries=retries) as running,
+        pytest.warns(HfWarning, match="HF840"),
+        pytest.raises(LostProcessError, match="HF840") as error,
+    ):
+        running.step(batch(0))
+    assert "step 0 of 'learn' lost processes 2 times" in str(error.value)
     assert "hf.Retries(attempts=1)" in str(error.value)
     assert isinstance(error.value.__cause__, HfError)
-
-
-@pytest.mark.nightly
-def test_a_body_that_raises_is_raised_at_once(tmp_path: Path) -> None:
-    plan = learn.compile(deployment(own_pools=False))
-    with plan.launch("ray", worker_env={FOLDER: str(tmp_path / "missing")}, retries=hf.Retries()) as running:
-        (tmp_path / "missing").mkdir()
-        (tmp_path / "missing" / "sieve.keep 1 0 0").write_text("no signal")
-        with pytest.raises(RoleError, match="invalid literal for int") as error:
-            running.step(batch(0))
-        assert not isinstance(error.value, LostProcessError)
-        assert running.recoveries == ()
-
-
-@pytest.mark.nightly
-def test_without_retries_a_loss_ends_the_run(tmp_path: Path) -> None:
-    death(tmp_path, "critic.score", 1, 1)
-    with pytest.raises(RoleError, match="HF806"):
-        run(tmp_path, None)
-
-
-@pytest.mark.nightly
-def test_a_load_is_where_a_run_goes_back_to(tmp_path: Path, undisturbed: list[Any]) -> None:
-    faults, saved = tmp_path / "faults", tmp_path / "saved"
-    faults.mkdir()
-    saved.mkdir()
-    plan = learn.compile(deployment(own_pools=False))
-    with plan.launch("ray", seed=7, worker_env={FOLDER: str(faults)}) as running:
-        running.step(batch(0))
-        running.save(saved)
-    with plan.launch("ray", seed=7, worker_env={FOLDER: str(faults)}, retries=hf.Retries(every=5)) as running:
-        running.load(saved)
-        death(faults, "actor.update", 1, 1)
-        with pytest.warns(HfWarning, match="HF840"):
-            result = running.step(batch(1))
-        assert running.steps == 2
-    expected = undisturbed[2]
-    assert (result.loss.value, result.weight.value) == expected
 
 
 @pytest.mark.parametrize(
