@@ -44,8 +44,8 @@ from tests import fork_server
 def child(seed: int, deadline: float) -> None:
     """Faults without end, a line of JSON each."""
     lot = random.Random(seed)
-    fork_server.install()
-    with tempfile.TemporaryDirectory() as place, measure.cluster(200):
+    os.environ |= measure.VARIABLES  # before the fork server imports Ray, which reads them then
+    with tempfile.TemporaryDirectory() as place, fork_server.install(), measure.cluster(200):
         os.environ[FOLDER] = str(new(Path(place) / "none"))  # where local runs look for faults
         faults = new(Path(place) / "faults")
         warnings.simplefilter("ignore", HfWarning)

@@ -1,7 +1,6 @@
 """A script: a cluster of four nodes, of which one is lost within a step, run by run; prints what follows.
 
-Its arguments are a folder for faults and for decisions, and the names of ``CASES``. A lost node is replaced by another
-one before the next run.
+Its argument is a folder for faults and for decisions. A lost node is replaced by another one before the next run.
 """
 
 from __future__ import annotations

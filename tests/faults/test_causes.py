@@ -2,6 +2,10 @@
 
 A launch with retries fails at every node, one way after another, and each time goes on with the same bits. After an
 error that ends a run, the tests end the processes that are stuck, and have the run go on as after any loss.
+
+Each of ``WAYS`` is tried at each node in each layout, and over the layouts on each rank; what ``ONCE`` lists in one of
+them. A loss without retries has a test of its own. Asynchronous steps: ``test_queued``; lost nodes and relays:
+``test_nodes``; constructors, ``load_state`` and functions that hang: ``test_deadlines``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""A process fails at any node of an asynchronous step: the error names it, and a run that goes on has the same bits."""
+"""A process fails at any node of an asynchronous step: the error names it, and a run that goes on has the same bits.
+
+A stage node fails in each of ``WAYS`` in both layouts and on both ranks. A sync is killed in both, and raises, hangs or
+is stopped in one of them.
+"""
 
 from __future__ import annotations
 
