@@ -2,6 +2,7 @@
 
 A launch loses processes at every call on every rank, one after another, with all roles in one group and in two. Its
 first step loses nothing. A loss without retries: ``tests/faults/test_causes.py``.
+"""
 
 from __future__ import annotations
 
