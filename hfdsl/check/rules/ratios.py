@@ -101,15 +101,19 @@ def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
 
 
 def divides_by_others(context: Context, learner: str, state: str, others: str) -> bool:
-    """Whether an update of a state may divide by log-probs of another role: not where all are certainly its own."""
-    weights, ratios = _Weights(context), list(formed_ratios(context, every=True))
-    stored = [(r, stored_column(context.program.graph, r.column.ref)) for r in ratios]
-    own_updates = {
-        r.update.id
-        for r, at in stored
-        if (maker := weights.maker_of(r.column, at)) is not None and maker.role != others
+    """Whether an update of a state may divide by log-probs of another role: not where all are certainly its own.
+
+    An update that reads no numbers of tokens, as one that imitates, divides by nothing.
+    """
+    weights, reads = _Weights(context), context.program.origins.columns
+    makers = ((ratio, weights.maker(ratio.column)) for ratio in formed_ratios(context, every=True))
+    own_updates = {ratio.update.id for ratio, maker in makers if maker is not None and maker.role != others}
+    updates = {
+        node.id
+        for node, effect in weights.updates
+        if (node.role, effect.state) == (learner, state)
+        and any(is_float_column(column.spec) and column.inner for column in reads(node.id))
     }
-    updates = {node.id for node, effect in weights.updates if (node.role, effect.state) == (learner, state)}
     return not updates <= own_updates
 
 
@@ -158,11 +162,8 @@ class _Weights:
 
     def maker(self, column: RowColumn) -> Node | None:
         """The call whose weights a column of floats comes from; None where it is not certain."""
-        return self.maker_of(column, _made(self.context.program.graph, column.ref))
-
-    def maker_of(self, column: RowColumn, stored: Operand) -> Node | None:
-        """The call that made ``stored``, of which a column is."""
         program = self.context.program
+        stored = _made(program.graph, column.ref)
         if not isinstance(stored, Ref):
             return None
         node = program.graph.nodes[stored.node]
