@@ -9,6 +9,7 @@ A role states a fact with a plain static method, which takes what the constructo
 | ``concurrent_calls`` | by method, how many calls of it may be in progress in a process at a time; 1 for others |
 | ``in_flight_obstacle`` | why it cannot take weights between tokens; None where it can |
 | ``kept_bytes`` | the bytes of the parts of its ``state()`` on a rank; it takes the mesh first |
+| ``learning`` | how its parameters learn, as a ``Learning``: the rate, its schedule, the dtype |
 | ``policy_temperature`` | the number that logits are divided by, to sample and for log-probs |
 | ``repeats_responses`` | why all responses to a prompt are the same, such as ``"top_k = 1"``; None where they differ |
 | ``reshards`` | the ``Resharding`` of weights within a method, by its name; it takes the mesh first |
@@ -49,6 +50,21 @@ class Resharding:
     needed: Layout
     in_place: bool
     staging: int
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """How the parameters of a role learn.
+
+    ``dtype`` is that of the parameters which the optimizer changes. The ``rate`` rises from 0 in ``warmup`` updates;
+    with ``end`` it falls from there to ``least_rate`` at that update.
+    """
+
+    rate: float
+    dtype: str = "float32"
+    warmup: int = 0
+    end: int | None = None
+    least_rate: float = 0.0
 
 
 def computing_dtype(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -130,6 +146,20 @@ def declared_result_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str
     fact = _stated(role, "result_sizes", args, kwargs)
     methods = fact.items() if isinstance(fact, Mapping) else ()
     return {method: _counts(sizes, least=1) for method, sizes in methods}
+
+
+def declared_learning(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Learning | None:
+    """How the parameters of a role learn; None where the role does not say.
+
+    >>> class Trainer:
+    ...     @staticmethod
+    ...     def learning(rate: float) -> Learning:
+    ...         return Learning(rate, "bfloat16")
+    >>> declared_learning(Trainer, (1e-6,), {}), declared_learning(Trainer, (), {})
+    (Learning(rate=1e-06, dtype='bfloat16', warmup=0, end=None, least_rate=0.0), None)
+    """
+    fact = _stated(role, "learning", args, kwargs)
+    return fact if isinstance(fact, Learning) else None
 
 
 def in_flight_obstacle(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

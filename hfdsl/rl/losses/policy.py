@@ -72,6 +72,11 @@ class PolicyLoss(ABC):
         return self.correction is not None
 
     @property
+    def divisor(self) -> float | None:
+        """What it divides the sum over a response by, which a check compares with R (HF721); None where it is R."""
+        return self.constant if self.aggregation == "sequence-mean-token-sum" else None
+
+    @property
     def needs_reference(self) -> bool:
         """Whether it needs the log-probs of a reference, which a check asks (HF713)."""
         return self.kl != 0

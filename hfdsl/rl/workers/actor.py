@@ -23,6 +23,7 @@ from hfdsl.rl.losses import DPO, PolicyLoss
 from hfdsl.rl.workers.config import (
     ActorConfig,
     computes,
+    learning,
     policy_temperature,
     repeats_responses,
     result_sizes,
@@ -48,6 +49,7 @@ class Actor(hf.Worker):
     state_parameters = staticmethod(state_parameters)
     reshards = staticmethod(reshards)
     computes = staticmethod(computes)
+    learning = staticmethod(learning)
     policy_temperature = staticmethod(policy_temperature)
     repeats_responses = staticmethod(repeats_responses)
     result_sizes = staticmethod(result_sizes)

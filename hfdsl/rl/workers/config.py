@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from hfdsl.protocols.role_facts import Learning
 from hfdsl.rl.data.tokenizers import Tokenizer
 from hfdsl.rl.fields import Count, Temperature, check_fields
 from hfdsl.rl.workers.lora import Lora
@@ -39,6 +40,7 @@ __all__ = [
     "VerifierConfig",
     "computes",
     "concurrent_calls",
+    "learning",
     "policy_temperature",
     "repeats_responses",
     "result_sizes",
@@ -218,6 +220,25 @@ class CriticConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+def learning(config: ActorConfig | CriticConfig) -> Learning:
+    """The learning rate and the dtype of the parameters that learn, for checks.
+
+    >>> learning(CriticConfig(ModelConfig(path="model", dtype="bfloat16"))).dtype
+    'bfloat16'
+    >>> learning(CriticConfig(ModelConfig(path="model", dtype="bfloat16"), lora=Lora(rank=8))).dtype
+    'float32'
+    """
+    training, optimizer = config.training, config.training.optimizer
+    has_copies = config.lora is not None or training.master_weights  # an adapter and master weights are float32
+    return Learning(
+        optimizer.learning_rate,
+        "float32" if has_copies else config.model.dtype,
+        optimizer.warmup_steps,
+        None if optimizer.schedule == "constant" else optimizer.total_steps,
+        optimizer.min_lr_ratio * optimizer.learning_rate,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import CriticMetrics, Sequences, ValueExperience, Values
 from hfdsl.rl.losses import ClippedValue
-from hfdsl.rl.workers.config import CriticConfig
+from hfdsl.rl.workers.config import CriticConfig, learning
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.slicing import sliced
@@ -20,6 +20,7 @@ class Critic(hf.Worker):
 
     gpu_bytes = staticmethod(gpu_bytes)
     kept_bytes = staticmethod(kept_bytes)
+    learning = staticmethod(learning)
     sliced = staticmethod(sliced)
 
     def __init__(self, config: CriticConfig) -> None:

@@ -10,7 +10,7 @@ from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Costs, Pairs, PreferenceMetrics, Prompts, Scores, Sequences
 from hfdsl.rl.losses import BradleyTerry
-from hfdsl.rl.workers.config import CriticConfig, RewardConfig
+from hfdsl.rl.workers.config import CriticConfig, RewardConfig, learning
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.slicing import sliced
@@ -70,6 +70,7 @@ class RewardLearner(Reward):
 
     gpu_bytes = staticmethod(gpu_bytes)
     kept_bytes = staticmethod(kept_bytes)
+    learning = staticmethod(learning)
     sliced = staticmethod(sliced)
 
     def __init__(self, config: CriticConfig) -> None:

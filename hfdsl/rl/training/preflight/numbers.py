@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from hfdsl.check.findings import Finding
+from hfdsl.check.rules.lengths import IDLE_PENALTY, SMALL_UPDATES, idle_penalties, other_divisors
 from hfdsl.check.rules.precision import COST, correction
 from hfdsl.check.rules.references import REFERENCE_COLUMN, updates_without_reference
 from hfdsl.check.rules.references import message as without_reference
 from hfdsl.check.rules.sampling import GREEDY, equal_responses, other_sizes
 from hfdsl.check.rules.temperatures import different_temperatures
-from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Pack
+from hfdsl.graph.program import Constant, Graph, Input, Pack
 from hfdsl.rl.batches import R
-from hfdsl.rl.losses import PolicyLoss
 from hfdsl.rl.training.feeds import NEEDED, RESPONSES, SIZES
 from hfdsl.rl.training.preflight.dataflows import is_trained, learners, size_of
 from hfdsl.rl.training.preflight.subject import Subject
@@ -69,25 +69,11 @@ def sizes_are_given(subject: Subject) -> Iterator[Finding]:
 
 def penalties_can_act(subject: Subject) -> Iterator[Finding]:
     """Some responses are long enough for the penalty on length."""
-    for table, graph in subject.graphs.items():
+    for table, program in subject.programs.items():
         field, width = size_of(subject, table, "R")
-        for node in graph.nodes:
-            arguments = dict(node.arguments)
-            longest, buffer = arguments.get("longest"), arguments.get("buffer")
-            if not (isinstance(node.op, FunctionCall) and node.label == "length_penalized_scores"):
-                continue
-            if not (isinstance(longest, Constant) and isinstance(buffer, Constant)) or width is None:
-                continue
-            free = longest.value - buffer.value
-            if width <= free:
-                yield subject.finding(
-                    "HF718",
-                    f"'{node.label}' charges responses of more than {longest.value} - {buffer.value} = {free} tokens, "
-                    f"and none has more than R = {width}",
-                    joined(table, "options.longest"),
-                    related={field: f"R = {width}"},
-                    notes=("set longest to R, and buffer to the part of it in which the penalty grows",),
-                )
+        for idle in idle_penalties(program, {R: width} if width is not None else {}):
+            longest, related = joined(table, "options.longest"), {field: f"R = {width}"}
+            yield subject.finding("HF718", idle.message, longest, related=related, notes=(IDLE_PENALTY,))
 
 
 def responses_of_a_prompt_differ(subject: Subject) -> Iterator[Finding]:
@@ -100,25 +86,19 @@ def responses_of_a_prompt_differ(subject: Subject) -> Iterator[Finding]:
 
 def divisors_are_lengths(subject: Subject) -> Iterator[Finding]:
     """The divisor of the sum over a response is the longest length, or 1."""
-    for table, graph in subject.graphs.items():
+    for table, program in subject.programs.items():
         field, width = size_of(subject, table, "R")
-        for node in graph.nodes:
-            loss = dict(node.arguments).get("loss")
-            if not (isinstance(loss, Constant) and isinstance(loss.value, PolicyLoss)) or width is None:
-                continue
-            divisor = loss.value.constant
-            if loss.value.aggregation == "sequence-mean-token-sum" and divisor not in (None, 1, width):
-                constant = joined(table, "options.loss.constant")
-                yield subject.finding(
-                    "HF721",
-                    f"the loss of '{node.label}' divides the sum over a response by constant = {divisor:g}, and the "
-                    f"longest response has R = {width}",
-                    constant,
-                    related={field: f"R = {width}"},
-                    notes=("updates are as small as if responses were that long; without a constant it is R",),
-                    changes=(SetField(constant, "none"),) if _has_loss(subject, table) else (),
-                    advice=f"set the constant to {width}",
-                )
+        for other in other_divisors(program, {R: width} if width is not None else {}):
+            constant = joined(table, "options.loss.constant")
+            yield subject.finding(
+                "HF721",
+                other.message,
+                constant,
+                related={field: f"R = {width}"},
+                notes=(SMALL_UPDATES,),
+                changes=(SetField(constant, "none"),) if _has_loss(subject, table) else (),
+                advice=f"set the constant to {width}",
+            )
 
 
 def coefficients_have_a_reference(subject: Subject) -> Iterator[Finding]:

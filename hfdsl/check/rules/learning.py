@@ -1,0 +1,86 @@
+"""Learning: do the updates of a role change its parameters, by its learning rate and by its dtype?
+
+Roles state both by ``learning``. How many updates a run has is not known from a dataflow, so that of a schedule only
+its own numbers are compared; the check of a configured run, which has its steps, asks for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from hfdsl.check.context import Context
+from hfdsl.check.dependences import trains
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import Program
+from hfdsl.protocols.role_facts import Learning, declared_learning
+
+LOST_BELOW = 1e-4
+"""AdamW changes a weight by about the learning rate. bfloat16 rounds a weight of 0.05 to multiples of 2.4e-4, float16
+to 3e-5, so smaller changes are rounded away."""
+
+FLOAT32 = "autocast computes in bfloat16 while the parameters keep float32"
+"""The advice for parameters of 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSchedule:
+    """A learning rate that is 0, or never its peak: the number that makes it so, and why."""
+
+    cause: Literal["rate", "warmup", "end"]
+    message: str
+
+
+def learning_rates_change_parameters(context: Context) -> Iterator[Finding]:
+    """HF716: the learning rate of a role that is trained is above 0, and its warmup ends before its schedule."""
+    for role, learning, update, placed in _trained(context.program):
+        if idle := idle_schedule(role, learning, updates=None):
+            yield Finding("HF716", idle.message, placed, (update,))
+
+
+def steps_are_not_rounded_away(context: Context) -> Iterator[Finding]:
+    """HF719: parameters that learn have a dtype in which a step of the learning rate changes them."""
+    for role, learning, update, placed in _trained(context.program):
+        if loses_steps(learning):
+            yield Finding("HF719", lost_steps(role, learning), placed, (update,), notes=(FLOAT32,))
+
+
+def idle_schedule(role: str, learning: Learning, updates: int | None) -> IdleSchedule | None:
+    """What is wrong with the learning rate in a run of so many updates; None for a number that is not known."""
+    warmup, end = learning.warmup, learning.end
+    if not learning.rate:
+        return IdleSchedule("rate", f"the learning rate of '{role}' is 0: its updates change no parameter")
+    if end is not None and warmup >= end:
+        problem = f"'{role}' warms up over {warmup} updates, and its schedule ends at update {end}"
+        return IdleSchedule("warmup", problem)
+    if updates is None:
+        return None
+    if warmup >= updates:
+        problem = f"'{role}' warms up over {warmup} updates, and the run has {updates}: it never reaches its rate"
+        return IdleSchedule("warmup", problem)
+    if end is not None and end < updates and not learning.least_rate:
+        problem = f"the learning rate of '{role}' is 0 from update {end} on, and the run has {updates}"
+        return IdleSchedule("end", problem)
+    return None
+
+
+def loses_steps(learning: Learning) -> bool:
+    """Whether most steps of the learning rate are rounded away."""
+    return learning.dtype in ("bfloat16", "float16") and 0 < learning.rate < LOST_BELOW
+
+
+def lost_steps(role: str, learning: Learning) -> str:
+    """The message of the finding on a role that loses its steps."""
+    rate = f"{learning.rate:g}"
+    return f"'{role}' learns parameters in {learning.dtype} at a rate of {rate}: most of its steps are rounded away"
+
+
+def _trained(program: Program) -> Iterator[tuple[str, Learning, Label, Label]]:
+    """The roles that the dataflow trains and that state how they learn, with the first update and their place."""
+    first = {node.role: node for node in reversed(program.graph.calls) if trains(node)}
+    for role, update in first.items():
+        place = program.placement(update)
+        learning = None if place is None else declared_learning(place.role, place.args, place.kwargs)
+        if place is not None and learning is not None:
+            yield role, learning, Label(update.span, "trains it"), Label(place.span, "configured here")
