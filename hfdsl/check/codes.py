@@ -77,6 +77,8 @@ CODES: dict[str, Code] = {
     "HF337": Code("groups whose rows are copies of one", "warning"),
     "HF338": Code("rows computed from a statistic of all rows, where a plan may give a part of them", "warning"),
     "HF339": Code("tokens trained on with scores of other responses alone", "warning"),
+    "HF340": Code("a reference that is the policy that learns", "warning"),
+    "HF341": Code("tokens that a model of another vocabulary reads", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
@@ -157,6 +159,8 @@ CODES: dict[str, Code] = {
     "HF724": Code("a data set that is downloaded when the run starts", "warning"),
     "HF725": Code("responses to a prompt that are all the same", "warning"),
     "HF726": Code("a prompt that is the same for every row", "warning"),
+    "HF727": Code("a policy that learns from a part of its distribution", "warning"),
+    "HF728": Code("a critic that nothing trains", "warning"),
     # HF73x layouts of weights
     "HF730": Code("a parameter that is loaded and that no role exports"),
     "HF731": Code("a parameter that is exported and that the role which loads does not have", "warning"),
@@ -240,6 +244,7 @@ CODES: dict[str, Code] = {
     "HF941": Code("a loss without the columns that its terms need"),
     "HF942": Code("a copy of a policy that computes in another dtype", "warning"),
     "HF943": Code("a loss that does not account for the engine that samples", "warning"),
+    "HF944": Code("a reference that computes less precisely than the policy", "warning"),
     # HF95x generation engines
     "HF950": Code("a version of an engine that is not tested"),
     "HF951": Code("an engine that does not start"),

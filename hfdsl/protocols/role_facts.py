@@ -18,6 +18,8 @@ A role states a fact with a plain static method, which takes what the constructo
 | ``sliced`` | the sizes of its model that the mesh's ``tp`` divides, by name |
 | ``state_bytes`` | the bytes of each state as one rank exports it |
 | ``state_parameters`` | the parameters of each state, as ``hfdsl.protocols.layouts.Parameter`` has them |
+| ``truncates`` | how it samples from a part of the distribution, such as ``"top_p = 0.9"``; None from all of it |
+| ``vocabulary`` | the number of tokens that its model has embeddings for |
 
 A role without the method, and arguments that do not fit, state nothing: the check or the launch reports the latter.
 """
@@ -131,6 +133,33 @@ def repeated_responses(role: type, args: tuple[Any, ...], kwargs: Mapping[str, A
     ('top_k = 1', None)
     """
     return _text(_stated(role, "repeats_responses", args, kwargs))
+
+
+def truncated_sampling(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """How a role samples from a part of the distribution; None where it takes all of it, or does not say.
+
+    >>> class Engine:
+    ...     @staticmethod
+    ...     def truncates(top_p: float = 1.0) -> str | None:
+    ...         return f"top_p = {top_p}" if top_p < 1 else None
+    >>> truncated_sampling(Engine, (0.9,), {}), truncated_sampling(Engine, (), {})
+    ('top_p = 0.9', None)
+    """
+    return _text(_stated(role, "truncates", args, kwargs))
+
+
+def declared_vocabulary(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+    """The number of tokens that a role's model has embeddings for; None where the role does not say.
+
+    >>> class Model:
+    ...     @staticmethod
+    ...     def vocabulary(tokens: int) -> int:
+    ...         return tokens
+    >>> declared_vocabulary(Model, (32000,), {}), declared_vocabulary(Model, (0,), {})
+    (32000, None)
+    """
+    fact = _stated(role, "vocabulary", args, kwargs)
+    return fact if isinstance(fact, int) and is_count(fact, least=1) else None
 
 
 def declared_result_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, dict[str, int]]:

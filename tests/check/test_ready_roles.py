@@ -8,11 +8,13 @@ import pytest
 
 import hfdsl as hf
 from hfdsl.graph.dataflow import Dataflow
-from hfdsl.rl.batches import ActorMetrics, B, Experience, P, Prompts, R, Scores
+from hfdsl.rl.batches import ActorMetrics, B, Experience, ImitationMetrics, P, Prompts, R, Scores
+from hfdsl.rl.dataflows.asynchronous import async_grpo
 from hfdsl.rl.dataflows.distillation import distillation
 from hfdsl.rl.dataflows.dpo import dpo
 from hfdsl.rl.dataflows.grpo import grpo
 from hfdsl.rl.dataflows.mutual import mutual
+from hfdsl.rl.dataflows.online_dpo import online_dpo
 from hfdsl.rl.dataflows.ppo import ppo
 from hfdsl.rl.functions import advantages_over, group_advantages, kl_penalized_rewards, with_log_probs
 from hfdsl.rl.losses import Clip
@@ -41,18 +43,26 @@ def responses(**changes: Any) -> GenerationConfig:
 
 
 def places(
-    *, actor: GenerationConfig | None = None, sampler: GenerationConfig | None = None, reference: float = 1.0
+    *,
+    actor: GenerationConfig | None = None,
+    sampler: GenerationConfig | None = None,
+    reference: float = 1.0,
+    separate: bool = False,
 ) -> dict[str, hf.Placement[Any]]:
-    """Roles on one pool, where the temperature is 1 and a response has 32 tokens unless they are given."""
+    """Roles on one pool, where the temperature is 1 and a response has 32 tokens unless they are given.
+
+    With ``separate`` what samples and scores has a pool of its own.
+    """
     pool, policy = hf.ResourcePool([1], name="pool"), ActorConfig(MODEL, actor or responses())
+    serving = hf.ResourcePool([1], name="serving") if separate else pool
     teacher = hf.place(Reference, ReferenceConfig(MODEL, temperature=reference), pool=pool)
-    samples = hf.place(Sampler, SamplerConfig(MODEL, sampler or responses()), pool=pool)
+    samples = hf.place(Sampler, SamplerConfig(MODEL, sampler or responses()), pool=serving)
     roles = {name: hf.place(Actor, policy, pool=pool) for name in ("actor", "left")}
     return {
         **roles,
         "right": hf.place(Actor, ActorConfig(MODEL, responses()), pool=pool),
         "critic": hf.place(Critic, CriticConfig(MODEL), pool=pool),
-        "reward": hf.place(RewardModel, RewardConfig(MODEL), pool=pool),
+        "reward": hf.place(RewardModel, RewardConfig(MODEL), pool=serving),
         "sampler": samples,
         "reference": teacher,
         "teacher": teacher,
@@ -189,6 +199,62 @@ def test_a_group_has_responses_that_differ(
 def test_greedy_responses_that_no_group_has_are_no_mistake(
     flow: Dataflow[..., Any], roles: dict[str, hf.Placement[Any]]
 ) -> None:
+    assert "HF725" not in check(flow, roles).codes
+
+
+# -- the whole distribution
+
+
+@hf.dataflow
+def greedy_policy(prompts: Prompts, actor: Actor, reference: Reference, reward: Reward) -> ActorMetrics:
+    rollout, tried = actor.generate(prompts, greedy=True), actor.generate(prompts)
+    rewards = kl_penalized_rewards(rollout, reference.log_probs(rollout), reward.score(prompts, rollout))
+    experience = hf.merge(Experience, rollout, advantages_over(rollout, rewards, reward.score(prompts, tried)))
+    return actor.update(experience, loss=Clip())
+
+
+@pytest.mark.parametrize(
+    ("flow", "roles", "call", "how"),
+    [
+        (ppo, places(actor=responses(top_k=1)), "actor.generate", "top_k = 1"),
+        (grpo, places(actor=responses(top_k=2, top_p=0.5)), "actor.generate", "top_p = 0.5, top_k = 2"),
+        (grpo_with_sampler, places(sampler=responses(top_p=0.99)), "sampler.generate", "top_p = 0.99"),
+        (distillation, places(actor=responses(top_p=0.9)), "actor.generate", "top_p = 0.9"),
+        (greedy_policy, places(), "actor.generate", "greedy = True"),
+        (
+            async_grpo.given(decoupled=False),
+            places(sampler=responses(top_p=0.9), separate=True),
+            "sampler.generate",
+            "top_p = 0.9",
+        ),
+    ],
+)
+def test_a_policy_learns_from_its_whole_distribution(
+    flow: Dataflow[..., Any], roles: dict[str, hf.Placement[Any]], call: str, how: str
+) -> None:
+    [finding] = check(flow, roles).findings
+    assert finding.code == "HF727"
+    assert finding.message.startswith(f"'{call}' samples from a part of the distribution ({how}), and ")
+
+
+@hf.dataflow
+def imitation(prompts: Prompts, actor: Actor, reward: Reward) -> tuple[ImitationMetrics, Scores]:
+    rollout = actor.generate(prompts)
+    return actor.imitate(rollout), reward.score(prompts, rollout)
+
+
+@pytest.mark.parametrize(
+    ("flow", "roles"),
+    [
+        (greedy_baseline, places()),
+        (online_dpo, places(actor=responses(top_p=0.9))),
+        (imitation, places(actor=responses(top_p=0.9))),
+        (evaluated, places(sampler=responses(top_p=0.9))),
+        (grpo_with_sampler, places(actor=responses(top_p=0.9))),
+    ],
+)
+def test_other_truncated_samples_are_no_mistake(flow: Dataflow[..., Any], roles: dict[str, hf.Placement[Any]]) -> None:
+    """Of a baseline, pairs, demonstrations, an evaluation, and of an actor that samples nothing."""
     assert check(flow, roles).findings == ()
 
 

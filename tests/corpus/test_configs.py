@@ -28,6 +28,8 @@ CODES = {
     "shards": "HF715",
     "divisors": "HF721",
     "corrections": "HF943",
+    "references": "HF944",
+    "samples": "HF727",
 }
 """The code of each class, which is the first word of a file's name."""
 

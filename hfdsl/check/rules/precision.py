@@ -1,13 +1,17 @@
-"""Precision: does a role sample in the dtype in which the policy that it copies learns?"""
+"""Precision: do copies and references of a policy compute in the dtype in which it learns?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import Program
+from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.check.rules.ratios import divides_by_others
+from hfdsl.check.rules.temperatures import compared_roles
 from hfdsl.deploy.deployment import Placement
 from hfdsl.graph.program import Graph, Node, RoleCall
 from hfdsl.protocols.role_facts import computing_dtype
@@ -48,6 +52,59 @@ def copies_compute_alike(context: Context) -> Iterator[Finding]:
                     ),
                     notes=(COST, correction(learner)),
                 )
+
+
+SIGNIFICANT_BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
+"""The significant bits of a dtype."""
+
+
+def references_compute_alike(context: Context) -> Iterator[Finding]:
+    """HF944: a reference computes log-probs no less precisely than the policy that is compared with them."""
+    places = context.program.deployment.placements if context.program.deployment else {}
+    for pair in less_precise_references(context.program):
+        yield Finding(
+            "HF944",
+            pair.message,
+            Label(places[pair.role].span, f"computes in {pair.computes}"),
+            (Label(places[pair.learner].span, f"computes in {pair.learns}"),),
+            notes=(KL_BIAS,),
+        )
+
+
+KL_BIAS = "the KL is above 0 where both are the same model, and its gradient pulls the policy toward rounding errors"
+"""The cost of a reference of another dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class LessPreciseReference:
+    """A policy that learns, and a reference that computes log-probs with fewer bits."""
+
+    learner: str
+    role: str
+    learns: str
+    computes: str
+
+    @property
+    def message(self) -> str:
+        """The message of the finding."""
+        return (
+            f"'{self.role}' computes in {self.computes}, and '{self.learner}', which is compared with it, learns in "
+            f"{self.learns}: their log-probs of the same tokens differ for equal weights"
+        )
+
+
+def less_precise_references(program: Program) -> Iterator[LessPreciseReference]:
+    """The pairs of a policy and a reference of a dtype with fewer bits; a copy of the policy is HF942."""
+    places = program.deployment.placements if program.deployment else {}
+    dtypes = {role: dtype for role, place in places.items() if (dtype := _dtype(place)) in SIGNIFICANT_BITS}
+    if len(set(dtypes.values())) < 2 or program.graph.misuses:
+        return
+    links = role_links(program)
+    for learner, role in dict.fromkeys(compared_roles(program)):
+        is_copy = learner in linked_roles(links, role)
+        bits = [SIGNIFICANT_BITS[dtypes[each]] for each in (learner, role) if each in dtypes]
+        if len(bits) == 2 and bits[1] < bits[0] and not is_copy:
+            yield LessPreciseReference(learner, role, dtypes[learner], dtypes[role])
 
 
 def correction(learner: str) -> str:

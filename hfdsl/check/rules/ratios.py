@@ -54,7 +54,7 @@ def ratios_name_columns(context: Context) -> Iterator[Finding]:
     """HF336: ``ratio=`` names one column of one argument, and that column has floats."""
     declared: dict[tuple[Signature, str], Node] = {}
     for node, signature in context.program.graph.bodies:
-        for effect in _effects(node, "writes"):
+        for effect in effects(node, "writes"):
             if effect.ratio is not None:
                 declared.setdefault((signature, effect.ratio), node)
     for (signature, name), node in declared.items():
@@ -85,7 +85,7 @@ def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
     ratios = list(formed_ratios(context))
     if not ratios or context.program.graph.misuses:
         return  # a call that is not there may be the one that sends weights
-    weights, reported = _Weights(context), set[object]()
+    weights, reported = Makers(context), set[object]()
     for ratio in ratios:
         maker = weights.maker(ratio.column)
         if maker is None or (ratio.update.span, maker.span) in reported or not _is_of_its_tokens(context, ratio):
@@ -105,7 +105,7 @@ def divides_by_others(context: Context, learner: str, state: str, others: str) -
 
     An update that reads no numbers of tokens, as one that imitates, divides by nothing.
     """
-    weights, reads = _Weights(context), context.program.origins.columns
+    weights, reads = Makers(context), context.program.origins.columns
     makers = ((ratio, weights.maker(ratio.column)) for ratio in formed_ratios(context, every=True))
     own_updates = {ratio.update.id for ratio, maker in makers if maker is not None and maker.role != others}
     updates = {
@@ -122,7 +122,7 @@ def formed_ratios(context: Context, *, every: bool = False) -> Iterator[Ratio]:
     for node, signature in context.program.graph.bodies:
         if not isinstance(node.op, RoleCall) or (not every and _forms_none(node)):
             continue
-        for effect in _effects(node, "writes"):
+        for effect in effects(node, "writes"):
             named = list(named_columns(signature, effect.ratio)) if effect.ratio is not None else []
             if len(named) != 1:
                 continue
@@ -155,7 +155,7 @@ def _is_generated(context: Context, column: RowColumn) -> bool:
 
 
 @dataclass
-class _Weights:
+class Makers:
     """Under whose weights columns are made, and of which version."""
 
     context: Context
@@ -167,7 +167,7 @@ class _Weights:
         if not isinstance(stored, Ref):
             return None
         node = program.graph.nodes[stored.node]
-        if not isinstance(node.op, RoleCall) or not _effects(node, "reads"):
+        if not isinstance(node.op, RoleCall) or not effects(node, "reads"):
             return None
         names = (None, VALUE)
         handed_on = any(
@@ -180,7 +180,7 @@ class _Weights:
     def are_others(self, maker: Node, ratio: Ratio) -> bool:
         """Whether a column is certainly made under weights that are not those of the update's state."""
         role = maker.role
-        states = {effect.state for effect in _effects(maker, "reads")}
+        states = {effect.state for effect in effects(maker, "reads")}
         if role == ratio.role:
             roles = self.context.program.graph.roles
             return ratio.state not in states and ratio.state in methods_with(roles[role], "reads")
@@ -233,7 +233,7 @@ class _Weights:
     @cached_property
     def updates(self) -> list[tuple[Node, Effect]]:
         """All calls that change a state."""
-        return [(node, effect) for node in self.context.program.graph.calls for effect in _effects(node, "writes")]
+        return [(node, effect) for node in self.context.program.graph.calls for effect in effects(node, "writes")]
 
     @cached_property
     def links(self) -> dict[str, set[str]]:
@@ -270,7 +270,7 @@ def _supersets(origin: Origin) -> Iterator[Origin]:
 
 
 def _of_another_policy(context: Context, ratio: Ratio, maker: Node) -> Finding:
-    name, states = _name(ratio.column), " and ".join(f"'{effect.state}'" for effect in _effects(maker, "reads"))
+    name, states = _name(ratio.column), " and ".join(f"'{effect.state}'" for effect in effects(maker, "reads"))
     finding = Finding(
         "HF335",
         f"'{ratio.update.label}' divides by '{name}' of '{maker.label}', not by log-probs of the '{ratio.state}' that "
@@ -319,7 +319,8 @@ def _token_columns(context: Context, node: Node) -> Iterator[RowColumn]:
     )
 
 
-def _effects(node: Node, kind: str) -> list[Effect]:
+def effects(node: Node, kind: str) -> list[Effect]:
+    """The effects of a kind that a call has."""
     if not isinstance(node.op, RoleCall):
         return []
     return [effect for effect in effects_of(node.op.signature.body) if effect.kind == kind]

@@ -1,15 +1,36 @@
-"""References: does a loss with a KL to a reference get the log-probs of one?"""
+"""References: does a loss with a KL to a reference get the log-probs of one, and is it another model than the policy?
+
+A worked example, of which only the last line has a KL that is above 0::
+
+    rollout = actor.generate(prompts)
+    kl_penalized_rewards(rollout, reference=actor.log_probs(rollout), ...)      # the policy less itself: always 0
+    kl_penalized_rewards(rollout, reference=actor.base_log_probs(rollout), ...) # the model without its adapter
+    kl_penalized_rewards(rollout, reference=reference.log_probs(rollout), ...)
+
+What is meant as a reference is known by its name: a port ``ref`` or ``reference``, or a column that begins so, beside
+others in the record of an update. The reference is the policy if the call that made it reads the very state that an
+update after it writes, or that of the engine that samples for it. Two policies may be each other's references, and one
+that follows the policy by a sync of its own, such as a moving average, is not known.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import trains
+from hfdsl.check.dependences import sampling_calls, trains, updates_after
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import Program, signature_of
+from hfdsl.check.role_links import linked_roles, role_links
+from hfdsl.check.rules.ratios import Makers, effects
+from hfdsl.check.sources import argument_span
 from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Constant, Graph, Input, Node, Operand, Ref
+from hfdsl.graph.program import Constant, Graph, Input, Node, Operand, Ref, RoleCall
+from hfdsl.graph.reads import RowColumn
+from hfdsl.graph.samples import is_float_column
 
 REFERENCE_COLUMN = "ref_log_probs"
 """The column of the log-probs of a reference."""
@@ -38,6 +59,66 @@ def kl(update: Node) -> float:
     """The coefficient of the KL to a reference in the loss of an update; 0 where it has no such loss."""
     values: list[Any] = [operand.value for _, operand in update.arguments if isinstance(operand, Constant)]
     return next((value.kl for value in values if getattr(value, "needs_reference", False) is True), 0.0)
+
+
+def references_are_other_models(context: Context) -> Iterator[Finding]:
+    """HF340: the reference of a KL or a preference is not the policy that learns."""
+    program = context.program
+    makers, reported = Makers(context), set[object]()
+    for node, column in _references(context) if not program.graph.misuses else ():
+        maker = makers.maker(column)
+        for update in updates_after(program.graph, node) if maker is not None else ():
+            if maker is None or not _is_itself(program, maker, update) or maker.span in reported:
+                continue
+            reported.add(maker.span)
+            compares = argument_span(node.span, signature_of(node), column.port)
+            yield Finding(
+                "HF340",
+                f"'{node.label}' takes '{maker.label}' for a reference, whose weights '{update.label}' trains: the "
+                "policy is compared with itself",
+                Label(maker.span, f"log-probs of '{maker.role}' as it is in this step"),
+                (Label(compares, "taken for those of a reference"), Label(update.span, "trains the same weights")),
+                notes=(ITSELF,),
+            )
+
+
+ITSELF = (
+    "the KL is 0 before the first update of a step, and nothing holds the policy near its start: place a reference "
+    "with the weights that it starts from, or with an adapter take base_log_probs"
+)
+"""What a policy as its own reference does."""
+
+NAMED = re.compile(r"ref(erence)?(_.*)?")
+"""The names of ports and columns that are meant as a reference."""
+
+
+def _references(context: Context) -> Iterator[tuple[Node, RowColumn]]:
+    """The calls that compare with a reference, and its column of log-probs."""
+    for node, _ in context.program.graph.bodies:
+        updates = trains(node)
+        if updates and _needs_none(node):
+            continue
+        columns = [c for c in context.program.origins.columns(node.id) if is_float_column(c.spec)]
+        beside = Counter(column.port for column in columns)
+        for column in columns:
+            name = column.ref.column or ""
+            by_column = updates and NAMED.fullmatch(name) and beside[column.port] > 1
+            if column.inner and (by_column or NAMED.fullmatch(column.port)):
+                yield node, column
+
+
+def _needs_none(update: Node) -> bool:
+    """Whether the loss of an update says that it has no KL to a reference."""
+    values = (operand.value for _, operand in update.arguments if isinstance(operand, Constant))
+    return any(getattr(value, "needs_reference", None) is False for value in values)
+
+
+def _is_itself(program: Program, maker: Node, update: Node) -> bool:
+    """Whether a call reads the state that an update writes, of its role or of the engine that samples for it."""
+    engines = {call.role for call in sampling_calls(program, update) if isinstance(call.op, RoleCall)}
+    is_copy = maker.role in engines and update.role in linked_roles(role_links(program), maker.role)
+    read = {effect.state for effect in effects(maker, "reads")}
+    return (maker.role == update.role or is_copy) and any(effect.state in read for effect in effects(update, "writes"))
 
 
 def updates_without_reference(graph: Graph, *, of_inputs: bool = False) -> Iterator[Node]:

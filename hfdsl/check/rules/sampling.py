@@ -1,4 +1,4 @@
-"""Sampling: do roles generate responses that differ, and of the length that the dataflow declares?"""
+"""Sampling: do roles generate responses that differ, of the policy that learns, and of the length that is declared?"""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import Dependences, updates_after
+from hfdsl.check.dependences import Dependences, sampling_calls, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, dims_of
-from hfdsl.graph.program import Constant, FunctionCall, Graph, Node, Repeat
-from hfdsl.protocols.role_facts import declared_result_sizes, repeated_responses
+from hfdsl.check.role_links import linked_roles, role_links
+from hfdsl.graph.program import Constant, FunctionCall, Graph, Node, Repeat, RoleCall
+from hfdsl.protocols.role_facts import declared_result_sizes, repeated_responses, truncated_sampling
+from hfdsl.protocols.state import effects_of
 from hfdsl.types.dims import Dim
 
 # -- responses that differ
@@ -81,6 +83,71 @@ def _repeated(graph: Graph) -> set[int]:
         if isinstance(node.op, Repeat) or any(ref.node in repeated for ref in node.refs):
             repeated.add(node.id)
     return repeated
+
+
+# -- the distribution that they are of
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedResponses:
+    """A call that samples from a part of the distribution, how, and an update by the log-probs of all of it."""
+
+    generate: Node
+    role: str
+    how: str
+    update: Node
+
+    @property
+    def message(self) -> str:
+        """The message of the finding."""
+        return (
+            f"'{self.generate.label}' samples from a part of the distribution ({self.how}), and '{self.update.label}' "
+            "learns as if from all of it"
+        )
+
+
+WHOLE_DISTRIBUTION = (
+    "tokens outside of that part are never sampled, and the log-probs of the others are too low by its share; truncate "
+    "in evaluations only"
+)
+"""What truncation does to a policy gradient."""
+
+
+def rollouts_are_of_the_whole_distribution(context: Context) -> Iterator[Finding]:
+    """HF727: a policy that learns by a ratio or a policy gradient samples from its whole distribution."""
+    for truncated in truncated_responses(context.program):
+        place = context.program.placement(truncated.generate)
+        labels = [Label(truncated.generate.span, "samples"), Label(truncated.update.span, "learns from that")]
+        if place is not None and truncated.how != GREEDY:
+            labels.insert(0, Label(place.span, truncated.how))
+        yield Finding("HF727", truncated.message, labels[0], tuple(labels[1:]), notes=(WHOLE_DISTRIBUTION,))
+
+
+def truncated_responses(program: Program) -> Iterator[TruncatedResponses]:
+    """The calls with the weights of a policy that truncate what it learns from, each once.
+
+    Groups of equal responses teach nothing at all, which HF725 reports.
+    """
+    links, reported = role_links(program), {equal.generate.id for equal in equal_responses(program)}
+    for update in filter(_divides, program.graph.calls):
+        for call in sampling_calls(program, update):
+            how = _how_truncated(program, call)
+            if how is None or call.id in reported or update.role not in linked_roles(links, call.role):
+                continue
+            reported.add(call.id)
+            yield TruncatedResponses(call, call.role, how, update)
+
+
+def _divides(call: Node) -> bool:
+    """Whether a call is an update by log-probs of what was sampled."""
+    return isinstance(call.op, RoleCall) and any(e.ratio is not None for e in effects_of(call.op.signature.body))
+
+
+def _how_truncated(program: Program, call: Node) -> str | None:
+    place = program.placement(call)
+    if dict(call.arguments).get("greedy") == Constant(True):
+        return GREEDY
+    return None if place is None else truncated_sampling(place.role, place.args, place.kwargs)
 
 
 # -- their length

@@ -70,7 +70,7 @@ def different_temperatures(program: Program) -> Iterator[DifferentTemperatures]:
     known = {role: temperature for role, temperature in stated.items() if temperature is not None}
     if len(set(known.values())) < 2 or program.graph.misuses:
         return
-    for learner, role in dict.fromkeys((*_sampled(program), *_compared(program))):
+    for learner, role in dict.fromkeys((*_sampled(program), *compared_roles(program))):
         if learner in known and role in known and known[learner] != known[role]:
             yield DifferentTemperatures(learner, role, known[learner], known[role])
 
@@ -84,7 +84,7 @@ def _sampled(program: Program) -> Iterator[tuple[str, str]]:
                 yield update.role, call.op.role
 
 
-def _compared(program: Program) -> Iterator[tuple[str, str]]:
+def compared_roles(program: Program) -> Iterator[tuple[str, str]]:
     """The policies that learn, and the roles whose log-probs a ready update or function before it compares."""
     learning = {node.role for node in filter(trains, program.graph.calls)}
     for node, signature in program.graph.bodies:

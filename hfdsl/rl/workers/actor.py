@@ -28,11 +28,12 @@ from hfdsl.rl.workers.config import (
     repeats_responses,
     result_sizes,
     samples_with,
+    truncates,
 )
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import reshards, state_parameters, training_layout
-from hfdsl.rl.workers.slicing import sliced
+from hfdsl.rl.workers.slicing import sliced, vocabulary
 from hfdsl.rl.workers.state_bytes import state_bytes
 
 FROM_FIRST = hf.Protocol("FROM_FIRST", collect={"dp": "first", "pp": "last", "tp": "first"})
@@ -45,6 +46,7 @@ class Actor(hf.Worker):
     gpu_bytes = staticmethod(gpu_bytes)
     kept_bytes = staticmethod(kept_bytes)
     sliced = staticmethod(sliced)
+    vocabulary = staticmethod(vocabulary)
     state_bytes = staticmethod(state_bytes)
     state_parameters = staticmethod(state_parameters)
     reshards = staticmethod(reshards)
@@ -54,6 +56,7 @@ class Actor(hf.Worker):
     repeats_responses = staticmethod(repeats_responses)
     result_sizes = staticmethod(result_sizes)
     samples_with = staticmethod(samples_with)
+    truncates = staticmethod(truncates)
 
     def __init__(self, config: ActorConfig) -> None:
         from hfdsl.rl.models.learning import Learner

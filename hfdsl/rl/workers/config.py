@@ -45,6 +45,7 @@ __all__ = [
     "repeats_responses",
     "result_sizes",
     "samples_with",
+    "truncates",
     "without_credentials",
 ]
 
@@ -114,8 +115,8 @@ def concurrent_calls(config: SamplerConfig) -> dict[str, int]:
     return {"generate": config.concurrent_calls if config.generation.engine == "vllm" else 1}
 
 
-def computes(config: ActorConfig | SamplerConfig) -> FloatDType:
-    """The dtype in which a policy samples, and an actor learns.
+def computes(config: ActorConfig | SamplerConfig | ReferenceConfig) -> FloatDType:
+    """The dtype in which a policy samples and computes log-probs, and an actor learns.
 
     >>> model = ModelConfig(path="model", dtype="bfloat16")
     >>> [computes(SamplerConfig(model, GenerationConfig(8), autocast)) for autocast in (None, "float32")]
@@ -191,6 +192,17 @@ def repeats_responses(config: ActorConfig | SamplerConfig) -> str | None:
     'top_k = 1'
     """
     return "top_k = 1" if config.generation.top_k == 1 else None
+
+
+def truncates(config: ActorConfig | SamplerConfig) -> str | None:
+    """How a policy samples from a part of the distribution, for checks; None from all of it.
+
+    >>> truncates(SamplerConfig(ModelConfig(path="model"), GenerationConfig(8, top_p=0.9, top_k=50)))
+    'top_p = 0.9, top_k = 50'
+    """
+    generation = config.generation
+    limits = {"top_p": generation.top_p if generation.top_p < 1 else 0, "top_k": generation.top_k}
+    return ", ".join(f"{name} = {limit:g}" for name, limit in limits.items() if limit) or None
 
 
 def result_sizes(config: ActorConfig | SamplerConfig) -> dict[str, dict[str, int]]:

@@ -12,7 +12,7 @@ from hfdsl.rl.losses import ClippedValue
 from hfdsl.rl.workers.config import CriticConfig, learning
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.kept_bytes import kept_bytes
-from hfdsl.rl.workers.slicing import sliced
+from hfdsl.rl.workers.slicing import sliced, vocabulary
 
 
 class Critic(hf.Worker):
@@ -22,6 +22,7 @@ class Critic(hf.Worker):
     kept_bytes = staticmethod(kept_bytes)
     learning = staticmethod(learning)
     sliced = staticmethod(sliced)
+    vocabulary = staticmethod(vocabulary)
 
     def __init__(self, config: CriticConfig) -> None:
         from hfdsl.rl.models.learning import Learner

@@ -6,17 +6,19 @@ import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import ReferenceLogProbs, Sequences
-from hfdsl.rl.workers.config import ReferenceConfig, policy_temperature
+from hfdsl.rl.workers.config import ReferenceConfig, computes, policy_temperature
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
-from hfdsl.rl.workers.slicing import sliced
+from hfdsl.rl.workers.slicing import sliced, vocabulary
 
 
 class Reference(hf.Worker):
     """A policy that does not learn: the actor's before training, or another one."""
 
     gpu_bytes = staticmethod(gpu_bytes)
+    computes = staticmethod(computes)
     policy_temperature = staticmethod(policy_temperature)
     sliced = staticmethod(sliced)
+    vocabulary = staticmethod(vocabulary)
 
     def __init__(self, config: ReferenceConfig) -> None:
         from hfdsl.rl.models.policies import policy

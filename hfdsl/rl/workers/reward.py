@@ -13,7 +13,7 @@ from hfdsl.rl.losses import BradleyTerry
 from hfdsl.rl.workers.config import CriticConfig, RewardConfig, learning
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.kept_bytes import kept_bytes
-from hfdsl.rl.workers.slicing import sliced
+from hfdsl.rl.workers.slicing import sliced, vocabulary
 
 
 class Reward(hf.Worker):
@@ -31,6 +31,7 @@ class RewardModel(Reward):
 
     gpu_bytes = staticmethod(gpu_bytes)
     sliced = staticmethod(sliced)
+    vocabulary = staticmethod(vocabulary)
 
     def __init__(self, config: RewardConfig) -> None:
         from hfdsl.rl.models.policies import scorer
@@ -72,6 +73,7 @@ class RewardLearner(Reward):
     kept_bytes = staticmethod(kept_bytes)
     learning = staticmethod(learning)
     sliced = staticmethod(sliced)
+    vocabulary = staticmethod(vocabulary)
 
     def __init__(self, config: CriticConfig) -> None:
         from hfdsl.rl.models.learning import Learner

@@ -20,11 +20,12 @@ from hfdsl.rl.workers.config import (
     repeats_responses,
     result_sizes,
     samples_with,
+    truncates,
 )
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import sampler_layout, state_parameters
-from hfdsl.rl.workers.slicing import sliced
+from hfdsl.rl.workers.slicing import sliced, vocabulary
 
 
 class Sampler(hf.Worker):
@@ -33,6 +34,7 @@ class Sampler(hf.Worker):
     gpu_bytes = staticmethod(gpu_bytes)
     kept_bytes = staticmethod(kept_bytes)
     sliced = staticmethod(sliced)
+    vocabulary = staticmethod(vocabulary)
     state_parameters = staticmethod(state_parameters)
     computes = staticmethod(computes)
     concurrent_calls = staticmethod(concurrent_calls)
@@ -40,6 +42,7 @@ class Sampler(hf.Worker):
     repeats_responses = staticmethod(repeats_responses)
     result_sizes = staticmethod(result_sizes)
     samples_with = staticmethod(samples_with)
+    truncates = staticmethod(truncates)
 
     def __init__(self, config: SamplerConfig) -> None:
         from hfdsl.rl.models.copies import copy_of_policy

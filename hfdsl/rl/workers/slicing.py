@@ -50,6 +50,16 @@ def _saved_config(file: Path | None) -> dict[str, Any]:
         return {}
 
 
+def vocabulary(config: WithModel) -> int | None:
+    """The number of tokens that the model has embeddings for, for checks; None if its configuration does not say.
+
+    >>> from hfdsl.rl.workers import ReferenceConfig
+    >>> vocabulary(ReferenceConfig(ModelConfig(config={"model_type": "llama", "vocab_size": 32000})))
+    32000
+    """
+    return model_config(config.model).get("vocab_size")
+
+
 def sliced(config: WithModel) -> dict[str, int]:
     """The sizes in the configuration of a role's model that its ``tp`` has to divide.
 

@@ -31,7 +31,8 @@ def test_checked_clean(program: Program) -> None:
     places = (colocated(program), split(program), merged(program), sliced(program))
     for deployment in (*places, colocated(program, 1), split(program, 4)):
         assert program.flow.check(deployment, SIZES).codes == ()
-    assert program.plain.check(split(program), {**SIZES, B: 512, P: 64}).codes == ()
+    too_short = ("HF718",) if program.name == "dapo" else ()  # its default penalty is that of 20,480 tokens
+    assert program.plain.check(split(program), {**SIZES, B: 512, P: 64}).codes == too_short
 
 
 @pytest.mark.nightly_besides("grpo")

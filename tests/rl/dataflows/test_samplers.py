@@ -42,7 +42,8 @@ def test_every_dataflow_is_clean_with_samplers(program: Program) -> None:
     report = program.flow.check(places, SIZES)
     # Reinforce and Clip correct; no update of online DPO reads log-probs of the engine.
     assert report.codes == ()
-    assert program.plain.check(placed(program.plain, program.roles), {**SIZES, B: 512, P: 64}).codes == ()
+    too_short = ("HF718",) if program.name == "dapo" else ()  # its default penalty is that of 20,480 tokens
+    assert program.plain.check(placed(program.plain, program.roles), {**SIZES, B: 512, P: 64}).codes == too_short
     loads = [step.label for step in program.flow.compile(places, SIZES).steps if step.label.endswith(".load")]
     assert loads == [f"{role}.load" for role in program.flow.optional_roles]  # once a step, also for two generates
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from hfdsl.check.findings import Finding
 from hfdsl.check.rules.lengths import IDLE_PENALTY, SMALL_UPDATES, idle_penalties, other_divisors
-from hfdsl.check.rules.precision import COST, correction
+from hfdsl.check.rules.precision import COST, KL_BIAS, correction, less_precise_references
 from hfdsl.check.rules.references import REFERENCE_COLUMN, updates_without_reference
 from hfdsl.check.rules.references import message as without_reference
-from hfdsl.check.rules.sampling import GREEDY, equal_responses, other_sizes
+from hfdsl.check.rules.sampling import GREEDY, WHOLE_DISTRIBUTION, equal_responses, other_sizes, truncated_responses
 from hfdsl.check.rules.temperatures import different_temperatures
 from hfdsl.graph.program import Constant, Graph, Input, Pack
 from hfdsl.rl.batches import R
@@ -20,7 +20,10 @@ from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.ready import generating
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.typed import joined
-from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, SamplerConfig, computes
+from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ReferenceConfig, SamplerConfig, computes
+
+WHOLE = {"top_p": 1.0, "top_k": 0}
+"""The values of a generation that samples from the whole distribution."""
 
 
 def lengths_agree(subject: Subject) -> Iterator[Finding]:
@@ -84,6 +87,27 @@ def responses_of_a_prompt_differ(subject: Subject) -> Iterator[Finding]:
             yield subject.finding("HF725", equal.message, field, changes=(SetField(field, 0),))
 
 
+def rollouts_are_of_the_whole_distribution(subject: Subject) -> Iterator[Finding]:
+    """A policy that learns by log-probs of the whole distribution samples from all of it."""
+    for truncated in (each for program in subject.programs.values() for each in truncated_responses(program)):
+        config, table = getattr(subject.config, truncated.role, None), f"{truncated.role}.generation"
+        if truncated.how == GREEDY or not isinstance(config, (ActorConfig, SamplerConfig)) or not subject.has(table):
+            continue
+        all_changes = [
+            SetField(f"{table}.{name}", value)
+            for name, value in WHOLE.items()
+            if getattr(config.generation, name) != value
+        ]
+        yield subject.finding(
+            "HF727",
+            truncated.message,
+            all_changes[0].field,
+            notes=(WHOLE_DISTRIBUTION,),
+            changes=all_changes if len(all_changes) == 1 else (),
+            advice="set top_p to 1 and top_k to 0",
+        )
+
+
 def divisors_are_lengths(subject: Subject) -> Iterator[Finding]:
     """The divisor of the sum over a response is the longest length, or 1."""
     for table, program in subject.programs.items():
@@ -144,6 +168,23 @@ def dtypes_agree(subject: Subject) -> Iterator[Finding]:
                 f"{role}.{'autocast' if autocast else 'model.dtype'}",
                 related={f"{learner}.training": f"computes in {learns}"},
                 notes=(COST, correction(learner)),
+                changes=(change,),
+                advice=str(change),
+            )
+
+
+def references_compute_alike(subject: Subject) -> Iterator[Finding]:
+    """A reference computes log-probs no less precisely than the policy that is compared with them."""
+    for pair in (pair for program in subject.programs.values() for pair in less_precise_references(program)):
+        config = getattr(subject.config, pair.role, None)
+        if isinstance(config, ReferenceConfig) and subject.has(f"{pair.role}.autocast"):
+            change = SetField(f"{pair.role}.autocast", pair.learns)
+            yield subject.finding(
+                "HF944",
+                pair.message,
+                f"{pair.role}.{'autocast' if config.autocast else 'model.dtype'}",
+                related={f"{pair.learner}.training": f"computes in {pair.learns}"},
+                notes=(KL_BIAS,),
                 changes=(change,),
                 advice=str(change),
             )

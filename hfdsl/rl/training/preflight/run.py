@@ -35,7 +35,9 @@ from hfdsl.rl.training.preflight.numbers import (
     dtypes_agree,
     lengths_agree,
     penalties_can_act,
+    references_compute_alike,
     responses_of_a_prompt_differ,
+    rollouts_are_of_the_whole_distribution,
     sizes_are_given,
     temperatures_agree,
 )
@@ -79,6 +81,8 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     small_steps_count,
     penalties_can_act,
     responses_of_a_prompt_differ,
+    rollouts_are_of_the_whole_distribution,
+    references_compute_alike,
     evaluations_have_rows,
     prompts_differ,
     caches_hold_a_row,

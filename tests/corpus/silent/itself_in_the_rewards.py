@@ -1,0 +1,43 @@
+"""The penalty compares the policy with the log-probs that it has just computed itself."""
+
+import hfdsl as hf
+from tests.corpus.vocabulary import (
+    ActorMetrics,
+    Advantages,
+    B,
+    Learner,
+    P,
+    PolicyConfig,
+    Prompts,
+    R,
+    RefLogProbs,
+    Reward,
+    Rollout,
+    Scores,
+    prompts_of,
+)
+
+
+@hf.function
+def held(scores: Scores, rollout: Rollout, reference: RefLogProbs) -> Advantages:
+    gap = rollout.log_probs.tensor - reference.ref_log_probs.tensor
+    return Advantages(advantages=(scores.reward.tensor[:, None] - 0.1 * gap) * rollout.response_mask.tensor)
+
+
+@hf.dataflow
+def program(prompts: Prompts, learner: Learner, reward: Reward) -> ActorMetrics:
+    rollout = learner.generate(prompts)
+    ref = learner.log_probs_now(rollout)  # <- HF340
+    return learner.learn(rollout, held(reward.score(rollout), rollout, ref))
+
+
+pool = hf.ResourcePool([2])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(
+        learner=hf.place(Learner, PolicyConfig(), pool=pool),
+        reward=hf.place(Reward, pool=pool),
+    ),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
+)
