@@ -73,7 +73,7 @@ class PolicyLoss(ABC):
 
     @property
     def divisor(self) -> float | None:
-        """What it divides the sum over a response by, which a check compares with R (HF721); None where it is R."""
+        """The divisor of the sum over a response, which a check compares with R (HF721); None where it is R."""
         return self.constant if self.aggregation == "sequence-mean-token-sum" else None
 
     @property
