@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -111,15 +111,18 @@ class Backend(Protocol):
 class PollingBackend(Backend, Protocol):
     """A backend that can say which calls have ended, so that a queue can be read in another order than dispatched."""
 
-    def ended(self, awaited: Sequence[Any], others: Sequence[Any] = ()) -> Sequence[Any]:
-        """Wait until one of the ``awaited`` calls has ended, within a deadline from now: all that have, ``others`` too.
+    def ended(self, awaited: Collection[Any], others: Collection[Any] = ()) -> Sequence[Any]:
+        """Wait until one of the ``awaited`` calls has ended: all that have, ``others`` too, each once.
 
-        These are all calls in progress: the backend keeps the results of those that have ended, and forgets others'.
-        What is read next has another deadline from then on.
+        There is a deadline from when one of them has ended last, and another one for what is read next. The backend
+        keeps the results until it is to ``drop`` them.
 
-        Errors as for ``done``.
+        Errors as for ``done``, of any of the calls.
         """
         ...
+
+    def drop(self, calls: Sequence[Any]) -> None:
+        """Nobody reads the results of these calls again."""
 
 
 class Lowering(Protocol):

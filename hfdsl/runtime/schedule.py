@@ -63,7 +63,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, repeat
+from itertools import islice, repeat, takewhile
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -126,6 +126,10 @@ class QueuedGroup:
     status: GroupStatus = "running"
     of: QueuedGroup | None = None
 
+    def with_status(self, status: GroupStatus) -> QueuedGroup:
+        """The same group with another status."""
+        return QueuedGroup(self.number, self.prompt, self.version, status, self.of)
+
 
 @dataclass(frozen=True, slots=True)
 class QueueBatch:
@@ -147,8 +151,8 @@ class QueueState:
     """A queue between two events.
 
     ``version`` is the number of batches taken, ``dispatched`` that of groups. ``groups`` are on their way, by number,
-    in the order of dispatch. ``dropped`` are those that the last ``take`` removed, ``again`` the prompts to dispatch
-    first.
+    in the order of dispatch, so the oldest versions come first. ``dropped`` are those that the last ``take`` removed,
+    ``again`` the prompts to dispatch first.
     """
 
     spec: QueueSpec
@@ -214,7 +218,7 @@ class QueueState:
 
     def drop_late(self) -> QueueState:
         """The state without late groups that are ready, unless they are to be masked or waited for."""
-        late = tuple(group for group in self.groups.values() if group.status == "ready" and self._is_late(group))
+        late = tuple(group for group in takewhile(self._is_late, self.groups.values()) if group.status == "ready")
         if not late or self.spec.late in ("wait", "mask"):
             return replace(self, dropped=()) if self.dropped else self
         again = (*self.again, *(group.prompt for group in late)) if self.spec.late == "refill" else ()
@@ -251,7 +255,7 @@ class QueueState:
         return passed
 
     def _with_status(self, numbers: Iterable[int], status: GroupStatus) -> QueueState:
-        changed = {number: replace(self.groups[number], status=status) for number in numbers}
+        changed = {number: self.groups[number].with_status(status) for number in numbers}
         return replace(self, groups=MappingProxyType({**self.groups, **changed}), dropped=())
 
     def _without(self, numbers: Iterable[int]) -> QueueState:

@@ -10,15 +10,30 @@ from hfdsl.plan.payloads import DRIVER_RANK, ColumnSlice, PayloadKey
 from hfdsl.plan.plan import DRIVER
 from hfdsl.plan.reading import Read, locating_reader
 from hfdsl.plan.rows import RowTable
-from hfdsl.protocols.ranges import RowRanges, merged
+from hfdsl.protocols.ranges import NO_ROWS, RowRanges, merged
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.queues.groups import kept_groups
+from hfdsl.runtime.queues.rows import SentTable
 from hfdsl.runtime.queues.stage_plans import StagedQueue
 from hfdsl.runtime.queues.stage_run import StageRun
 from hfdsl.runtime.rank.store import PayloadContent
 
 Place = tuple[int, int]
 """A node and a chunk of its value."""
+
+
+class KnownRows:
+    """What was found out about a row table, shared by the dispatches of a queue that have it.
+
+    ``places`` has by rows the chunks that hold them, ``in_front`` by column the rows of the batch in front, ``keys`` by
+    rows and columns the payloads that hold these.
+    """
+
+    def __init__(self, table: RowTable) -> None:
+        self.table = SentTable(table)
+        self.places: dict[tuple[int, int], frozenset[Place]] = {}
+        self.in_front: dict[str, list[int]] = {}
+        self.keys: dict[tuple[RowRanges, tuple[str, ...] | None], tuple[PayloadKey, ...]] = {}
 
 
 @dataclass(slots=True)
@@ -42,21 +57,21 @@ class Dispatched:
     noted: set[tuple[int, int]] = field(default_factory=set)
     kept: Mapping[int, int] = field(init=False, repr=False)  # places by group
     _gone: int = field(default=0, init=False, repr=False)  # how many groups handles were dropped for
-    _places: dict[tuple[int, int], frozenset[Place]] = field(default_factory=dict, init=False, repr=False)
-    _inner: dict[str, list[int]] = field(default_factory=dict, init=False, repr=False)  # rows by column, in front
+    known: KnownRows = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.known = KnownRows(self.table)
         self._find_groups()
 
     def know(self, other: Dispatched | None) -> None:
-        """Share what is known of the places of rows with a dispatch that has the same."""
+        """Share what is known of the rows with a dispatch that has the same table."""
         if other is not None and other.table is self.table:
-            self._places, self._inner = other._places, other._inner
+            self.known = other.known
 
     def settle(self, table: RowTable) -> None:
         """Take the row table that follows from the results of runtime queries."""
         if table is not self.table:
-            self.table, self._places, self._inner = table, {}, {}
+            self.table, self.known = table, KnownRows(table)
             self._find_groups()
 
     def _find_groups(self) -> None:
@@ -72,11 +87,11 @@ class Dispatched:
 
     def row_in_front(self, column: str, row: int) -> int:
         """Of a column that is handed on: the row of the batch in front that a row is of."""
-        if column not in self._inner:
+        if column not in self.known.in_front:
             reader, node = locating_reader(self.queue.producer, self.table), self.queue.rows_of
             located = (next(reader.sources(node, (column,), ((i, i + 1),))) for i in range(self.table.rows[node]))
-            self._inner[column] = [start for _, _, ((start, _), *_) in located]
-        return self._inner[column][row]
+            self.known.in_front[column] = [start for _, _, ((start, _), *_) in located]
+        return self.known.in_front[column][row]
 
     def reads(self, ranges: RowRanges, columns: Iterable[str] | None = None) -> Iterator[Read]:
         """The chunks of stored values that have some of these rows, and which of the chunks' rows they are."""
@@ -92,9 +107,9 @@ class Dispatched:
         if group not in self.kept:
             return frozenset()
         rows = self.rows(group)
-        if rows not in self._places:
-            self._places[rows] = frozenset((read.node, read.chunk) for read in self.reads((rows,)))
-        return self._places[rows]
+        if rows not in self.known.places:
+            self.known.places[rows] = frozenset((read.node, read.chunk) for read in self.reads((rows,)))
+        return self.known.places[rows]
 
     def keep_handles(self, backend: Backend) -> None:
         """Take the handles of what the step sends for the queue; it waits for runtime queries."""
@@ -113,8 +128,16 @@ class Dispatched:
         if local:
             self.handles[DRIVER_PAYLOAD] = (tuple(local), backend.put(plan, local))
 
-    def keys(self, ranges: RowRanges, columns: Iterable[str] | None = None) -> tuple[PayloadKey, ...]:
-        """The payloads that hold these rows."""
+    def keys(self, ranges: RowRanges, columns: Sequence[str] | None = None) -> tuple[PayloadKey, ...]:
+        """The payloads that hold these rows; without rows those that are left of the first ones."""
+        asked = ranges, None if columns is None else tuple(columns)
+        if ranges == NO_ROWS:
+            return self._holding(*asked)
+        if asked not in self.known.keys:  # whoever asks for rows has all payloads that hold them
+            self.known.keys[asked] = self._holding(*asked)
+        return self.known.keys[asked]
+
+    def _holding(self, ranges: RowRanges, columns: Sequence[str] | None) -> tuple[PayloadKey, ...]:
         wanted: dict[tuple[int, int, str], list[RowRanges]] = {}
         for read in self.reads(ranges, columns):
             for column in read.columns:

@@ -126,10 +126,15 @@ class QueueLoop:
                 raise stalled(self.queues)
             yield self._end(groups, lost, starves=log is None)
 
+    def has_places(self, stage: int) -> bool:
+        """Whether the queues that a stage feeds have places for another dispatch."""
+        queues = [self.queues[index] for index in self.links.fed_by(stage)]
+        return all(queue.admits(queue.spec.dispatch) for queue in queues)
+
     def _begin(self, world: QueueWorld, readers: Mapping[int, PromptReader]) -> list[Decision]:
         """Begin the first step that may begin; no decisions where none may."""
         for stage, reader in readers.items():
-            if self._has_places(stage) and world.accepts(stage):
+            if self.has_places(stage) and world.accepts(stage):
                 again = [prompt for index in self.links.behind(stage) for prompt in self.queues[index].again]
                 if prompts := reader.next(self._fed(stage).spec.dispatch, again):
                     return self._dispatch(world, stage, prompts, None)
@@ -141,10 +146,6 @@ class QueueLoop:
     def _fed(self, stage: int) -> QueueState:
         """One of the queues that a stage feeds: each of them gets as many groups."""
         return self.queues[self.links.fed_by(stage)[0]]
-
-    def _has_places(self, stage: int) -> bool:
-        queues = [self.queues[index] for index in self.links.fed_by(stage)]
-        return all(queue.admits(queue.spec.dispatch) for queue in queues)
 
     def _dispatch(
         self, world: QueueWorld, stage: int, prompts: Sequence[int], batch: QueueBatch | None
@@ -164,7 +165,7 @@ class QueueLoop:
     def _pass_on(self, world: QueueWorld, stage: int) -> list[Decision]:
         """A step between two queues; without places behind it, late groups leave the queue in front of it."""
         decisions, taken = self._take(stage)
-        if not taken or not self._has_places(stage):
+        if not taken or not self.has_places(stage):
             return decisions
         [(index, after, batch)] = taken
         dispatched = self._dispatch(world, stage, [group.prompt for group in batch.groups], batch)

@@ -114,7 +114,7 @@ class QueueReader:
         for dispatch, chosen in by_dispatch:
             ranges = as_ranges(chosen) or NO_ROWS
             keys = dispatch.keys(ranges, columns)
-            part = QueuedPart(dispatch.number, dispatch.table, ranges, len(keys))
+            part = QueuedPart(dispatch.number, dispatch.known.table, ranges, len(keys))
             yield part, [dispatch.handles[key][1] for key in keys]
 
     def dispatches_of(self, batches: Mapping[int, QueueBatch]) -> Iterator[Dispatched]:

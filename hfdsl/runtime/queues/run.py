@@ -53,6 +53,9 @@ class QueueRun:
         self.synced = False
         self.unseen = list[QueuedId]()  # groups that have ended, and that the loop has not seen
         self._reader = QueueReader(stages, specs, self.dispatched)
+        self._hands_on = any(queue.through for queue in stages.queues)
+        # When `forget` ran last: batches of the loader, and by queue the groups that had left.
+        self._counts: list[int] = []
         self._last = [stage for stage in range(len(stages.plans)) if stage not in self.dispatches]
         self._update: tuple[int, dict[int, StageRun]] | None = None
         self._results: deque[Any] = deque()
@@ -177,7 +180,7 @@ class QueueRun:
             return groups
         number = self._update[0] if self._update is not None else max(self.dispatches.values())
         with self.breaking(number):
-            ended = self._time.ended(step for *_, step in self._unrecorded)
+            ended = self._time.ended([stage for stage in self.dispatches if not self.loop.has_places(stage)])
             self.loads.note(self.dispatched[0].values(), {group for _, group in ended or ()}, self._runner.backend)
         if self._update is not None and self._time.idle():
             number, steps = self._update
@@ -215,19 +218,24 @@ class QueueRun:
                     return
                 record = step.record(wait=not kept)
             self._unrecorded.popleft()
+            self._time.recorded(step)
             runner.routings.measure(record)
             self._runner.keep(record)
 
     def needed(self) -> list[set[int]]:
         """By queue the groups that are on their way, and those that may be read for others made of them."""
         needed: list[set[int]] = [set(queue.groups) for queue in self.loop.queues]
-        for index, queue in enumerate(self.loop.queues):
+        for index, queue in enumerate(self.loop.queues) if self._hands_on else ():
             for in_front, group in self._reader.made_of(index, queue.groups.values()):
                 needed[in_front].add(group.number)
         return needed
 
     def forget(self) -> None:
         """Drop dispatches of which no group is on its way, and the prompts of groups that do not come again."""
+        counts = [self.prompts.loaded, *(queue.dispatched - len(queue.groups) for queue in self.loop.queues)]
+        if counts == self._counts:
+            return
+        self._counts = counts
         for index, (dispatches, needed) in enumerate(zip(self.dispatched, self.needed(), strict=True)):
             for number, dispatch in list(dispatches.items()):
                 gone = [group for group in dispatch.groups if group not in needed]

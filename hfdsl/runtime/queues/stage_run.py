@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from hfdsl.plan.payloads import DRIVER_RANK, ColumnSlice, PayloadKey
@@ -13,6 +15,10 @@ from hfdsl.runtime.step import StepRun
 
 class StageRun(StepRun):
     """One step of a stage in progress; its result may stay where it is, and be read by another stage."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._calls, self._asked = list[Any](), 0  # the calls, and how many acknowledgments were looked at for them
 
     def _begin_deadline(self) -> None:
         """That of a stage begins whenever the driver waits for one of its calls (``PollingBackend.ended``)."""
@@ -32,12 +38,24 @@ class StageRun(StepRun):
         """The sizes that it was begun with."""
         return self._routing.sizes
 
-    def calls(self) -> Iterator[Any]:
+    def calls(self) -> list[Any]:
         """The acknowledgments of all calls that were submitted, but for those of the driver, which have ended."""
-        return (handle for handle in self._acknowledgments.values() if not isinstance(handle, SegmentResult))
+        self.new_calls()
+        return self._calls
 
+    def new_calls(self) -> list[Any]:
+        """Those of the calls that were submitted since this was asked last."""
+        if self._asked == len(self._acknowledgments):
+            return []
+        new = list(islice(self._acknowledgments.items(), self._asked, None))
+        self._asked += len(new)
+        handles = [handle for _, handle in new if not isinstance(handle, SegmentResult)]
+        self._calls += handles
+        return handles
+
+    @cached_property
     def first_calls(self) -> list[Any]:
-        """Those of the first segment."""
+        """Those of the first segment that was submitted to processes."""
         first = min((segment for segment, rank in self._acknowledgments if rank != DRIVER_RANK), default=None)
         return [handle for (segment, _), handle in self._acknowledgments.items() if segment == first]
 
@@ -55,31 +73,28 @@ class StageRun(StepRun):
                     for rank in step.ranks:
                         yield step.node, rank, self._acknowledgments[segment.number, rank]
 
-    def calls_of(self, places: Iterable[tuple[int, int]]) -> Iterator[Any]:
-        """Those of the calls that make chunks of values, but for those of the driver, which have ended."""
+    def makers(self, groups: Mapping[int, Collection[tuple[int, int]]]) -> dict[int, set[Any]]:
+        """By group, of which these chunks hold rows, the calls that make them, but for those of the driver."""
         segment_of = {step.node: segment.number for segment in self.routes.segments for step in segment.steps}
-        for node, chunk in places:
+        made_by = dict[tuple[int, int], Any]()
+        for node, chunk in {place for places in groups.values() for place in places}:
             group, rank = self._plan.layouts[node].producer(chunk)
-            if group != DRIVER and not isinstance(
-                handle := self._acknowledgments[segment_of[node], rank], SegmentResult
-            ):
-                yield handle
+            call = self._acknowledgments[segment_of[node], rank] if group != DRIVER else None
+            if call is not None and not isinstance(call, SegmentResult):
+                made_by[node, chunk] = call
+        return {group: {made_by[place] for place in places if place in made_by} for group, places in groups.items()}
 
-    def resolve(self, ended: Collection[Any] | None = None) -> bool:
+    def resolve(self, running: Collection[Any] | None = None) -> bool:
         """Submit what waits for runtime queries whose values are there; whether all was submitted by now.
 
-        Without ``ended``, the acknowledgments of calls, it waits for them.
+        These are values of calls that are not among those ``running``; without them it waits for all.
         """
-        if not self._routing.open_queries:
-            return True
-        self._enter()
-        while open_queries := [
-            query for query in self.routes.query_payloads if query not in self._routing.query_results
-        ]:
+        while open_queries := self._routing.open_queries:
             makers = {key[:2] for key in self.routes.query_payloads[open_queries[0]]}
             calls = [self._acknowledgments[maker] for maker in makers if maker in self._acknowledgments]
-            if ended is not None and not all(isinstance(call, SegmentResult) or call in ended for call in calls):
+            if running is not None and any(call in running for call in calls if not isinstance(call, SegmentResult)):
                 return False
+            self._enter()
             self._resolve(open_queries[0])
             self._submit_ready()
         return True

@@ -12,7 +12,8 @@ arrive at 1 s are loaded after a quarter of the tokens of rank 0, and after half
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.rows import runtime_queries
 from hfdsl.runtime.backend import PollingBackend
 from hfdsl.runtime.queues.dispatched import Dispatched, Place
+from hfdsl.runtime.queues.links import TRAINER
 from hfdsl.runtime.queues.loop import QueuedId
 from hfdsl.runtime.queues.plan_simulation import CallSeconds, PlanClock
 from hfdsl.runtime.queues.stage_plans import QueueStages
@@ -45,16 +47,19 @@ class QueueTime(Protocol):
         """Whether no update is in progress."""
         ...
 
-    def ended(self, unrecorded: Iterable[StageRun]) -> Sequence[QueuedId] | None:
+    def ended(self, full: Collection[int]) -> Sequence[QueuedId] | None:
         """Wait until a group or an update ends: the groups. None where nothing is in progress.
 
-        Of the ``unrecorded`` steps, which it does not wait for, it sees which calls have ended (``has_ended``).
+        Stages that are ``full`` cannot begin with another dispatch before groups have left their queues.
         """
         ...
 
     def has_ended(self, step: StageRun) -> bool:
         """Whether all calls of an unrecorded step were seen to have ended."""
         ...
+
+    def recorded(self, step: StageRun) -> None:
+        """Nobody reads the results of its calls again."""
 
 
 class VirtualTime:
@@ -140,7 +145,7 @@ class VirtualTime:
         """Whether the last update has ended."""
         return self._trained <= self._now
 
-    def ended(self, unrecorded: Iterable[StageRun]) -> Sequence[QueuedId] | None:
+    def ended(self, full: Collection[int]) -> Sequence[QueuedId] | None:
         """All that ends next."""
         if not self._events:
             return None
@@ -152,6 +157,9 @@ class VirtualTime:
     def has_ended(self, step: StageRun) -> bool:
         """As soon as they are submitted."""
         return True
+
+    def recorded(self, step: StageRun) -> None:
+        """Nothing is kept of it."""
 
     def _push(self, time: float, groups: tuple[QueuedId, ...]) -> None:
         heapq.heappush(self._events, (time, next(self._order), groups))
@@ -165,70 +173,119 @@ def _queried_chunks(plan: Plan) -> Iterator[Place]:
 
 
 class ProcessTime:
-    """The time of processes: a group has ended when all calls have that make its rows."""
+    """The time of processes: a group has ended when all calls have that make its rows.
+
+    The driver wakes up for what a decision needs, and sees what else has ended by then. While an update is in progress
+    nobody takes groups that only updates read: of the stages that make them it waits for first calls at most, since a
+    free process begins with the next dispatch, and for none at all where there are no places for one. A stage whose
+    calls are submitted once a filter has run is waited for in any case.
+    """
 
     def __init__(self, backend: PollingBackend, stages: QueueStages) -> None:
         self._backend, self._stages = backend, stages
-        self._running: dict[tuple[int, int], Dispatched] = {}  # by queue and number
-        # The groups that have not ended, with their calls.
-        self._left: dict[tuple[int, int], dict[int, frozenset[Any]]] = {}
-        self._ended: set[Any] = set()  # acknowledgments
-        self._update: dict[int, StageRun] = {}  # by stage, while its result is not there
+        self._open = set[Any]()  # the calls that have not ended, by acknowledgment
+        self._producing: dict[int, list[StageRun]] = {}  # by stage, those whose first calls have not all ended
+        self._unresolved: dict[tuple[int, int], Dispatched] = {}  # by queue and number, before filters have run
+        self._makes: list[dict[Any, list[int]]] = [{} for _ in stages.queues]  # by queue and open call its groups
+        self._calls_left: Counter[QueuedId] = Counter()  # of groups that have not ended
+        self._results: set[Any] | None = None  # the calls that make the result of the update in progress
+        self._for_updates = [
+            link.reads == TRAINER and not runtime_queries(queue.producer)
+            for queue, link in zip(stages.queues, stages.links.of, strict=True)
+        ]
 
     def accepts(self, stage: int) -> bool:
         """Whether some rank may begin with another first call: so many may be in progress there at a time."""
-        fed = self._stages.links.fed_by(stage)
-        steps = {number: each.step for (queue, number), each in self._running.items() if queue in fed}
-        by_rank = list(zip(*(step.first_calls() for step in steps.values() if step is not None), strict=True))
-        at_once = self._stages.flights.at_once
-        return not by_rank or any(sum(call not in self._ended for call in calls) < at_once for calls in by_rank)
+        by_rank = zip(*(step.first_calls for step in self._producing.get(stage, ())), strict=True)
+        in_progress = [sum(call in self._open for call in calls) for calls in by_rank]
+        return not in_progress or min(in_progress) < self._stages.flights.at_once
 
     def dispatched(self, stage: int, dispatches: Mapping[int, Dispatched]) -> None:
         """Wait for its calls from now on."""
         for queue, dispatch in dispatches.items():
-            self._running[queue, dispatch.number] = dispatch
+            self._unresolved[queue, dispatch.number] = dispatch
+        step = next(iter(dispatches.values())).step
+        if step is not None:
+            self._open.update(step.new_calls())
+            self._producing.setdefault(stage, []).extend([step] if step.first_calls else [])
 
     def trained(self, number: int, steps: Mapping[int, StageRun]) -> None:
         """Wait for its calls from now on."""
-        self._update = dict(steps)
+        for step in steps.values():
+            self._open.update(step.new_calls())
+        self._results = {call for step in steps.values() for call in step.result_calls()}
 
     def idle(self) -> bool:
         """Whether the calls of the last update have ended."""
-        return not self._update
+        return self._results is None
 
-    def ended(self, unrecorded: Iterable[StageRun]) -> Sequence[QueuedId] | None:
+    def ended(self, full: Collection[int]) -> Sequence[QueuedId] | None:
         """The groups all of whose calls have ended since."""
-        waits = {call for dispatch in self._running.values() if dispatch.step for call in dispatch.step.calls()}
-        waits.update(call for step in self._update.values() for call in step.result_calls())
-        others = {call for step in unrecorded for call in step.calls()}
-        open_calls = [call for call in waits if call not in self._ended]
-        if not open_calls and not self._running and not self._update:
-            return None
-        if open_calls:
-            self._ended = set(self._backend.ended(open_calls, [*(waits | others).difference(open_calls)]))
-        if all(call in self._ended for step in self._update.values() for call in step.result_calls()):
-            self._update = {}
-        groups = list[QueuedId]()
-        for (queue, number), dispatch in list(self._running.items()):
-            groups += ((queue, group) for group in self._groups_of(queue, number, dispatch))
-            if self._left.get((queue, number)) == {}:
-                del self._running[queue, number], self._left[queue, number]
-        return groups
+        groups = self._resolved()
+        if not groups:
+            awaited = self._awaited(full)
+            if not awaited and not self._calls_left and not self._unresolved and self._results is None:
+                return None
+            groups = self._end(self._backend.ended(awaited, self._open - awaited)) if awaited else []
+            groups += self._resolved()
+        if self._results is not None and self._open.isdisjoint(self._results):
+            self._results = None
+        return sorted(groups)
 
     def has_ended(self, step: StageRun) -> bool:
         """Without asking: a call may be behind one that takes long, and then another time is early enough."""
-        return self._ended.issuperset(step.calls())
+        self._open.update(step.new_calls())
+        return self._open.isdisjoint(step.calls())
 
-    def _groups_of(self, queue: int, number: int, dispatch: Dispatched) -> list[int]:
-        if (queue, number) not in self._left:
+    def recorded(self, step: StageRun) -> None:
+        """Drop their results."""
+        self._backend.drop(step.calls())
+
+    def _awaited(self, full: Collection[int]) -> set[Any]:
+        """The calls of which one has to end before anything can be decided."""
+        awaited = set(self._results or ())
+        at_once = self._stages.flights.at_once
+        for stage, steps in self._producing.items():
+            # Where fewer calls than that are in progress on a rank, one of its newest ones has ended.
+            awaited.update(*(step.first_calls for step in steps[-at_once:] if stage not in full))
+        for dispatch in self._unresolved.values():
+            awaited.update(dispatch.step.calls() if dispatch.step is not None else ())
+        for makes, for_updates in zip(self._makes, self._for_updates, strict=True):
+            awaited.update(makes if self._results is None or not for_updates else ())
+        return awaited & self._open
+
+    def _end(self, calls: Iterable[Any]) -> list[QueuedId]:
+        """These calls have ended: the groups that they were the last ones of."""
+        ended = list[QueuedId]()
+        self._open.difference_update(calls)
+        for queue, makes in enumerate(self._makes):
+            for call in calls:
+                groups = [(queue, group) for group in makes.pop(call, ())]
+                self._calls_left.subtract(groups)
+                ended += (group for group in groups if not self._calls_left[group])
+        for group in ended:
+            del self._calls_left[group]
+        for stage, steps in self._producing.items():
+            self._producing[stage] = [step for step in steps if not self._open.isdisjoint(step.first_calls)]
+        return ended
+
+    def _resolved(self) -> list[QueuedId]:
+        """Find the calls that make the groups of each dispatch whose filters have run: the groups that have ended."""
+        ended = list[QueuedId]()
+        for (queue, number), dispatch in list(self._unresolved.items()):
             step = dispatch.step
-            if step is None or not step.resolve(self._ended):
-                return []
+            if step is None or not step.resolve(self._open):
+                continue
+            del self._unresolved[queue, number]
+            self._open.update(step.new_calls())
             dispatch.settle(step.table)
-            calls = {group: frozenset(step.calls_of(dispatch.places(group))) for group in dispatch.groups}
-            self._left[queue, number] = calls
-        left = self._left[queue, number]
-        done = [group for group, calls_of_group in left.items() if calls_of_group <= self._ended]
-        for group in done:
-            del left[group]
-        return done
+            makes = self._makes[queue]
+            for group, calls in step.makers({group: dispatch.places(group) for group in dispatch.groups}).items():
+                left = calls & self._open
+                for call in left:
+                    makes.setdefault(call, []).append(group)
+                if left:
+                    self._calls_left[queue, group] = len(left)
+                else:
+                    ended.append((queue, group))
+        return ended

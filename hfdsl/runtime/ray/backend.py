@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -179,7 +179,8 @@ class RayBackend(RayGroups):
             for ready in as_completed(refs, self._calls.time_left()):
                 self._acknowledged |= zip(ready, fetch(ready), strict=True)
                 self._calls.acknowledge(ready)
-                self._calls.check()
+                if not all(ref in self._acknowledged for ref in refs):
+                    self._calls.check()
             if self._calls.relays is not None:
                 while not self._calls.relays.receive(replies) and self._calls.time_left():
                     self._calls.check()
@@ -192,40 +193,38 @@ class RayBackend(RayGroups):
         self._order.ended(self._acknowledged)
         return [Acknowledgment.from_wire(self._acknowledged[handle]).result for handle in acknowledgments]
 
-    def ended(self, awaited: Sequence[Any], others: Sequence[Any] = ()) -> Sequence[Any]:
-        """Wait until one of the ``awaited`` calls has ended, within a deadline from now: all that have, ``others`` too.
+    def ended(self, awaited: Collection[Any], others: Collection[Any] = ()) -> Sequence[Any]:
+        """Wait until one of the ``awaited`` calls has ended: all that have, ``others`` too, each once.
 
-        Errors as for ``done``.
+        A failure of others is seen within a second. Errors as for ``done``.
         """
-        calls = [*awaited, *others]
-        self._acknowledged = {call: self._acknowledged[call] for call in calls if call in self._acknowledged}
+        running, ended = dict.fromkeys((*awaited, *others)), list[Any]()
         with self._calls.naming_losses():
-            self._acknowledge_ended(calls)
-            if not any(call in self._acknowledged for call in awaited):
-                self._begin_deadline()
-                self._wait_for_one(awaited)
-                self._acknowledge_ended(calls)
             self._begin_deadline()
-        return list(self._acknowledged)
-
-    def _acknowledge_ended(self, calls: Sequence[Any]) -> None:
-        """Fetch the results of those of these calls that have ended."""
-        running = [call for call in calls if call not in self._acknowledged]
-        ready, _ = ray.wait(running, num_returns=len(running), timeout=0, fetch_local=False) if running else ([], [])
-        self._acknowledged |= zip(ready, fetch(ready), strict=True)
-        self._calls.acknowledge(ready)
-        ended = set(ready)
-        self._pending = [handle for handle in self._pending if handle not in ended]
+            while not any(call in awaited for call in ended):
+                ready, _ = ray.wait(list(running), num_returns=len(running), timeout=0, fetch_local=False)
+                if not any(call in awaited for call in ready):
+                    left = self._calls.time_left()
+                    ready += ray.wait(list(awaited), timeout=min(left, FAILURE_POLL_SECONDS), fetch_local=False)[0]
+                    if not ready:
+                        self._calls.check()
+                        if not left:
+                            self._calls.check_step(len(awaited), 0, "parts of steps in progress")
+                        continue
+                self._acknowledged |= zip(ready, fetch(ready), strict=True)
+                self._calls.acknowledge(ready)
+                ended += ready
+                for call in ready:
+                    del running[call]
+                self._begin_deadline()
+        self._pending = [handle for handle in self._pending if handle not in self._acknowledged]
         self._order.ended(ended)
+        return ended
 
-    def _wait_for_one(self, awaited: Sequence[Any]) -> None:
-        """Wait until one of these calls has ended, within the deadline that has begun."""
-        left = self._calls.time_left()
-        while not ray.wait(list(awaited), timeout=min(left, FAILURE_POLL_SECONDS), fetch_local=False)[0]:
-            self._calls.check()
-            if not left:
-                self._calls.check_step(len(awaited), 0, "parts of steps in progress")
-            left = self._calls.time_left()
+    def drop(self, calls: Sequence[Any]) -> None:
+        """Nobody reads the results of these calls again."""
+        for call in calls:
+            self._acknowledged.pop(call, None)
 
     def _submit_to_relays(self, wanted: Sequence[Any]) -> dict[Any, list[RemoteHandle]]:
         """Have relays submit what they are to, and wait for values: in rounds, where calls have deadlines."""

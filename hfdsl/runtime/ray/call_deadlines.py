@@ -78,6 +78,7 @@ class CallClocks:
         self._calls: dict[Any, SubmittedCall] = {}
         self._since: dict[Any, float] = {}
         self._failed: set[Any] = set()
+        self._extending: dict[Any, SubmittedCall] = {}  # those that declare their deadlines, or are outside of steps
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._calls)
@@ -85,11 +86,19 @@ class CallClocks:
     def add(self, key: Any, call: SubmittedCall) -> None:
         """A call was submitted."""
         self._calls[key] = call
+        if call.declared or call.step == NO_STEP:
+            self._extending[key] = call
+
+    @property
+    def bear_on_deadlines(self) -> bool:
+        """Whether the deadline of the next step, or what is forgotten before it, depends on which calls have ended."""
+        return bool(self._extending)
 
     def end(self, keys: Iterable[Any]) -> None:
         """Calls have ended."""
         for key in keys:
             self._calls.pop(key, None)
+            self._extending.pop(key, None)
             self._since.pop(key, None)
             self._failed.discard(key)
 
@@ -104,6 +113,7 @@ class CallClocks:
     def clear(self) -> None:
         """Forget all calls: their processes were replaced."""
         self._calls.clear()
+        self._extending.clear()
         self._since.clear()
         self._failed.clear()
 
@@ -162,8 +172,8 @@ class CallClocks:
 
     def seconds_in_steps(self) -> float:
         """The sum of the declared deadlines of calls in steps, each once for all its ranks."""
-        declared = {(call.step, call.nodes): call.deadline.seconds for call in self._calls.values() if call.declared}
-        return sum(declared.values())
+        declared = (call for call in self._extending.values() if call.declared)
+        return sum({(call.step, call.nodes): call.deadline.seconds for call in declared}.values())
 
     def unended(self, call: SubmittedCall) -> Collection[SubmittedCall]:
         """The same call on all ranks that have not ended it."""
