@@ -1,4 +1,4 @@
-"""Requirements as arithmetic: those that say that a number divides a size, or that a size is at least zero.
+"""Requirements as arithmetic: those of the forms "a number divides a size" and "a size is at least zero".
 
 They are solved together with every split of the program; the others can only be evaluated.
 """

@@ -1,4 +1,4 @@
-"""Bindings: which combinations of sizes a check looks at, where dims have several sizes.
+"""Bindings: which combinations of sizes a check tries when dims have several sizes.
 
 A worked example. ``dims={B: (64, 60), P: (256, 512), R: (256, 768)}``, two ranks split the ``B`` rows, and a method
 requires ``P + R <= 1024``. No demand reads ``B`` together with ``P`` or ``R``, so that there are two components, and

@@ -1,4 +1,4 @@
-"""Bodies as text: what a function or method computes whenever it is called.
+"""Bodies as syntax trees: what a function or method computes on every call.
 
 A check never runs a body. But a statement at its top level runs in every call, so that a number which the first
 formula there refuses is refused before launch::

@@ -1,4 +1,4 @@
-"""Types of constructors: what a placed role is built with, against the annotations of its parameters."""
+"""Constructor types: the arguments of a placed role against the annotations of its constructor."""
 
 from __future__ import annotations
 

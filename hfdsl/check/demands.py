@@ -1,4 +1,4 @@
-"""Demands: what the calls of a program demand of sizes. They are gathered once, and verified for any sizes.
+"""Demands: the constraints that calls put on sizes. They are gathered once, and verified for any sizes.
 
 ``gather`` (``gather.py``) is a pure pass from a program to a tuple of demands. A demand knows its calls and its
 reason. For given sizes it verifies itself (proved, refuted or unknown), and its constraint bounds the sizes of a dim,

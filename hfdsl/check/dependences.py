@@ -1,4 +1,4 @@
-"""Dependences: on which samples a value depends, and which updates depend on a value."""
+"""Dependences: which samples a value depends on, and which updates depend on a value."""
 
 from __future__ import annotations
 

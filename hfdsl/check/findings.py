@@ -1,4 +1,4 @@
-"""Findings: the mistakes that a check reports, each with its places in the user's text and what repairs it."""
+"""Findings: the mistakes that a check reports, each with places in the user's source and suggested fixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass from a program to its demands: one look at each kind of call."""
+"""The pass that gathers the demands of a program, one handler for each kind of node."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def _required(
     node, override = nodes[0], program.override(nodes[0])
     texts = dict.fromkeys(requirements_of(called.body), called)
     texts = dict.fromkeys(requirements_of(override.body), override) | texts if override is not None else texts
-    if not texts or (isinstance(node.op, RoleCall) and _is_another(program, node.op.role)):
+    if not texts or (isinstance(node.op, RoleCall) and _is_misplaced(program, node.op.role)):
         return
     placement, bindings = program.placement(node), program.inference.bindings[node.id]
     unfilled = placement is not None and placement.mesh.world_size != placement.pool.world_size
@@ -278,7 +278,7 @@ def _as_demands(requirement: Requirement) -> Iterator[Demand]:
         yield Bound(requirement.nodes, f"the requirement {text}", Constraint(size, strict=strict), text, where)
 
 
-def _is_another(program: Program, role: str) -> bool:
+def _is_misplaced(program: Program, role: str) -> bool:
     """Whether a role is placed as a class that is not the one which the dataflow takes."""
     placements = program.deployment.placements if program.deployment else {}
     return role in placements and not issubclass(placements[role].role, program.graph.roles[role])

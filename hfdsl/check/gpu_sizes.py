@@ -1,4 +1,4 @@
-"""GPU sizes: the smallest and the largest GPU that slots of a pool may get, if nodes differ."""
+"""GPU sizes: the smallest and the largest GPU that a pool may get on a heterogeneous cluster."""
 
 from __future__ import annotations
 

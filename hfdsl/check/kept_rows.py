@@ -1,4 +1,4 @@
-"""The meaning of ``kept1`` in messages: the rows that a filter keeps, known only at run time."""
+"""The label that explains ``kept1`` in messages: the number of rows that a filter keeps, known only at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multiple sizes: a dim may have several, for an evaluation batch or a last batch; each of them must work."""
+"""Multiple sizes: a dim may have several, such as those of an evaluation batch or a last batch; each must work."""
 
 from __future__ import annotations
 

@@ -305,13 +305,13 @@ class SharedGpus:
 
     def _left(self, amounts: Mapping[str, GpuMemory], away: Mapping[str, set[str]]) -> Mapping[str, GpuMemory]:
         """The memory that roles keep while some of their parts are ``away``; roles that keep none are left out."""
-        left: dict[str, GpuMemory] = {}
+        remaining: dict[str, GpuMemory] = {}
         for role, memory in amounts.items():
             parts = away.get(role, set())
-            rest = memory.without(parts, parts >= set(parts_of(self.places[role].role)))
-            if rest is not None:
-                left[role] = rest
-        return left
+            kept = memory.without(parts, parts >= set(parts_of(self.places[role].role)))
+            if kept is not None:
+                remaining[role] = kept
+        return remaining
 
     def too_full(self, gaps_used: Iterable[_Gap]) -> Iterator[ResidentMemory]:
         """The calls in which roles keep more of a GPU than the smallest GPU that the launch may give them has.

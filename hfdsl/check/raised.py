@@ -1,4 +1,4 @@
-"""Errors that a program or a configuration raised, in the form of findings."""
+"""Errors that a program or a configuration raised, converted to findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports for people: the code, the message, the user's lines with carets, the edge's other end, and repairs."""
+"""Reports for people: the code, the message, the user's lines with carets, related places, and suggested fixes."""
 
 from __future__ import annotations
 

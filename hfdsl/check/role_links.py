@@ -1,4 +1,4 @@
-"""Links: which roles may have the weights of another one, since something that is no rows goes between them."""
+"""Role links: which roles may share weights, because a value without rows passes from one to the other."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def role_links(program: Program) -> dict[str, set[str]]:
 
 def both_ways(links: Mapping[str, set[str]]) -> dict[str, set[str]]:
     """Also those that get something from a role."""
-    both = {role: set(givers) for role, givers in links.items()}
+    linked = {role: set(givers) for role, givers in links.items()}
     for role, givers in links.items():
         for giver in givers:
-            both.setdefault(giver, set()).add(role)
-    return both
+            linked.setdefault(giver, set()).add(role)
+    return linked
 
 
 def linked_roles(links: Mapping[str, set[str]], role: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Comparisons of origins: whether rows that meet are certainly other rows.
+"""Row comparison: are the rows that come together in a call certain to be different rows?
 
 ``graph/origins.py`` says where the rows of every value come from. Here they are compared row by row, at some rows, in
 some cases: every filter keeps all rows, or one filter drops its first group. Only a case that shows other rows counts.

@@ -136,7 +136,7 @@ RULES: tuple[Rule | BySize, ...] = (
     placements.roles_have_places,
     placements.placed_roles_are_called,
     placements.meshes_fill_pools,
-    placements.pools_are_told_apart,
+    placements.pool_names_are_unique,
     constructors.constructors_take_arguments,
     constructors.constructors_take_types,
     constructors.constructors_take_numbers,

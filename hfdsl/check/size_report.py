@@ -1,4 +1,4 @@
-"""Size reports: what a program demands of each of its dims, with the sizes that are left, for ``hfdsl requires``."""
+"""Size reports for ``hfdsl requires``: the constraints on each dim, and the sizes that satisfy them."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ class DimReport:
 
     def __str__(self) -> str:
         """The sizes in words."""
-        left = self.sizes
-        first = next(left.upward(left.least, 1), None)
+        allowed = self.sizes
+        first = next(allowed.upward(allowed.least, 1), None)
         if first is None:
             return "no size satisfies all of this"
         words = []
-        if left.step > 1:
-            more = f"{left.residue} more than " if left.residue else ""
-            words.append(f"{more}a multiple of {left.step}")
-        if first > (left.residue or left.step):
+        if allowed.step > 1:
+            more = f"{allowed.residue} more than " if allowed.residue else ""
+            words.append(f"{more}a multiple of {allowed.step}")
+        if first > (allowed.residue or allowed.step):
             words.append(f"at least {first}")
-        if left.most is not None:
-            words.append(f"at most {left.most}")
+        if allowed.most is not None:
+            words.append(f"at most {allowed.most}")
         return ", ".join(words) or "any size"
 
 

@@ -1,4 +1,4 @@
-"""Sources: from a span to the precise place that a message means, an argument of a call or a port of a ``def``."""
+"""Sources: narrow a span to the place that a message means, such as an argument of a call or a port of a ``def``."""
 
 from __future__ import annotations
 

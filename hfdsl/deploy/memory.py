@@ -1,4 +1,4 @@
-"""GPU memory that roles say they keep: an amount, or a part of the device."""
+"""GPU memory that roles reserve: an amount, or a fraction of the device."""
 
 from __future__ import annotations
 

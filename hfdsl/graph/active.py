@@ -1,4 +1,4 @@
-"""The trace that is running, if any, and what symbolic values ask of it.
+"""The active trace, if any, and the interface through which symbolic values report to it.
 
 The tracer itself stands above: ``import hfdsl`` is kept fast, and loads nothing that traces.
 """

@@ -1,4 +1,4 @@
-"""Binding: the arguments of a call are matched to the ports of its signature, and what does not fit is noted.
+"""Binding: match the arguments of a call to the ports of its signature, and record what does not fit.
 
 In ``actor.update(batch, advantage=values)`` of ``update(self, batch, advantages)``, ``batch`` is bound, ``advantage``
 is noted as no port, and ``advantages`` is not noted as missing: the misspelled port is why.
@@ -29,7 +29,7 @@ def bind(
     else:
         bound = _fitting(tracer, signature, label, args, kwargs)
     if signature.port_names.bounded:
-        _hold_bounds(tracer, signature, label, bound)
+        _check_bounds(tracer, signature, label, bound)
     return bound
 
 
@@ -70,7 +70,7 @@ def _fitting(
     return bound
 
 
-def _hold_bounds(tracer: Tracing, signature: Signature, label: str, bound: Mapping[str, Any]) -> None:
+def _check_bounds(tracer: Tracing, signature: Signature, label: str, bound: Mapping[str, Any]) -> None:
     """Note the numbers that are outside of what their ports declare, and defaults that are."""
     for port in signature.port_names.bounded:
         if port.name in bound:

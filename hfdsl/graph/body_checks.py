@@ -112,8 +112,8 @@ def check_widths(
         got = f"column '{column}' of width {length}" if column else f"a width of {length}"
         if at_most:
             got = f"column '{column}' with a row of {length}" if column else f"a row of {length}"
-        who = "its arguments have" if argument_widths.keys() >= set(dim.atoms) else "the plan has"
-        why = f"{who} {dim} = {wanted}" if dim.atoms else f"it declares {wanted}"
+        source = "its arguments have" if argument_widths.keys() >= set(dim.atoms) else "the plan has"
+        why = f"{source} {dim} = {wanted}" if dim.atoms else f"it declares {wanted}"
         raise WiringError("HF805", f"'{label}' returned {got} {where}, where {why}")
 
 

@@ -1,4 +1,4 @@
-"""The bindings of a call: its ports are matched to their arguments from left to right."""
+"""The bindings of a call: match its ports to their arguments, from left to right, and solve for dims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns: which stored columns a call or a result is read from; repeats and the like are seen through."""
+"""Columns: which stored columns a call or a result reads, looking through repeats and other row operations."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def columns_read(graph: Graph, number: int) -> Iterator[tuple[int, str]]:
                 yield from origins(graph, operand.node, column)
 
 
-def columns_of(wanted: PortType, operand: Ref) -> tuple[str, ...]:
+def columns_of(port_type: PortType, operand: Ref) -> tuple[str, ...]:
     """The columns that a port takes of its operand."""
-    kind = wanted.inner if isinstance(wanted, ListType) else wanted
+    kind = port_type.inner if isinstance(port_type, ListType) else port_type
     return tuple(schema(kind.record).fields) if isinstance(kind, RecordType) else (operand.column or VALUE,)
 
 

@@ -1,4 +1,4 @@
-"""Equal values: which nodes of a graph certainly give what an earlier one gives.
+"""Equal values: which nodes of a graph are certain to have the value of an earlier node.
 
 A function is stateless, so two calls of it with equal arguments give equal results. A role's method that returns no
 tokens, and so samples none, does as well, until another method of the role is called, which may change its weights::

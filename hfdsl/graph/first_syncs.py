@@ -27,14 +27,14 @@ def first_syncs(graph: Graph) -> Graph | None:
     """The program of the syncs that come before a first dispatch; None where there are none."""
     feeding = _ancestors(graph, {node.id for node, _ in queues_of(graph)})
     read = {holder for node in feeding for holder, effect in effects(graph.nodes[node]) if effect.kind == "reads"}
-    wanted = set[int]()
+    transfers = set[int]()
     for sync in syncs(graph):
         needed = _ancestors(graph, {sync.load})
         if sync.target in read and all(_is_transfer(graph.nodes[node]) for node in needed):
-            wanted |= needed
-    if not wanted:
+            transfers |= needed
+    if not transfers:
         return None
-    new = {node: position for position, node in enumerate(sorted(wanted))}
+    new = {node: position for position, node in enumerate(sorted(transfers))}
     nodes = tuple(_renumbered(graph.nodes[node], new) for node in new)
     called = {node.op.role for node in nodes if isinstance(node.op, RoleCall)}
     return replace(

@@ -35,14 +35,14 @@ def fits_static(actual: object, annotation: Any) -> bool:
         kind = type(actual.value)
     else:
         return False
-    wanted, kind = get_origin(annotation) or annotation or type(None), kind or type(None)
-    if kind is bool or wanted is bool:
-        return kind is wanted or not isinstance(wanted, type) or wanted is object
+    declared, kind = get_origin(annotation) or annotation or type(None), kind or type(None)
+    if kind is bool or declared is bool:
+        return kind is declared or not isinstance(declared, type) or declared is object
     if isinstance(actual, Constant) and field_misfit(actual.value) is not None:
         return False
-    if isinstance(actual, Constant) and get_args(annotation) and is_subclass(kind, wanted):
+    if isinstance(actual, Constant) and get_args(annotation) and is_subclass(kind, declared):
         return fits_value(actual.value, annotation)  # what a container has in it
-    return is_subclass(kind, wanted) or (wanted is float and kind is int)
+    return is_subclass(kind, declared) or (declared is float and kind is int)
 
 
 def fits_value(value: object, annotation: Any) -> bool:
@@ -100,11 +100,11 @@ def _is_of(kind: type, annotation: Any) -> bool:
     """Whether all objects of a class are certainly of an annotation: a plain class, or a union of some."""
     if get_origin(annotation) in (Union, UnionType):
         return any(_is_of(kind, option) for option in get_args(annotation))
-    wanted = type(None) if annotation is None else annotation
-    if not isinstance(wanted, type) or getattr(wanted, "_is_protocol", False):
-        return wanted is Any
+    declared = type(None) if annotation is None else annotation
+    if not isinstance(declared, type) or getattr(declared, "_is_protocol", False):
+        return declared is Any
     try:
-        return issubclass(kind, _NUMBERS.get(wanted, wanted))
+        return issubclass(kind, _NUMBERS.get(declared, declared))
     except TypeError:  # a TypedDict, for one
         return False
 
@@ -171,17 +171,17 @@ def value_text(value: object) -> str:
     return f"an object of class {kind}" if shown.startswith("<") else f"the {kind} {shown}"
 
 
-def is_subclass(kind: Any, wanted: Any) -> bool:
+def is_subclass(kind: Any, base: Any) -> bool:
     """As ``issubclass``, and True where one is no class, or a structural type that only a type checker reads."""
     try:
-        return not isinstance(kind, type) or not isinstance(wanted, type) or issubclass(kind, wanted)
+        return not isinstance(kind, type) or not isinstance(base, type) or issubclass(kind, base)
     except TypeError:
         return True
 
 
-def fits_type(wanted: PortType, actual: PortType) -> bool:
+def fits_type(declared: PortType, actual: PortType) -> bool:
     """Whether a value of one type is of another, rows aside; dims of a type variable are equal to any."""
-    match wanted, actual:
+    match declared, actual:
         case _, StaticType(annotation) if annotation is Any:
             return True
         case RecordType(record), RecordType(value_record):
@@ -189,7 +189,7 @@ def fits_type(wanted: PortType, actual: PortType) -> bool:
         case ListType(kind, inner), ListType(value_kind, value_inner):
             return kind == value_kind and fits_type(inner, value_inner)
         case ColumnSpec(dtype, dims, _, ragged), ColumnSpec(value_dtype, value_dims, _, value_ragged):
-            alike = zip(dims[1:], value_dims[1:], strict=False)
+            dim_pairs = zip(dims[1:], value_dims[1:], strict=False)
             return (
                 dtype is value_dtype
                 and ragged is value_ragged
@@ -197,13 +197,13 @@ def fits_type(wanted: PortType, actual: PortType) -> bool:
                 and all(
                     want.equals(have) is Answer.PROVED
                     or any(isinstance(atom, TypeVar) for atom in want.atoms + have.atoms)
-                    for want, have in alike
+                    for want, have in dim_pairs
                 )
             )
         case ObjSpec(kind), ObjSpec(value_kind):
             return fits_static(StaticType(value_kind), kind)
         case MetricSpec(), MetricSpec():
-            return fits_metric(actual, wanted)
+            return fits_metric(actual, declared)
         case StaticType(annotation), StaticType():
             return fits_static(actual, annotation)
         case StaticType(annotation), _:

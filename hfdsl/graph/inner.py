@@ -1,4 +1,4 @@
-"""Inner dataflows: a dataflow that another one calls. Its steps become the outer one's, and its annotations are held.
+"""Inner dataflows: when one dataflow calls another, the inner steps are inlined and its annotations are enforced.
 
 What its caller and its body see is what their annotations say, as a type checker reads them. ``score`` takes a
 ``Sequences``, so that in ``score(rollout, actor)`` its body sees the columns of a ``Sequences`` alone, although
@@ -143,18 +143,18 @@ def accepts(annotation: Any, value: Any) -> bool:
     if isinstance(value, SymbolicRole):
         return is_subclass(value._role, origin or annotation)
     if isinstance(value, Symbolic):
-        wanted = declared(annotation)
-        return wanted is None or value._type is None or fits_type(wanted, value._type)
+        port_type = declared(annotation)
+        return port_type is None or value._type is None or fits_type(port_type, value._type)
     if isinstance(value, (tuple, list, dict)):
         entries = tuple(value.values() if isinstance(value, dict) else value)
         if origin is tuple and inner[1:] != (...,) and isinstance(value, tuple):
             return len(inner) == len(value) and all(map(accepts, inner, value))
         if isinstance(origin, type) and is_subclass(type(value), origin):
             return all(accepts(inner[0] if origin is tuple else inner[-1], entry) for entry in entries)
-    wanted = declared(annotation)
-    if wanted is None or isinstance(value, (Batch, Worker)):  # a real one, which is reported where it is used
+    port_type = declared(annotation)
+    if port_type is None or isinstance(value, (Batch, Worker)):  # a real one, which is reported where it is used
         return True
-    return isinstance(wanted, StaticType) and fits_static(Constant(value), wanted.annotation)
+    return isinstance(port_type, StaticType) and fits_static(Constant(value), port_type.annotation)
 
 
 def as_annotated(annotation: Any, value: Any, narrow: Callable[[type, Any], Any]) -> Any:
@@ -163,12 +163,12 @@ def as_annotated(annotation: Any, value: Any, narrow: Callable[[type, Any], Any]
     if isinstance(annotation, type) and origin is None:
         return narrow(annotation, value)
     if origin in (Union, UnionType):
-        kinds = [kind for kind in inner if kind is not type(None)]
-        return as_annotated(kinds[0], value, narrow) if len(kinds) == 1 and value is not None else value
+        options = [kind for kind in inner if kind is not type(None)]
+        return as_annotated(options[0], value, narrow) if len(options) == 1 and value is not None else value
     if origin is tuple and type(value) is tuple:
-        kinds = [inner[0]] * len(value) if inner[1:] == (...,) else [*inner]
-        if len(kinds) == len(value):
-            return tuple(as_annotated(kind, entry, narrow) for kind, entry in zip(kinds, value, strict=True))
+        options = [inner[0]] * len(value) if inner[1:] == (...,) else [*inner]
+        if len(options) == len(value):
+            return tuple(as_annotated(kind, entry, narrow) for kind, entry in zip(options, value, strict=True))
     if origin is list and type(value) is list:
         return [as_annotated(inner[0], entry, narrow) for entry in value]
     if origin is dict and type(value) is dict:
@@ -192,10 +192,10 @@ def _broken(tracer: Tracing, name: str) -> Symbolic:
     return Symbolic(tracer, ErrorValue(), None, name)
 
 
-def _code(wanted: PortType, value: Any) -> str:
+def _code(expected: PortType, value: Any) -> str:
     """The code of an argument of another type."""
     actual = value._type if isinstance(value, Symbolic) else None
-    match wanted, actual:
+    match expected, actual:
         case RecordType(), RecordType():
             return "HF204"
         case ColumnSpec(dtype, _, _, ragged), ColumnSpec(other, _, _, other_ragged):

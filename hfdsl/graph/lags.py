@@ -1,4 +1,4 @@
-"""Lags: how many updates behind its reader a state may be that rows in a queue were made under.
+"""Lags: by how many updates the policy that sampled the rows of a queue may be older than their reader's.
 
 A worked example, an engine that has a copy of the weights that ``actor`` trains::
 

@@ -82,10 +82,10 @@ def node_names(graph: Graph) -> dict[int, str]:
     >>> node_names(twice.trace())
     {0: 'rows', 1: 'role.work#1', 2: 'role.work#2'}
     """
-    total, seen, names = Counter(node.label for node in graph.nodes), Counter[str](), dict[int, str]()
+    total, numbers, names = Counter(node.label for node in graph.nodes), Counter[str](), dict[int, str]()
     for node in graph.nodes:
-        seen[node.label] += 1
-        names[node.id] = f"{node.label}#{seen[node.label]}" if total[node.label] > 1 else node.label
+        numbers[node.label] += 1
+        names[node.id] = f"{node.label}#{numbers[node.label]}" if total[node.label] > 1 else node.label
     return names
 
 

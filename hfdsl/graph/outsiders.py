@@ -1,4 +1,4 @@
-"""Workers that a dataflow uses without taking them as parameters: none of their methods runs while it is traced."""
+"""Outsiders: workers that a dataflow uses without taking them as parameters. Tracing does not run their methods."""
 
 from __future__ import annotations
 

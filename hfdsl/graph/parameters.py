@@ -38,9 +38,9 @@ def optional_role(annotation: Any) -> type[Worker] | None:
     >>> optional_role(Sampler | None), optional_role(Sampler), optional_role(int | None)
     (<class '...Sampler'>, None, None)
     """
-    kinds = get_args(annotation) if is_union(annotation) else ()
-    roles = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Worker)]
-    return roles[0] if len(roles) == 1 and set(kinds) == {roles[0], NoneType} else None
+    options = get_args(annotation) if is_union(annotation) else ()
+    roles = [kind for kind in options if isinstance(kind, type) and issubclass(kind, Worker)]
+    return roles[0] if len(roles) == 1 and set(options) == {roles[0], NoneType} else None
 
 
 def present_role(parameter: inspect.Parameter, annotation: Any) -> type[Worker] | None:

@@ -1,4 +1,4 @@
-"""Python operations on a value that is only passed on: to print it is harmless, to decide or compute is not."""
+"""Python operations on a symbolic value: printing it is harmless, branching on it or computing with it is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls that sampled the tokens of values: by the dims that count those tokens."""
+"""Samples: which call sampled the tokens of a value, for each dim that counts tokens."""
 
 from __future__ import annotations
 

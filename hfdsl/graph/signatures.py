@@ -1,4 +1,4 @@
-"""Signatures: what a role method or function takes and gives, read from its annotations."""
+"""Signatures: what a role method or function takes and returns, read from its annotations."""
 
 from __future__ import annotations
 
@@ -213,8 +213,8 @@ def function_signature(body: Callable[..., Any], rows: RowDependence | GroupedBy
     if isinstance(rows, GroupedBy):
         port = signature.port(rows.parameter)
         if port is None or port.type != StaticType(int):
-            wanted = f"rows=hf.GroupedBy({rows.parameter!r}) needs a parameter '{rows.parameter}: int'"
-            error = DefinitionError("HF113", f"'{body.__name__}' has none: {wanted}")
+            expected = f"rows=hf.GroupedBy({rows.parameter!r}) needs a parameter '{rows.parameter}: int'"
+            error = DefinitionError("HF113", f"'{body.__name__}' has none: {expected}")
             error.span = definition_span(body)
             raise error
     return signature

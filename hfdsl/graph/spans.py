@@ -1,4 +1,4 @@
-"""Source spans: where in the user's files something was written."""
+"""Source spans: where in the user's files something is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages: a program is split at its queues into ordinary programs, which step on their own.
+"""Stages: queues split a program into ordinary programs, which run independently.
 
 A worked example, in which nodes 7 and 8 are what ``hf.sync`` calls::
 

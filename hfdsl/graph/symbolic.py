@@ -1,4 +1,4 @@
-"""Symbolic values and roles: what stands for them while a dataflow is traced."""
+"""Symbolic values and roles: their placeholders while a dataflow is traced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph of a traced dataflow, as users hold it: it shows itself, and becomes a graph of networkx.
+"""The graph of a traced dataflow, as users see it: it prints itself and converts to a networkx graph.
 
 ``hfdsl.graph.program`` has the data, which everything else reads; so none of that needs to import this file.
 """

@@ -1,4 +1,4 @@
-"""Values of a program as inference sees them, and the ways in which one does not fit its port."""
+"""The values of a program during inference, and the ways in which a value can mismatch its port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels: who reads what of which value, and how it gets to each reader.
+"""Channels: which process reads which rows of a value, and how they get there.
 
 Which rows a step reads may depend on a runtime query, such as a filter. A step is *ready* once the results of all
 queries that it depends on are in the row table, and *pending* before. What ready steps read is known row by row; of

@@ -1,4 +1,4 @@
-"""The compiled plan, as users hold it: a plan that prints itself, knows its memory peaks, and can be launched.
+"""The compiled plan, as users see it: it prints itself, knows its memory peaks, and can be launched.
 
 ``hfdsl.plan.plan`` has the data, which routes, rows and the runtime read. What a user does with a plan stands
 here, above them all, so that none of them needs to import this file.

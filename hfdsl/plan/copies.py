@@ -1,4 +1,4 @@
-"""The host memory of the copies of all states that ``hf.Retries`` keeps, predicted from what roles state of them.
+"""The host memory of the state copies that ``hf.Retries`` keeps, predicted from what roles declare.
 
 A worked example: an actor of 0.5 billion parameters in float32 with AdamW keeps 2 GB of weights and 4 GB of moments on
 each of its 4 + 4 ranks, whose mesh has ``dp`` alone. A copy takes 24 GB on each node. With ``copies="peers"`` each node

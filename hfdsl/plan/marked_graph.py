@@ -1,4 +1,4 @@
-"""Timed marked graphs: whether a program of stages can continue for ever, how fast, and what holds it back.
+"""Timed marked graphs: can a program of stages run forever, how fast, and what limits it?
 
 A node takes seconds; an edge holds tokens. A node starts when every edge into it has a token, takes one from each, and
 puts one on each edge out of it when it ends. A worked example: rollouts of 41 s, updates of 18 s, and a lag of k::

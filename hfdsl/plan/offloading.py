@@ -1,4 +1,4 @@
-"""Offloading in a plan: which parts of roles move to host memory, after which step; and the same in words."""
+"""Offloading in a plan: which parts of roles move to host memory after which step, and how a plan prints that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overlaps: which steps of a plan may run at the same time, as the run would have it.
+"""Overlaps: which steps of a plan can run at the same time.
 
 A worked example: ``a``, ``b`` and ``c`` are roles on pools of their own, and all of them read the caller's rows::
 

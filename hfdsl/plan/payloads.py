@@ -1,4 +1,4 @@
-"""Payloads: what one process makes for the same readers leaves it as one object."""
+"""Payloads: everything that one process sends to the same readers travels as one object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prediction: the timeline of a step, from the plan and what each node takes."""
+"""Prediction: the timeline of a step, from the plan and the seconds of each node."""
 
 from __future__ import annotations
 

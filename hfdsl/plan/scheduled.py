@@ -1,4 +1,4 @@
-"""Syncs by schedule: each rank that loads weights gets its parts from ranks that hold them, without a whole copy.
+"""Scheduled syncs: each rank that loads weights gets its parts from ranks that hold them, without a full copy.
 
 A worked example. An actor on ``tp=2`` exports a weight of 8 rows as ``Slices(0)``, two engines load all of it::
 

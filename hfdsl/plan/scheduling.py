@@ -1,4 +1,4 @@
-"""Selection of the syncs that go by schedule: those of weights in parts whose parameters and layouts are known."""
+"""Selection of scheduled syncs: those of sharded weights whose parameters and layouts are known."""
 
 from __future__ import annotations
 

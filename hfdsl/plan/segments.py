@@ -1,4 +1,4 @@
-"""Segments: consecutive steps of the same processes become one call per rank, where nobody waits longer for that.
+"""Segments: consecutive steps of the same processes become one call per rank, unless a reader would wait longer.
 
 The example of ``hfdsl.plan.routes``, which ``tests/plan/test_worked_example.py`` checks: ``actor`` has two ranks,
 ``judge`` one, and ``centered`` is a function that runs in the judge's process::

@@ -1,4 +1,4 @@
-"""The plan in print."""
+"""Printing a plan."""
 
 from __future__ import annotations
 

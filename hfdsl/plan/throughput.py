@@ -1,4 +1,4 @@
-"""Throughput: how many seconds a step takes where stages step on their own, and which cycle is to blame.
+"""Throughput: how many seconds a step takes when stages run independently, and which cycle limits it.
 
 A run submits stages in rounds: with a queue of lag k, a round is stage 0 of step n + k and stage 1 of step n, and ends
 with the result of step n. So the plan is a timed marked graph (``marked_graph``) whose nodes are its calls, once in

@@ -1,4 +1,4 @@
-"""Transports: what goes from process to process without the object store, and how states do."""
+"""Transports: which values bypass the object store, and how states are sent."""
 
 from __future__ import annotations
 

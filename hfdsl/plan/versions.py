@@ -1,4 +1,4 @@
-"""Versions: how old the states may be that the values of a step were made under, as plans print and draw it.
+"""Versions: how old the states behind the values of a step may be, as plans print and draw it.
 
 A worked example, with ``lag=4``; the version of actor's policy is v when stage 1 reads it::
 

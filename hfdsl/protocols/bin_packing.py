@@ -1,4 +1,4 @@
-"""Bin packing: whether nodes have room for parts that must each lie on one node.
+"""Bin packing: do parts that must not be split fit on the nodes?
 
 This is the one place that decides whether a cluster holds a pool: a check asks it about a described cluster, and a
 launch about the nodes that Ray reports. It lies in this room because the imperative layer may import it from here.

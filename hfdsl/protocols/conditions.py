@@ -1,4 +1,4 @@
-"""``requires`` and ``provides``: when a role works, and when its optional columns are there."""
+"""``requires`` and ``provides``: when a role works, and when its optional columns are present."""
 
 from __future__ import annotations
 

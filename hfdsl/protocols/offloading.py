@@ -1,4 +1,4 @@
-"""Offloading: a role releases its GPU's memory while it is idle, and takes it again before it is called.
+"""Offloading: an idle role releases its GPU memory, and reclaims it before its next call.
 
 A role that can be offloaded has two plain methods, ``offload(part)`` and ``onload(part)``; the plan says when they are
 called. What trains has two parts, anything else one.

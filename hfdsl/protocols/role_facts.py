@@ -1,4 +1,4 @@
-"""Facts about a role that are known before there is a worker, since its class states them.
+"""Facts about a role that its class declares, known before any worker exists.
 
 A role states a fact with a plain static method, which takes what the constructor takes:
 

@@ -1,4 +1,4 @@
-"""State: which methods of a role use, change, give away and take over its weights.
+"""State: which methods of a role read, write, export and load its weights.
 
 A state has a name, such as ``"policy"``, and belongs to the role instance that holds it. Two roles hold copies of one
 state where the one loads what the other exports.

@@ -1,4 +1,4 @@
-"""The interface of backends: run segments on ranks, and pass payloads on."""
+"""The backend interface: run segments on ranks, and forward payloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decisions of a queue as a log: one JSON object a line, from which a run can be repeated.
+"""The decision log of a queue: one JSON object per line, from which a run can be replayed.
 
 >>> log = [Decision("dispatch", "scored", 0, (0, 1), prompts=(0, 1)), Decision("take", "scored", 0, (0, 1))]
 >>> print(to_lines(log), end="")

@@ -1,4 +1,4 @@
-"""Digests of weights that do not depend on how ranks hold them: those of disjoint parts add up to that of the whole.
+"""Digests of weights, independent of sharding: the digests of disjoint parts add up to the digest of the whole.
 
 An example
 ----------

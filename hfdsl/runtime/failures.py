@@ -1,4 +1,4 @@
-"""Who failed, where and why: the dead process rather than the peer that noticed, and what late ranks are doing.
+"""Which process failed, where and why: the dead one, not the peer that noticed; and what late ranks are doing.
 
 A worked example. Two ranks of ``reward`` add up their scores in a collective, and the kernel kills rank 1::
 

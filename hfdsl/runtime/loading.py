@@ -1,4 +1,4 @@
-"""The batches of a loader, one at a time, within a time: a loader that hangs does not hang the run."""
+"""The batches of a loader, one at a time, with a timeout: a loader that hangs does not hang the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages between the driver and the ranks: what a call of a segment says, and what comes back.
+"""Messages between the driver and the ranks: the calls of segments, and their replies.
 
 Ray pickles every object among the arguments of a call, named tuples too, which costs 25 us each; lists of plain values
 it sends without. So what travels with every call becomes a list (``to_wire``) and is read again (``from_wire``), and

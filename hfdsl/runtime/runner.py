@@ -1,4 +1,4 @@
-"""The steps of one plan: how each is begun, run, counted and recorded, on its own or within a stream."""
+"""The steps of one plan: start, run, count and record each, alone or within a stream."""
 
 from __future__ import annotations
 

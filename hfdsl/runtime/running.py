@@ -1,4 +1,4 @@
-"""A running plan: steps, one after another, each from the caller's batches to the dataflow's result."""
+"""A launched plan: it runs steps, each from the caller's batches to the dataflow's result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hfdsl.types.batches import Batch
 
 
 class Running:
-    """A launched plan. Use it as a context manager: leaving it, in whatever way, ends its processes."""
+    """A launched plan. Use it as a context manager: its processes end with the block."""
 
     def __init__(self, plan: Plan, processes: Processes, owner: bool = True) -> None:
         self.plan = plan
@@ -43,12 +43,12 @@ class Running:
     def also(self, plan: Plan) -> Running:
         """Run another plan of the same deployment on the same workers, such as an evaluation between training steps.
 
-        Its steps use the workers' states as they are at the time. The processes end with this run.
+        Its steps use the workers' current states. The processes end with this run.
 
         Raises:
-            ResourceError: HF519 where the plan is for another ``Deployment`` or has the name of one that runs.
-            CheckpointError: HF908 where with it a role loads a state that ``retries`` would need and cannot copy.
-            HfError: HF807 where a process does not take the plan within the deadline.
+            ResourceError: HF519 if the plan is for another ``Deployment`` or has the name of a running plan.
+            CheckpointError: HF908 if the plan makes a role load a state that ``retries`` needs and cannot copy.
+            HfError: HF807 if a process does not accept the plan within the deadline.
         """
         if plan.deployment is not self.plan.deployment:
             raise ResourceError(
@@ -85,45 +85,45 @@ class Running:
 
     @property
     def steps(self) -> int:
-        """How many steps have been committed, including those before a ``load``."""
+        """The number of completed steps, including those before a ``load``."""
         return self._runner.next_step
 
     @property
     def decisions(self) -> int:
-        """How many decisions the queues have made, including those before a ``load``: lines of a log of all steps."""
+        """The number of decisions of the queues, including those before a ``load``: the lines of a log of all steps."""
         return self._stream.decisions
 
     @property
     def decides(self) -> bool:
-        """Whether a queue decides while it runs which groups an update gets."""
+        """Whether a queue decides during the run which groups an update gets."""
         return decides(self.plan)
 
     @property
     def queues(self) -> tuple[QueueState, ...]:
-        """The queues as they are now; one that decides has no sizes before the first batch."""
+        """The current queues; one that decides during the run has no sizes before the first batch."""
         return self._stream.queues
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the states of the workers, and the number of steps, into an empty folder that exists.
 
         Every role with ``state()`` and ``load_state(state)`` is saved, on every rank; ranks with equal states write
-        one file. All nodes have to see the folder. Steps of a stream that were begun are saved with what lies in the
-        queues: after a ``load`` the next stream gives their results first, and its loader continues after them.
+        one file. All nodes must have access to the folder. A stream's steps in progress are saved with the contents of
+        the queues: after a ``load``, the next stream returns their results first, and its loader continues after them.
 
         Raises:
-            CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved, or a role loads
-                a state that is read in later steps and has no ``state()``, or a queue holds objects that are no plain
-                values; HF906 where a file cannot be written.
-            RoleError: HF806 where a role's ``state()`` raises.
-            HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
+            CheckpointError: HF908 if a role that trains has no state, or one that cannot be saved, or a role loads
+                a state that later steps read and has no ``state()``, or a queue holds objects that are not plain
+                values; HF906 if a file cannot be written.
+            RoleError: HF806 if a role's ``state()`` raises.
+            HfError: HF807 if the deadline passed, HF808 if the run is closed or broken.
         """
         self._check_saved_states()
         self._save(Path(folder), background=False)
 
     def save_in_background(self, folder: str | PathLike[str]) -> Saving:
-        """Save while steps run: workers copy their states before this returns, and write the copies in a thread.
+        """Save while steps run: workers copy their states before this returns, and write the copies in the background.
 
-        So what is written is the state at the time of the call::
+        The checkpoint has the states at the time of the call::
 
             saving = running.save_in_background(folder)
             running.step(batch)
@@ -153,13 +153,13 @@ class Running:
             )
 
     def load(self, folder: str | PathLike[str]) -> None:
-        """Load the states that ``save`` wrote; the next step has the random streams that it would have had then.
+        """Load the states that ``save`` wrote; the next step then draws the same random numbers as after the save.
 
         Raises:
-            CheckpointError: HF905 where it is the state of other roles, meshes, queues or another seed, HF906 where it
+            CheckpointError: HF905 if it is the state of other roles, meshes or queues, or of another seed; HF906 if it
                 is damaged.
-            RoleError: HF806 where a role's ``load_state()`` raises; the run is broken then.
-            HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
+            RoleError: HF806 if a role's ``load_state()`` raises; the run is then broken.
+            HfError: HF807 if the deadline passed, HF808 if the run is closed or broken.
         """
         backend = self._processes.usable_backend(self.plan.name)
         manifest = read_manifest(Path(folder), self.plan.deployment, self._processes.seed)
@@ -184,9 +184,9 @@ class Running:
             )
 
     def go_back_to(self, folder: str | PathLike[str]) -> None:
-        """After a loss of processes, go back to what ``save`` wrote into this folder, rather than to an older copy.
+        """After a loss of processes, go back to the checkpoint in this folder, instead of an older copy.
 
-        The folder has to stay until a newer one takes its place. Without ``launch(..., retries=...)`` nothing happens.
+        Keep the folder until you name a newer one. Without ``launch(..., retries=...)`` this has no effect.
 
         Raises:
             CheckpointError: HF905, HF906 as for ``load``.
@@ -204,17 +204,17 @@ class Running:
 
     @property
     def all_steps(self) -> Mapping[str, int]:
-        """How many steps of each plan on these workers have been committed, by the plan's name."""
+        """The number of completed steps of each plan on these workers, by the plan's name."""
         return self._processes.all_steps
 
     @property
     def recovers(self) -> bool:
-        """Whether the run continues after a loss of processes, as ``launch(..., retries=...)`` makes it do."""
+        """Whether the run recovers from lost processes: ``launch(..., retries=...)``."""
         return self._processes.recovery is not None
 
     @property
     def recoveries(self) -> Sequence[Recovered]:
-        """The losses of processes from which this run went on."""
+        """The losses of processes from which this run has recovered."""
         return tuple(self._processes.recovery.recoveries) if self._processes.recovery is not None else ()
 
     @property
@@ -252,19 +252,19 @@ class Running:
 
     @contextmanager
     def record(self, folder: str | PathLike[str]) -> Iterator[None]:
-        """Record the step within the block, so that one of its calls can be repeated alone: ``hfdsl replay FOLDER``.
+        """Record the step within the block, so that ``hfdsl replay FOLDER`` can repeat one of its calls.
 
-        It writes the states of the roles, and the arguments and results of each call on every rank; of a step that
-        fails, those up to the failure. The folder is new, and all nodes have to see it::
+        It writes the states of the roles, and the arguments and results of each call on every rank; if the step
+        fails, those up to the failure. The folder must be new, and all nodes must have access to it::
 
             with running.record("steps/17"):
                 running.step(batch)
 
         Raises:
-            CheckpointError: HF906 where a recording exists already, HF908 where a role that trains has no state, or one
-                loads a state that is read in later steps and has none.
-            WiringError: HF751 where the dataflow has queues.
-            HfError: HF807 where a process does not answer within the deadline, HF808 where the run is closed or broken.
+            CheckpointError: HF906 if a recording exists already, HF908 if a role that trains has no state, or a role
+                loads a state that later steps read and has no ``state()``.
+            WiringError: HF751 if the dataflow has queues.
+            HfError: HF807 if a process does not answer within the deadline, HF808 if the run is closed or broken.
         """
         backend, place = self._processes.usable_backend(self.plan.name), Path(folder).resolve()
         if self.plan.steps_in_flight:
@@ -284,25 +284,25 @@ class Running:
                 self._processes.with_retries(self.plan.name, lambda: backend.record(None))
 
     def verify(self, state: str) -> Verified:
-        """Compare digests of every weight that roles export and that others have loaded: do the copies hold it?
+        """Compare digests of every exported weight with those of its loaded copies.
 
-        A copy is compared with the last export. Where its source has learned since then, that works for a sync in a
+        A copy is compared with the last export. If its source has been updated since then, the sync must have run in a
         step under ``verifying``; other copies, and roles without access to their weights, are listed as skipped.
 
         Raises:
-            SyncError: HF771 where a copy holds other weights, with its role, the parameter and the ranks.
-            ResourceError: HF772 where no plan that has run here syncs such a state.
-            RoleError: HF806 where a role's ``held_weights()`` raises.
-            HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
+            SyncError: HF771 if a copy holds other weights; names its role, the parameter and the ranks.
+            ResourceError: HF772 if no plan that has run here syncs such a state.
+            RoleError: HF806 if a role's ``held_weights()`` raises.
+            HfError: HF807 if the deadline passed, HF808 if the run is closed or broken.
         """
         return verify(self._processes, self.plan, state, reported=False)
 
     @contextmanager
     def verifying(self, *states: str) -> Iterator[None]:
-        """Verify the last sync within the block, as ``verify`` does, as it ends; of all states by default.
+        """At the end of the block, verify its last sync of these states, by default of all, as ``verify`` does.
 
-        What the steps export is digested, which ``verify`` needs where the source learns after the sync. Weights that
-        arrive bucket by bucket are digested while they do, and compared as their load has left them::
+        The exports within the block are digested, which ``verify`` needs if the source is updated after the sync.
+        Weights that arrive bucket by bucket are digested on arrival, and compared after their load::
 
             with running.verifying("policy"):
                 running.step(batch)
@@ -317,12 +317,12 @@ class Running:
         """Run the dataflow once on these batches, in the order of its parameters or by name, and return its result.
 
         Raises:
-            WiringError: HF203, HF206 for batches that are not those of the dataflow, HF751 where it has queues.
-            SizeError: HF302 for sizes that are not those of the plan, HF319 for sizes that the check had left open
-                and that do not work out, HF313 and HF321 for what filters keep.
-            RoleError: HF806 where a body raised; the run is broken then.
-            HfError: HF807 where a body waits for peers that never arrive, or the deadline passed; broken as well.
-                HF821 where another thread is within a step here.
+            WiringError: HF203, HF206 if the batches do not match the dataflow's parameters, HF751 if it has queues.
+            SizeError: HF302 for sizes that are not those of the plan; HF319 for sizes that the check could not decide
+                and that do not work; HF313 and HF321 for the rows that filters keep.
+            RoleError: HF806 if a body raised; the run is then broken.
+            HfError: HF807 if a body waits for peers that never arrive, or the deadline passed; the run is then broken.
+                HF821 if another thread is within a step of this run.
         """
         with self._processes.alone(f"a step of '{self.plan.name}'"):
             return self._step(batches, named)
@@ -357,27 +357,27 @@ class Running:
         replay: str | PathLike[str] | None = None,
         seconds: Mapping[str, float | CallSeconds] | None = None,
     ) -> Iterator[Any]:
-        """Run the dataflow on every batch of a loader, stages beside each other, and give its results in order.
+        """Run the dataflow on every batch of a loader, with overlapping stages, and yield its results in order.
 
         ::
 
             for metrics in running.stream(loader):
                 print(running.steps, metrics)
 
-        The loader gives for each step what ``step`` takes: a batch, or several in a sequence or by name. It is asked
-        for as many steps ahead as the queues have places, and may take ``timeout`` seconds for each. A step that was
-        begun stays in the run: if the loop is left early, the next ``stream`` gives its result first. Every decision of
+        For each step, the loader yields the arguments of ``step``: a batch, or several in a sequence or by name. It is
+        read as many steps ahead as the queues have places, and may take ``timeout`` seconds for each. A step in
+        progress stays in the run: after a ``break``, the next ``stream`` returns its result first. Every decision of
         the queues is appended to the file ``log`` as a line of JSON; with ``replay`` the decisions must be those of
-        such a file, with whose last step the stream ends.
+        such a file, and the stream ends with its last step.
 
-        On the local backend a queue that decides sees groups and updates end as on a virtual clock on which calls take
-        so many ``seconds``, by node; by default they take none.
+        On the local backend, a queue that decides during the run uses a virtual clock, on which the calls of a node
+        take this many ``seconds``; by default they take none.
 
         Raises:
-            HfError: HF764 where the loader gives nothing in time; HF765 where a batch puts another number of groups
-                into a queue that decides than those before; HF807 where the deadline of a step passed.
-            CheckpointError: HF761 where decisions are not those of ``replay``.
-            LostProcessError: HF840 where processes were lost more often than ``launch(..., retries=...)`` allows.
+            HfError: HF764 if the loader yields nothing in time; HF765 if a batch puts another number of groups
+                into a queue that decides during the run than earlier ones; HF807 if the deadline of a step passed.
+            CheckpointError: HF761 if decisions are not those of ``replay``.
+            LostProcessError: HF840 if processes were lost more often than ``launch(..., retries=...)`` allows.
             WiringError, SizeError, RoleError: as ``step``; whatever the loader raises.
         """
         self._processes.usable_backend(self.plan.name)

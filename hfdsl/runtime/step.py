@@ -1,4 +1,4 @@
-"""One step of a running plan: the driver submits segments as soon as what they read is on its way, and reads little.
+"""One step of a launched plan: the driver submits each segment as soon as its inputs are submitted, and reads little.
 
 A worked example. Two actor ranks, two critic ranks and four rows; the critic decides on which rows the actor trains::
 

@@ -1,4 +1,4 @@
-"""What a backend is given to run a segment: specs, the handles that each rank receives, and what ends before."""
+"""Submissions: what a backend needs to run a segment, such as each rank's handles and the calls to wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a step, which costs next to nothing to write, and its timeline, which is built when somebody asks."""
+"""The log of a step, which is cheap to write, and its timeline, which is built on demand."""
 
 from __future__ import annotations
 

@@ -133,8 +133,8 @@ class Waiter:
         except GetTimeoutError:
             raise DeadlineError("HF807", self._late(refs, label, seconds or 0.0)) from None
         except RoleError as error:
-            if gone := _gone(refs):
-                raise LostProcessError("HF806", f"in {label} {listed(gone)} died: {error.message}") from error.__cause__
+            if dead := _dead_ranks(refs):
+                raise LostProcessError("HF806", f"in {label} {listed(dead)} died: {error.message}") from error.__cause__
             raise
 
     def within(self, seconds: float | None) -> Waiter:
@@ -160,19 +160,19 @@ UNBOUNDED = Waiter(None)
 """The waiter of futures without a group."""
 
 
-def _gone(refs: Sequence[ObjectRef[Any]]) -> list[int]:
+def _dead_ranks(refs: Sequence[ObjectRef[Any]]) -> list[int]:
     """The ranks whose process died."""
     ready = ray.wait(list(refs), num_returns=len(refs), timeout=0)[0]
-    gone = []
+    dead = []
     for rank, ref in enumerate(refs):
         if ref in ready:
             try:
                 ray.get(ref, timeout=0)
             except RayActorError:
-                gone.append(rank)
+                dead.append(rank)
             except (RayError, HfError):
                 continue
-    return gone
+    return dead
 
 
 def _state(frames: Sequence[Frame] | None, label: str) -> str:

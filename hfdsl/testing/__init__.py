@@ -1,4 +1,4 @@
-"""Testing: laws of protocols, strategies, checks of roles and functions; fakes, placements, backends, replay.
+"""Test tools: laws of protocols, hypothesis strategies, checks of roles and functions, fakes, placements and replay.
 
 Nothing is loaded before it is used, and hypothesis by the strategies alone.
 """

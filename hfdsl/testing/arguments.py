@@ -1,4 +1,4 @@
-"""Arguments of the checks of ``hfdsl.testing``: read once, and refused with a message if they are invalid."""
+"""The arguments of the checks in ``hfdsl.testing``: parsed once, and rejected with a message if they are invalid."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def meshes_of(check: str, meshes: object) -> tuple[Mesh, ...] | None:
     return listed
 
 
-def names_of(check: str, argument: str, option: object, known: Sequence[str], what: str) -> tuple[str, ...]:
+def names_of(check: str, argument: str, option: object, known: Sequence[str], kind: str) -> tuple[str, ...]:
     """The names that an option gives, one or several, each of which there is; all where it is left out."""
     if option is None:
         return tuple(known)
-    several = f"the name of a {what} or several in a list"
+    several = f"the name of a {kind} or several in a list"
     names = (option,) if isinstance(option, str) else several_of(check, argument, several, option)
     for name in names:
         if not isinstance(name, str):
             raise refused(check, argument, several, name)
         if name not in known:
-            raise DefinitionError("HF921", f"{check}: no {what} is called {name!r}; {closest(name, list(known))}")
+            raise DefinitionError("HF921", f"{check}: no {kind} is called {name!r}; {closest(name, list(known))}")
     if not names:
         raise nothing(check, f"{argument} is empty")
     return names
@@ -92,12 +92,12 @@ def named_of(check: str, argument: str, values: object, example: str) -> Mapping
     return values
 
 
-def given_of(check: str, what: str, given: object, ports: Sequence[str]) -> Mapping[str, Any]:
+def given_of(check: str, subject: str, given: object, ports: Sequence[str]) -> Mapping[str, Any]:
     """Arguments of the function or method under test, each of which has a parameter; HF202 for one that has none."""
     arguments = named_of(check, "given=", given, f"given={{{ports[0]!r}: ...}}" if ports else "given={}")
     for name in arguments:
         if name not in ports:
-            raise WiringError("HF202", f"{what} has no parameter '{name}'; {closest(name, list(ports))}")
+            raise WiringError("HF202", f"{subject} has no parameter '{name}'; {closest(name, list(ports))}")
     return arguments
 
 

@@ -1,4 +1,4 @@
-"""Values as Python source that can be pasted: what hypothesis prints of a shrunk example."""
+"""Values as Python source to paste: how hypothesis prints a shrunk example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conformance suite: small programs that a lowering has to run as plain Python does, and as they fail elsewhere."""
+"""The conformance suite: small programs that every backend must run like plain Python, and fail like other backends."""
 
 from __future__ import annotations
 
@@ -210,18 +210,18 @@ def run_suite(
     """
     where_to = names_of("run_suite", "deployments=", deployments or None, list(DEPLOYMENTS), "deployment")
     takes = "programs in a list, each a SuiteProgram"
-    asked = several_of("run_suite", "programs", takes, programs)
-    for program in asked:
+    listed = several_of("run_suite", "programs", takes, programs)
+    for program in listed:
         if not isinstance(program, SuiteProgram):
             raise refused("run_suite", "programs", takes, program)
-    if not asked:
+    if not listed:
         raise nothing("run_suite", "it has no program")
     if not callable(backend) and backend not in ("local", "ray"):
         raise ResourceError("HF518", f"no backend {backend!r}; there are 'local' and 'ray', and lowerings of your own")
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
     outcomes: list[SuiteOutcome] = []
     for where in where_to:
-        outcomes += _programs(backend, where, DEPLOYMENTS[where](), asked)
+        outcomes += _programs(backend, where, DEPLOYMENTS[where](), listed)
     for flow, expected in FAULTS.items() if faults else ():
         outcomes.append(_timed(flow.body.__name__, "faults", partial(_fault, backend, flow, *expected)))
     return SuiteReport(name, tuple(outcomes))
@@ -297,9 +297,9 @@ def _saved(running: Running) -> str | None:
     batch = p.rows(8)
     with tempfile.TemporaryDirectory() as folder:
         running.save(folder)
-        wanted = running.step(batch)
+        expected = running.step(batch)
         running.load(folder)
-        difference = first_difference(wanted, running.step(batch))
+        difference = first_difference(expected, running.step(batch))
     return f"after load, {difference}: {difference.expected} is right, got {difference.actual}" if difference else None
 
 
@@ -307,12 +307,12 @@ def _fault(backend: AnyBackend, flow: Dataflow[..., Any], code: str, text: str) 
     deployment = Deployment(faulty=place(p.Faulty, pool=_pool(2)))
     plan, batch = flow.compile(deployment, {B: 8, p.K: 3}), p.rows(8)
     with plan.launch(backend, deadline=60.0) as running:
-        for wanted, holds in ((code, text), ("HF808", "has been broken since step 0")):
+        for expected_code, holds in ((code, text), ("HF808", "has been broken since step 0")):
             try:
                 running.step(batch)
             except HfError as error:
-                if error.code != wanted or holds not in error.message:
-                    return f"{wanted} with {holds!r} is right, got {error}"
+                if error.code != expected_code or holds not in error.message:
+                    return f"{expected_code} with {holds!r} is right, got {error}"
             else:
-                return f"{wanted} is right, and it gave a result"
+                return f"{expected_code} is right, and it gave a result"
     return None

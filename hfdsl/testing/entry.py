@@ -1,4 +1,4 @@
-"""Called by hypothesis on its import: ``st.from_type`` knows the types of hfdsl, and examples print as code.
+"""The hypothesis entry point: ``st.from_type`` learns hfdsl's types, and examples print as code.
 
 It loads nothing of hfdsl before such a type is asked for.
 """

@@ -1,4 +1,4 @@
-"""Fakes: roles that answer with random values of what they declare, so that a graph runs at its true shapes.
+"""Fakes: roles that return random values of their declared types, so a graph runs at its true shapes.
 
 A fake derives from its role: it takes the same place and passes the same check. It needs no model and no GPU.
 """
@@ -172,14 +172,14 @@ def _results(role: type) -> set[str]:
     }
 
 
-def _known(what: str, columns: Columns, names: Collection[str]) -> None:
+def _known(subject: str, columns: Columns, names: Collection[str]) -> None:
     for name, maker in named_of(
-        what, "columns=", columns, 'columns={"score": lambda shape: torch.ones(shape)}'
+        subject, "columns=", columns, 'columns={"score": lambda shape: torch.ones(shape)}'
     ).items():
         if name not in names:
-            raise WiringError("HF201", f"{what} makes no column '{name}'; {closest(name, sorted(names))}")
+            raise WiringError("HF201", f"{subject} makes no column '{name}'; {closest(name, sorted(names))}")
         if maker is not None and not callable(maker):
-            raise refused(what, f"columns= of '{name}'", "a function of the column's shape, or None", maker)
+            raise refused(subject, f"columns= of '{name}'", "a function of the column's shape, or None", maker)
 
 
 def fake_batch(
@@ -200,20 +200,20 @@ def fake_batch(
     """
     if not (isinstance(record, type) and issubclass(record, Batch)):
         raise refused("fake_batch", "record", "a class derived from hf.Batch", record)
-    what, draw = f"fake_batch({record.__name__}, dims)", Draw(Call(seed, 0, 0, 0), None)
+    subject, draw = f"fake_batch({record.__name__}, dims)", Draw(Call(seed, 0, 0, 0), None)
     sizes = {atom: constant(number) for atom, number in sizes_of("fake_batch", dims).items()}
-    _known(what, columns, schema(record).fields)
-    values = _columns(RecordType(record), sizes, draw, columns, {}, lambda dim: f"{what} needs dims={{{dim}: ...}}")
+    _known(subject, columns, schema(record).fields)
+    values = _columns(RecordType(record), sizes, draw, columns, {}, lambda dim: f"{subject} needs dims={{{dim}: ...}}")
     return rebuild(record, values)
 
 
 def _silent(role: Any) -> Any:
-    taken = parameters(role)
+    signature = parameters(role)
 
     @functools.wraps(role.__init__)
     def __init__(self: Worker, *args: Any, **kwargs: Any) -> None:  # noqa: N807  # it is one
         try:
-            taken.bind(*args, **kwargs)
+            signature.bind(*args, **kwargs)
         except TypeError as error:
             raise WiringError("HF516", f"fake({role.__name__}) cannot be built: {error}") from None
 
@@ -224,31 +224,31 @@ def _body(real: Any, signature: Signature, seconds: Seconds, answer: Callable[..
     @functools.wraps(real)
     def body(self: Worker, *args: Any, **kwargs: Any) -> Any:
         arguments = dict(zip((port.name for port in signature.ports), args, strict=False)) | kwargs
-        what = f"fake({type(self).__mro__[1].__name__}).{signature.name}"
-        _fits(what, signature, args, arguments)
+        subject = f"fake({type(self).__mro__[1].__name__}).{signature.name}"
+        _fits(subject, signature, args, arguments)
         if seconds:
             time.sleep(seconds if not callable(seconds) else seconds(_rows(arguments) or 0))
-        return answer(what, signature, arguments)
+        return answer(subject, signature, arguments)
 
     body.__isabstractmethod__ = False  # type: ignore[attr-defined]  # copied from a role that only declares it
     return body
 
 
-def _fits(what: str, signature: Signature, args: Sequence[Any], arguments: Mapping[str, Any]) -> None:
+def _fits(subject: str, signature: Signature, args: Sequence[Any], arguments: Mapping[str, Any]) -> None:
     """Refuse arguments that the real method does not take: nobody else looks where a fake is called by hand."""
     names = [port.name for port in signature.ports]
     if len(args) > len(names):
-        raise WiringError("HF202", f"{what} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}")
+        raise WiringError("HF202", f"{subject} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}")
     for name in arguments:
         if name not in names:
-            raise WiringError("HF202", f"{what} has no parameter '{name}'; {closest(name, names)}")
+            raise WiringError("HF202", f"{subject} has no parameter '{name}'; {closest(name, names)}")
     for port in signature.ports:
         if port.name not in arguments:
             if port.required:
-                raise WiringError("HF203", f"{what} is called without '{port.name}'")
+                raise WiringError("HF203", f"{subject} is called without '{port.name}'")
         elif isinstance(port.type, RecordType) and not isinstance(arguments[port.name], port.type.record):
             got = type(arguments[port.name]).__name__
-            raise WiringError("HF206", f"'{port.name}' of {what} takes {port.type.record.__name__}, got {got}")
+            raise WiringError("HF206", f"'{port.name}' of {subject} takes {port.type.record.__name__}, got {got}")
 
 
 def _rows(arguments: Mapping[str, Any]) -> int | None:

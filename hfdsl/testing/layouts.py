@@ -1,4 +1,4 @@
-"""Layouts: whether the parts that ranks hold are those that a layout says they hold.
+"""Layouts: do ranks hold the parts that their layout declares?
 
 A worked example: of a fused weight of 8 rows, queries, keys and values, ``tp=2`` has a rank hold half of each. A role
 that cuts the fused rows in the middle instead has the right sizes, and other elements::

@@ -32,10 +32,10 @@ class NodeValues:
 
 def seen(graph: Graph) -> tuple[Node, ...]:
     """The nodes whose values are looked at: calls that give something."""
-    return tuple(node for node in graph.calls if not _gives_nothing(node))
+    return tuple(node for node in graph.calls if not _returns_nothing(node))
 
 
-def _gives_nothing(node: Node) -> bool:
+def _returns_nothing(node: Node) -> bool:
     return isinstance(node.result, StaticType) and node.result.annotation in (None, type(None))
 
 

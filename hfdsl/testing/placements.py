@@ -1,4 +1,4 @@
-"""One dataflow under many placements: the same values everywhere, or the first node that gives others."""
+"""One dataflow under many placements: the same values everywhere, or the name of the first node that differs."""
 
 from __future__ import annotations
 
@@ -169,8 +169,8 @@ def _tolerance(graph: Graph, tolerance: object) -> Tolerance:
 
 def _label(graph: Graph, node: Node) -> str:
     """As a plan has it: calls of one method are numbered."""
-    alike = [call.id for call in graph.calls if call.label == node.label]
-    return f"{node.label}#{alike.index(node.id) + 1}" if len(alike) > 1 else node.label
+    same_calls = [call.id for call in graph.calls if call.label == node.label]
+    return f"{node.label}#{same_calls.index(node.id) + 1}" if len(same_calls) > 1 else node.label
 
 
 def _numbered(deployments: Sequence[Deployment]) -> dict[str, Deployment]:

@@ -1,4 +1,4 @@
-"""A plugin for pytest: one Ray cluster a session, no leaks after a test, GPU marks, and seeds that a failure tells.
+"""The pytest plugin: one Ray cluster per session, leak checks after each test, GPU marks, and seeds printed on failure.
 
 pytest finds it where hfdsl is installed. ``-p no:hfdsl.testing.plugin`` leaves it out.
 """
@@ -177,9 +177,9 @@ def _hf_no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.stash.get(FAILED, False):
         return  # its traceback holds what the test held
     until = time.monotonic() + CLEANUP_SECONDS
-    while left := {key: label for key, label in _held(request.config).items() if key not in before}:
+    while leaked := {key: label for key, label in _held(request.config).items() if key not in before}:
         if time.monotonic() > until:
-            shown = "\n".join(f"  {label}" for label in sorted(left.values()))
+            shown = "\n".join(f"  {label}" for label in sorted(leaked.values()))
             message = f"the test leaves on the Ray cluster, {CLEANUP_SECONDS:g} s after its end:\n{shown}"
             pytest.fail(message, pytrace=False)
         gc.collect()
@@ -193,20 +193,20 @@ def _held(config: pytest.Config) -> dict[str, str]:
         return {}
     from hfdsl.single_controller.ray_internals import actors, references
 
-    held: dict[str, str] = {}
+    found: dict[str, str] = {}
     for key, actor in actors().items():
         if actor["State"] != "DEAD":
             named = f" '{actor['Name']}'" if actor["Name"] else ""
             of = actor["ActorClassName"].rpartition("<locals>.")[2]
-            held[key] = f"actor {of}{named}, {actor['State'].lower().replace('_', ' ')}"
+            found[key] = f"actor {of}{named}, {actor['State'].lower().replace('_', ' ')}"
     for key, group in ray.util.placement_group_table().items():
         if group["state"] != "REMOVED":
-            held[key] = f"placement group '{group['name']}' of {len(group['bundles'])} bundles"
+            found[key] = f"placement group '{group['name']}' of {len(group['bundles'])} bundles"
     watched = _watched()
     for key, number in references().items():
         if number and key not in watched:
-            held[key] = f"object {key} ({number} reference{'s' * (number > 1)} in this process)"
-    return held
+            found[key] = f"object {key} ({number} reference{'s' * (number > 1)} in this process)"
+    return found
 
 
 def _watched() -> set[str]:

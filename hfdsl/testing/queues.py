@@ -1,4 +1,4 @@
-"""Laws of a queue's decisions, over the log of a simulation or a run, or one written by hand."""
+"""Laws of a queue's decisions, checked on the log of a simulation or a run, or on a handwritten one."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _once(log: _Log, decision: Decision) -> Iterator[str]:
     if (
         decision.kind == "dispatch"
     ):  # what a queue in front of another one has taken may be dropped later, and come again
-        gone = log.taken if log.spec.trains else []
-        present = {log.prompt[group] for group in (*log.on_the_way, *gone) if group in log.prompt}
+        trained = log.taken if log.spec.trains else []
+        present = {log.prompt[group] for group in (*log.on_the_way, *trained) if group in log.prompt}
         for prompt in decision.prompts:
             if prompt in present:
                 yield f"prompt {prompt} is dispatched while a group of it is on its way or trained"
@@ -224,14 +224,14 @@ class _Ways:
             names = ", ".join(f"'{self._specs[index].name}'" for index in self.coming)
             yield f"a {decision.kind} of '{decision.queue}' comes before what was begun has come into {names}"
             self.coming.clear()
-        there, trained = self._there[queue], self._trained[queue]
-        left = tuple(there.pop(group) for group in decision.groups if group in there)
-        if len(left) < len(decision.groups):
+        queued, trained = self._there[queue], self._trained[queue]
+        prompts = tuple(queued.pop(group) for group in decision.groups if group in queued)
+        if len(prompts) < len(decision.groups):
             yield f"a {decision.kind} has groups that are not in '{decision.queue}': {list(decision.groups)}"
         if decision.kind == "take" and self._specs[queue].trains:
-            yield from (f"prompt {p} is trained twice behind '{decision.queue}'" for p in left if p in trained)
-            trained.update(left)
+            yield from (f"prompt {p} is trained twice behind '{decision.queue}'" for p in prompts if p in trained)
+            trained.update(prompts)
         elif decision.kind == "take":
-            self.coming |= dict.fromkeys(self._links.fed_by(self._links.of[queue].reads), left)
+            self.coming |= dict.fromkeys(self._links.fed_by(self._links.of[queue].reads), prompts)
         elif decision.kind == "drop" and self._specs[queue].late == "refill":
-            self._source_of[queue].again[queue] += left
+            self._source_of[queue].again[queue] += prompts

@@ -1,4 +1,4 @@
-"""Telling hypothesis of hfdsl: from which types it makes strategies, and which values it prints as code.
+"""Registration with hypothesis: strategies for hfdsl's types, and values that print as code.
 
 It loads nothing of hfdsl before a value is printed.
 """

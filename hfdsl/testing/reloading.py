@@ -1,4 +1,4 @@
-"""A script that ran as ``__main__``, loaded again, with the classes and functions that it has now."""
+"""Reloading a script that ran as ``__main__``, with its current classes and functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay: one call of a recorded step once more, alone in this process, with the arguments that it had then.
+"""Replay: run one call of a recorded step again, in this process, with its recorded arguments.
 
 A call's result depends on four things: the state of its worker, its arguments, its random streams, and what its peers
 said in collectives. A recording has the first, second and fourth; streams follow from seed, step, node and rank. So one
@@ -211,7 +211,7 @@ class _Recording:
         earlier = list(self._earlier(call, worker, rank)) if worker is not None else []
         for before in earlier:
             self._called(before, rank, getattr(worker, before["method"]))
-        done = Replayed(
+        replay = Replayed(
             label=call["label"],
             rank=rank,
             result=None,
@@ -221,7 +221,7 @@ class _Recording:
             repeated=tuple(before["label"] for before in earlier),
             body=self._body_used(call),
         )
-        return self._compared(done, call, around(body), signature["returns"])
+        return self._compared(replay, call, around(body), signature["returns"])
 
     def _read(self, file: Path, what: str) -> Any:
         return read_value(file, what, trust=self.trust, main=self.script.module)
@@ -294,21 +294,23 @@ class _Recording:
         ):
             return body(**recorded["arguments"])
 
-    def _compared(self, done: Replayed, call: Mapping[str, Any], body: Body, returns: type[Batch] | None) -> Replayed:
-        result_file = call_folder(self.folder, done.label, done.rank) / RESULT
+    def _compared(self, replay: Replayed, call: Mapping[str, Any], body: Body, returns: type[Batch] | None) -> Replayed:
+        result_file = call_folder(self.folder, replay.label, replay.rank) / RESULT
         then = (
-            None if done.failed_then else self._read(result_file, f"the result of '{done.label}' on rank {done.rank}")
+            None
+            if replay.failed_then
+            else self._read(result_file, f"the result of '{replay.label}' on rank {replay.rank}")
         )
         try:
-            result = self._called(call, done.rank, body)
+            result = self._called(call, replay.rank, body)
         except CheckpointError:
             raise
         except Exception as error:  # noqa: BLE001  # what the body raises is what one wants to see
-            return replace(done, error=_own_lines(error))
-        if done.failed_then:
-            return replace(done, result=result)
+            return replace(replay, error=_own_lines(error))
+        if replay.failed_then:
+            return replace(replay, result=result)
         difference = first_difference(_declared(returns, then), _declared(returns, result))
-        return replace(done, result=result, difference=difference)
+        return replace(replay, result=result, difference=difference)
 
 
 def _check_label(labels: Sequence[str], node: str) -> None:

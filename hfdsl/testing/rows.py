@@ -1,4 +1,4 @@
-"""``check_rows``: whether a function depends on no more rows than it declares."""
+"""``check_rows``: does a function depend only on the rows that it declares?"""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _find_case(
     signature: Signature,
     arguments: Mapping[str, Any],
     unit: int,
-    wanted: Callable[[_Case], object],
+    shows: Callable[[_Case], object],
     max_examples: int,
     seed: int,
     *,
@@ -176,7 +176,7 @@ def _find_case(
     try:
         return find(
             composite(_cases)(signature, arguments, unit),
-            lambda case: wanted(case) is not None,
+            lambda case: shows(case) is not None,
             settings=options,
             random=random.Random(seed),
         )
@@ -184,7 +184,7 @@ def _find_case(
         return None
 
 
-def _fewest(case: _Case, unit: int, wanted: Callable[[_Case], object]) -> _Case:
+def _fewest(case: _Case, unit: int, shows: Callable[[_Case], object]) -> _Case:
     """The case without the groups that it does not take: rows of one number are nothing that hypothesis can drop."""
     for out in range(case.units):
         rows = [row for row in range(case.units * unit) if row // unit != out]
@@ -192,9 +192,9 @@ def _fewest(case: _Case, unit: int, wanted: Callable[[_Case], object]) -> _Case:
         less = [
             _Case(arguments, case.units - 1, cut, turn) for cut in range(case.units) for turn in range(case.units - 1)
         ]
-        smaller = next((candidate for candidate in less if wanted(candidate) is not None), None)
+        smaller = next((candidate for candidate in less if shows(candidate) is not None), None)
         if smaller is not None:
-            return _fewest(smaller, unit, wanted)
+            return _fewest(smaller, unit, shows)
     return case
 
 
@@ -357,7 +357,7 @@ def _are_needed(
     size = unit or multiple
 
     def shows(case: _Case) -> str | None:
-        if _gives_one_value(signature):
+        if _returns_one_value(signature):
             return "a value of all rows"
         return _torn_in(signature, case, size)
 
@@ -369,7 +369,7 @@ def _are_needed(
         )
 
 
-def _gives_one_value(signature: Signature) -> bool:
+def _returns_one_value(signature: Signature) -> bool:
     """Whether something of the result is one value of all rows: a metric, or a plain value."""
     kind = signature.returns
     return len(_with_rows(signature)) < (len(schema(kind.record).fields) if isinstance(kind, RecordType) else 1)

@@ -1,4 +1,4 @@
-"""Laws of the stream of a dataflow with queues: whatever interrupts it, its results are those of one that runs through.
+"""Laws of streams: whatever interrupts a dataflow with queues, its results are those of an uninterrupted run.
 
 A worked example: four batches, a lag of 1. The loop is left after result 0, and a checkpoint is loaded after result 2::
 

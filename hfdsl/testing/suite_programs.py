@@ -1,4 +1,4 @@
-"""The programs of the conformance suite: together they use every way in which rows are split, moved, kept and joined.
+"""The programs of the conformance suite: together they split, move, keep and join rows in every way.
 
 Numbers are small and whole, so that any order of additions gives the same bits.
 """

@@ -1,4 +1,4 @@
-"""Random values of columns, row by row: a row's values depend on its place in the whole batch and not on the split."""
+"""Random column values by row: they depend on the row's position in the batch, and not on how the batch is split."""
 
 from __future__ import annotations
 

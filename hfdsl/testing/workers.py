@@ -1,4 +1,4 @@
-"""``check_worker``: whether a role's method gives the same rows under any split and on any mesh that it claims."""
+"""``check_worker``: does a role's method return the same rows under any split and on any mesh that it supports?"""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def check_worker(
     ran = [mesh for mesh, fault in faults.items() if fault is not REFUSED]
     if all(mesh.world_size == 1 for mesh in ran):
         several = sum(mesh.world_size > 1 for mesh in tried)
-        left = f"of {several} larger that the check allows none divides these rows" if several else "none is larger"
-        raise nothing("check_worker", f"{label} ran on meshes of one rank alone; {left}: give other rows, or meshes=")
+        reason = f"of {several} larger that the check allows none divides these rows" if several else "none is larger"
+        raise nothing("check_worker", f"{label} ran on meshes of one rank alone; {reason}: give other rows, or meshes=")
     wrong = {mesh: fault for mesh, fault in faults.items() if fault is not None and fault is not REFUSED}
     if wrong:
         of = f"{len(wrong)} of {len(ran)} mesh{'es' if len(ran) > 1 else ''}"
@@ -121,10 +121,10 @@ def _one_call(role: type[Worker], signature: Signature, label: str, arguments: M
             how = f"check_worker(..., given={{{port.name!r}: ...}})"
             raise WiringError("HF203", f"'{port.name}' of {label} takes {port.type}, which is no record: {how}")
     names = [port.name for port in inputs]
-    role_name, rest = _free("role", names), _free("given", names)
-    calls = ", ".join([*(f"{name}={name}" for name in names), f"**{rest}"])
+    role_name, arguments_name = _free("role", names), _free("given", names)
+    calls = ", ".join([*(f"{name}={name}" for name in names), f"**{arguments_name}"])
     source = f"def one_call({', '.join([*names, role_name])}):\n    return {role_name}.{signature.name}({calls})\n"
-    space: dict[str, Any] = {rest: dict(arguments)}
+    space: dict[str, Any] = {arguments_name: dict(arguments)}
     exec(source, space)  # noqa: S102  # a dataflow names its inputs one by one, and the method has those
     body = space["one_call"]
     body.__name__ = label  # so that messages name the method

@@ -137,7 +137,7 @@ def repaired(session: Session, current: list[TargetOutcome]) -> tuple[Session, l
             return session, current
         for batch in (joint(open_), open_[:1]):
             tried = session.with_edits(list(dict.fromkeys(edit for _, repair in batch for edit in repair.edits)))
-            after = _asked(tried)
+            after = _outcomes(tried)
             if after is not None and _works(batch, current, after):
                 session, current = tried, after
                 break
@@ -145,7 +145,7 @@ def repaired(session: Session, current: list[TargetOutcome]) -> tuple[Session, l
             refused.add(_again(open_[0]))
 
 
-def _asked(session: Session) -> list[TargetOutcome] | None:
+def _outcomes(session: Session) -> list[TargetOutcome] | None:
     try:
         return session.ask()
     except UsageError:

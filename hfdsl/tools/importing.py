@@ -125,7 +125,7 @@ _SCRIPTS: set[str] = set()
 
 def _on_path(folder: Path) -> None:
     """Look for imports in a folder first, as its own program would, also after programs of other folders."""
-    for name in [name for name in sys.modules if "." not in name and _is_of_another(name, folder)]:
+    for name in [name for name in sys.modules if "." not in name and _is_from_another_folder(name, folder)]:
         for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
             del sys.modules[module]
     _ROOTS.add(folder)
@@ -133,7 +133,7 @@ def _on_path(folder: Path) -> None:
         sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
 
 
-def _is_of_another(name: str, folder: Path) -> bool:
+def _is_from_another_folder(name: str, folder: Path) -> bool:
     """Whether a name stands for a module of another target's folder, and this folder has one of that name, too.
 
     A script stays where this one is a script as well, which then gets another name. So does hfdsl itself, which runs.

@@ -22,7 +22,7 @@ def reports(path: str, library: str, arguments: str = "", environment: Sequence[
         UsageError: for a library that hfdsl does not read, and for a variable that is no ``NAME=VALUE``.
         ReadError: HF970 where the configuration cannot be read.
     """
-    settings, inputs = asked(path, library, arguments, environment)
+    settings, inputs = library_inputs(path, library, arguments, environment)
     yield from check(settings, inputs)
 
 
@@ -33,7 +33,7 @@ def show_pages(path: str, library: str, arguments: str, environment: Sequence[st
         UsageError: for a library that hfdsl does not read, and for a variable that is no ``NAME=VALUE``.
         ReadError: HF970 where the configuration cannot be read.
     """
-    for number, page in enumerate(explain(*asked(path, library, arguments, environment))):
+    for number, page in enumerate(explain(*library_inputs(path, library, arguments, environment))):
         if as_json:
             output.show_json(asdict(page))
         else:
@@ -41,7 +41,7 @@ def show_pages(path: str, library: str, arguments: str, environment: Sequence[st
     return output.OK
 
 
-def asked(path: str, library: str, arguments: str, environment: Sequence[str]) -> tuple[Library, Inputs]:
+def library_inputs(path: str, library: str, arguments: str, environment: Sequence[str]) -> tuple[Library, Inputs]:
     """The library and the inputs that a command line names.
 
     Raises:

@@ -19,7 +19,7 @@ from hfdsl.interop.readers import Library
 from hfdsl.tools import output
 from hfdsl.tools.command_target import CommandTarget
 from hfdsl.tools.importing import UsageError
-from hfdsl.tools.interop import asked
+from hfdsl.tools.interop import library_inputs
 from hfdsl.tools.plan_json import plan_as_dict
 from hfdsl.tools.target import described_cluster
 from hfdsl.tools.training import Finder, target_of
@@ -53,7 +53,7 @@ def lowered_runs(arguments: argparse.Namespace, number: int | None = None) -> It
         CheckError: with the report, where the library's rules find errors.
         NotLowered: HF981, HF982 where a run has no counterpart in hfdsl, or its sizes are not known.
     """
-    library, inputs = asked(arguments.target, arguments.library, arguments.arguments, arguments.env)
+    library, inputs = library_inputs(arguments.target, arguments.library, arguments.arguments, arguments.env)
     readings = list(named_readings(library, inputs))
     if number is not None and not 1 <= number <= len(readings):
         starts = f"{len(readings)} run{'s' * (len(readings) != 1)}"

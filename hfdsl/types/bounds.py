@@ -1,4 +1,4 @@
-"""The plain values that an annotation takes: a type, one of several texts, or numbers within bounds.
+"""The plain values that an annotation accepts: a type, one of several strings, or numbers within bounds.
 
 >>> Temperature = Annotated[float, Within(above=0)]
 >>> misfit(Temperature, 0.7), misfit(Temperature, 0), misfit(Temperature, "hot")

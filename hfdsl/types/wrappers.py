@@ -1,4 +1,4 @@
-"""Errors for a body that uses a column as if it were its values."""
+"""Errors for bodies that use a column as if it were its tensor."""
 
 from __future__ import annotations
 

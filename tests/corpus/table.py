@@ -114,7 +114,7 @@ def programs() -> list[Program]:
 
 
 INTRODUCTION = """\
-# Mistakes that others met
+# Bugs reported in other systems
 
 {bad} mistakes that people made with other systems and reported in public, each re-created as a small program in
 `tests/corpus/bad`, and what `hfdsl check` reports before launch: exactly the finding in the third column and no other,

@@ -1,4 +1,4 @@
-"""Suggestions for what differs from a declaration: constructor arguments, placed classes, loaders of batches."""
+"""Suggestions for declarations: constructor arguments, placed classes and loaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits: from a repair to the characters of the user's file that change.
+"""Edits: the characters of the user's file that a fix changes.
 
 Every function returns None if it does not find what it looks for: a name may be computed at run time, a size may come
 from a variable. A repair without an edit remains advice.

@@ -34,14 +34,14 @@ class Search:
     def nearest(self) -> tuple[int, ...]:
         """The nearest size below and the nearest above that work, if any."""
         sizes, others = _narrowed(self.dim, self.constraints)
-        met = [constraint.predicate(self.dim) for constraint in others]
+        predicates = [constraint.predicate(self.dim) for constraint in others]
         sides = sizes.downward(self.now - 1, MAX_SIZES), sizes.upward(self.now + 1, MAX_SIZES)
-        firsts = (self._first(side, met) for side in sides)
+        firsts = (self._first(side, predicates) for side in sides)
         return tuple(size for size in firsts if size is not None)
 
-    def _first(self, sizes: Iterable[int], met: Sequence[Callable[[int], bool]]) -> int | None:
-        affordable = takewhile(lambda _: self.spend(1 + len(met)), sizes)
-        satisfying = (size for size in affordable if all(holds(size) for holds in met))
+    def _first(self, sizes: Iterable[int], predicates: Sequence[Callable[[int], bool]]) -> int | None:
+        affordable = takewhile(lambda _: self.spend(1 + len(predicates)), sizes)
+        satisfying = (size for size in affordable if all(holds(size) for holds in predicates))
         return next(filter(self.tried, islice(satisfying, MAX_TRIED)), None)
 
 
@@ -85,21 +85,24 @@ class PairSearch:
         first_dim, second_dim = self.dims
         alone = {dim: [c for c in self.constraints if c.size.atoms == (dim,)] for dim in self.dims}
         joint = [constraint for constraint in self.constraints if len(constraint.size.atoms) > 1]
-        firsts, beside = _narrowed(first_dim, alone[first_dim])
-        seconds, others = _narrowed(second_dim, alone[second_dim])
-        met_by_first = [constraint.predicate(first_dim) for constraint in beside]
-        met_by_second = [constraint.predicate(second_dim) for constraint in others]
+        firsts, first_constraints = _narrowed(first_dim, alone[first_dim])
+        seconds, second_constraints = _narrowed(second_dim, alone[second_dim])
+        first_predicates = [constraint.predicate(first_dim) for constraint in first_constraints]
+        second_predicates = [constraint.predicate(second_dim) for constraint in second_constraints]
         for first in _around(firsts, self.now[0], MAX_FIRST):
             if not self.spend(1 + SUBSTITUTION * len(joint)):
                 return
-            if all(holds(first) for holds in met_by_first):
+            if all(holds(first) for holds in first_predicates):
                 fixed = [replace(c, size=c.size.substitute({first_dim: constant(first)})) for c in joint]
-                left, more = _narrowed(second_dim, fixed, seconds)
-                met = [*met_by_second, *(constraint.predicate(second_dim) for constraint in more)]
-                for second in _around(left, self.now[1], MAX_FIRST if met else MAX_SECOND):
-                    if not self.spend(1 + len(met)):
+                second_sizes, joint_constraints = _narrowed(second_dim, fixed, seconds)
+                predicates = [
+                    *second_predicates,
+                    *(constraint.predicate(second_dim) for constraint in joint_constraints),
+                ]
+                for second in _around(second_sizes, self.now[1], MAX_FIRST if predicates else MAX_SECOND):
+                    if not self.spend(1 + len(predicates)):
                         return
-                    if all(holds(second) for holds in met):
+                    if all(holds(second) for holds in predicates):
                         yield first, second
 
 
@@ -113,14 +116,14 @@ def _narrowed(
     dim: type[Dim], constraints: Iterable[Constraint], sizes: SizeSet | None = None
 ) -> tuple[SizeSet, list[Constraint]]:
     """Apply the linear constraints to a dim; return the remaining sizes and the other constraints."""
-    left, others = sizes or SizeSet(), list[Constraint]()
+    remaining, others = sizes or SizeSet(), list[Constraint]()
     for constraint in constraints:
-        narrowed = left.satisfying(dim, constraint)
+        narrowed = remaining.satisfying(dim, constraint)
         if narrowed is None:
             others.append(constraint)
         else:
-            left = narrowed
-    return left, others
+            remaining = narrowed
+    return remaining, others
 
 
 def conflict(dim: type[Dim], constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
@@ -135,9 +138,9 @@ def conflict(dim: type[Dim], constraints: Sequence[Constraint]) -> tuple[Constra
     >>> [(str(constraint.size), constraint.divisor) for constraint in clash]
     [('B', 16), ('-B+8', None)]
     """
-    core, left, candidates = list[int](), SizeSet(), len(constraints)
-    while not left.empty:
-        sizes = left
+    core, remaining, candidates = list[int](), SizeSet(), len(constraints)
+    while not remaining.empty:
+        sizes = remaining
         for place in range(candidates):
             sizes = sizes.satisfying(dim, constraints[place]) or sizes
             if sizes.empty:
@@ -146,5 +149,5 @@ def conflict(dim: type[Dim], constraints: Sequence[Constraint]) -> tuple[Constra
             return ()
         # The conflict begins with this constraint, so that it is part of it: the others are among those before.
         core.append(place)
-        left, candidates = left.satisfying(dim, constraints[place]) or left, place
+        remaining, candidates = remaining.satisfying(dim, constraints[place]) or remaining, place
     return tuple(constraints[place] for place in sorted(core))

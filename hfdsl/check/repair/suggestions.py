@@ -1,4 +1,4 @@
-"""Suggestions: changes of a program in words. Each help line is a change that was made and checked."""
+"""Suggestions: changes to a program, in words. Each help line is a change that was tried and checked."""
 
 from __future__ import annotations
 

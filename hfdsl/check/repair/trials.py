@@ -1,4 +1,4 @@
-"""Trials: a repair is made on the program and everything is checked again, before it is suggested."""
+"""Trials: apply a fix to the program and check everything again before suggesting it."""
 
 from __future__ import annotations
 

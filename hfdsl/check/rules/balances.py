@@ -40,9 +40,9 @@ def _wrong(signature: Signature, name: str) -> tuple[str, tuple[str, ...]] | Non
         ports = ", ".join(f"{port.name}: {port.type}" for port in signature.ports) or "none"
         return f"'{name}', and has no such column in its arguments ({ports}); {_near(signature, name)}", ()
     if len(columns) > 1:
-        both = " or ".join(f'"{port.name}.{name}"' for port, _, _ in columns)
+        qualified = " or ".join(f'"{port.name}.{name}"' for port, _, _ in columns)
         owners = ", ".join(f"'{port.name}'" for port, _, _ in columns)
-        return f"'{name}', which several of its arguments have: {owners}", (f"say which: balance={both}",)
+        return f"'{name}', which several of its arguments have: {owners}", (f"say which: balance={qualified}",)
     [(port, column, spec)] = columns
     if not weighs(spec):
         where = f"column '{column}' of argument '{port.name}'" if column else f"argument '{port.name}'"

@@ -1,4 +1,4 @@
-"""Classes: do a role's config and its mesh go together as its class requires?"""
+"""Classes: do a role's config and mesh satisfy the requirements of its class?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collects: does what a protocol collects keep the value that the bodies left, and do lists fit the ranks?"""
+"""Collects: does a collect preserve the value that the bodies return, and do lists have one entry per rank?"""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from hfdsl.protocols.register import Registration
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 
 
-def _fault(code: str, axis: str, left: AxisPlacement) -> str:
+def _fault(code: str, axis: str, output: AxisPlacement) -> str:
     """Describe the effect of a collect on a value with this placement, the end of a message."""
-    match code, left:
+    match code, output:
         case "HF403", Sharded():
             return "which takes one part of the value and loses the others"
         case "HF403", Partial(op):
@@ -38,19 +38,19 @@ def _fault(code: str, axis: str, left: AxisPlacement) -> str:
         case "HF404", At(-1) if axis in PIPELINE:
             return "but a pipeline leaves the output on its last stage"
         case "HF404", _:
-            return f"but the body leaves the output at {left}"
+            return f"but the body leaves the output at {output}"
         case "HF405", _:
             return "which joins equal copies, so every row appears several times"
         case _:
-            return f"which joins rows, but the body leaves its output split along another dim: {left}"
+            return f"which joins rows, but the body leaves its output split along another dim: {output}"
 
 
-def _in_the_body(axis: str, left: AxisPlacement) -> str:
+def _in_the_body(axis: str, output: AxisPlacement) -> str:
     """The collective by which the body can first make its value collectable; empty if there is none."""
     peers = {"rank": "world"}.get(axis, axis)
     if peers not in (*AXES, "world"):
         return ""
-    match left:
+    match output:
         case Sharded(dim) if dim:
             return f"gather it in the body: self.axis({peers!r}).all_gather(...)"
         case Partial(op):
@@ -59,11 +59,16 @@ def _in_the_body(axis: str, left: AxisPlacement) -> str:
 
 
 def _others(
-    body: Callable[..., Any], registration: Registration, protocol: Protocol, axis: str, size: int, left: AxisPlacement
+    body: Callable[..., Any],
+    registration: Registration,
+    protocol: Protocol,
+    axis: str,
+    size: int,
+    output: AxisPlacement,
 ) -> Iterator[Suggestion]:
     """The collect that keeps a value that lies so along an axis of this size."""
     picks: dict[str, Any] = dict(protocol.picks)
-    match left:
+    match output:
         case Sharded(0):
             picks[axis] = "join"
         case At(-1):
@@ -102,17 +107,17 @@ def values_are_kept(context: Context) -> Iterator[Finding]:
 
 def _lost(context: Context, node: Node, method: PlacedMethod, axis: str, code: str) -> Finding:
     protocol, placement, leaves = method.protocol, method.placement, dict(method.registration.leaves)
-    left = {**default_leaves(protocol), **leaves}[axis]
+    output = {**default_leaves(protocol), **leaves}[axis]
     pick, size = dict(protocol.picks)[axis], axis_size(placement.mesh, axis)
-    declared = f"registered with {protocol.name}" + (f", leaves {axis} as {left}" if axis in leaves else "")
+    declared = f"registered with {protocol.name}" + (f", leaves {axis} as {output}" if axis in leaves else "")
     finding = Finding(
         code,
-        f"'{node.label}': protocol {protocol.name} collects {axis}={pick!r}, {_fault(code, axis, left)}",
+        f"'{node.label}': protocol {protocol.name} collects {axis}={pick!r}, {_fault(code, axis, output)}",
         Label(node.span, f"{size} coordinates along {axis}"),
         (Label(placement.span, f"placed on {placement.mesh}"), Label(method.signature.span, declared)),
     )
-    suggestions = _others(method.signature.body, method.registration, protocol, axis, size, left)
-    return with_suggestions(context, finding, suggestions, _in_the_body(axis, left))
+    suggestions = _others(method.signature.body, method.registration, protocol, axis, size, output)
+    return with_suggestions(context, finding, suggestions, _in_the_body(axis, output))
 
 
 def lists_fit_ranks(context: Context) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Calls that may be in progress at once in a process: whether a run can let them, and whether it gains anything.
+"""Concurrent calls: can a run overlap the calls of a process as declared, and does it gain anything?
 
 A worked example, a role that declares ``concurrent_calls`` of 5 for ``generate``::
 

@@ -1,4 +1,4 @@
-"""Copies: a function that compares the rows of a group gets rows that differ.
+"""Copies: does a function that compares the rows of a group get different rows?
 
 A worked example, two prompts with a response each::
 

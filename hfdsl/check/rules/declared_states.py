@@ -1,4 +1,4 @@
-"""Declarations of states that do not fit together, so that no rule can follow the weights.
+"""State declarations: do a role's reads, writes, exports and loads match, so that rules can follow the weights?
 
 A worked example, in which one letter hides that an engine samples from old weights::
 
@@ -69,7 +69,7 @@ def _unconnected(role: type, calls: Sequence[tuple[Node, RoleCall]]) -> Iterator
         for effect in effects_of(getattr(role, method)):
             methods[effect.kind].setdefault(effect.state, method)
     trained, loaded, read, exported = (set(methods[kind]) for kind in ("writes", "loads", "reads", "exports"))
-    given = sorted(exported - trained - loaded)
+    unchanged = sorted(exported - trained - loaded)
     training = {
         methods["writes"][state]: f"writes '{state}', which no method of it reads or exports"
         for state in sorted(trained - exported - read)
@@ -78,10 +78,10 @@ def _unconnected(role: type, calls: Sequence[tuple[Node, RoleCall]]) -> Iterator
         training = {
             op.signature.name: "takes rows and returns none, as an update does" for _, op in calls if _may_train(op)
         }
-    if given and training:
-        exports = methods["exports"][given[0]], f"exports '{given[0]}', which no method of it writes or loads"
+    if unchanged and training:
+        exports = methods["exports"][unchanged[0]], f"exports '{unchanged[0]}', which no method of it writes or loads"
         name, why = next(iter(training.items()))
-        yield _finding(role, calls[0][0], exports, (name, why), f"let '{name}' declare @hf.writes(\"{given[0]}\")")
+        yield _finding(role, calls[0][0], exports, (name, why), f"let '{name}' declare @hf.writes(\"{unchanged[0]}\")")
         return
     works = any({effect.kind for effect in effects_of(op.signature.body)} <= {"reads"} for _, op in calls)
     for state in sorted(loaded - trained - read - exported) if works else ():

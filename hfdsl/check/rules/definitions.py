@@ -1,4 +1,4 @@
-"""Definitions: is what a called role method or function declares something that a program can be made of?"""
+"""Definitions: are the declarations of the called role methods and functions valid?"""
 
 from __future__ import annotations
 

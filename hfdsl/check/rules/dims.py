@@ -1,4 +1,4 @@
-"""Dims: is each given size one of the program's dims, and do sizes and inputs determine every row dim of a run?"""
+"""Dims: does each given size belong to a dim of the program, and is every row dim determined?"""
 
 from __future__ import annotations
 

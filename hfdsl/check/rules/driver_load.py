@@ -1,4 +1,4 @@
-"""Driver load: does much data move through the driver in every step?"""
+"""Driver load: does a step send much data through the driver?"""
 
 from __future__ import annotations
 

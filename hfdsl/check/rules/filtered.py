@@ -1,4 +1,4 @@
-"""Filtered rows: their number is known only at run time, so every split of them needs a policy."""
+"""Filtered rows: their number is known only at run time, so each split of them needs ``take``, ``fill`` or ``pad=``."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def _enough(context: Context, demands: list[Divisible], atom: Atom, multiple: in
     most = context.known(at_most(atom_size(atom))).value
     if most is None:
         return None
-    wanted = {Constraint(context.known(demand.size), demand.divisor) for demand in demands}
-    left = SizeSet(step=multiple, most=int(most))
-    for constraint in wanted:
-        left = left.satisfying(atom, constraint) or left  # what is not linear is looked at for each count
-    for count in left.downward(int(most), MAX_SIZES):
-        if not context.budget.spend("evaluations", len(wanted)):
+    constraints = {Constraint(context.known(demand.size), demand.divisor) for demand in demands}
+    counts = SizeSet(step=multiple, most=int(most))
+    for constraint in constraints:
+        counts = counts.satisfying(atom, constraint) or counts  # what is not linear is looked at for each count
+    for count in counts.downward(int(most), MAX_SIZES):
+        if not context.budget.spend("evaluations", len(constraints)):
             break
-        sizes = ((each.size.substitute({atom: constant(count)}), each.divisor or 1) for each in wanted)
+        sizes = ((each.size.substitute({atom: constant(count)}), each.divisor or 1) for each in constraints)
         if all(size.divisible_by(divisor) is Answer.PROVED for size, divisor in sizes):
             return count
     return None

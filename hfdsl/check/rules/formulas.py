@@ -1,4 +1,4 @@
-"""Formulas: does a body compute something that exists, with the numbers that a dataflow passes to it?"""
+"""Formulas: is the formula of a body defined for the numbers that a dataflow passes to it?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups: a function or a filter on groups of rows reads the groups that ``repeat`` made, whole."""
+"""Groups: do functions and filters on groups read complete groups, as ``repeat`` made them?"""
 
 from __future__ import annotations
 
@@ -266,12 +266,12 @@ def _partial(context: Context, node: Node, groups: Groups, column: RowColumn, re
 def _makers(context: Context, column: RowColumn, *kinds: type) -> list[Label]:
     """The labels of the operations of these kinds on the way of a column's rows."""
     names = {RepeatStep: Repeat, FillStep: Take}
-    wanted = tuple(names[kind] for kind in kinds)
+    operations = tuple(names[kind] for kind in kinds)
     labels, ref = list[Label](), column.ref
     nodes = context.program.graph.nodes
     while True:
         node = nodes[ref.node]
-        if isinstance(node.op, wanted):
+        if isinstance(node.op, operations):
             words = f"makes groups of {node.op.times}" if isinstance(node.op, Repeat) else "starts over"
             labels.append(Label(node.span, words))
         source = node.source(ref.column or VALUE) or next(

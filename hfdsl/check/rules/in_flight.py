@@ -1,4 +1,4 @@
-"""Syncs in flight: whether calls of a role may take new weights between two tokens.
+"""In-flight syncs: can the calls of a role take new weights between two tokens?
 
 A worked example::
 

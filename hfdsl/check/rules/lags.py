@@ -1,4 +1,4 @@
-"""Corrections: a loss on rows of an older policy corrects for that, with the log-probs that the rows were sampled with.
+"""Corrections: does a loss on rows of an older policy correct for the lag, with the log-probs of sampling?
 
 A worked example::
 

@@ -1,4 +1,4 @@
-"""Liveness: whether a batch of every queue is filled, and whether its two stages can work at the same time.
+"""Liveness: is every batch of a queue eventually filled, and can its two stages overlap?
 
 Let a step put D rows into a queue, a batch have R, and the lag be k, so that there are places for (k + 1) R rows. What
 the reader leaves behind is fewer than R rows, and a multiple of gcd(D, R), so at most R - gcd(D, R). The next step is
@@ -127,8 +127,8 @@ def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Ite
             yield _uneven(node, batch_rows, dispatched)
         return
     for rows, words in ((dispatched, "a step dispatches"), (batch_rows, "a batch has")):
-        whole = rows.divisible_by(queue.group)
-        if whole is Answer.REFUTED or (loses and filtered(rows) and whole is not Answer.PROVED):
+        divides = rows.divisible_by(queue.group)
+        if divides is Answer.REFUTED or (loses and filtered(rows) and divides is not Answer.PROVED):
             yield _unfilled(
                 context, node, f"{words} {rows} rows, which are not whole groups of {queue.group}", "cannot be filled"
             )

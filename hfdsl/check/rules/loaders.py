@@ -112,8 +112,8 @@ def _problem(returns: Any, records: list[type[Batch]]) -> str | None:
         return f"returns one {returns.__name__} where batches are expected, one a step: yield it, or return a list"
     if not isinstance(origin, type) or not issubclass(origin, Iterable) or issubclass(origin, dict) or not inner:
         return None
-    kinds = [kind for kind in inner if kind is not ...] if origin is tuple else inner[:1]
-    return next((problem for kind in kinds if (problem := _differs(kind, records))), None)
+    entries = [kind for kind in inner if kind is not ...] if origin is tuple else inner[:1]
+    return next((problem for kind in entries if (problem := _differs(kind, records))), None)
 
 
 def _records(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Memory: do roles on the same GPU keep no more of its memory than it has?"""
+"""Memory: do the roles on a GPU fit into its memory?"""
 
 from __future__ import annotations
 

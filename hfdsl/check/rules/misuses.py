@@ -173,7 +173,7 @@ OPERATORS = {
 
 def misuses(context: Context) -> Iterator[Finding]:
     """The dataflow uses symbolic values only as a trace allows."""
-    for misuse in map(_as_meant, context.program.graph.misuses):
+    for misuse in map(_reclassified, context.program.graph.misuses):
         code, message, advice = MISUSES[misuse.kind]
         fields = {
             "m": misuse,
@@ -195,7 +195,7 @@ def misuses(context: Context) -> Iterator[Finding]:
         yield with_suggestions(context, finding, _suggestions(misuse), advice.format(**fields), most=1)
 
 
-def _as_meant(misuse: Misuse) -> Misuse:
+def _reclassified(misuse: Misuse) -> Misuse:
     """Unpacking with ``**`` makes Python ask for ``keys``: no user wrote that name."""
     by_python = misuse.kind is MisuseKind.NO_COLUMN and misuse.name == "keys"
     unpacked = unpacks(misuse.span) if by_python else None

@@ -1,4 +1,4 @@
-"""Mixed rows: does a body compute its rows from a statistic of all of them, though it declares to treat them apart?
+"""Mixed rows: does a body that declares independent rows compute them from a statistic over all rows?
 
 A worked example, a function that says nothing about its rows, so that a plan may cut them anywhere::
 
@@ -225,22 +225,22 @@ def _reduced(
 ) -> BodyValue:
     """A reduction or an order of rows: a statistic if it goes over the first dim, rows if it goes over others."""
     place = 1 if function in DIM_IS_SECOND else 0
-    given = named.get("dim", named.get("dims", positional[place] if len(positional) > place else None))
-    if given is None and function in REDUCTIONS:
+    dim_argument = named.get("dim", named.get("dims", positional[place] if len(positional) > place else None))
+    if dim_argument is None and function in REDUCTIONS:
         return "statistic"
-    dims = _numbers(given) if given is not None else (-1,)
+    dims = _numbers(dim_argument) if dim_argument is not None else (-1,)
     if not dims or (rows.dims is None and min(dims) < 0):
         return None
     if not {0, -(rows.dims or 0)}.isdisjoint(dims):
         return "statistic"
-    kept = function in ORDERS or "keepdim" in named or len(positional) > place + 1
-    return RowTensor(rows.dims if kept or rows.dims is None else rows.dims - len(dims))
+    keeps_dims = function in ORDERS or "keepdim" in named or len(positional) > place + 1
+    return RowTensor(rows.dims if keeps_dims or rows.dims is None else rows.dims - len(dims))
 
 
-def _numbers(given: ast.expr) -> tuple[int, ...]:
+def _numbers(argument: ast.expr) -> tuple[int, ...]:
     """The dims that an argument names; none where it is no literal."""
     try:
-        value = ast.literal_eval(given)
+        value = ast.literal_eval(argument)
     except ValueError:
         return ()
     each = value if isinstance(value, (tuple, list)) else (value,)

@@ -1,4 +1,4 @@
-"""Padding: pad rows never come back, but a value that a body computes from all of its rows counts them."""
+"""Padding: does a value that a body computes over all of its rows include pad rows?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placements: does every role have a place, is it called, and do its mesh, pool and protocols fit together?"""
+"""Placements: is every role placed and called, and do its mesh, pool and protocols match?"""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def roles_have_places(context: Context) -> Iterator[Finding]:
     if context.program.deployment is None:
         return
     placements, roles = context.program.deployment.placements, context.program.graph.roles
-    spare = [name for name in placements if name not in roles]
+    without_role = [name for name in placements if name not in roles]
     for name, role in roles.items():
         if name not in placements:
-            fitting = [other for other in spare if issubclass(placements[other].role, role)]
+            fitting = [other for other in without_role if issubclass(placements[other].role, role)]
             near = get_close_matches(name, fitting, n=1) or (fitting if len(fitting) == 1 else [])
-            spare = [other for other in spare if other not in near]  # a misspelled role is one mistake
+            without_role = [other for other in without_role if other not in near]  # a misspelled role is one mistake
             finding = Finding(
                 "HF507",
                 f"role '{name}' of '{context.program.graph.name}' is not placed in the deployment",
@@ -59,7 +59,7 @@ def roles_have_places(context: Context) -> Iterator[Finding]:
             )
     lost = (MisuseKind.OUTSIDER, MisuseKind.VARIADIC)  # such a mistake leaves places without their roles
     misnamed = {misuse.name for misuse in context.program.graph.misuses if misuse.kind is MisuseKind.PARAMETER}
-    for name in spare if not any(misuse.kind in lost for misuse in context.program.graph.misuses) else ():
+    for name in without_role if not any(misuse.kind in lost for misuse in context.program.graph.misuses) else ():
         if name in misnamed:
             continue
         yield Finding(
@@ -148,7 +148,7 @@ def _renamed(deployment: Deployment, old: list[str], new: str) -> Iterator[Sugge
         yield from role_renamed(deployment, name, new)
 
 
-def pools_are_told_apart(context: Context) -> Iterator[Finding]:
+def pool_names_are_unique(context: Context) -> Iterator[Finding]:
     """A name stands for one pool: devices are identified by it."""
     first: dict[str, tuple[ResourcePool, str]] = {}
     for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():

@@ -10,7 +10,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program
 from hfdsl.check.role_links import linked_roles, role_links
-from hfdsl.check.rules.ratios import divides_by_others
+from hfdsl.check.rules.ratios import divides_by_another_policy
 from hfdsl.check.rules.temperatures import compared_roles
 from hfdsl.deploy.deployment import Placement
 from hfdsl.graph.program import Graph, Node, RoleCall
@@ -39,7 +39,7 @@ def copies_compute_alike(context: Context) -> Iterator[Finding]:
                 continue
             learns, samples = _dtype(places[learner]), _dtype(places[copy])
             known = learns is not None and samples is not None
-            if known and learns != samples and divides_by_others(context, learner, state, copy):
+            if known and learns != samples and divides_by_another_policy(context, learner, state, copy):
                 reported.add((learner, copy))
                 yield Finding(
                     "HF942",

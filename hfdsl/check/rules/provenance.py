@@ -1,4 +1,4 @@
-"""Provenance: rows that meet are the same rows, and columns of tokens are of one sample."""
+"""Provenance: do the values of a call have the same rows, and do their tokens belong to one sample?"""
 
 from __future__ import annotations
 

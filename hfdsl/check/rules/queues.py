@@ -1,4 +1,4 @@
-"""Queues: whether their lags are bounds, and whether what the stages read is of one version.
+"""Queues: are their lags really bounds, and does each stage read values of one version?
 
 The staleness of a row is v - w: its rows are dispatched under version w of a state, and are in the update that makes
 version v + 1. ``lag=k`` says v - w <= k for every row that is trained. Let B be the groups of a batch.
@@ -34,7 +34,7 @@ from hfdsl.graph.stages import HeldState, effects
 from hfdsl.protocols.queueing import DISCIPLINES
 
 
-def nothing_goes_around(context: Context) -> Iterator[Finding]:
+def values_do_not_bypass_queues(context: Context) -> Iterator[Finding]:
     """HF742: values that are read together with rows of a queue pass through that queue as well."""
     if context.program.graph.misuses:
         return
@@ -162,5 +162,5 @@ def loads_are_whole(context: Context) -> Iterator[Finding]:
 def all_rules(context: Context) -> Iterator[Finding]:
     """Every rule of this module; a program without queues pays for none of them."""
     if context.program.split.queues:
-        rules = lags_are_bounds, nothing_goes_around, states_have_one_queue, groups_stay_whole, loads_are_whole
+        rules = lags_are_bounds, values_do_not_bypass_queues, states_have_one_queue, groups_stay_whole, loads_are_whole
         yield from chain.from_iterable(rule(context) for rule in rules)

@@ -1,4 +1,4 @@
-"""Ratios: the log-probs that an update divides by are its own policy's, from before its updates on these rows.
+"""Ratios: are the log-probs that an update divides by its own policy's, from before any update on these rows?
 
 A worked example, an actor whose ``update`` declares ``@hf.writes("policy", ratio="log_probs")``::
 
@@ -90,7 +90,7 @@ def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
         maker = weights.maker(ratio.column)
         if maker is None or (ratio.update.span, maker.span) in reported or not _is_of_its_tokens(context, ratio):
             continue
-        if _is_generated(context, ratio.column) and weights.are_others(maker, ratio):
+        if _is_generated(context, ratio.column) and weights.is_another_policy(maker, ratio):
             finding = _of_another_policy(context, ratio, maker)
         elif (earlier := weights.earlier_update(maker, ratio)) is not None:
             finding = _of_the_updated_policy(context, ratio, maker, earlier)
@@ -100,7 +100,7 @@ def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
         yield finding
 
 
-def divides_by_others(context: Context, learner: str, state: str, others: str) -> bool:
+def divides_by_another_policy(context: Context, learner: str, state: str, others: str) -> bool:
     """Whether an update of a state may divide by log-probs of another role: not where all are certainly its own.
 
     An update that reads no numbers of tokens, as one that imitates, divides by nothing.
@@ -177,7 +177,7 @@ class Makers:
         )
         return None if handed_on else node
 
-    def are_others(self, maker: Node, ratio: Ratio) -> bool:
+    def is_another_policy(self, maker: Node, ratio: Ratio) -> bool:
         """Whether a column is certainly made under weights that are not those of the update's state."""
         role = maker.role
         states = {effect.state for effect in effects(maker, "reads")}
@@ -206,7 +206,7 @@ class Makers:
             own = (node.role, effect.state) == (ratio.role, ratio.state) and effect.ratio is not None
             if own and self.reads_rows_of(ratio.update, node):
                 older = any(
-                    other is not None and other.id < node.id and not self.are_others(other, ratio)
+                    other is not None and other.id < node.id and not self.is_another_policy(other, ratio)
                     for other in map(self.maker, (column for column in columns if is_float_column(column.spec)))
                 )
                 return None if older else node

@@ -61,11 +61,11 @@ def _differs(context: Context, annotation: Any, output: Output) -> str | None:
     return None if fits else f"{wanted} and returns {_in_words(context, output)}"
 
 
-def _fits(wanted: PortType, actual: Value | Constant) -> bool:
+def _fits(declared: PortType, actual: Value | Constant) -> bool:
     """Whether a value is of an annotated type, rows aside."""
     if isinstance(actual, Constant):
-        return isinstance(wanted, StaticType) and fits_static(actual, wanted.annotation)
-    return fits_type(wanted, _type(actual))
+        return isinstance(declared, StaticType) and fits_static(actual, declared.annotation)
+    return fits_type(declared, _type(actual))
 
 
 def _type(value: Value) -> PortType:

@@ -59,10 +59,10 @@ def notes(m: Mismatch) -> tuple[str, ...]:
 def _twins(want: Size, have: Size) -> tuple[str, ...]:
     """Different dims of one name: without this, the message would read as if nothing were wrong."""
     return tuple(
-        f"these are two dims named {wanted.__name__}, {_path(wanted)} and {_path(actual)}: define it once and import it"
-        for wanted in want.atoms
+        f"these are two dims named {atom.__name__}, {_path(atom)} and {_path(actual)}: define it once and import it"
+        for atom in want.atoms
         for actual in have.atoms
-        if wanted is not actual and wanted.__name__ == actual.__name__
+        if atom is not actual and atom.__name__ == actual.__name__
     )
 
 

@@ -1,4 +1,4 @@
-"""Sliced rows: do ranks that hold slices of one model get the same rows?
+"""Sliced rows: do the ranks that hold slices of one model get the same rows?
 
 A worked example, a model sliced over ``tp`` on ``Mesh(dp=2, tp=2)``, of which a method reads the weights::
 

@@ -1,4 +1,4 @@
-"""Swapped values: two ports of a call, or columns of a record, each wired to what the other means, by type or name."""
+"""Swapped values: two ports of a call, or two columns of a record, wired to each other's values, by type or name."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def names_are_not_crossed(context: Context) -> Iterator[Finding]:
         if any(site.span in blamed for site in first_turn.span.calls):
             continue  # its own names are right, and those that its caller gave are not
         for pair in _crossed(first_turn):
-            if all(pair in _crossed(turn) for turn in turns) and not _is_meant(context, wirings, first_turn, pair):
+            if all(pair in _crossed(turn) for turn in turns) and not _is_intended(context, wirings, first_turn, pair):
                 blamed.add(first_turn.span)
                 yield _crossed_names(context, first_turn, *pair)
 
@@ -121,17 +121,17 @@ def _wirings(context: Context) -> Iterator[Wiring]:
     """Everything in the program that gets two values of one type by name, inner dataflows before their steps."""
     graph = context.program.graph
     for call in graph.inner_calls:
-        if _has_ports_alike(call.signature):
+        if _has_ports_of_one_type(call.signature):
             yield Wiring(call.signature.name, call.span, call.signature, call.arguments)
     for node in graph.nodes:
         signature = signature_of(node)
-        if signature is not None and _has_ports_alike(signature):
+        if signature is not None and _has_ports_of_one_type(signature):
             yield Wiring(node.label, node.span, signature, node.arguments)
         elif isinstance(node.op, Pack):
             yield Wiring(node.label, node.span, node.op.record, node.arguments)
 
 
-def _is_meant(context: Context, wirings: Sequence[Wiring], wiring: Wiring, pair: tuple[str, str]) -> bool:
+def _is_intended(context: Context, wirings: Sequence[Wiring], wiring: Wiring, pair: tuple[str, str]) -> bool:
     """Whether the two values are also wired the other way round, or are one record with columns exchanged."""
     first, second = (dict(wiring.arguments)[port] for port in pair)
     if any(_operands(other, pair) == (second, first) for other in wirings if other.owner is wiring.owner):
@@ -174,7 +174,7 @@ def _port_types(signature: Signature) -> Mapping[str, object]:
 
 
 @lru_cache(maxsize=1024)
-def _has_ports_alike(signature: Signature) -> bool:
+def _has_ports_of_one_type(signature: Signature) -> bool:
     """Whether two ports take one type that is declared; most signatures have no such pair."""
     types = [kind for kind in _port_types(signature).values() if kind != StaticType(Any)]
     return any(first == second for first, second in combinations(types, 2))

@@ -1,4 +1,4 @@
-"""Temperatures: are log-probs that are compared those of logits divided by one number?
+"""Temperatures: do policies whose log-probs are compared have the same temperature?
 
 A worked example, roles that state their temperature by ``policy_temperature``::
 

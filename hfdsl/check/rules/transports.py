@@ -1,4 +1,4 @@
-"""Transports: can what a role makes be sent as its placement says?"""
+"""Transports: can the values of a role be sent by the transport that its placement names?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unread results: records that nothing reads, rows that are selected in vain, mini-batches that a loop passes over."""
+"""Unread results: records that nothing reads, row selections without effect, and skipped mini-batches."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def _left_out(nodes: list[Node], readers: dict[int, list[Span]], counts: Abstrac
     shared = next((span for span in first if any(span in spans for spans in others)), None)
     if shared is None:
         return
-    left = [number for number, node in enumerate(nodes, 1) if node.id not in readers]
-    ends_early = len(readers) in counts and left[0] == len(readers) + 1
+    unread = [number for number, node in enumerate(nodes, 1) if node.id not in readers]
+    ends_early = len(readers) in counts and unread[0] == len(readers) + 1
     yield Finding(
         "HF602",
-        f"nothing reads {len(left)} of the {len(nodes)} mini-batches, number{'s' * (len(left) > 1)} "
-        f"{listed(left, ' and ')}: the loop that reads the others leaves their rows out",
+        f"nothing reads {len(unread)} of the {len(nodes)} mini-batches, number{'s' * (len(unread) > 1)} "
+        f"{listed(unread, ' and ')}: the loop that reads the others leaves their rows out",
         Label(nodes[0].span, f"makes {len(nodes)} mini-batches"),
         (Label(shared, f"reads {len(readers)} of them"),),
         notes=(

@@ -173,10 +173,14 @@ def _rows(context: Context, m: Mismatch, ports: str, facts: dict[str, str], *, s
         return None  # the sizes that were given make them equal
     get, need, them = ("get", "they need", "them") if several else ("gets", "it needs", "it")
     if want.equals(have) is Answer.UNKNOWN and not (filtered(want) or filtered(have)):
-        open_ = ", ".join(f"{atom.__name__}: ..." for atom in (want - have).atoms)
+        unknown_sizes = ", ".join(f"{atom.__name__}: ..." for atom in (want - have).atoms)
         message = f"cannot decide before launch whether {ports} {get} as many rows as {need}"
-        beside = f"'{facts['origin']}' beside {them} has {want}" if facts["origin"] else f"{want} are needed"
-        return "HF319", f"{message}: {need.split()[0]} {get} {have}, {beside}", (f"give the sizes: dims={{{open_}}}",)
+        reason = f"'{facts['origin']}' beside {them} has {want}" if facts["origin"] else f"{want} are needed"
+        return (
+            "HF319",
+            f"{message}: {need.split()[0]} {get} {have}, {reason}",
+            (f"give the sizes: dims={{{unknown_sizes}}}",),
+        )
     known = (str(want), str(have)) != (facts["want"], facts["have"])
     numbers = f" ({have} and {want} with the given sizes)" if known else ""
     other = f"'{facts['origin']}' beside {them} has {facts['want']}"

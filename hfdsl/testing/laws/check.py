@@ -187,8 +187,8 @@ def lawful(
 def applying(subject: LawSubject, only: str | Iterable[str] | None = None) -> tuple[Law, ...]:
     """The laws that apply to a protocol, or those of them that are named; HF921 for a name that no law has."""
     known = [name for law in LAWS for name in (law.id, law.name)]
-    wanted = names_of("check_laws", "only=", only, known, "law")
-    return tuple(law for law in LAWS if law.applies(subject) and {law.id, law.name} & set(wanted))
+    names = names_of("check_laws", "only=", only, known, "law")
+    return tuple(law for law in LAWS if law.applies(subject) and {law.id, law.name} & set(names))
 
 
 # -- cases
@@ -321,8 +321,10 @@ def _raised(error: Exception) -> str:
 
 def _smallest(cases: Cases, law: Law, case: Case) -> Case:
     """The simplest container that breaks it there, and then the first mesh and the fewest rows that do."""
-    alike = (replace(case, kind=kind) for kind in cases.kinds[: cases.kinds.index(case.kind)])
-    case = next((smaller_case for smaller_case in alike if _fault(cases.subject, law, smaller_case) is not None), case)
+    simpler_kinds = (replace(case, kind=kind) for kind in cases.kinds[: cases.kinds.index(case.kind)])
+    case = next(
+        (smaller_case for smaller_case in simpler_kinds if _fault(cases.subject, law, smaller_case) is not None), case
+    )
     before = (Case(mesh, rows, case.kind) for mesh in cases.grounds(law) for rows in cases.rows(law, mesh))
     smaller = islice(before, max(10, round(MAX_SHRINKING_CASES * law.share)))
     return next(

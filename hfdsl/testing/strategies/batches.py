@@ -167,6 +167,6 @@ def column(spec: ColumnSpec | ObjSpec, shape: tuple[int, ...], extreme: bool) ->
 
 
 @st.composite
-def _ragged(draw: st.DrawFn, spec: ColumnSpec, lengths: list[int], rest: tuple[int, ...], extreme: bool) -> Any:
-    rows = [draw(tensors(spec.dtype, (length, *rest), extreme=extreme)) for length in lengths]
+def _ragged(draw: st.DrawFn, spec: ColumnSpec, lengths: list[int], inner_shape: tuple[int, ...], extreme: bool) -> Any:
+    rows = [draw(tensors(spec.dtype, (length, *inner_shape), extreme=extreme)) for length in lengths]
     return Jagged.of(rows) if rows else []

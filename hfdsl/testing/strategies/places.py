@@ -31,12 +31,12 @@ def meshes(
     'Mesh(pp=1 dp=2 tp=2)'
     """
     axes = names_of("meshes", "axes=", axes, AXES, "axis")
-    left = number_of("meshes", "max_world=", max_world)
+    remaining = number_of("meshes", "max_world=", max_world)
     sizes: dict[str, int] = dict.fromkeys(AXES, 1)
     for axis in draw(st.permutations(sorted(axes, reverse=True))):  # who is first has the most to choose from
         wide = draw(st.booleans())
-        sizes[axis] = draw(st.integers(1, left if wide else max(1, round(left**0.5))))
-        left //= sizes[axis]
+        sizes[axis] = draw(st.integers(1, remaining if wide else max(1, round(remaining**0.5))))
+        remaining //= sizes[axis]
     gen_pp, gen_tp = (draw(_divisors(sizes[axis])) if folds else None for axis in ("pp", "tp"))
     return Mesh(**sizes, gen_pp=gen_pp, gen_tp=gen_tp, order=draw(st.sampled_from(ORDERS)) if orders else AXES)
 
