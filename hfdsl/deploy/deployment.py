@@ -77,25 +77,25 @@ def place(
     deadline: float | None = None,
     **kwargs: Any,
 ) -> Placement[W]:
-    """Give a role its place; ``args`` and ``kwargs`` are for its constructor, on every rank.
+    """Place a role on a pool; ``args`` and ``kwargs`` go to its constructor, on every rank.
 
-    Without a mesh all ranks are data parallel. Roles on one pool share one process per rank; ``colocate=False`` gives a
-    role processes of its own on the same devices. ``gpu_memory``, such as ``"40GiB"`` or ``"60%"`` of the device, or
-    ``{"weights": "14GiB", "optimizer": "42GiB"}``, says what a rank keeps of its GPU's memory, so that ``check`` can
-    add up what roles on the same GPUs keep. ``transport`` says how the role's outputs leave its process; by default, by
-    CUDA IPC between GPUs of a node and within one, otherwise by the object store.
+    Without a mesh, all ranks are data parallel. Roles on one pool share one process per rank; ``colocate=False`` gives
+    a role processes of its own on the same devices. ``gpu_memory``, such as ``"40GiB"`` or ``"60%"`` of the device, or
+    ``{"weights": "14GiB", "optimizer": "42GiB"}``, is the GPU memory that a rank keeps, so that ``check`` can add up
+    the roles on each GPU. ``transport`` is how the role's outputs leave its process; by default CUDA IPC between GPUs
+    of a node and within one, otherwise the object store.
 
-    ``offload=True`` has the role keep its parameters, gradients and optimizer states in the host's memory while it is
-    idle and others use its GPUs; by default, only if the GPUs would not hold all roles otherwise.
+    ``offload=True`` moves the role's parameters, gradients and optimizer states to host memory while it is idle and
+    others use its GPUs; by default, this happens only if the GPUs could not hold all roles otherwise.
 
-    ``deadline`` is the seconds that the role's constructor, ``state()``, ``load_state()``, each call of a method and
-    each function in the role's processes may take, in place of the launch's; a method's own (``register``) comes before
-    it. A late one ends the run (HF807).
+    ``deadline`` is how many seconds the role's constructor, ``state()``, ``load_state()``, each method call and
+    each function in the role's processes may take, instead of the launch's deadline; that of a method (``register``)
+    takes precedence. Exceeding it ends the run (HF807).
 
     Raises:
-        ResourceError: HF507 where ``pool`` is missing or no pool, or ``role`` is not a role class, HF501 where ``mesh``
-            is none, HF504 where ``gpu_memory`` is no amount, HF524 where ``transport`` is none, HF525 where the role
-            cannot be offloaded, HF931 where ``deadline`` is no positive number.
+        ResourceError: HF507 if ``pool`` is missing or not a pool, or ``role`` is not a role class; HF501 if ``mesh``
+            is not a mesh; HF504 if ``gpu_memory`` is not an amount; HF524 for an unknown ``transport``; HF525 if the
+            role cannot be offloaded; HF931 if ``deadline`` is not a positive number.
 
     >>> import hfdsl as hf
     >>> class Actor(hf.Worker): ...

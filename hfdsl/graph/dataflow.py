@@ -48,10 +48,10 @@ class Dataflow(Generic[P, R]):
         self._steps = 0
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run eagerly, each worker a world of one rank; within another dataflow, become a part of it.
+        """Run eagerly, each worker as a world of one rank; within another dataflow, inline the steps into it.
 
         Raises:
-            WiringError: HF202, HF203, HF206 for arguments that are not those of the dataflow.
+            WiringError: HF202, HF203, HF206 for arguments that do not match the parameters.
         """
         tracer = active_tracer((*args, *kwargs.values()))
         if tracer is not None:
@@ -69,7 +69,7 @@ class Dataflow(Generic[P, R]):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keyword-only parameters that have a default: plain values that decide how the program looks.
+        """The keyword-only parameters with a default, by name: plain values that shape the program.
 
         >>> import hfdsl as hf
         >>> class B(hf.Dim): ...
@@ -86,7 +86,7 @@ class Dataflow(Generic[P, R]):
 
     @property
     def optional_roles(self) -> dict[str, type[Worker]]:
-        """The roles that it can do without: those with the default None.
+        """The optional roles, by name: the role parameters with the default None.
 
         >>> import hfdsl as hf
         >>> from hfdsl.rl.dataflows.grpo import grpo
@@ -96,13 +96,13 @@ class Dataflow(Generic[P, R]):
         return optional_roles(self.body)
 
     def given(self, **options: Any) -> Dataflow[P, R]:
-        """The dataflow with other options, or with an optional role: ``given(sampler=Sampler)``.
+        """This dataflow with other options, or with an optional role: ``given(sampler=Sampler)``.
 
-        Where it is checked or compiled with a deployment, it has the optional roles that the deployment places.
+        ``check`` and ``compile`` with a deployment add the optional roles that the deployment places.
 
         Raises:
-            WiringError: HF202 for an option that it does not have, HF206 for a value of another type, or out of the
-                bounds that the parameter's annotation has.
+            WiringError: HF202 for an unknown option, HF206 for a value of the wrong type or outside of the annotated
+                bounds.
 
         >>> import hfdsl as hf
         >>> class B(hf.Dim): ...
@@ -152,11 +152,11 @@ class Dataflow(Generic[P, R]):
         dims: Mapping[DimT, Sizes] | None = None,
         cluster: Cluster | None = None,
     ) -> Report:
-        """Everything that can be known to be wrong before launch; never raises for a mistake in the program.
+        """Report every mistake that can be known before launch; never raises for a mistake in the program.
 
-        ``dims`` gives sizes (rows, tokens); those that it leaves out stay symbolic. A dim that has several sizes in
-        turn, ``{B: (512, 100)}`` for a last batch, must work with each of them. With the description of a ``cluster``,
-        the check also decides whether its nodes hold the deployment.
+        ``dims`` gives sizes (rows, tokens); dims that it omits stay symbolic. If a dim has several sizes, such as
+        ``{B: (512, 100)}`` with a smaller last batch, each must work. With a ``cluster``, the check also decides
+        whether its nodes can hold the deployment.
         """
         from hfdsl.check.run import check
 
@@ -173,11 +173,11 @@ class Dataflow(Generic[P, R]):
     ) -> CompiledPlan:
         """The plan of this dataflow on ``deployment``, for one size of each dim.
 
-        ``optimize`` switches off what makes a run fast: see ``hf.Optimize``.
+        ``optimize`` switches single optimizations off: see ``hf.Optimize``.
 
         Raises:
-            CheckError: with the report, where ``check`` finds errors; HF302 where a dim has several sizes.
-            ResourceError: HF507 where ``deployment`` is none, HF523 where ``cluster`` is none.
+            CheckError: with the report, if ``check`` finds errors; HF302 if a dim has several sizes.
+            ResourceError: HF507 if ``deployment`` is not a deployment, HF523 if ``cluster`` is not a cluster.
         """
         from hfdsl.plan.build import compile_dataflow
 
@@ -227,10 +227,10 @@ def _described(flow: Dataflow[..., Any], cluster: Cluster | None) -> Cluster | N
 
 
 def dataflow(body: Callable[P, R], /) -> Dataflow[P, R]:
-    """Make a function of records and roles a dataflow.
+    """Turn a function of records and roles into a dataflow.
 
     Raises:
-        DefinitionError: HF118 for what is no function, HF121 for one that is async or a generator.
+        DefinitionError: HF118 if ``body`` is not a function, HF121 if it is async or a generator.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...

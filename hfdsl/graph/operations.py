@@ -91,10 +91,10 @@ def function(body: Any = None, /, *, rows: RowDependence | GroupedBy = Independe
 
 
 def repeat(batch: BatchT, times: int) -> BatchT:
-    """Every row ``times`` times in a row: B rows become B*times, in groups of ``times`` consecutive rows.
+    """Repeat each row ``times`` times: B rows become B*times, in groups of ``times`` consecutive rows.
 
     Raises:
-        SizeError: HF304 where ``times`` is below 1.
+        SizeError: HF304 if ``times`` is below 1.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -112,10 +112,10 @@ def repeat(batch: BatchT, times: int) -> BatchT:
 
 
 def minibatches(batch: BatchT, count: int) -> tuple[BatchT, ...]:
-    """``count`` equal runs of consecutive rows; in a dataflow the loop over them unrolls.
+    """Split a batch into ``count`` equal runs of consecutive rows; in a dataflow, the loop over them unrolls.
 
     Raises:
-        SizeError: HF310 where ``count`` does not divide the rows.
+        SizeError: HF310 if ``count`` does not divide the number of rows.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -137,14 +137,14 @@ def minibatches(batch: BatchT, count: int) -> tuple[BatchT, ...]:
 
 
 def filter(batch: BatchT, keep: bool_[Row], *, group: int = 1) -> BatchT:  # noqa: A001  # hf.filter is the field's word
-    """The rows for which ``keep`` is true, in order; how many they are is known only when the program runs.
+    """The rows for which ``keep`` is true, in order; their number is known only at run time.
 
-    ``group`` consecutive rows are kept or dropped together, so that the result has whole groups. A method that splits
-    its rows takes such a record where ``group`` is a multiple of the chunks, after ``hf.take`` or ``hf.fill``, or where
-    it is registered with ``pad=``. Everything that is filtered by the same column keeps the same rows.
+    ``group`` consecutive rows are kept or dropped together, so the result has complete groups. A method that splits
+    its rows accepts such a record if ``group`` is a multiple of the number of chunks, after ``hf.take`` or
+    ``hf.fill``, or if it is registered with ``pad=``. Records filtered by the same column keep the same rows.
 
     Raises:
-        SizeError: HF304 where ``group`` is below 1, HF313 where ``keep`` would cut a group.
+        SizeError: HF304 if ``group`` is below 1, HF313 if ``keep`` would split a group.
 
     >>> import hfdsl as hf
     >>> import torch
@@ -165,10 +165,10 @@ def filter(batch: BatchT, keep: bool_[Row], *, group: int = 1) -> BatchT:  # noq
 
 
 def take(batch: BatchT, rows: int) -> BatchT:
-    """The first ``rows`` rows: what follows knows how many there are, also after a filter.
+    """The first ``rows`` rows; after a filter, this makes their number known before launch.
 
     Raises:
-        SizeError: HF304 where ``rows`` is below 1, HF321 where there are fewer.
+        SizeError: HF304 if ``rows`` is below 1, HF321 if there are fewer.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -184,10 +184,10 @@ def take(batch: BatchT, rows: int) -> BatchT:
 
 
 def fill(batch: BatchT, rows: int) -> BatchT:
-    """The first ``rows`` rows; where there are fewer, they start over from the first until there are so many.
+    """The first ``rows`` rows; if there are fewer, they repeat from the first.
 
     Raises:
-        SizeError: HF304 where ``rows`` is below 1, HF321 where there is none to start over from.
+        SizeError: HF304 if ``rows`` is below 1, HF321 if there is no row to repeat.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -210,19 +210,19 @@ def queue(
     lag: int | None = None,
     late: Late | None = None,
 ) -> BatchT:
-    """A queue between two stages of a dataflow, which step on their own: what puts ``batch`` in, and what reads it.
+    """A queue that splits a dataflow into two stages, which run independently: a producer and a reader of ``batch``.
 
-    ``lag`` is the worst-case staleness of what is read: how many updates the state that ``batch`` was made under is
-    behind, counted from the dispatch of its rows to the update that they are in. ``late`` says what happens to groups
-    of ``group`` rows that would exceed it: the reader waits for them in order of dispatch (``"wait"``), they are
-    dropped (``"drop"``), dropped and others dispatched in their place (``"refill"``), or trained with a mask of zeros
-    (``"mask"``). ``rows`` is the size of the batch that is taken out, where a step puts in another.
+    ``lag`` is the worst-case staleness of the rows that the reader gets: the number of updates from their dispatch to
+    the update that trains on them. ``late`` says what happens to groups of ``group`` rows that would exceed it: the
+    reader waits for them in order of dispatch (``"wait"``), they are dropped (``"drop"``), dropped and dispatched
+    again (``"refill"``), or trained with a mask of zeros (``"mask"``). ``rows`` is the size of the reader's batch, if
+    it differs from what a step puts in.
 
-    Without a lag it is a synchronous edge. Called with a real record, it hands that on.
+    Without a lag it is a synchronous edge. Called with a real record, it returns that record.
 
     Raises:
-        DefinitionError: HF740 for arguments without a meaning.
-        WiringError: HF206 for what is no record.
+        DefinitionError: HF740 for invalid arguments.
+        WiringError: HF206 if ``batch`` is not a record.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -242,17 +242,17 @@ def queue(
 
 
 def sync(source: Worker, *targets: Worker, during: str | None = None) -> None:
-    """Send the weights of ``source`` to the roles that hold copies of them: an actor's to its rollout engines.
+    """Send the weights of ``source`` to roles that hold copies of them, such as an actor's to its rollout engines.
 
-    Every state that the source exports (``@hf.exports``) and a target loads (``@hf.loads``) goes over; it is exported
-    once for all targets.
+    This sends every state that the source exports (``@hf.exports``) and a target loads (``@hf.loads``). Each state is
+    exported once for all targets.
 
-    Between calls, by default. With ``during="generate"`` it is in flight: where a queue has ``generate`` step on its
-    own, calls of it that are running take the weights between two tokens, and continue with their responses. A target
-    declares that it can: ``@hf.loads("policy", during="generate")``.
+    By default, weights arrive between calls. With ``during="generate"`` they are sent in flight: calls of
+    ``generate`` that are running in another stage load them between two tokens, and continue their responses. A
+    target declares that it can do so: ``@hf.loads("policy", during="generate")``.
 
     Raises:
-        WiringError: HF707 where they share no state, HF753 where a target takes no weights ``during`` this method.
+        WiringError: HF707 if they share no state, HF753 if a target cannot take weights ``during`` this method.
 
     >>> import hfdsl as hf
     >>> class Actor(hf.Worker):
@@ -303,12 +303,12 @@ def _with_rows(batch: BatchT, change: Callable[[Any], Any]) -> BatchT:
 
 
 def merge(record: type[BatchT], *parts: Batch) -> BatchT:
-    """A record of class ``record`` from the columns of ``parts``: each column from the one part that has it.
+    """Build a ``record`` from the columns of ``parts``, each column from the one part that has it.
 
-    A column that is optional in ``record``, with the default None, is absent where no part has it.
+    A column that is optional in ``record``, with the default None, is absent if no part has it.
 
     Raises:
-        WiringError: HF204 no part has a column, HF205 two parts have it, HF231 it is absent and not optional.
+        WiringError: HF204 if no part has a column, HF205 if two parts have it, HF231 if it is absent and required.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -338,12 +338,12 @@ def merge(record: type[BatchT], *parts: Batch) -> BatchT:
 
 
 def present(column: ColumnT | None) -> ColumnT:
-    """An optional column as one that is there, for what needs it: ``f32[B, R] | None`` becomes ``f32[B, R]``.
+    """Assert that an optional column is present: ``f32[B, R] | None`` becomes ``f32[B, R]``.
 
-    In a dataflow it is a promise: refuted where a check knows that the column is absent, tested when it is read.
+    In a dataflow, the check refutes the assertion if it knows that the column is absent; otherwise a run tests it.
 
     Raises:
-        WiringError: HF231 where it is absent.
+        WiringError: HF231 if the column is absent.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...

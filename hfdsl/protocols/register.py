@@ -192,17 +192,17 @@ def register(
 ) -> Any:
     """Declare how a role method is dispatched, run and collected; the function itself is unchanged.
 
-    ``pad`` fills rows up to an even split and takes them out again; ``rows`` says which rows must stay together.
-    ``leaves`` says along which mesh axes the body leaves its output otherwise than a split, pipelined model does:
+    ``pad`` adds rows up to an even split and removes them again; ``rows`` says which rows must stay together.
+    ``leaves`` says along which mesh axes the output is laid out differently from that of a split, pipelined model:
     ``{"tp": hf.Partial("sum")}``. ``balance`` names a column that weighs the rows, such as a mask of their tokens: a
-    plan gives every chunk the same number of rows and about the same weight; readers of the result see it in the
-    caller's order. (A column that two arguments have is written ``"rollout.mask"``.) ``deadline`` is the seconds that a
-    call may take once what it reads exists, in place of the deadline of the role's placement or of the launch.
+    plan gives every chunk the same number of rows and about the same weight; readers see the result in the caller's
+    order. (If two arguments have the column, write ``"rollout.mask"``.) ``deadline`` is how many seconds a call may
+    take once its inputs exist, instead of the deadline of the role's placement or of the launch.
 
-    Raises ``DefinitionError`` (HF112 for a mode without its functions, HF113 for rows, HF118 for what is no method) and
+    Raises ``DefinitionError`` (HF112 for a mode without its functions, HF113 for rows, HF118 if it is not on a method),
     ``ProtocolError`` (HF409 for ``leaves`` along an axis that the protocol does not have, HF410 for RANK_ZERO with
     anything but whole values, HF412 for an unknown mode, HF418 for padding and HF425 for balancing without split and
-    join), and ``ResourceError`` (HF931) for a deadline that is no positive number.
+    join), and ``ResourceError`` (HF931) if the deadline is not a positive number.
 
     >>> class Critic:
     ...     @register(Dispatch.THREE_D_PROTO, pad="repeat_last")

@@ -20,7 +20,7 @@ def protocols(draw: st.DrawFn, *, lawful: bool = True) -> Protocol:
 
     >>> from hypothesis import given, settings
     >>> from hfdsl.testing import check_laws
-    >>> @settings(max_examples=5)
+    >>> @settings(max_examples=5, deadline=None)
     ... @given(protocols())
     ... def keep_their_laws(protocol: Protocol) -> None:
     ...     check_laws(protocol, max_examples=5)
@@ -43,8 +43,8 @@ def placements(mesh: Mesh | None = None) -> st.SearchStrategy[dict[str, AxisPlac
     """How a body leaves its output along some axes of a mesh, as ``hf.register(leaves=...)`` takes it.
 
     >>> from hypothesis import find
-    >>> list(find(placements(), lambda leaves: "tp" in leaves))
-    ['tp']
+    >>> find(placements(), lambda leaves: leaves.get("tp") == Partial("sum"))["tp"]
+    Partial(op='sum')
     """
     return st.fixed_dictionaries({}, optional={axis: _along(getattr(mesh, axis, 2)) for axis in AXES})
 
