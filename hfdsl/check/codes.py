@@ -190,6 +190,8 @@ CODES: dict[str, Code] = {
     "HF754": Code("stages of a queue with a lag that share all of their processes with GPUs", "warning"),
     "HF755": Code("concurrent calls that cannot be in progress at once"),
     "HF756": Code("more concurrent calls than a lag lets be under way", "warning"),
+    "HF757": Code("a source whose lost groups leave prompts of another one waiting", "warning"),
+    "HF758": Code("sources of which an update takes different shares of a batch"),
     # HF76x queues in a run
     "HF760": Code("a queue without places for what a step puts in"),
     "HF761": Code("a log that is not one of the decisions of these queues"),

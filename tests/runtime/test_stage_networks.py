@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import HfError
+from hfdsl.protocols.queueing import Late
 from hfdsl.testing import check_decisions, check_prompts, check_stream
 from tests.nightly import examples
 from tests.runtime.losing_backend import LosingBackend, Losses
@@ -171,8 +173,25 @@ def test_groups_that_no_run_can_follow_are_refused_with_their_numbers(program: A
         list(running.stream(prompts(3, 4)))
 
 
+@pytest.mark.parametrize("lates", [*product(("wait", "refill"), repeat=2), ("drop", "wait")])
+def test_sources_are_as_far_apart_as_their_queues_have_places(lates: tuple[Late, Late], tmp_path: Path) -> None:
+    """Unless groups are dropped, which a check warns of (HF757): then the distance grows with the steps."""
+    case = replace(JOINED, lates=lates, steps=40)
+    with case.launched() as running:
+        list(running.stream(case.loader(), seconds=case.seconds, log=tmp_path / "log"))
+    names, sent = [spec.name for spec in case.specs], [set[int](), set[int]()]
+    apart = list[int]()
+    for decision in decisions(tmp_path / "log"):
+        if decision.kind == "dispatch":
+            sent[names.index(decision.queue)].update(decision.prompts)
+            apart.append(abs(len(sent[0]) - len(sent[1])))
+    most = max(spec.places for spec in case.specs)
+    assert max(apart) > most if "drop" in lates else max(apart) <= most
+
+
 def test_sources_of_which_one_falls_behind_for_ever_are_refused() -> None:
-    plan = reads_faster.compile(deployment("series"), dims={B: 4})
+    assert "HF758" in {finding.code for finding in reads_faster.check(deployment("series"), dims={B: 4}).findings}
+    plan = reads_faster.compile(deployment("series"))  # only a batch says how many rows a step puts in
     batches = [[batch, batch] for batch in prompts(3, 4)]
     message = r"HF765: the queue in line \d+ of .* takes 1 of a batch of the loader for an update, and .* 1/2; more and"
     with plan.launch() as running, pytest.raises(HfError, match=message):

@@ -1,0 +1,109 @@
+"""Sources: stages that dispatch prompts of the same loader, each at its own pace, in a program whose queues decide.
+
+A worked example. Of each batch of the loader, one source has dispatched four prompts and the other one none; these four
+wait in the driver. How many wait at most?
+
+- An update takes R groups from each source, whose steps put in D: after v updates a source has dispatched v R / D
+  batches and those in its queues. If R / D is another number for the other source, more and more of its prompts wait
+  (HF758).
+- If these numbers are equal, and no group leaves a queue but with an update, two sources are as far apart as their
+  queues have places. "refill" keeps this: the prompt of a late group is dispatched again, and not another one.
+- A group that "drop" or a filter removes is made up for with the next prompts of the loader, whose other half waits for
+  ever: nobody removes groups of the other source (HF757).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+from hfdsl.check.context import Context
+from hfdsl.check.demands import filtered
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.queues import queued
+from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.graph.program import Node, Queue
+from hfdsl.types.dims import Size, at_most, atom_size, constant
+
+
+class SourceQueue(NamedTuple):
+    """A queue that rows of a source come through; ``first`` is one that the source itself feeds."""
+
+    source: int
+    first: Node
+    node: Node
+    queue: Queue
+    trains: bool
+
+
+def sources_lose_alike(context: Context) -> Iterator[Finding]:
+    """HF757: no source loses groups for which it dispatches other prompts than the other sources."""
+    through = _source_queues(context)
+    for each in through:
+        loses = filtered(_put_in(context, each.node))
+        other = next(other for other in through if other.source != each.source)
+        if each.queue.late != "drop" and not loses:
+            continue
+        remover = "a filter in front of this queue removes groups" if loses else "this queue drops late groups"
+        finding = Finding(
+            "HF757",
+            f"{remover}, and its source goes on with the next batches of the loader: more and more of what these have "
+            "for the other source waits in the driver",
+            Label(each.node.span, "removes groups"),
+            (Label(other.node.span, "rows of another source"),),
+        )
+        suggestions = [] if loses else [queued(each.node, [{"late": "refill"}], "dispatch the same prompts again: ")]
+        yield with_suggestions(context, finding, suggestions, "one source that returns both has them together")
+
+
+def sources_take_alike(context: Context) -> Iterator[Finding]:
+    """HF758: an update takes the same share of the loader's batches from every source."""
+    shares = dict[Fraction, SourceQueue]()
+    for each in _source_queues(context):
+        dispatched, taken = _put_in(context, each.first), _taken(context, each)
+        first = each.first.op
+        if each.trains and isinstance(first, Queue) and dispatched.value and taken.value:
+            share = Fraction(int(taken.value), each.queue.group) / Fraction(int(dispatched.value), first.group)
+            shares.setdefault(share, each)
+    if len(shares) > 1:
+        least, most = min(shares), max(shares)
+        yield Finding(
+            "HF758",
+            f"of a batch of the loader an update takes {most} from this source and {least} from the other one: more "
+            "and more prompts of that one wait in the driver",
+            Label(shares[most].node.span, f"takes {most}"),
+            (Label(shares[least].node.span, f"takes {least}"),),
+            notes=("let both batches be of as many steps",),
+        )
+
+
+def _source_queues(context: Context) -> list[SourceQueue]:
+    """The queues by source, of a program that has several sources and whose queues decide."""
+    split = context.program.split
+    if split.around or not any(queue.decides for _, queue in split.queues):
+        return []
+    ends = [(split.producer(node), split.of[node.id], node, queue) for node, queue in split.queues]
+    feeding, reading = {feeds for feeds, *_ in ends}, {reads for _, reads, *_ in ends}
+    through = list[SourceQueue]()
+    for source in sorted(feeding - reading):
+        stages = {source}
+        first = next(node for feeds, _, node, _ in ends if feeds == source)
+        for feeds, reads, node, queue in sorted(ends, key=lambda end: end[0]):  # a stage feeds only later ones
+            if feeds in stages:
+                through.append(SourceQueue(source, first, node, queue, reads not in feeding))
+                stages |= {reads} & feeding
+    return through if len(feeding - reading) > 1 else []
+
+
+def _put_in(context: Context, node: Node) -> Size:
+    """The rows that a step puts into a queue, or at most those where a filter is in front."""
+    rows = None if node.batch is None else context.program.inference.rows(node.batch.node)
+    return constant(0) if rows is None else context.known(rows)
+
+
+def _taken(context: Context, each: SourceQueue) -> Size:
+    rows = each.queue.rows
+    if rows is None:
+        return context.known(at_most(_put_in(context, each.node)))
+    return context.known(constant(rows) if isinstance(rows, int) else atom_size(rows))
