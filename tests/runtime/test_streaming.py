@@ -121,17 +121,20 @@ def test_no_order_of_stages_is_later_than_the_check_proves(program: Any, first: 
         assert max(late[2]) == (first + second if program is chain else min(first, second)), "no later than needed"
 
 
-@pytest.mark.parametrize("backend", ["local", "ray"])
-def test_the_first_steps_are_made_with_the_weights_of_the_actor(
-    backend: Literal["local", "ray"], request: pytest.FixtureRequest
-) -> None:
-    if backend == "ray":
-        request.getfixturevalue("ray_cluster")
+def first_steps_are_made_with_the_weights_of_the_actor(backend: Literal["local", "ray"]) -> None:
     with launched(2) as running:
         straight = streamed(running, rows(4)) + streamed(running, rows(2))
     for roles in ((ForeignEngine, Actor), (StampingEngine, CheckingActor)):
         with launched(2, backend=backend, place=partial(deployment, *roles)) as running:
             assert streamed(running, rows(4)) + streamed(running, rows(2)) == straight
+
+
+def test_the_first_steps_are_made_with_the_weights_of_the_actor() -> None:
+    first_steps_are_made_with_the_weights_of_the_actor("local")
+
+
+def test_on_ray_the_first_steps_are_made_with_the_weights_of_the_actor(ray_cluster: Any) -> None:
+    first_steps_are_made_with_the_weights_of_the_actor("ray")
 
 
 def test_a_call_knows_the_version_under_which_it_was_dispatched(tmp_path: Path) -> None:
