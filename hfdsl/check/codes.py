@@ -79,6 +79,8 @@ CODES: dict[str, Code] = {
     "HF339": Code("tokens trained on with scores of other responses alone", "warning"),
     "HF340": Code("a reference that is the policy that learns", "warning"),
     "HF341": Code("tokens that a model of another vocabulary reads", "warning"),
+    "HF342": Code("rows learned from several times without a ratio", "warning"),
+    "HF343": Code("a KL to a reference in the rewards and in the loss", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),

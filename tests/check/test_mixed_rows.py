@@ -23,6 +23,9 @@ APART = (
     "x.norm(2, 1) + torch.quantile(x, 0.5, 1)",
     "x.mean(1, True).sum(-1)",
     "y.view(-1, 2).mean(1, keepdim=True).expand(-1, 2).flatten()",
+    "(y.view(-1, 2) - y.view(-1, 2).mean(1, keepdim=True)).flatten()",
+    "(x.reshape(-1, 2, 2).sum(2) - 1).mean(1)",
+    "(y.view(2, -1) * 2).flatten()",
 )
 MIXED = (
     "y - y.mean()",
@@ -40,6 +43,10 @@ MIXED = (
     "torch.cumsum(y, 0)",
     "y * (x.abs().sum() + 1)",
     "y - (x.sum(1) * y).sum() / 3",
+    "(y.view(-1, 2) - y.view(-1, 2).mean(0)).flatten()",
+    "y - y.reshape(-1, 2).mean()",
+    "(y.view(2, -1) - y.view(2, -1).mean(0)).flatten()",
+    "(y.view(2, -1) - y.reshape(2, -1).mean(1, keepdim=True)).flatten()",
 )
 MODULE = """
 from __future__ import annotations

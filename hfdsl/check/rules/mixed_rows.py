@@ -10,8 +10,10 @@ A worked example, a function that says nothing about its rows, so that a plan ma
 
 On two ranks each half is whitened by its own mean, and nothing fails. The rule evaluates the statements that run in
 every call on two kinds of values: *rows*, whose first dim are the rows of the call, and *statistics*, which a reduction
-or an order over that dim gives. It reports where both meet, or where a statistic is returned as a column. Of anything
-else, such as ``x.view(-1, 8)`` or a sum over the ranks, nothing is known and nothing is said.
+or an order over that dim gives. It reports where both meet, or where a statistic is returned as a column. In
+``x.view(-1, 8)`` the first dim are groups of rows, so that ``.mean(1)`` is a number of each group and ``.mean(0)`` one
+of all; ``x.view(8, -1)`` cuts the rows of the call into eight pieces, and every mean of these depends on where a plan
+has cut. Of anything else, such as a sum over the ranks, nothing is known and nothing is said.
 """
 
 from __future__ import annotations
@@ -56,15 +58,22 @@ ORDERS = _functions("argsort cumprod cumsum flip log_softmax roll softmax sort")
 DIM_IS_SECOND = ("norm", "quantile", "roll")
 """The functions whose dim follows another number."""
 
+VIEWS = _functions("reshape view")
+"""Functions that arrange the values of a tensor in other dims."""
+
 FORMS = _functions("indices item squeeze tolist unsqueeze values")
 """What gives a statistic in another form."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowTensor:
-    """A tensor whose first dim are the rows of the call; ``dims`` is None where the number of its dims is unknown."""
+    """A tensor whose first dim are the rows of the call, or groups of them.
+
+    ``dims`` is None where the number of its dims is unknown. ``pieces`` are as long as the call has rows for them.
+    """
 
     dims: int | None
+    pieces: bool = False
 
 
 BodyValue: TypeAlias = RowTensor | Literal["statistic"] | None
@@ -115,6 +124,7 @@ class _Body:
 
     def __init__(self, signature: Signature, definition: Function) -> None:
         self.definition, self.names = definition, dict[str, BodyValue]()
+        self.group = signature.group_parameter
         self.parameters = {port.name: port.type for port in signature.ports}
         simple = (*STATEMENTS, ast.Pass)
         self.uncertain = frozenset(
@@ -158,7 +168,7 @@ class _Body:
             self.mixing.append(node)
         if rows:
             dims = [value.dims for value in rows if value.dims is not None]
-            return RowTensor(max(dims) if len(dims) == len(rows) else None)
+            return RowTensor(max(dims) if len(dims) == len(rows) else None, any(value.pieces for value in rows))
         return "statistic" if "statistic" in values else None
 
     def value(self, node: ast.expr) -> BodyValue:
@@ -215,9 +225,21 @@ class _Body:
         values: list[BodyValue] = [self.value(operand) for operand in (tensor, *others)]
         if function in ELEMENTWISE:
             return self.combined(call, values)
+        if isinstance(values[0], RowTensor) and function in VIEWS:
+            return self.viewed(values[0], positional)
         if isinstance(values[0], RowTensor) and function in REDUCTIONS | ORDERS:
             return _reduced(values[0], function, positional, {keyword.arg: keyword.value for keyword in call.keywords})
         return "statistic" if function in FORMS | REDUCTIONS | ORDERS and values[0] == "statistic" else None
+
+    def viewed(self, rows: RowTensor, sizes: list[ast.expr]) -> BodyValue:
+        """A view of rows: in groups of a number, or in a number of pieces."""
+        match sizes:
+            case [ast.UnaryOp(ast.USub(), ast.Constant(1)), _, *_]:
+                return RowTensor(len(sizes))
+            case [ast.Constant(int()) | ast.Name() as count, ast.UnaryOp(ast.USub(), ast.Constant(1))]:
+                is_count = not isinstance(count, ast.Name) or count.id == self.group
+                return RowTensor(2, pieces=True) if is_count and rows.dims == 1 else None
+        return None
 
 
 def _reduced(
@@ -226,7 +248,7 @@ def _reduced(
     """A reduction or an order of rows: a statistic if it goes over the first dim, rows if it goes over others."""
     place = 1 if function in DIM_IS_SECOND else 0
     dim_argument = named.get("dim", named.get("dims", positional[place] if len(positional) > place else None))
-    if dim_argument is None and function in REDUCTIONS:
+    if function in REDUCTIONS and (dim_argument is None or rows.pieces):
         return "statistic"
     dims = _numbers(dim_argument) if dim_argument is not None else (-1,)
     if not dims or (rows.dims is None and min(dims) < 0):

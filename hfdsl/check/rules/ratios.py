@@ -120,7 +120,7 @@ def divides_by_another_policy(context: Context, learner: str, state: str, others
 def formed_ratios(context: Context, *, every: bool = False) -> Iterator[Ratio]:
     """The updates that form a ratio, with its column; ``every`` has those too whose loss forms none."""
     for node, signature in context.program.graph.bodies:
-        if not isinstance(node.op, RoleCall) or (not every and _forms_none(node)):
+        if not isinstance(node.op, RoleCall) or (not every and forms_none(node)):
             continue
         for effect in effects(node, "writes"):
             named = list(named_columns(signature, effect.ratio)) if effect.ratio is not None else []
@@ -132,7 +132,7 @@ def formed_ratios(context: Context, *, every: bool = False) -> Iterator[Ratio]:
                     yield Ratio(node, node.op.role, effect.state, column)
 
 
-def _forms_none(node: Node) -> bool:
+def forms_none(node: Node) -> bool:
     """Whether an option of the call, such as a loss, says that it divides by nothing."""
     return any(
         isinstance(operand, Constant) and getattr(operand.value, "uses_ratio", True) is False

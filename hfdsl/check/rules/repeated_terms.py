@@ -1,0 +1,71 @@
+"""Repeated terms: does an update hold a policy to its reference twice, or learn several times without a ratio?
+
+A worked example, an update with both::
+
+    rewards = kl_penalized_rewards(rollout, ref, scores, kl=0.05)    # the KL, in the rewards
+    experience = hf.merge(Experience, rollout, ref, normalized_returns(rollout, rewards))
+    actor.update(experience, loss=Clip(kl=0.04))                     # HF343: and again in the loss
+    actor.update(experience, loss=Reinforce())                       # HF342: the policy is not the one that sampled
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.check.context import Context
+from hfdsl.check.dependences import trains, updates_after
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import call_numbers
+from hfdsl.check.rules.ratios import Makers, formed_ratios, forms_none
+from hfdsl.check.rules.references import REFERENCE_COLUMN, kl
+from hfdsl.graph.origins import stored_column
+from hfdsl.graph.program import FunctionCall, Node, Ref
+
+PENALTIES = ("kl_penalized_rewards", "kl_penalized_costs")
+"""The ready functions that charge a KL to a reference."""
+
+
+def rows_are_learned_with_a_ratio(context: Context) -> Iterator[Finding]:
+    """HF342: an update without a ratio is the only one on its rows."""
+    without = [ratio for ratio in formed_ratios(context, every=True) if forms_none(ratio.update)]
+    makers, reported = Makers(context), set[object]()
+    for ratio in without if not context.program.graph.misuses else ():
+        for earlier, effect in makers.updates:
+            is_own = (earlier.role, effect.state) == (ratio.role, ratio.state) and earlier.id < ratio.update.id
+            if is_own and ratio.update.span not in reported and makers.reads_rows_of(ratio.update, earlier):
+                reported.add(ratio.update.span)
+                yield Finding(
+                    "HF342",
+                    f"'{ratio.update.label}' learns from rows that '{earlier.label}' has learned from, by a loss "
+                    "without a ratio: it takes them for samples of the policy after the first update",
+                    Label(ratio.update.span, "learns again, as if from new samples"),
+                    () if earlier.span == ratio.update.span else (Label(earlier.span, "learns first"),),
+                    notes=("update once on each row, or by a loss with a ratio, such as Clip",),
+                )
+
+
+def references_hold_once(context: Context) -> Iterator[Finding]:
+    """HF343: a policy whose rewards have a KL to its reference has none in its loss."""
+    graph = context.program.graph
+    for node in graph.calls:
+        if not isinstance(node.op, FunctionCall) or not node.op.signature.body.__module__.startswith("hfdsl."):
+            continue
+        charged = call_numbers(node).get("kl", 0.0) if node.label in PENALTIES else 0.0
+        update = next(
+            (each for each in updates_after(graph, node) if kl(each) and _reads_reference(context, each)), None
+        )
+        if charged and update is not None:
+            yield Finding(
+                "HF343",
+                f"the loss of '{update.label}' has kl = {kl(update):g}, and '{node.label}' has charged "
+                f"kl = {charged:g} in the rewards: the policy is held to its reference twice",
+                Label(update.span, "the KL is a term of the loss"),
+                (Label(node.span, "the KL is a part of the rewards"),),
+                notes=("set one of them to 0; PPO usually has the KL in the rewards, and GRPO in the loss",),
+            )
+
+
+def _reads_reference(context: Context, update: Node) -> bool:
+    """Whether an update certainly gets the log-probs of a reference."""
+    columns = (Ref(ref.node, REFERENCE_COLUMN) for ref in update.refs if ref.column is None)
+    return trains(update) and any(isinstance(stored_column(context.program.graph, each), Ref) for each in columns)
