@@ -37,6 +37,7 @@ FRESH = "HFDSL_FRESH_PROCESS"
 
 IMPORTED = (
     *("hfdsl.rl.workers", "hfdsl.runtime.rank.executor", "numpy", "torch", "transformers"),
+    "torch._dynamo",  # what an optimizer imports, in 2 s
     *("google.protobuf.message", "jsonschema", "pydantic", "requests"),  # what Ray imports
 )
 READ_AT_IMPORT = ("CUDA_", "HF_", "OMP_", "PYTHON", "TORCH", "TRANSFORMERS_")
@@ -49,9 +50,9 @@ class Worker(NamedTuple):
     environment: dict[str, str]
     directory: str
 
-    def imports_alike(self) -> bool:
-        """Whether libraries find the environment of this process in the worker."""
-        return _read_at_import(self.environment) == _read_at_import(os.environ)
+    def imports_alike(self, environment: Mapping[str, str]) -> bool:
+        """Whether libraries find in the worker what they found in this environment."""
+        return _read_at_import(self.environment) == _read_at_import(environment)
 
 
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
@@ -126,6 +127,7 @@ def forked(worker: Worker) -> bool:
 
 def serve(listener: socket.socket) -> Worker | None:
     """Fork a process for each worker; the worker in such a process, and nothing once there is nobody to serve."""
+    environment = dict(os.environ)  # torch._dynamo sets variables
     for name in IMPORTED:
         import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers
@@ -136,16 +138,16 @@ def serve(listener: socket.socket) -> Worker | None:
                 return None
             connection, _ = listener.accept()
             with connection:
-                if worker := accepted(connection):
+                if worker := accepted(connection, environment):
                     return worker
 
 
-def accepted(connection: socket.socket) -> Worker | None:
+def accepted(connection: socket.socket, environment: Mapping[str, str]) -> Worker | None:
     """In a fork the worker of a request, with its standard streams; nothing in the server."""
     length, streams, _, _ = socket.recv_fds(connection, 8, 3)
     with connection.makefile("rb") as reader:
         worker = Worker(*json.loads(reader.read(int.from_bytes(length, "big"))))
-    alike = worker.imports_alike()
+    alike = worker.imports_alike(environment)
     in_fork = alike and os.fork() == 0
     for number, stream in enumerate(streams):
         if in_fork:
