@@ -22,6 +22,9 @@ Row = Mapping[str, object]
 LAG = 4
 """That of the queues whose overhead is measured."""
 
+TOGETHER = 10
+"""Steps that are timed together: a busy machine makes some of them several times as slow."""
+
 
 def stepping(running: Running) -> Callable[[], object]:
     """One step at a time, whether the program has a queue or not."""
@@ -60,7 +63,7 @@ def tails(steps: int, update: float, spreads: Sequence[float]) -> Iterator[Row]:
 
 
 def overhead(steps: int, rounds: int) -> Iterator[Row]:
-    """CPU of the driver per step of bodies that do nothing: medians of rounds that take turns."""
+    """CPU of the driver per step of bodies that do nothing: medians of tens of steps, in rounds that take turns."""
     nothing = {"engine.generate": DrawnSeconds(0.0), "actor.update": DrawnSeconds(0.0)}
     kinds: tuple[Late | None, ...] = (None, "wait", "drop", "refill")
     cpu: dict[Late | None, list[tuple[float, float]]] = {late: [] for late in kinds}
@@ -70,10 +73,12 @@ def overhead(steps: int, rounds: int) -> Iterator[Row]:
                 step = stepping(running)
                 for _ in range(20 + steps // 5):
                     step()
-                thread, process = time.thread_time(), time.process_time()
-                for _ in range(steps):
-                    step()
-                costs.append(((time.thread_time() - thread) / steps, (time.process_time() - process) / steps))
+                for _ in range(max(1, steps // TOGETHER)):
+                    thread, process = time.thread_time(), time.process_time()
+                    for _ in range(TOGETHER):
+                        step()
+                    ends = time.thread_time(), time.process_time()
+                    costs.append(((ends[0] - thread) / TOGETHER, (ends[1] - process) / TOGETHER))
     for late, costs in cpu.items():
         yield {
             "queue": "none" if late is None else f'lag={LAG}, late="{late}"',
