@@ -92,7 +92,7 @@ def test_a_rank_that_waits_for_nobody_is_reported() -> None:
     def waits() -> None:
         turns.wait(0, lambda: False)
 
-    with pytest.raises(HfError, match=r"HF807: rank 0 waits for its peers in a collective, but every remaining rank waits"):
+    with pytest.raises(HfError, match=r"HF807: rank 0 waits for its peers in a collective, but every remaining rank"):
         turns.run([waits, lambda: None])
     assert turns.run([lambda: 1, lambda: 2]) == [1, 2]
 
