@@ -152,6 +152,11 @@ class Signature:
         return self.protocol is not None and self.protocol.takes == "per_rank"
 
     @property
+    def is_ready_made(self) -> bool:
+        """Whether the body is one of hfdsl's own; one typed at a prompt has no module."""
+        return (self.body.__module__ or "").startswith("hfdsl.")
+
+    @property
     def group_size(self) -> int:
         """The number of consecutive rows that must stay in one chunk."""
         return group_size(self.rows)

@@ -98,7 +98,7 @@ def test_no_size_is_asked_for_a_variable_that_nothing_binds(body: Body, batch_ty
     [
         ([8], "dims= takes a dict of dim classes with their sizes, got [8]"),
         ({B: 0}, "size B = 0 is not a whole number of at least 1"),
-        ({"B": 8}, "dims= takes dim classes with their sizes, got 'B': 8"),
+        ({"B": 8}, "dims= takes dim classes with their sizes, got 'B': 8; write B without quotes"),
         ({int: 8}, "dims= takes dim classes with their sizes, got <class 'int'>: 8"),
     ],
 )

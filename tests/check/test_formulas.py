@@ -256,9 +256,13 @@ def test_a_constant_may_say_how_large_groups_are() -> None:
     assert codes(by_constant) == ("HF314",)
 
 
-@pytest.mark.parametrize("function", [by_population, without_nan, in_a_branch, beside_others, of_the_batch, best_of])
+@pytest.mark.parametrize("function", [by_population, without_nan, in_a_branch, beside_others, best_of])
 def test_a_group_of_one_that_means_something_is_not(function: Any) -> None:
     assert codes(function, n=1) == ()
+
+
+def test_a_mean_over_all_groups_compares_other_rows_than_it_declares() -> None:
+    assert codes(of_the_batch, n=1) == codes(of_the_batch, n=2) == ("HF338",)
 
 
 @pytest.mark.filterwarnings("ignore:std")

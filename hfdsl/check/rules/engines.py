@@ -97,8 +97,7 @@ def _user_may_correct(context: Context) -> bool:
     """Whether a function that is not hfdsl's reads the engine's log-probs."""
     for node, signature in context.program.graph.bodies:
         if isinstance(node.op, FunctionCall):
-            body = signature.body
             records = [port.type.record for port in signature.ports if isinstance(port.type, RecordType)]
-            if not body.__module__.startswith("hfdsl.") and any(ENGINE_COLUMN in schema(r).fields for r in records):
+            if not signature.is_ready_made and any(ENGINE_COLUMN in schema(r).fields for r in records):
                 return True
     return False

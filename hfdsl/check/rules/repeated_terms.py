@@ -48,7 +48,7 @@ def references_hold_once(context: Context) -> Iterator[Finding]:
     """HF343: a policy whose rewards have a KL to its reference has none in its loss."""
     graph = context.program.graph
     for node in graph.calls:
-        if not isinstance(node.op, FunctionCall) or not node.op.signature.body.__module__.startswith("hfdsl."):
+        if not isinstance(node.op, FunctionCall) or not node.op.signature.is_ready_made:
             continue
         charged = call_numbers(node).get("kl", 0.0) if node.label in PENALTIES else 0.0
         update = next(

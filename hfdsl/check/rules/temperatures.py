@@ -88,7 +88,7 @@ def compared_roles(program: Program) -> Iterator[tuple[str, str]]:
     """The policies that learn, and the roles whose log-probs a ready update or function before it compares."""
     learning = {node.role for node in filter(trains, program.graph.calls)}
     for node, signature in program.graph.bodies:
-        if not signature.body.__module__.startswith("hfdsl.") or signature.name in TEACHERS:
+        if not signature.is_ready_made or signature.name in TEACHERS:
             continue
         scored = dict.fromkeys(role for role in _scorers(program, node) if role not in learning)
         for update in updates_after(program.graph, node) if scored else ():
