@@ -1,6 +1,6 @@
 """The error family: every mistake of a user is one of these, with a stable code.
 
-``hfdsl explain CODE`` tells the rule behind a code, with a failing and a mended example.
+``hfdsl explain CODE`` prints the rule behind a code, with a failing and a mended example.
 """
 
 from __future__ import annotations

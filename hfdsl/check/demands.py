@@ -148,7 +148,7 @@ class Divisible(Demand):
 class Bound(Demand):
     """A size is bounded from one side: by a requirement, or because there is at least 1 of it.
 
-    It tells the search for sizes where to look. What it comes from reports it.
+    It guides the search for sizes. What it comes from reports it.
     """
 
     constraint: Constraint

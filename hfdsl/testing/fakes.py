@@ -53,14 +53,14 @@ def fake(
     """A role class that takes the place of ``role`` and answers with random values of the declared types.
 
     Its constructor takes the same arguments and runs nothing. Shapes follow from what a method receives; ``dims`` gives
-    the sizes that nothing tells, as that of responses. Values are drawn row by row from the stream of
+    the sizes that nothing determines, such as that of responses. Values are drawn row by row from the stream of
     ``hf.current_call()`` (with ``seed`` from another one), so that they do not depend on how rows are split. Whole
     numbers are 0 to 127, truth values are true up to a random length, as masks of padded rows are. ``columns`` gives
     what a column of that name holds instead. ``seconds`` says how long each method takes.
 
     Raises:
         WiringError: HF202 where ``seconds`` names no method, HF201 where ``columns`` names none of a result. In a call
-            HF213, where nothing tells a size; HF516 for arguments that the constructor does not take.
+            HF213, where nothing determines a size; HF516 for arguments that the constructor does not take.
         DefinitionError: HF921 for what is no role class, and for an option of another kind.
 
     >>> import hfdsl as hf

@@ -187,7 +187,7 @@ def _steps(
         with observed(plan).launch(run) as running:
             yield from steps(running, inputs)
     except HfError as error:
-        raise error.with_traceback(None) from None  # it tells of the body, and not of the run around it
+        raise error.with_traceback(None) from None  # show the body, not the run around it
 
 
 class _Compared:

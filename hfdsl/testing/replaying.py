@@ -67,10 +67,10 @@ Body = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A call that was repeated: what it gave or raised, and where that differs from what it gave then.
+    """A call that was repeated: what it returned or raised, and where that differs from the recorded result.
 
-    ``failed_then`` tells that the recorded call gave nothing, since it or a peer failed. ``body`` tells of a body in
-    the script of the run whether it is the recorded one or what the script has now.
+    With ``failed_then`` the recorded call has no result, since it or a peer failed. If the body is in the script of the
+    run, ``body`` says whether it is the recorded one or the one that the script has now.
     """
 
     label: str

@@ -327,7 +327,7 @@ def groups(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteScores]:
 
 @hf.dataflow
 def filters(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows, SuiteRows]:
-    """Rows whose number only the run tells, and what makes it known."""
+    """Rows whose number only the run determines, and what makes it known."""
     filtered = hf.filter(a.flat(batch), a.even(batch))
     return b.padded(filtered), hf.take(filtered, 2), b.cycled(hf.fill(filtered, 5))
 

@@ -148,7 +148,7 @@ def _steps(flow: Dataflow[..., Any], deployment: Deployment, batches: Sequence[B
         with flow.compile(deployment).launch(backend="local") as running:
             return [running.step(*batches) for _ in range(steps)]
     except HfError as error:
-        raise error.with_traceback(None) from None  # it tells of the body, and not of the run around it
+        raise error.with_traceback(None) from None  # show the body, not the run around it
 
 
 def _fault(steps_on: Any, mesh: Mesh, meant: Sequence[Any], tolerance: float) -> str | None:

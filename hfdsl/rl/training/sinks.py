@@ -1,7 +1,7 @@
 """Destinations of records beside the files of a run: W&B and MLflow.
 
 A sink works in a thread of its own, so no step waits for a server. A sink that is slow, fails or hangs costs records
-but no time: a warning tells the reason at the first lost record, and another the count at the end. With at most two
+but no time: a warning gives the reason at the first lost record, and another the count at the end. With at most two
 waiting records, and a server that hangs from step 1 on::
 
     step       1          2    3      4      5      end

@@ -11,7 +11,7 @@ the first call has left::
 Why it is right. *It outlives the process*: memory without a name exists as long as anybody has it open, and the driver
 opens that of each process on its node when it starts it. *Nothing is left behind* for the same reason. *It costs next
 to nothing*: a call writes some bytes before its body begins, in under a microsecond. *No other process is read*: the
-name of the memory, which the process itself told, is looked at before it is opened. A process on another node has no
+driver opens the memory only if its name is the one that the process has reported. A process on another node has no
 note here, and a message names every call that it may have died in (``CallClocks.begun``).
 """
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 NOTE_BYTES = 256
-"""The size of a note; one that is longer is cut, and tells nothing."""
+"""The size of a note; a longer one is cut, and then ignored."""
 
 
 NO_STEP = ("", -1)
@@ -82,7 +82,7 @@ class CallNote:
             self._memory[:] = f"{step}\t{label}\t{plan}\n".encode().ljust(NOTE_BYTES, b"\0")[:NOTE_BYTES]
 
     def clear(self) -> None:
-        """What began before counts no more: the same calls are to be repeated."""
+        """Forget what began before: the same calls will be repeated."""
         if self.place is not None:
             self._memory[:1] = b"\n"
 

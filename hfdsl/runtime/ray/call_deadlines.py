@@ -90,7 +90,7 @@ class CallClocks:
             self._extending[key] = call
 
     @property
-    def bear_on_deadlines(self) -> bool:
+    def affect_deadlines(self) -> bool:
         """Whether the deadline of the next step, or what is forgotten before it, depends on which calls have ended."""
         return bool(self._extending)
 

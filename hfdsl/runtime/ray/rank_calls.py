@@ -70,7 +70,7 @@ class RankCalls:
 
     def begin(self) -> None:
         """Begin a step: its deadline runs from now."""
-        if self._clocks.bear_on_deadlines:
+        if self._clocks.affect_deadlines:
             self.look()
             self._clocks.forget_failed()
         self._step_end = time.monotonic() + self.seconds + self._clocks.seconds_in_steps()

@@ -266,7 +266,7 @@ class Cases:
     chosen: bool = False
 
     def grounds(self, law: Law) -> Sequence[Mesh]:
-        """The meshes of a law: most laws look at the usual numbering, and one tells what another changes."""
+        """The meshes of a law: most laws use the usual numbering of ranks, and one compares it with others."""
         if law.orders or self.chosen:
             return self.meshes
         return tuple(dict.fromkeys(map(usual, self.meshes)))

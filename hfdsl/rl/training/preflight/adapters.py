@@ -1,4 +1,4 @@
-"""LoRA adapters against their models, as far as a ``config.json`` tells."""
+"""LoRA adapters against their models, as far as a ``config.json`` shows."""
 
 from __future__ import annotations
 
