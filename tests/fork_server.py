@@ -27,6 +27,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from shutil import rmtree
 from typing import NamedTuple
 
 SOCKET = "HFDSL_FORK_SERVER"
@@ -68,9 +69,9 @@ def install() -> subprocess.Popen[bytes]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(1024)
+        os.environ[SOCKET] = str(path)
         command = [sys.executable, __file__, str(listener.fileno())]
         server = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
-    os.environ[SOCKET] = str(path)
     use()
     return server
 
@@ -135,6 +136,7 @@ def serve(listener: socket.socket) -> Worker | None:
         while True:
             ready, _, _ = select.select([listener, sys.stdin], [], [])
             if sys.stdin in ready:
+                rmtree(Path(os.environ[SOCKET]).parent)
                 return None
             connection, _ = listener.accept()
             with connection:
