@@ -73,7 +73,10 @@ def deploy(model: Path, steps: int = 100) -> hf.Deployment:
     policy = hf.ResourcePool([2], use_gpu=False, name="policy")
     verifier = hf.ResourcePool([1], use_gpu=False, name="verifier")
     start = w.ModelConfig(path=str(model))
-    falling = w.OptimizerConfig(3e-4, schedule="linear", warmup_steps=10, total_steps=steps * UPDATES, min_lr_ratio=0.1)
+    updates = steps * UPDATES
+    falling = w.OptimizerConfig(
+        3e-4, schedule="linear", warmup_steps=min(10, updates // 2), total_steps=updates, min_lr_ratio=0.1
+    )
     return hf.Deployment(
         actor=hf.place(w.Actor, learns(start, falling), pool=policy),
         reference=hf.place(w.Reference, w.ReferenceConfig(start, batching=ROWS), pool=policy),
