@@ -22,14 +22,18 @@ def sampling_calls(program: Program, node: Node) -> list[Node]:
     return [nodes[call] for call in sorted({call for column in tokens for call in origins.samples(column).values()})]
 
 
-def updates_after(graph: Graph, node: Node) -> Iterator[Node]:
-    """The calls that train a role and depend on what a node makes; the node itself, if it trains one."""
+def nodes_from(graph: Graph, node: Node) -> Iterator[Node]:
+    """A node, and those that depend on what it makes."""
     after = {node.id}
     for later in graph.nodes[node.id :]:
         if later is node or not after.isdisjoint(ref.node for ref in later.refs):
             after.add(later.id)
-            if trains(later):
-                yield later
+            yield later
+
+
+def updates_after(graph: Graph, node: Node) -> Iterator[Node]:
+    """The calls that train a role and depend on what a node makes; the node itself, if it trains one."""
+    return filter(trains, nodes_from(graph, node))
 
 
 def trains(node: Node) -> bool:

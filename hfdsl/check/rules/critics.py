@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import updates_after
+from hfdsl.check.dependences import nodes_from, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
-from hfdsl.graph.program import Graph, Input, Node, RoleCall
+from hfdsl.graph.program import Input, Node, RoleCall
 from hfdsl.graph.samples import is_float_column, is_token_column
 from hfdsl.graph.signatures import PortType, RecordType, role_signature
 from hfdsl.protocols.register import registered_methods
@@ -89,18 +89,9 @@ def _targets(program: Program, values: Node, kind: type, training: str) -> list[
     }
     if not read <= {name for name, _ in made} | inputs:
         return []
-    after = _after(program.graph, values)
+    after = {node.id for node in nodes_from(program.graph, values)} - {values.id}
     targets = read - set(_numbers(given.returns) if given is not None else ())
     return [(name, node) for name, node in made if name in targets and node.id in after]
-
-
-def _after(graph: Graph, node: Node) -> set[int]:
-    """The nodes that depend on what a node makes."""
-    after = {node.id}
-    for later in graph.nodes[node.id :]:
-        if not after.isdisjoint(ref.node for ref in later.refs):
-            after.add(later.id)
-    return after - {node.id}
 
 
 def _numbers(kind: PortType, name: str = "") -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import Dependences, sampling_calls, updates_after
@@ -56,7 +57,11 @@ GREEDY = "greedy = True"
 def equal_responses(program: Program) -> Iterator[EqualResponses]:
     """The calls on repeated prompts that give equal ones, where a function before an update compares nothing else."""
     graph, dependences = program.graph, Dependences(program)
-    why = {call: reason for call in dependences.samplers if (reason := _why_equal(program, graph.nodes[call]))}
+    why = {
+        call: reason
+        for call in dependences.samplers
+        if (reason := _greedy_or(program, graph.nodes[call], repeated_responses))
+    }
     on_copies = _repeated(graph) & why.keys()
     reported = set[int]()
     for node, signature in graph.bodies if on_copies else ():
@@ -69,11 +74,14 @@ def equal_responses(program: Program) -> Iterator[EqualResponses]:
                 yield EqualResponses(graph.nodes[call], graph.nodes[call].role, why[call], node)
 
 
-def _why_equal(program: Program, call: Node) -> str | None:
+def _greedy_or(
+    program: Program, call: Node, stated: Callable[[type, tuple[Any, ...], Mapping[str, Any]], str | None]
+) -> str | None:
+    """``GREEDY``, or what the role of a call states."""
     place = program.placement(call)
     if dict(call.arguments).get("greedy") == Constant(True):
         return GREEDY
-    return None if place is None else repeated_responses(place.role, place.args, place.kwargs)
+    return None if place is None else stated(place.role, place.args, place.kwargs)
 
 
 def _repeated(graph: Graph) -> set[int]:
@@ -131,7 +139,7 @@ def truncated_responses(program: Program) -> Iterator[TruncatedResponses]:
     links, reported = role_links(program), {equal.generate.id for equal in equal_responses(program)}
     for update in filter(_divides, program.graph.calls):
         for call in sampling_calls(program, update):
-            how = _how_truncated(program, call)
+            how = _greedy_or(program, call, truncated_sampling)
             if how is None or call.id in reported or update.role not in linked_roles(links, call.role):
                 continue
             reported.add(call.id)
@@ -141,13 +149,6 @@ def truncated_responses(program: Program) -> Iterator[TruncatedResponses]:
 def _divides(call: Node) -> bool:
     """Whether a call is an update by log-probs of what was sampled."""
     return isinstance(call.op, RoleCall) and any(e.ratio is not None for e in effects_of(call.op.signature.body))
-
-
-def _how_truncated(program: Program, call: Node) -> str | None:
-    place = program.placement(call)
-    if dict(call.arguments).get("greedy") == Constant(True):
-        return GREEDY
-    return None if place is None else truncated_sampling(place.role, place.args, place.kwargs)
 
 
 # -- their length

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hfdsl.check.findings import Finding
+from hfdsl.check.program import Program
 from hfdsl.check.rules.lengths import IDLE_PENALTY, SMALL_UPDATES, idle_penalties, other_divisors
 from hfdsl.check.rules.precision import COST, KL_BIAS, correction, less_precise_references
 from hfdsl.check.rules.references import REFERENCE_COLUMN, updates_without_reference
@@ -21,25 +22,32 @@ from hfdsl.rl.training.ready import generating
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.typed import joined
 from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ReferenceConfig, SamplerConfig, computes
+from hfdsl.types.dims import Dim
 
 WHOLE = {"top_p": 1.0, "top_k": 0}
 """The values of a generation that samples from the whole distribution."""
 
 
-def lengths_agree(subject: Subject) -> Iterator[Finding]:
-    """The limit on a response's tokens is the width of the columns that hold them."""
+def _with_widths(subject: Subject) -> Iterator[tuple[str, Program, str, dict[type[Dim], int]]]:
+    """The programs of a run by table, each with the field of the longest response and its size, if that is known."""
     for table, program in subject.programs.items():
         field, width = size_of(subject, table, "R")
-        for other in other_sizes(program, {R: width} if width is not None else {}):
+        yield table, program, field, {R: width} if width is not None else {}
+
+
+def lengths_agree(subject: Subject) -> Iterator[Finding]:
+    """The limit on a response's tokens is the width of the columns that hold them."""
+    for _, program, field, sizes in _with_widths(subject):
+        for other in other_sizes(program, sizes):
             limit = f"{other.role}.generation.max_tokens"
             if subject.has(limit):
                 yield subject.finding(
                     "HF711",
                     other.message,
                     limit,
-                    related={field: f"R = {width}"},
-                    changes=(SetField(limit, width), SetField(field, other.configured)),
-                    advice=f"set max_tokens to {width}, or R to {other.configured}",
+                    related={field: f"R = {other.size}"},
+                    changes=(SetField(limit, other.size), SetField(field, other.configured)),
+                    advice=f"set max_tokens to {other.size}, or R to {other.configured}",
                 )
 
 
@@ -72,10 +80,9 @@ def sizes_are_given(subject: Subject) -> Iterator[Finding]:
 
 def penalties_can_act(subject: Subject) -> Iterator[Finding]:
     """Some responses are long enough for the penalty on length."""
-    for table, program in subject.programs.items():
-        field, width = size_of(subject, table, "R")
-        for idle in idle_penalties(program, {R: width} if width is not None else {}):
-            longest, related = joined(table, "options.longest"), {field: f"R = {width}"}
+    for table, program, field, sizes in _with_widths(subject):
+        for idle in idle_penalties(program, sizes):
+            longest, related = joined(table, "options.longest"), {field: f"R = {idle.width}"}
             yield subject.finding("HF718", idle.message, longest, related=related, notes=(IDLE_PENALTY,))
 
 
@@ -110,18 +117,17 @@ def rollouts_are_of_the_whole_distribution(subject: Subject) -> Iterator[Finding
 
 def divisors_are_lengths(subject: Subject) -> Iterator[Finding]:
     """The divisor of the sum over a response is the longest length, or 1."""
-    for table, program in subject.programs.items():
-        field, width = size_of(subject, table, "R")
-        for other in other_divisors(program, {R: width} if width is not None else {}):
+    for table, program, field, sizes in _with_widths(subject):
+        for other in other_divisors(program, sizes):
             constant = joined(table, "options.loss.constant")
             yield subject.finding(
                 "HF721",
                 other.message,
                 constant,
-                related={field: f"R = {width}"},
+                related={field: f"R = {other.width}"},
                 notes=(SMALL_UPDATES,),
                 changes=(SetField(constant, "none"),) if _has_loss(subject, table) else (),
-                advice=f"set the constant to {width}",
+                advice=f"set the constant to {other.width}",
             )
 
 
