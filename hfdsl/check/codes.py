@@ -51,6 +51,7 @@ CODES: dict[str, Code] = {
     "HF221": Code("booleans where integers are expected, or the reverse"),
     "HF230": Code("two values of one type, each at the port of the other's name", "warning"),
     "HF231": Code("a column that may be absent where one is required"),
+    "HF232": Code("a column that a record takes for another one of its source", "warning"),
     "HF240": Code("a role of another class than an inner dataflow takes"),
     # HF3xx sizes
     "HF301": Code("a number of rows that nothing determines"),
@@ -77,10 +78,12 @@ CODES: dict[str, Code] = {
     "HF337": Code("groups whose rows are copies of one", "warning"),
     "HF338": Code("rows computed from a statistic of all rows, where a plan may give a part of them", "warning"),
     "HF339": Code("tokens trained on with scores of other responses alone", "warning"),
-    "HF340": Code("a reference that is the policy that learns", "warning"),
+    "HF340": Code("a reference or a teacher that is the policy that learns", "warning"),
     "HF341": Code("tokens that a model of another vocabulary reads", "warning"),
     "HF342": Code("rows learned from several times without a ratio", "warning"),
     "HF343": Code("a KL to a reference in the rewards and in the loss", "warning"),
+    "HF344": Code("a baseline that is the response's own score", "warning"),
+    "HF345": Code("values that a critic gives after it has learned the returns of their rows", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
@@ -163,6 +166,7 @@ CODES: dict[str, Code] = {
     "HF726": Code("a prompt that is the same for every row", "warning"),
     "HF727": Code("a policy that learns from a part of its distribution", "warning"),
     "HF728": Code("a critic that nothing trains", "warning"),
+    "HF729": Code("a critic that learns its own values", "warning"),
     # HF73x layouts of weights
     "HF730": Code("a parameter that is loaded and that no role exports"),
     "HF731": Code("a parameter that is exported and that the role which loads does not have", "warning"),

@@ -17,6 +17,7 @@ from hfdsl.check.queue_bounds import queue_bounds
 from hfdsl.check.report import Coverage, Report
 from hfdsl.check.rules import (
     balances,
+    baselines,
     borrowed_scores,
     classes,
     collects,
@@ -53,6 +54,7 @@ from hfdsl.check.rules import (
     rank_zero,
     ratios,
     references,
+    renamed,
     repeatable,
     repeated_terms,
     resources,
@@ -69,6 +71,7 @@ from hfdsl.check.rules import (
     tensor_groups,
     transports,
     unread,
+    value_targets,
     vocabularies,
     wiring,
 )
@@ -107,6 +110,7 @@ RULES: tuple[Rule | BySize, ...] = (
     mixed_rows.rows_are_kept_apart,
     BySize(results.results),
     swapped.names_are_not_crossed,
+    renamed.columns_keep_their_names,
     repeatable.traces_agree,
     BySize(presence.certain_columns),
     BySize(presence.provisions_are_right),
@@ -166,6 +170,9 @@ RULES: tuple[Rule | BySize, ...] = (
     references.losses_have_their_reference,
     references.references_are_other_models,
     critics.critics_learn,
+    value_targets.critics_learn_returns,
+    value_targets.advantages_have_the_values_from_before,
+    baselines.baselines_are_other_scores,
     sampling.responses_of_a_prompt_differ,
     sampling.rollouts_are_of_the_whole_distribution,
     BySize(sampling.results_have_their_size),

@@ -129,9 +129,9 @@ def evaluated(
     """The sampler's responses are only scored."""
     hf.sync(actor, sampler)
     tested = reward.score(prompts, sampler.generate(prompts))
-    rollout = actor.generate(prompts)
+    rollout, tried = actor.generate(prompts), actor.generate(prompts)
     rewards = kl_penalized_rewards(rollout, reference.log_probs(rollout), reward.score(prompts, rollout))
-    experience = hf.merge(Experience, rollout, advantages_over(rollout, rewards, reward.score(prompts, rollout)))
+    experience = hf.merge(Experience, rollout, advantages_over(rollout, rewards, reward.score(prompts, tried)))
     return actor.update(experience, loss=Clip()), tested
 
 

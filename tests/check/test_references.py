@@ -9,13 +9,28 @@ import pytest
 
 import hfdsl as hf
 from hfdsl.graph.dataflow import Dataflow
-from hfdsl.rl.batches import ActorMetrics, Experience, Pairs, PreferenceMetrics, Preferences, Prompts
+from hfdsl.rl.batches import (
+    ActorMetrics,
+    Experience,
+    Pairs,
+    PreferenceMetrics,
+    Preferences,
+    Prompts,
+    Rollout,
+    Sequences,
+)
 from hfdsl.rl.dataflows.distillation import distillation
 from hfdsl.rl.dataflows.dpo import dpo
 from hfdsl.rl.dataflows.grpo import grpo
 from hfdsl.rl.dataflows.mutual import mutual
 from hfdsl.rl.dataflows.ppo import ppo
-from hfdsl.rl.functions import group_advantages, kl_penalized_rewards, normalized_returns, with_log_probs
+from hfdsl.rl.functions import (
+    group_advantages,
+    kl_penalized_rewards,
+    normalized_returns,
+    teacher_advantages,
+    with_log_probs,
+)
 from hfdsl.rl.losses import DPO, Clip
 from hfdsl.rl.workers import Actor, Reference, Reward
 from hfdsl.rl.workers.lora import Lora
@@ -81,6 +96,39 @@ def proximal(prompts: Prompts, actor: Actor, reference: Reference, reward: Rewar
 def test_other_references(flow: Dataflow[..., Any]) -> None:
     """A loss without a KL only reports it; two policies may be each other's references."""
     assert check(flow, places()).findings == ()
+
+
+# -- teachers
+
+
+@hf.function
+def with_hint(prompts: Prompts, rollout: Rollout) -> Sequences:
+    import torch
+
+    length = prompts.ids.tensor.shape[1]
+    ids = torch.cat([prompts.ids.tensor.flip(1), rollout.ids.tensor[:, length:]], dim=1)
+    return Sequences(ids=ids, mask=rollout.mask.tensor, response_mask=rollout.response_mask.tensor)
+
+
+@hf.dataflow
+def taught(prompts: Prompts, actor: Actor, teacher: Reference, *, by: str = "itself") -> ActorMetrics:
+    rollout = actor.generate(prompts)
+    if by == "a teacher":
+        graded = teacher.log_probs(rollout)
+    else:
+        graded = actor.log_probs(with_hint(prompts, rollout) if by == "itself with a hint" else rollout)
+    return actor.update(hf.merge(Experience, rollout, teacher_advantages(rollout, graded)), loss=Clip())
+
+
+def test_a_policy_is_not_its_own_teacher() -> None:
+    [finding] = check(taught, places()).without("HF509").findings
+    assert finding.code == "HF340"
+    assert finding.message == (
+        "'teacher_advantages' takes 'actor.log_probs' for a teacher, whose weights 'actor.update' trains: the policy "
+        "is compared with itself"
+    )
+    assert check(taught.given(by="itself with a hint"), places()).without("HF509").findings == ()
+    assert check(taught.given(by="a teacher"), places()).findings == ()
 
 
 # -- its dtype

@@ -48,7 +48,7 @@ def critics_learn(context: Context) -> Iterator[Finding]:
         for effect in effects_of(node.op.signature.body):
             kind = program.graph.roles[node.role]
             training = methods_with(kind, "writes").get(effect.state) if effect.kind == "reads" else None
-            if training is None or (node.role, effect.state) in changed or not _values_tokens(node, kind):
+            if training is None or (node.role, effect.state) in changed or not values_tokens(node, kind):
                 continue
             update = next((update for update in updates_after(program.graph, node) if update.role != node.role), None)
             targets = _targets(program, node, kind, training)
@@ -71,7 +71,7 @@ def _finding(values: Node, training: str, update: Node, targets: list[tuple[str,
     )
 
 
-def _values_tokens(node: Node, kind: type) -> bool:
+def values_tokens(node: Node, kind: type) -> bool:
     """Whether a call gives numbers of single tokens, and no method of its role samples tokens."""
     signature = signature_of(node)
     methods = [role_signature(kind, method) for method in registered_methods(kind)]

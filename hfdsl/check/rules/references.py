@@ -8,9 +8,10 @@ A worked example, of which only the last line has a KL that is above 0::
     kl_penalized_rewards(rollout, reference=reference.log_probs(rollout), ...)
 
 What is meant as a reference is known by its name: a port ``ref`` or ``reference``, or a column that begins so, beside
-others in the record of an update. The reference is the policy if the call that made it reads the very state that an
-update after it writes, or that of the engine that samples for it. Two policies may be each other's references, and one
-that follows the policy by a sync of its own, such as a moving average, is not known.
+others in the record of an update. A teacher is known likewise; a policy with a hint in its prompt may be its own. The
+reference is the policy if the call that made it reads the very state that an update after it writes, or that of the
+engine that samples for it. Two policies may be each other's references, and one that follows the policy by a sync of
+its own, such as a moving average, is not known.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.check.rules.ratios import Makers, effects
 from hfdsl.check.sources import argument_span
 from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Constant, Graph, Input, Node, Operand, Ref, RoleCall
+from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Operand, Ref, RoleCall
 from hfdsl.graph.reads import RowColumn
-from hfdsl.graph.samples import is_float_column
+from hfdsl.graph.samples import is_float_column, is_token_column
 
 REFERENCE_COLUMN = "ref_log_probs"
 """The column of the log-probs of a reference."""
@@ -70,15 +71,18 @@ def references_are_other_models(context: Context) -> Iterator[Finding]:
         for update in updates_after(program.graph, node) if maker is not None else ():
             if maker is None or not _is_itself(program, maker, update) or maker.span in reported:
                 continue
+            kind = "teacher" if _is_teacher(column) else "reference"
+            if kind == "teacher" and _reads_other_tokens(program, maker):
+                continue
             reported.add(maker.span)
             compares = argument_span(node.span, signature_of(node), column.port)
             yield Finding(
                 "HF340",
-                f"'{node.label}' takes '{maker.label}' for a reference, whose weights '{update.label}' trains: the "
-                "policy is compared with itself",
+                f"'{node.label}' takes '{maker.label}' for a {kind}, whose weights '{update.label}' trains: the policy "
+                "is compared with itself",
                 Label(maker.span, f"log-probs of '{maker.role}' as it is in this step"),
-                (Label(compares, "taken for those of a reference"), Label(update.span, "trains the same weights")),
-                notes=(ITSELF,),
+                (Label(compares, f"taken for those of a {kind}"), Label(update.span, "trains the same weights")),
+                notes=(TAUGHT_BY_ITSELF if kind == "teacher" else ITSELF,),
             )
 
 
@@ -88,8 +92,26 @@ ITSELF = (
 )
 """What a policy as its own reference does."""
 
-NAMED = re.compile(r"ref(erence)?(_.*)?")
-"""The names of ports and columns that are meant as a reference."""
+TAUGHT_BY_ITSELF = (
+    "the teacher and the student say the same of every token, and there is nothing to learn: place a role with the "
+    "weights of the teacher, such as a Reference"
+)
+"""What a policy as its own teacher does."""
+
+NAMED = re.compile(r"(ref|reference|teacher)(_.*)?")
+"""The names of ports and columns that are meant as a reference or a teacher."""
+
+
+def _is_teacher(column: RowColumn) -> bool:
+    """Whether a column is meant as a teacher's, by its name or that of its port."""
+    return any(NAMED.fullmatch(name) and name.startswith("teacher") for name in (column.port, column.ref.column or ""))
+
+
+def _reads_other_tokens(program: Program, maker: Node) -> bool:
+    """Whether a call reads tokens that a function has changed, such as a prompt with a hint: it teaches by these."""
+    tokens = (column for column in program.origins.columns(maker.id) if is_token_column(column.spec))
+    stored = (stored_column(program.graph, column.ref) for column in tokens)
+    return any(isinstance(op, Ref) and isinstance(program.graph.nodes[op.node].op, FunctionCall) for op in stored)
 
 
 def _references(context: Context) -> Iterator[tuple[Node, RowColumn]]:

@@ -1,0 +1,75 @@
+"""Renamed columns: does a record take a column under another's name, where its source has one of that name?
+
+A worked example, a record with columns 'advantage' and 'returns'::
+
+    estimates = generalized_advantages(rollout, rewards, values)         # has both
+    Experience(advantage=estimates.advantage, returns=estimates.advantage)
+
+Both have the same dtype and dims, and the critic learns advantages. Another name is often meant: the log-probs of a
+reference become those of a rollout, a mask of the loss becomes the mask. So three things have to come together: the
+source has a column of the name that is asked for, which goes into no column of the new record; both are of one type
+and never absent; and the names are of one vocabulary, that of the new record or that of ``hfdsl.rl.batches``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from inspect import get_annotations
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.sources import argument_span
+from hfdsl.graph.program import Node, Pack, Ref
+from hfdsl.graph.values import RecordValue
+from hfdsl.types.batches import Batch, schema
+
+VOCABULARY = "hfdsl.rl.batches"
+"""The module of the ready records, whose names mean the same in all of them."""
+
+
+def columns_keep_their_names(context: Context) -> Iterator[Finding]:
+    """HF232: a column of a record is the one of its name, where its source has that too."""
+    reported = set[object]()
+    for node in context.program.graph.nodes:
+        if not isinstance(node.op, Pack) or all(_keeps_its_name(port, operand) for port, operand in node.arguments):
+            continue  # quick: most records are put together from columns of the same names
+        for port, operand in node.arguments:
+            if not isinstance(operand, Ref) or _keeps_its_name(port, operand):
+                continue
+            source = context.program.inference.values[operand.node]
+            if isinstance(source, RecordValue) and _is_mistaken(node, node.op.record, port, operand, source):
+                place = argument_span(node.span, None, port)
+                if place not in reported:
+                    reported.add(place)
+                    yield _finding(context, node, port, operand)
+
+
+def _keeps_its_name(port: str, operand: object) -> bool:
+    return not isinstance(operand, Ref) or operand.column in (port, None)
+
+
+def _is_mistaken(node: Node, record: type[Batch], port: str, operand: Ref, source: RecordValue) -> bool:
+    given, have = operand.column or "", schema(source.type.record)
+    if port not in have.fields or have.fields[port] != have.fields[given] or have.spare & {port, given}:
+        return False
+    if any(other == Ref(operand.node, port) for _, other in node.arguments):
+        return False  # exchanged columns: HF230, or meant
+    is_ready = all(_declares(VOCABULARY, each, port) for each in (record, source.type.record))
+    return given in schema(record).fields or (is_ready and _declares(VOCABULARY, source.type.record, given))
+
+
+def _declares(module: str, record: type[Batch], column: str) -> bool:
+    """Whether a record has a column from a class of a module."""
+    return any(base.__module__ == module and column in get_annotations(base) for base in record.__mro__)
+
+
+def _finding(context: Context, node: Node, port: str, operand: Ref) -> Finding:
+    source = context.program.graph.nodes[operand.node].label
+    return Finding(
+        "HF232",
+        f"'{node.label}' gets '{operand.column}' of '{source}' as its column '{port}', and '{source}' has a column "
+        f"'{port}' of its own",
+        Label(argument_span(node.span, None, port), f"becomes '{port}'"),
+        (context.program.producer_label(operand.node),),
+        notes=(f"write .{port} here; if this is intended, add at the end of the line: # hf: ignore[HF232]",),
+    )

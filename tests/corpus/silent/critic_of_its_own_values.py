@@ -1,0 +1,66 @@
+"""The returns of a critic are its values: no reward reaches it."""
+
+import hfdsl as hf
+from hfdsl import Dispatch, f32, register
+from tests.corpus.vocabulary import (
+    ActorMetrics,
+    B,
+    Critic,
+    CriticMetrics,
+    Estimates,
+    Learner,
+    P,
+    PolicyConfig,
+    Prompts,
+    R,
+    Reward,
+    Rollout,
+    Scores,
+    Sequences,
+    Values,
+    prompts_of,
+)
+
+
+class Targets(hf.Batch):
+    returns: f32[B, R]
+
+
+class Baseline(Critic):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.reads("critic")
+    def values(self, sequences: Sequences) -> Values:
+        return super().values(sequences)
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("critic")
+    def learn(self, sequences: Sequences, targets: Targets) -> CriticMetrics:
+        return super().update(sequences, Estimates(advantages=targets.returns, returns=targets.returns))
+
+
+@hf.function
+def estimated(rollout: Rollout, scores: Scores, values: Values) -> Estimates:
+    returns = scores.reward.tensor[:, None] * rollout.response_mask.tensor
+    return Estimates(advantages=returns - values.values.tensor, returns=returns)
+
+
+@hf.dataflow
+def program(prompts: Prompts, learner: Learner, critic: Baseline, reward: Reward) -> tuple[ActorMetrics, CriticMetrics]:
+    rollout = learner.generate(prompts)
+    values = critic.values(rollout)
+    estimates = estimated(rollout, reward.score(rollout), values)
+    targets = Targets(returns=values.values)
+    return learner.learn(rollout, estimates), critic.learn(rollout, targets)  # <- HF729
+
+
+pool = hf.ResourcePool([2])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(
+        learner=hf.place(Learner, PolicyConfig(), pool=pool),
+        critic=hf.place(Baseline, PolicyConfig(), pool=pool),
+        reward=hf.place(Reward, pool=pool),
+    ),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
+)

@@ -1,0 +1,62 @@
+"""Each epoch estimates again, and both learn from the new estimates."""
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from tests.corpus.vocabulary import (
+    B,
+    Critic,
+    CriticMetrics,
+    Estimates,
+    Learner,
+    P,
+    PolicyConfig,
+    Prompts,
+    R,
+    Reward,
+    Rollout,
+    Scores,
+    Sequences,
+    Values,
+    prompts_of,
+)
+
+
+class Baseline(Critic):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.reads("critic")
+    def values(self, sequences: Sequences) -> Values:
+        return super().values(sequences)
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("critic")
+    def learn(self, sequences: Sequences, estimates: Estimates) -> CriticMetrics:
+        return super().update(sequences, estimates)
+
+
+@hf.function
+def estimated(rollout: Rollout, scores: Scores, values: Values) -> Estimates:
+    returns = scores.reward.tensor[:, None] * rollout.response_mask.tensor
+    return Estimates(advantages=returns - values.values.tensor, returns=returns)
+
+
+@hf.dataflow
+def program(prompts: Prompts, learner: Learner, critic: Baseline, reward: Reward) -> list[hf.Batch]:
+    rollout = learner.generate(prompts)
+    scores, metrics = reward.score(rollout), list[hf.Batch]()
+    for _ in range(3):
+        estimates = estimated(rollout, scores, critic.values(rollout))
+        metrics += [learner.learn(rollout, estimates), critic.learn(rollout, estimates)]
+    return metrics
+
+
+pool = hf.ResourcePool([2])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(
+        learner=hf.place(Learner, PolicyConfig(), pool=pool),
+        critic=hf.place(Baseline, PolicyConfig(), pool=pool),
+        reward=hf.place(Reward, pool=pool),
+    ),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
+)
