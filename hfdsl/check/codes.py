@@ -253,6 +253,7 @@ CODES: dict[str, Code] = {
     "HF942": Code("a copy of a policy that computes in another dtype", "warning"),
     "HF943": Code("a loss that does not account for the engine that samples", "warning"),
     "HF944": Code("a reference that computes less precisely than the policy", "warning"),
+    "HF945": Code("dropout in an update that forms ratios", "warning"),
     # HF95x generation engines
     "HF950": Code("a version of an engine that is not tested"),
     "HF951": Code("an engine that does not start"),

@@ -7,6 +7,7 @@ A role states a fact with a plain static method, which takes what the constructo
 | ``gpu_bytes`` | bytes on a rank's GPU: parts by method, under ``""`` those between calls; it takes the mesh first |
 | ``computes`` | the dtype of its matrix products, such as ``"bfloat16"`` |
 | ``concurrent_calls`` | by method, how many calls of it may be in progress in a process at a time; 1 for others |
+| ``drops`` | by setting, the share of activations that its updates set to 0; none without dropout |
 | ``in_flight_obstacle`` | why it cannot take weights between tokens; None where it can |
 | ``kept_bytes`` | the bytes of the parts of its ``state()`` on a rank; it takes the mesh first |
 | ``learning`` | how its parameters learn, as a ``Learning``: the rate, its schedule, the dtype |
@@ -189,6 +190,21 @@ def declared_learning(role: type, args: tuple[Any, ...], kwargs: Mapping[str, An
     """
     fact = _stated(role, "learning", args, kwargs)
     return fact if isinstance(fact, Learning) else None
+
+
+def declared_dropout(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:
+    """The share of activations that the updates of a role set to 0, by setting; none where it drops or states none.
+
+    >>> class Trainer:
+    ...     @staticmethod
+    ...     def drops(dropout: float = 0.0) -> dict[str, float]:
+    ...         return {"dropout": dropout}
+    >>> declared_dropout(Trainer, (0.1,), {}), declared_dropout(Trainer, (), {}), declared_dropout(object, (), {})
+    ({'dropout': 0.1}, {}, {})
+    """
+    fact = _stated(role, "drops", args, kwargs)
+    shares = fact.items() if isinstance(fact, Mapping) else ()
+    return {name: share for name, share in shares if isinstance(share, float) and share > 0}
 
 
 def in_flight_obstacle(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -30,6 +30,7 @@ CODES = {
     "corrections": "HF943",
     "references": "HF944",
     "samples": "HF727",
+    "dropout": "HF945",
 }
 """The code of each class, which is the first word of a file's name."""
 

@@ -33,7 +33,7 @@ from hfdsl.rl.workers.config import (
 from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import reshards, state_parameters, training_layout
-from hfdsl.rl.workers.slicing import sliced, vocabulary
+from hfdsl.rl.workers.slicing import drops, sliced, vocabulary
 from hfdsl.rl.workers.state_bytes import state_bytes
 
 FROM_FIRST = hf.Protocol("FROM_FIRST", collect={"dp": "first", "pp": "last", "tp": "first"})
@@ -51,6 +51,7 @@ class Actor(hf.Worker):
     state_parameters = staticmethod(state_parameters)
     reshards = staticmethod(reshards)
     computes = staticmethod(computes)
+    drops = staticmethod(drops)
     learning = staticmethod(learning)
     policy_temperature = staticmethod(policy_temperature)
     repeats_responses = staticmethod(repeats_responses)

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl.hub import local_folder
-from hfdsl.rl.workers.config import ModelConfig, SamplerConfig
+from hfdsl.rl.workers.config import ActorConfig, ModelConfig, SamplerConfig
 from hfdsl.types.foreign_text import parse_object
 from hfdsl.types.numbers import is_count
 
@@ -58,6 +58,28 @@ def vocabulary(config: WithModel) -> int | None:
     32000
     """
     return model_config(config.model).get("vocab_size")
+
+
+DROPOUTS: Final = (
+    "activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "dropout", "embd_pdrop",
+    "embedding_dropout", "hidden_dropout", "hidden_dropout_prob", "resid_pdrop", "residual_dropout",
+)  # fmt: skip  # a list of names
+"""The fields of transformers' configurations that drop activations of a model that learns."""
+
+
+def drops(config: ActorConfig) -> dict[str, float]:
+    """The share of activations that updates set to 0, by setting, for checks.
+
+    >>> from hfdsl.rl.workers import GenerationConfig
+    >>> from hfdsl.rl.workers.lora import Lora
+    >>> model = ModelConfig(config={"model_type": "llama", "attention_dropout": 0.1})
+    >>> drops(ActorConfig(model, GenerationConfig(8), lora=Lora(dropout=0.05)))
+    {'lora.dropout': 0.05, 'model.config.attention_dropout': 0.1}
+    """
+    values = model_config(config.model)
+    adapter = {"lora.dropout": config.lora.dropout} if config.lora is not None else {}
+    shares = adapter | {f"model.config.{name}": values[name] for name in DROPOUTS if name in values}
+    return {name: float(share) for name, share in shares.items() if isinstance(share, (int, float)) and share > 0}
 
 
 def sliced(config: WithModel) -> dict[str, int]:

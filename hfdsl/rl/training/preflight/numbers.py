@@ -7,6 +7,7 @@ from typing import Any
 
 from hfdsl.check.findings import Finding
 from hfdsl.check.program import Program
+from hfdsl.check.rules.dropout import WITHOUT, dropped_ratios
 from hfdsl.check.rules.lengths import IDLE_PENALTY, SMALL_UPDATES, idle_penalties, other_divisors
 from hfdsl.check.rules.precision import COST, KL_BIAS, correction, less_precise_references
 from hfdsl.check.rules.references import REFERENCE_COLUMN, updates_without_reference
@@ -193,6 +194,21 @@ def references_compute_alike(subject: Subject) -> Iterator[Finding]:
                 notes=(KL_BIAS,),
                 changes=(change,),
                 advice=str(change),
+            )
+
+
+def ratios_are_without_dropout(subject: Subject) -> Iterator[Finding]:
+    """An update that forms ratios computes without dropout."""
+    for dropped in (each for program in subject.programs.values() for each in dropped_ratios(program)):
+        role = dropped.update.role
+        fields = [field for name in dropped.drops if subject.has(field := f"{role}.{name}")]
+        if fields or subject.has(f"{role}.model"):
+            yield subject.finding(
+                "HF945",
+                dropped.message,
+                fields[0] if fields else f"{role}.model",
+                notes=(WITHOUT,),
+                changes=(SetField(fields[0], 0.0),) if len(dropped.drops) == len(fields) == 1 else (),
             )
 
 
