@@ -214,8 +214,10 @@ class QueueRun:
         while len(self._unrecorded) > kept:
             runner, number, step = self._unrecorded[0]
             with self.breaking(number):
-                if kept and not self._time.has_ended(step):
-                    return
+                if kept:
+                    self._time.submitted(step)
+                    if not self._time.has_ended(step):
+                        return
                 record = step.record(wait=not kept)
             self._unrecorded.popleft()
             self._time.recorded(step)

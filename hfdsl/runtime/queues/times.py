@@ -54,6 +54,9 @@ class QueueTime(Protocol):
         """
         ...
 
+    def submitted(self, step: StageRun) -> None:
+        """Calls of an unrecorded step may have been submitted since."""
+
     def has_ended(self, step: StageRun) -> bool:
         """Whether all calls of an unrecorded step were seen to have ended."""
         ...
@@ -154,6 +157,9 @@ class VirtualTime:
             groups += heapq.heappop(self._events)[2]
         return groups
 
+    def submitted(self, step: StageRun) -> None:
+        """Nothing waits for single calls."""
+
     def has_ended(self, step: StageRun) -> bool:
         """As soon as they are submitted."""
         return True
@@ -232,9 +238,12 @@ class ProcessTime:
             self._results = None
         return sorted(groups)
 
-    def has_ended(self, step: StageRun) -> bool:
-        """Without asking: a call may be behind one that takes long, and then another time is early enough."""
+    def submitted(self, step: StageRun) -> None:
+        """Wait for its new calls from now on."""
         self._open.update(step.new_calls())
+
+    def has_ended(self, step: StageRun) -> bool:
+        """As of the last wait, since a call may be behind one that takes long; a later time is early enough."""
         return self._open.isdisjoint(step.calls())
 
     def recorded(self, step: StageRun) -> None:
