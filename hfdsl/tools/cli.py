@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import hfdsl
 from hfdsl.check.report import CheckError
@@ -15,6 +17,7 @@ from hfdsl.errors import HfError
 from hfdsl.protocols.queueing import DISCIPLINES
 from hfdsl.tools import commands, output
 from hfdsl.tools.importing import UsageError
+from hfdsl.types.batches import nearest
 
 DESCRIPTION = "Check, plan, draw and run typed dataflows for reinforcement-learning post-training."
 
@@ -96,16 +99,41 @@ def _outcome(arguments: argparse.Namespace) -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser of a command, which suggests the choice or option that a misspelled one is closest to."""
+
+    def parse_known_args(  # type: ignore[override]  # argparse types it for namespaces of any class
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Refuse arguments that the command does not take, rather than leave them to the parser of all commands."""
+        arguments, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = re.findall(r"(?<!\w)--?[a-z-]+", self.format_usage())
+            misspelled = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(misspelled, options)}")
+        return arguments, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Report wrong usage and exit."""
+        invalid = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        super().error(message + _suggestion(invalid[1], re.findall(r"[\w-]+", invalid[2])) if invalid else message)
+
+
+def _suggestion(word: str, choices: Sequence[str]) -> str:
+    near = nearest(word, choices)
+    return f"; did you mean '{near}'?" if near else ""
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="hfdsl", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"hfdsl {hfdsl.__version__}")
     subparsers = parser.add_subparsers(dest="name", title="commands", metavar="COMMAND")
 
-    form = argparse.ArgumentParser(add_help=False)
+    form = _Parser(add_help=False)
     form.add_argument("--format", choices=["human", "json"], default="human", help="for people or machines")
-    sizes = argparse.ArgumentParser(add_help=False)
+    sizes = _Parser(add_help=False)
     sizes.add_argument(
         "--set",
         action="append",
@@ -113,19 +141,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIM=SIZE",
         help="override the size of a dim, or FIELD=VALUE of a TOML file; repeatable",
     )
-    target = argparse.ArgumentParser(add_help=False, parents=[form, sizes])
+    target = _Parser(add_help=False, parents=[form, sizes])
     target.add_argument(
         "target", metavar="TARGET", help="file.py:attribute, package.module:attribute, or a run's TOML file"
     )
 
-    def command(name: str, summary: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    def command(name: str, summary: str, *parents: _Parser) -> argparse.ArgumentParser:
         added = subparsers.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", parents=parents
         )
         added.set_defaults(command=getattr(commands, name))
         return added
 
-    cluster = argparse.ArgumentParser(add_help=False)
+    cluster = _Parser(add_help=False)
     cluster.add_argument("--cluster", metavar="FILE", help="a TOML file that describes the nodes")
 
     check = command("check", "report every mistake that can be known before launch", sizes, cluster)
@@ -334,12 +362,12 @@ def _count(text: str) -> int:
 def _share(text: str) -> float:
     share = float(text)
     if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no share above 0 and up to 1")
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
     return share
 
 
 def _seconds(text: str) -> float:
     number = float(text)
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no positive number of seconds")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
     return number

@@ -74,6 +74,30 @@ def test_usage(program: str, capsys: Capture, argv: tuple[str, ...]) -> None:
     assert err.startswith(f"hfdsl {argv[0]}: ")
 
 
+@pytest.mark.parametrize(
+    ("argv", "suggested"),
+    [
+        (["chekc", "x.py"], "check"),
+        (["check", "x.py", "--sett", "B=3"], "--set"),
+        (["check", "x.py", "--sett=B=3"], "--set"),
+        (["plan", "x.py", "--format", "jsn"], "json"),
+        (["--verzion"], "--version"),
+        (["train", "x.toml", "--accept", "dat"], "data"),
+    ],
+)
+def test_a_misspelled_word_gets_a_suggestion(argv: list[str], suggested: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == output.USAGE
+    assert capsys.readouterr().err.endswith(f"; did you mean '{suggested}'?\n")
+
+
+def test_an_option_of_another_command_is_refused_by_the_command(capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main(["requires", "x.py", "--zzz"])
+    assert capsys.readouterr().err.endswith("hfdsl requires: error: unrecognized arguments: --zzz\n")
+
+
 def test_wrong_options_are_usage(capsys: Capture) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["run", "x.py", "--steps", "0"])
