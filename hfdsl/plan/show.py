@@ -124,10 +124,10 @@ def _sums(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[str]:
     yield from (f"{'sync' if not i else '':8} {sync}" for i, sync in enumerate(syncs))
     yield from (f"{'offload' if not i else '':8} {line}" for i, line in enumerate(offload_lines(plan)))
     if any(edge.transport == "cuda ipc" for edge in plan.edges) and plan.optimize.mappings:
-        yield "mapped   " + (
-            "what is read by cuda ipc, from transfer to transfer"
+        yield "cuda ipc " + (
+            "readers keep GPU memory mapped between transfers"
             if keeps_mapped(plan)
-            else "again for every transfer by cuda ipc, since offload releases memory"
+            else "readers map GPU memory again for every transfer, since offload releases memory"
         )
     if sizes_known(plan) and sum(group.pool.world_size for group in plan.groups) <= MAX_PRINTED_PROCESSES:
         order = tuple(phases(plan, plan.dims))
@@ -169,23 +169,30 @@ def _together(labels: list[str]) -> str:
 
 
 def _memory(plan: Plan, processes: Collection[ProcessMemory]) -> Iterator[str]:
-    """For each group what its fullest process holds, and what leaves the one that sends most."""
+    """For each pool the most bytes of values that a process holds at once, and the most that a process sends."""
     pools = {group.name: group.pool.name for group in plan.groups}
     lines = []
     for fullest in peaks(processes):
         unsized = fullest.unsized
-        more = f", and {_listed(unsized)}" if unsized else ""
+        more = f", plus {_listed(unsized)} of unknown size," if unsized else ""
         group, rank = fullest.process
-        text = f"{pools[group]} {byte_amount(fullest.bytes)} of values{more} in rank {rank} at {fullest.step}"
+        text = f"{pools[group]}: values peak at {byte_amount(fullest.bytes)}{more} on rank {rank} in {fullest.step}"
         most = max(
             (memory for memory in processes if memory.process[0] == group),
             key=lambda memory: (memory.sent_bytes, memory.payloads),
         )
-        size = byte_amount(most.sent_bytes) if most.sent_bytes or not most.sends_unsized else "unknown size"
-        count = most.payloads
-        leaves = f"{count} object{'s' * (count != 1)} of {size}" if count else "nothing"
-        lines.append(f"{text}; {leaves} leave{'s' * (count < 2)} a process")
+        lines.append(f"{text}; {_most_sent(most)}")
     yield from (f"{'memory' if not i else '':8} {line}" for i, line in enumerate(lines))
+
+
+def _most_sent(memory: ProcessMemory) -> str:
+    """The payloads of the process that sends most."""
+    payloads = f"{memory.payloads} payload{'s' * (memory.payloads != 1)}"
+    if not memory.payloads:
+        return "no process sends any"
+    if memory.sent_bytes or not memory.sends_unsized:
+        return f"a process sends up to {byte_amount(memory.sent_bytes)} in {payloads}"
+    return f"a process sends up to {payloads} of unknown size"
 
 
 def _listed(names: Iterable[str]) -> str:

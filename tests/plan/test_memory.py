@@ -105,12 +105,12 @@ def test_the_plan_names_the_step_where_memory_peaks() -> None:
 
 def test_a_plan_without_sizes_knows_no_peak() -> None:
     assert plan_of(None).peaks == ()
-    assert "memory" not in str(plan_of(None))
+    assert "memory   " not in str(plan_of(None))
 
 
 def test_a_plan_prints_what_is_held_what_leaves_and_what_is_one_call() -> None:
     text = str(plan_of(4))
     assert "fused    none" in text
-    assert "memory   train 144 B of values, and rows.name" in text
-    assert "; 2 objects of 80 B leave a process" in text
-    assert "         score 64 B of values in rank 0 at judge.total" in text
+    assert "memory   train: values peak at 144 B, plus rows.name" in text
+    assert "; a process sends up to 80 B in 2 payloads" in text
+    assert "         score: values peak at 64 B on rank 0 in judge.total; " in text

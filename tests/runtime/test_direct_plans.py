@@ -166,8 +166,8 @@ def keeps(running: Running) -> set[bool]:
 def test_mappings_are_kept_unless_a_plan_of_the_run_gives_memory_back(launched: Running) -> None:
     """The last here: from then on nothing is kept."""
     places, off = deployment(use_gpu=True), Optimize(mappings=False)
-    assert "mapped   what is read by cuda ipc, from transfer to transfer" in str(compiled(p.split, places))
-    assert "mapped" not in str(compiled(p.split, places, off))
+    assert "cuda ipc readers keep GPU memory mapped between transfers" in str(compiled(p.split, places))
+    assert "cuda ipc readers" not in str(compiled(p.split, places, off))
     assert keeps(launched) == {True}
     also(launched, p.writing, "writing")
     assert keeps(launched) == {True}
