@@ -9,7 +9,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import hfdsl
 from hfdsl.check.report import CheckError
@@ -102,9 +102,7 @@ def _outcome(arguments: argparse.Namespace) -> int:
 class _Parser(argparse.ArgumentParser):
     """A parser of a command, which suggests the choice or option that a misspelled one is closest to."""
 
-    def parse_known_args(  # type: ignore[override]  # argparse types it for namespaces of any class
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse arguments that the command does not take, rather than leave them to the parser of all commands."""
         arguments, unknown = super().parse_known_args(args, namespace)
         if unknown:
