@@ -9,7 +9,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import hfdsl
 from hfdsl.check.report import CheckError
@@ -65,7 +65,9 @@ def _arguments(words: list[str]) -> argparse.Namespace:
         place = words.index("--")
         words, behind = words[:place], words[place + 1 :]
     parser = _parser()
-    arguments = parser.parse_args(words)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        (arguments.parser if arguments.name else parser).refuse(unknown)
     if arguments.name is None:
         parser.error("name a command; 'hfdsl --help' lists them")
     arguments.arguments = shlex.join(behind)
@@ -102,14 +104,11 @@ def _outcome(arguments: argparse.Namespace) -> int:
 class _Parser(argparse.ArgumentParser):
     """A parser of a command, which suggests the choice or option that a misspelled one is closest to."""
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse arguments that the command does not take, rather than leave them to the parser of all commands."""
-        arguments, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            options = re.findall(r"(?<!\w)--?[a-z-]+", self.format_usage())
-            misspelled = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(misspelled, options)}")
-        return arguments, unknown
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Report arguments that the command does not take, and exit."""
+        options = re.findall(r"(?<!\w)--?[a-z-]+", self.format_usage())
+        misspelled = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(misspelled, options)}")
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage and exit."""
@@ -122,7 +121,7 @@ def _suggestion(word: str, choices: Sequence[str]) -> str:
     return f"; did you mean '{near}'?" if near else ""
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _Parser:
     parser = _Parser(
         prog="hfdsl", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -148,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         added = subparsers.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", parents=parents
         )
-        added.set_defaults(command=getattr(commands, name))
+        added.set_defaults(command=getattr(commands, name), parser=added)
         return added
 
     cluster = _Parser(add_help=False)
