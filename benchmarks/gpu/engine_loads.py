@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -110,6 +111,16 @@ class Trainer:
         self.engine.process.release()
         self.engine.process._call("reload", on)
 
+    def sleep(self, *, keep_weights: bool) -> None:
+        """Have the engine sleep, and keep its weights or not."""
+        self.engine.process.sleep(keep_weights=keep_weights)
+        self.engine.asleep = True
+
+    def agrees_awake(self) -> str:
+        """Whether every weight of vLLM's is the trainer's after it woke."""
+        self.load()
+        return self.agrees()
+
     def agrees(self) -> str:
         """Whether every weight of vLLM's is the trainer's."""
         ours, theirs = digests(iter(full_weights(self.policy))), self.engine.process._call("digests")
@@ -155,9 +166,12 @@ def measure(hidden: int, layers: int, vocabulary: int, dtype: Any, times: int) -
     alike = torch.equal(tokens["reload_weights"].response, tokens["in place"].response)
     apart = float((tokens["reload_weights"].log_probs - tokens["in place"].log_probs).abs().max())
     print(f"greedy tokens alike: {alike}, log-probs apart at most {apart:g}")
-    for _ in range(3):
-        asleep, awake = span(trainer.engine.sleep), updated(trainer, trainer.load)
-        print(f"sleep {1e3 * asleep:.0f} ms, wake with fresh weights {1e3 * awake:.0f} ms", flush=True)
+    for keeps in (True, False) * 3:
+        asleep, awake = span(partial(trainer.sleep, keep_weights=keeps)), updated(trainer, trainer.load)
+        how = "with" if keeps else "without"
+        print(f"sleep {how} weights {1e3 * asleep:.0f} ms, wake with fresh ones {1e3 * awake:.0f} ms", flush=True)
+    trainer.sleep(keep_weights=False)
+    print(f"weights alike after a sleep without them: {trainer.agrees_awake()}")
     trainer.engine.process.close()
 
 

@@ -11,6 +11,8 @@ An actor's engine in three steps, with the version that each side has::
 The policy counts its version up whenever its weights are written. An engine that was ended has no version: the next
 call starts another one, and the weights follow by the same rule.
 
+Nor has an engine that slept without its weights, because it can read them again in the role's memory.
+
 An engine with an adapter has two versions, and after an update the adapter alone goes to it. The base weights go once,
 and again to an engine that was started again; an adapter follows all weights that are loaded::
 
@@ -235,9 +237,13 @@ class EngineHandle:
         self.process.release()
 
     def sleep(self) -> None:
-        """Give back the memory of the device, where the engine has it."""
+        """Give back the memory of the device, where the engine has it.
+
+        Weights that are lent are not kept: reading them again takes less time than a copy on the host does. An engine
+        with an adapter keeps all, since the adapter would go with them.
+        """
         if not self.asleep and self.process.alive:
-            self.process.sleep()
+            self.process.sleep(keep_weights=not self.process.lends or self.start.adapter is not None)
             self.asleep = True
 
     def _completions(self, requests: Requests, sources: Mapping[LoadPart, Versioned]) -> list[Completion]:

@@ -146,8 +146,11 @@ class GenerationEngine(Protocol):
         """
         ...
 
-    def sleep(self) -> None:
-        """Give back the memory of the device: weights go to the host, and the cache is forgotten."""
+    def sleep(self, keep_weights: bool) -> None:
+        """Give back the memory of the device: the cache is forgotten, and weights go to the host, or are forgotten too.
+
+        An engine that has forgotten its weights is given all of them between ``wake`` and the next call that samples.
+        """
         ...
 
     def wake(self, part: WakePart) -> None:

@@ -58,9 +58,12 @@ MEASURED: Final = (
     MeasuredCase(1_260_000_000, 512, 256, captured=44_022, vllm=42_544),
     MeasuredCase(1_260_000_000, 64, 1024, captured=11_748, vllm=19_296),
     MeasuredCase(1_260_000_000, 256, 1024, captured=23_783, vllm=33_451),
+    MeasuredCase(1_260_000_000, 512, 1024, captured=28_847, vllm=28_752),
     MeasuredCase(3_170_000_000, 64, 256, captured=9_989, vllm=15_952),
     MeasuredCase(3_170_000_000, 512, 256, captured=25_609, vllm=29_878),
     MeasuredCase(3_170_000_000, 64, 1024, captured=7_715, vllm=14_126),
+    MeasuredCase(3_170_000_000, 256, 1024, captured=15_010, vllm=20_437),
+    MeasuredCase(3_170_000_000, 512, 1024, captured=16_926, vllm=21_205),
 )
 """The cases in which both engines were measured; benchmarks/README.md says how."""
 

@@ -59,6 +59,8 @@ class EngineProcess:
         self.versions: dict[LoadPart, int] = {}
         self._lent: dict[str, torch.Tensor] = {}  # weights that it reads in this process's memory
         self._lent_memory: list[tuple[object, ...]] = []
+        self.lends = False
+        """Whether it read the weights that it was given last there."""
         folder = tempfile.mkdtemp(prefix="hfdsl-engine-")
         ours, theirs = socket.socketpair()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
@@ -145,8 +147,10 @@ class EngineProcess:
         """What is sent of weights."""
         tensors = dict(weights) if stay and self._copies else {}
         if not tensors or any(tensor.device.type not in LENT_FROM for tensor in tensors.values()):
+            self.lends = False
             yield from parts(tensors.items() or weights, getattr(torch, self.start.dtype), MAX_PART)
             return
+        self.lends = True
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # whatever writes them is another process's stream to the engine
         if _memory(tensors) == self._lent_memory:
@@ -159,11 +163,13 @@ class EngineProcess:
         """End the engine's use of this process's memory; the next load lends it again."""
         if self._lent and self.alive:
             self._call("release")
-        self._lent, self._lent_memory = {}, []
+        self._lent, self._lent_memory, self.lends = {}, [], False
 
-    def sleep(self) -> None:
-        """Give back the memory of the device."""
-        self._call("sleep")
+    def sleep(self, *, keep_weights: bool = True) -> None:
+        """Give back the memory of the device; without ``keep_weights`` the engine has no version any more."""
+        if not keep_weights:
+            self.versions = {}
+        self._call("sleep", keep_weights)
 
     def wake(self, part: WakePart) -> None:
         """Take the memory of a part again."""

@@ -20,6 +20,9 @@ again by every later load, until ``release``::
     None                       ->
                                <-   Reply(None)       the caller may change a and b
 
+An engine that sleeps without its weights has no version until they are loaded, and refuses to sample before that, as it
+does when it has been started.
+
 The process ends with its caller: at the end of the socket, or when it has another parent.
 """
 
@@ -104,6 +107,7 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
     if engine is None:
         return
     versions: dict[LoadPart, int] = {}
+    forgot = False
     lent: dict[str, torch.Tensor] = {}
     while True:
         method, *arguments = connection.recv()
@@ -114,9 +118,13 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
         elif method == "release":
             lent.clear()
             answer = Reply(None)
+        elif method in SAMPLING and "weights" not in versions:
+            answer = Failure(f"the engine has no weights since it {'slept without them' if forgot else 'started'}")
         elif method in SAMPLING and arguments[-1] != versions:
             answer = Failure(f"the engine has the versions {versions}, and the call is for {arguments[-1]}")
         else:
+            if method == "sleep" and not arguments[0]:
+                versions, forgot = {}, True
             call = getattr(engine, method)
             wanted = arguments[:-1] if method in SAMPLING else arguments
             answer, value = _tried(lambda call=call, wanted=wanted: call(*wanted))  # type: ignore[misc]

@@ -220,11 +220,11 @@ class VllmEngine:
         [layers] = self.llm.apply_model(_wrapped_layers)
         return partial(_of_base_layer, layers)
 
-    def sleep(self) -> None:
+    def sleep(self, keep_weights: bool) -> None:
         """Give back the memory of the GPU; on a CPU nothing happens."""
         if self.sleeps:
             with _free_memory_held():
-                self.llm.sleep(level=1)
+                self.llm.sleep(level=1 if keep_weights else 2)  # at 2 it keeps buffers alone, and wakes with them
 
     def wake(self, part: WakePart) -> None:
         """Take the memory of a part again."""

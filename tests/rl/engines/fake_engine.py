@@ -110,8 +110,10 @@ class FakeEngine:
             for row in rows:
                 row.loaded.append(len(row.tokens))
 
-    def sleep(self) -> None:
+    def sleep(self, keep_weights: bool) -> None:
         self.states = ["asleep"]
+        if not keep_weights:
+            self.loaded = {"weights": 77, "adapter": 7}  # whatever is in the memory that it gets again
 
     def wake(self, part: WakePart) -> None:
         self.states = [] if part == "cache" else ["awake without a cache"]

@@ -115,6 +115,38 @@ def test_a_sleeping_engine_wakes_when_it_is_called(engine: EngineHandle, policy:
     assert policy.sample(engine, [1]).response.tolist() == [[21, 22, 23]]
 
 
+def test_an_engine_reads_lent_weights_again_after_it_slept(
+    engine: EngineHandle, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not keep them, and what it has after it woke is no weight; where they are not lent, it keeps them."""
+    monkeypatch.setattr("hfdsl.rl.engines.process.LENT_FROM", {"cpu"})
+    weight, ids = torch.tensor([10.0]), torch.ones(1, 1, dtype=torch.int64)
+    for step, stay in enumerate((True, True, False)):
+        weights = {"model.weight": weight}
+        versioned = Versioned(policy.version + step, weights.items, stay=stay)
+        for _ in range(2):
+            sampled = engine.sample(ids, ids > 0, versioned, greedy=True)
+            assert sampled.response[0, 0] == 1 + weight
+            engine.sleep()
+            assert engine.process.versions == ({} if stay else {"weights": versioned.version})
+        weight += 1
+
+
+def test_an_engine_with_an_adapter_keeps_both_while_it_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hfdsl.rl.engines.process.LENT_FROM", {"cpu"})
+    with fake.installed():
+        engine = fake.handle_of_installed(lora=Lora(rank=2))
+    ids = torch.ones(1, 1, dtype=torch.int64)
+    base = Versioned(1, lambda: [("model.weight", torch.tensor([10.0]))], stay=True)
+    matrices = [(f"model.0.q_proj.lora_{side}.weight", torch.ones(2)) for side in "AB"]
+    for _ in range(2):
+        sampled = engine.sample(ids, ids > 0, base, Versioned(1, lambda: matrices), greedy=True)
+        assert sampled.response[0, 0] == 13
+        engine.sleep()
+        assert engine.process.versions == {"weights": 1, "adapter": 1}
+    engine.process.close()
+
+
 def test_a_dead_engine_is_started_again_with_the_weights(engine: EngineHandle, policy: Policy) -> None:
     policy.sample(engine, [1])
     os.kill(engine.process.pid, signal.SIGKILL)

@@ -61,6 +61,27 @@ def test_a_call_for_another_version_is_refused(engine: EngineProcess) -> None:
         tokens(engine, 1)
 
 
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_an_engine_without_weights_does_not_sample(engine: EngineProcess, sleeps: bool) -> None:
+    if sleeps:
+        loaded(engine, 10, version=1)
+        engine.sleep(keep_weights=False)
+        engine.wake("weights")
+        engine.wake("cache")
+    why = "slept without them" if sleeps else "started"
+    with pytest.raises(ResourceError, match=f"HF954.*no weights since it {why}"):
+        tokens(engine, 1)
+
+
+def test_an_engine_that_slept_without_weights_samples_with_new_ones(lasting: EngineProcess) -> None:
+    loaded(lasting, 10, version=1)
+    lasting.sleep(keep_weights=False)
+    lasting.wake("weights")
+    loaded(lasting, 20, version=1)
+    lasting.wake("cache")
+    assert tokens(lasting, 1) == [21, 22, 23]
+
+
 def test_weights_in_many_parts_arrive(lasting: EngineProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hfdsl.rl.engines.process.MAX_PART", 4)
     lasting.load(((f"w{i}", torch.tensor([float(i)])) for i in range(20)), 1)

@@ -13,11 +13,11 @@ from hfdsl.rl.engines.vllm_engine import VllmEngine
 class Llm:
     """Checks its own memory at the end of ``sleep``, as vLLM does."""
 
-    asleep = False
+    asleep, level = False, 0
 
     def sleep(self, level: int) -> None:
         before = torch.accelerator.get_memory_info()[0]
-        self.asleep = level == 1
+        self.asleep, self.level = True, level
         assert torch.accelerator.get_memory_info()[0] >= before, "Memory usage increased after sleeping."
 
 
@@ -38,18 +38,19 @@ def shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_process_may_take_memory_meanwhile() -> None:
     with pytest.raises(AssertionError, match="increased"):
         Llm().sleep(level=1)
-    sleeper = engine()
-    sleeper.sleep()
-    assert sleeper.llm.asleep
+    for keep_weights, level in ((True, 1), (False, 2)):
+        sleeper = engine()
+        sleeper.sleep(keep_weights)
+        assert (sleeper.llm.asleep, sleeper.llm.level) == (True, level)
 
 
 @pytest.mark.usefixtures("shrinking")
 def test_the_measurement_is_torchs_again_after_sleep_and_after_an_error() -> None:
     measure = torch.accelerator.get_memory_info
-    engine().sleep()
+    engine().sleep(True)
     assert torch.accelerator.get_memory_info is measure
     broken = engine()
     broken.llm.sleep = None
     with pytest.raises(TypeError):
-        broken.sleep()
+        broken.sleep(True)
     assert torch.accelerator.get_memory_info is measure
