@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -124,6 +124,15 @@ def asked(batch: Rollout) -> Lengths:
     return Lengths(length=batch.ids.tensor[:, 0])
 
 
+class Measured(Rollout):
+    lengths: hf.i64[B]
+
+
+def cast_to_another_type(batch: Rollout) -> Lengths:
+    print(cast(Measured, batch).lengths)
+    return Lengths(length=batch.lengths)  # type: ignore[attr-defined]
+
+
 def tried(batch: Rollout) -> Lengths:
     try:
         return Lengths(length=batch.lengths.tensor)  # type: ignore[attr-defined]
@@ -140,7 +149,7 @@ def shadowed(batch: Rollout) -> Lengths:
     return Lengths(length=torch.tensor([add, lengths], dtype=torch.int64))
 
 
-@pytest.mark.parametrize("body", [read_rightly, rebound, asked, tried, shadowed])
+@pytest.mark.parametrize("body", [read_rightly, rebound, asked, cast_to_another_type, tried, shadowed])
 def test_what_may_be_right_is_let_alone(body: Callable[..., Lengths]) -> None:
     assert checked(body).codes == ()
 

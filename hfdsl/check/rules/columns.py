@@ -16,7 +16,8 @@ tests, nor within ``try``.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from hfdsl.check.bodies import assigned_names, definition_of
@@ -53,7 +54,7 @@ def bodies_read_their_columns(context: Context) -> Iterator[Finding]:
         if definition is None:
             continue
         for port in signature.ports:
-            if _means_the_argument(definition, port.name):
+            if port.name not in _other_values(definition):
                 yield from _findings(node, signature, definition, port.name, port.type)
 
 
@@ -75,30 +76,43 @@ def _findings(
             )
 
 
-def _means_the_argument(definition: Function, parameter: str) -> bool:
-    """Whether a name is the caller's value, of the declared type, wherever the body has it."""
+@lru_cache(maxsize=256)
+def _other_values(definition: Function) -> frozenset[str]:
+    """The names that may have, somewhere in a body, another value or type than the caller's argument."""
+    names = set(assigned_names(definition))
     for node in ast.walk(definition):
         match node:
-            case ast.Call(ast.Name(tester) | ast.Attribute(attr=tester), [ast.Name(name), *_]) | ast.Call(
-                ast.Name(tester) | ast.Attribute(attr=tester), [_, ast.Name(name)]
-            ) if tester in TYPE_TESTS and name == parameter:
-                return False
-            case ast.Match(ast.Name(name)) if name == parameter:
-                return False
+            case ast.Call(ast.Name(tester) | ast.Attribute(attr=tester), [first, *others]) if tester in TYPE_TESTS:
+                tested = [first, *others] if len(others) == 1 else [first]
+                names |= {argument.id for argument in tested if isinstance(argument, ast.Name)}
+            case ast.Match(ast.Name(name)):
+                names.add(name)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() if node is not definition:
-                if any(isinstance(inner, ast.arg) and inner.arg == parameter for inner in ast.walk(node.args)):
-                    return False
+                names |= {inner.arg for inner in ast.walk(node.args) if isinstance(inner, ast.arg)}
             case _:
                 pass
-        if node is not definition and parameter in (getattr(node, field, None) for field in ("name", "asname", "rest")):
-            return False  # a class, an import, a caught exception or a pattern
-    return parameter not in assigned_names(definition)
+        if node is not definition:  # a class, an import, a caught exception or a pattern
+            bound = (getattr(node, field, None) for field in ("name", "asname", "rest"))
+            names |= {name for name in bound if isinstance(name, str)}
+    return frozenset(names)
+
+
+@lru_cache(maxsize=256)
+def _uses(definition: Function) -> Mapping[str, Sequence[ast.expr]]:
+    """By name the expressions that read from it, or compute with it or an attribute of it, outside of ``try``."""
+    uses: dict[str, list[ast.expr]] = {}
+    for node in _outside_of_try(definition):
+        if isinstance(node, ast.expr):
+            match node.value if isinstance(node, ast.Attribute) else _operand(node):
+                case ast.Name(name) | ast.Attribute(ast.Name(name)):
+                    uses.setdefault(name, []).append(node)
+    return uses
 
 
 def _wrong(definition: Function, parameter: str, kind: PortType) -> Iterator[_Wrong]:
     """The expressions on a parameter that raise."""
     record = kind.record if isinstance(kind, RecordType) else None
-    for node in _outside_of_try(definition):
+    for node in _uses(definition).get(parameter, ()):
         match node:
             case ast.Attribute(ast.Name(name), column, ast.Load()) if name == parameter and record is not None:
                 if not hasattr(record, column) and not hasattr(record, "__getattr__"):
