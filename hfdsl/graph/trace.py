@@ -28,9 +28,10 @@ def trace(body: Callable[..., Any]) -> TracedGraph:
     """
     tracer, roles, span = Tracer([], []), {}, definition_span(body)
     hints = type_hints(body, f"'{body.__name__}'")
-    bounds = bounds_of_parameters(body)
+    parameters = inspect.signature(body).parameters
+    bounds = bounds_of_parameters(body) if any(map(is_option, parameters.values())) else {}
     arguments: dict[str, Any] = {}
-    for name, parameter in inspect.signature(body).parameters.items():
+    for name, parameter in parameters.items():
         kind = hints.get(name)
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             tracer.misuses.append(Misuse(MisuseKind.VARIADIC, span, body.__name__, name))

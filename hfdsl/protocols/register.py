@@ -341,6 +341,9 @@ def registration_of(fn: Callable[..., Any]) -> Registration | None:
 
 def registered_methods(cls: type) -> dict[str, Registration]:
     """The registered methods of a class by name, inherited ones too; an override counts as it declares itself."""
-    members = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
-    registrations = {name: registration_of(member) for name, member in sorted(members.items(), key=itemgetter(0))}
-    return {name: registration for name, registration in registrations.items() if registration is not None}
+    members = dict[str, Any]()
+    for base in reversed(cls.__mro__):
+        members |= vars(base)
+    registrations = ((name, registration_of(member)) for name, member in members.items())
+    registered = [(name, registration) for name, registration in registrations if registration is not None]
+    return dict(sorted(registered, key=itemgetter(0)))

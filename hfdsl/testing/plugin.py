@@ -26,6 +26,9 @@ OPTIONS: dict[str, tuple[str, str]] = {
 }
 """Options of the ini file, and with dashes of the command line: default and meaning."""
 
+COLLECT_SECONDS = 1.0
+"""How long to wait between garbage collections for what they free: each takes tenths of a second of a large process."""
+
 CLUSTER, FAILED, SEED = pytest.StashKey[Any](), pytest.StashKey[bool](), pytest.StashKey[int]()
 
 
@@ -180,13 +183,16 @@ def _hf_no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if request.node.stash.get(FAILED, False):
         return  # its traceback holds what the test held
-    until = time.monotonic() + CLEANUP_SECONDS
+    until, collect = time.monotonic() + CLEANUP_SECONDS, 0.0
     while leaked := {key: label for key, label in _held(request.config).items() if key not in before}:
-        if time.monotonic() > until:
+        now = time.monotonic()
+        if now > until:
             shown = "\n".join(f"  {label}" for label in sorted(leaked.values()))
             message = f"the test leaves on the Ray cluster, {CLEANUP_SECONDS:g} s after its end:\n{shown}"
             pytest.fail(message, pytrace=False)
-        gc.collect()
+        if now >= collect:
+            gc.collect()
+            collect = time.monotonic() + COLLECT_SECONDS
         time.sleep(0.05)
 
 

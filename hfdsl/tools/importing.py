@@ -8,8 +8,9 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -125,7 +126,8 @@ _SCRIPTS: set[str] = set()
 
 def _on_path(folder: Path) -> None:
     """Look for imports in a folder first, as its own program would, also after programs of other folders."""
-    for name in [name for name in sys.modules if "." not in name and _is_from_another_folder(name, folder)]:
+    others = _ROOTS - {folder}
+    for name in [name for name in sys.modules if "." not in name and _is_from_another_folder(name, folder, others)]:
         for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
             del sys.modules[module]
     _ROOTS.add(folder)
@@ -133,7 +135,7 @@ def _on_path(folder: Path) -> None:
         sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
 
 
-def _is_from_another_folder(name: str, folder: Path) -> bool:
+def _is_from_another_folder(name: str, folder: Path, others: Set[Path]) -> bool:
     """Whether a name stands for a module of another target's folder, and this folder has one of that name, too.
 
     A script stays where this one is a script as well, which then gets another name. So does hfdsl itself, which runs.
@@ -141,10 +143,15 @@ def _is_from_another_folder(name: str, folder: Path) -> bool:
     file = getattr(sys.modules[name], "__file__", None)
     if file is None or name == __name__.partition(".")[0]:
         return False
-    home = Path(file).parents[1 if Path(file).name == "__init__.py" else 0]
-    if home == folder or home not in _ROOTS:
+    if _home(file) not in others:
         return False
     return (folder / name / "__init__.py").is_file() or (name not in _SCRIPTS and (folder / f"{name}.py").is_file())
+
+
+@lru_cache(maxsize=4096)  # asked for every module at every import
+def _home(file: str) -> Path:
+    """The folder that has to be on the path for the module of a file."""
+    return Path(file).parents[1 if Path(file).name == "__init__.py" else 0]
 
 
 def _import(action: Callable[[], ModuleType], place: str) -> ModuleType:

@@ -91,9 +91,14 @@ class Subject:
 
         Only the constructor of such a role knows what it does with its configuration.
         """
-        for name in (field.name for field in fields(self.config)):
-            if name not in self.loaded.roles or is_ready(self.loaded.roles[name]):
-                yield from _parts(getattr(self.config, name), name, kind)
+        return ((path, part) for path, part in self._all_parts if isinstance(part, kind))
+
+    @cached_property
+    def _all_parts(self) -> Sequence[tuple[str, Any]]:
+        """One walk through the configuration serves all rules."""
+        roles = self.loaded.roles
+        read = [field.name for field in fields(self.config) if field.name not in roles or is_ready(roles[field.name])]
+        return [part for name in read for part in _parts(getattr(self.config, name), name)]
 
     @cached_property
     def deployment(self) -> Deployment:
@@ -120,15 +125,14 @@ class Subject:
         return head if head in self.loaded.roles else None
 
 
-def _parts(value: Any, path: str, kind: type[T]) -> Iterator[tuple[str, T]]:
-    if isinstance(value, kind):
-        yield path, value
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    yield path, value
     if is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
-            yield from _parts(getattr(value, field.name), joined(path, field.name), kind)
+            yield from _parts(getattr(value, field.name), joined(path, field.name))
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _parts(inner, joined(path, str(key)), kind)
+            yield from _parts(inner, joined(path, str(key)))
     elif isinstance(value, (list, tuple)):
         for i, inner in enumerate(value):
-            yield from _parts(inner, f"{path}[{i}]", kind)
+            yield from _parts(inner, f"{path}[{i}]")
