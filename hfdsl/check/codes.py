@@ -84,6 +84,7 @@ CODES: dict[str, Code] = {
     "HF343": Code("a KL to a reference in the rewards and in the loss", "warning"),
     "HF344": Code("a baseline that is the response's own score", "warning"),
     "HF345": Code("values that a critic gives after it has learned the returns of their rows", "warning"),
+    "HF346": Code("responses imitated that nothing has chosen", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
@@ -254,6 +255,7 @@ CODES: dict[str, Code] = {
     "HF943": Code("a loss that does not account for the engine that samples", "warning"),
     "HF944": Code("a reference that computes less precisely than the policy", "warning"),
     "HF945": Code("dropout in an update that forms ratios", "warning"),
+    "HF946": Code("a term of a loss with the wrong sign, or a clip that cannot act", "warning"),
     # HF95x generation engines
     "HF950": Code("a version of an engine that is not tested"),
     "HF951": Code("an engine that does not start"),

@@ -31,6 +31,7 @@ CODES = {
     "references": "HF944",
     "samples": "HF727",
     "dropout": "HF945",
+    "terms": "HF946",
 }
 """The code of each class, which is the first word of a file's name."""
 

@@ -8,7 +8,8 @@ A worked example, a record with columns 'advantage' and 'returns'::
 Both have the same dtype and dims, and the critic learns advantages. Another name is often meant: the log-probs of a
 reference become those of a rollout, a mask of the loss becomes the mask. So three things have to come together: the
 source has a column of the name that is asked for, which goes into no column of the new record; both are of one type
-and never absent; and the names are of one vocabulary, that of the new record or that of ``hfdsl.rl.batches``.
+and never absent; and the names mean the same on both sides: the new record has the column in its own place, too, or
+both names are of ``hfdsl.rl.batches``.
 """
 
 from __future__ import annotations
@@ -54,8 +55,10 @@ def _is_mistaken(node: Node, record: type[Batch], port: str, operand: Ref, sourc
         return False
     if any(other == Ref(operand.node, port) for _, other in node.arguments):
         return False  # exchanged columns: HF230, or meant
+    if given in schema(record).fields:
+        return (given, operand) in node.arguments  # in its own place, too; others may be moved on by one
     is_ready = all(_declares(VOCABULARY, each, port) for each in (record, source.type.record))
-    return given in schema(record).fields or (is_ready and _declares(VOCABULARY, source.type.record, given))
+    return is_ready and _declares(VOCABULARY, source.type.record, given)
 
 
 def _declares(module: str, record: type[Batch], column: str) -> bool:

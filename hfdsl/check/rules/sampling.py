@@ -84,6 +84,11 @@ def _greedy_or(
     return None if place is None else stated(place.role, place.args, place.kwargs)
 
 
+def chooses_tokens(program: Program, call: Node) -> bool:
+    """Whether a call may sample the likeliest tokens alone, or from a part of the distribution."""
+    return program.placement(call) is None or _greedy_or(program, call, truncated_sampling) is not None
+
+
 def _repeated(graph: Graph) -> set[int]:
     """The nodes that depend on repeated rows."""
     repeated = set[int]()

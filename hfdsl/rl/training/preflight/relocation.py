@@ -26,6 +26,7 @@ INSTALLED = {"site-packages", "dist-packages"}
 DECIDING: Mapping[str, tuple[str, ...]] = {
     "HF360": ("options.rows",),
     "HF943": ("options.loss.correction", "options.loss"),
+    "HF946": ("options.loss",),
 }
 """The options of ready dataflows that decide a finding, by its code: the first one that the dataflow has."""
 

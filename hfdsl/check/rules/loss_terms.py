@@ -1,0 +1,62 @@
+"""Terms of losses: does a coefficient have the sign of its term, and can a clip act?
+
+A worked example, of which only the last loss does what it says::
+
+    Clip(entropy=-0.01)                # the loss subtracts entropy * H: this lowers the entropy
+    Clip(low=20.0, high=28.0)          # percents: a ratio is never below 0, which is 1 - 1
+    Clip(low=0.0, high=0.0)            # no room at all, where inf would be no clip
+    Clip(low=0.2, high=0.28, entropy=0.01)
+
+A loss is known by the numbers of these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from hfdsl.check.context import Context
+from hfdsl.check.dependences import trains
+from hfdsl.check.findings import Finding, Label
+from hfdsl.graph.program import Constant
+
+
+def terms_do_what_they_say(context: Context) -> Iterator[Finding]:
+    """HF946: an entropy bonus is no penalty, and a clip has some room and some effect."""
+    reported = set[object]()
+    for update in filter(trains, context.program.graph.calls):
+        losses = [operand.value for _, operand in update.arguments if isinstance(operand, Constant)]
+        for number, effect, advice in (doubt for loss in losses for doubt in _doubts(loss)):
+            if (update.role, number) not in reported:
+                reported.add((update.role, number))
+                yield Finding(
+                    "HF946",
+                    f"the loss of '{update.label}' has {number}: {effect}",
+                    Label(update.span),
+                    notes=(advice,),
+                )
+
+
+def _doubts(loss: object) -> Iterator[tuple[str, str, str]]:
+    """The numbers of a loss that are hardly meant, what they do, and what may be meant."""
+    entropy, low, high = (getattr(loss, name, None) for name in ("entropy", "low", "high"))
+    if isinstance(entropy, (int, float)) and entropy < 0:
+        yield (
+            f"entropy = {entropy:g}",
+            "the bonus is subtracted from the loss, so that a negative one makes the policy less random",
+            f"for a bonus set entropy to {-entropy:g}",
+        )
+    if not isinstance(low, (int, float)) or not isinstance(high, (int, float)):
+        return
+    if 1 < low < inf:
+        yield (
+            f"low = {low:g}",
+            "a ratio is never below 0, so that nothing clips it from below",
+            f"the range is a share, not percent: {low / 100:g} is {low:g} %; inf is no clip",
+        )
+    if low == high == 0:
+        yield (
+            "low = 0 and high = 0",
+            "every ratio but 1 is clipped, so that the policy stops learning from a token once it has moved",
+            "inf is no clip; usually both are 0.2",
+        )

@@ -1,0 +1,39 @@
+"""Numbers of losses that turn a term around, or a clip off, on the ready dataflows."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from hfdsl.rl.dataflows.grpo import grpo
+from hfdsl.rl.dataflows.gspo import gspo
+from hfdsl.rl.dataflows.remax import remax
+from hfdsl.rl.losses import Clip, Reinforce, SequenceClip
+from tests.check.test_ready_roles import check, places
+
+
+@pytest.mark.parametrize(
+    ("loss", "number"),
+    [
+        (Clip(entropy=-0.01), "entropy = -0.01"),
+        (Clip(20.0, 28.0), "low = 20"),
+        (Clip(0.0, 0.0), "low = 0 and high = 0"),
+    ],
+)
+def test_a_number_does_what_it_says(loss: Clip, number: str) -> None:
+    [finding] = check(grpo.given(loss=loss), places()).findings
+    assert finding.code == "HF946"
+    assert finding.message.startswith(f"the loss of 'actor.update' has {number}: ")
+
+
+def test_losses_of_other_classes() -> None:
+    [finding] = check(gspo.given(loss=SequenceClip(0.0, 0.0)), places()).findings
+    assert finding.code == "HF946"
+    [finding] = check(remax.given(loss=Reinforce(entropy=-0.1)), places()).findings
+    assert finding.notes == ("for a bonus set entropy to 0.1",)
+
+
+@pytest.mark.parametrize("loss", [Clip(entropy=0.01), Clip(inf, inf), Clip(1.0, 1.0), Clip(0.0, 0.2), Clip(0.3, 0.2)])
+def test_numbers_that_are_meant(loss: Clip) -> None:
+    assert check(grpo.given(loss=loss), places()).findings == ()
