@@ -25,7 +25,6 @@ from hfdsl.rl.models.policies import apart_in_engine, policy, rollout, sampling,
 from hfdsl.rl.models.sharding import (
     check_full_state_dict,
     full_adapter,
-    full_weights,
     held_adapter,
     held_pieces,
     load_full_state_dict,
@@ -196,6 +195,8 @@ class _InitialModel:
     """The initial model of an engine: its weights on the host, and its configuration."""
 
     weights: dict[str, torch.Tensor]
+    """In page-locked memory where there is a GPU, from and to which copies run at the speed of the bus."""
+
     adapter: dict[str, torch.Tensor]
     """The matrices of its adapter, by names as in ``full_adapter``."""
 
@@ -217,10 +218,11 @@ def _initial_model(config: ModelConfig, generation: GenerationConfig, lora: Lora
         add_adapters(model, lora, config.seed, SoleRank())
     initial = Policy(model, 1.0, SoleRank())
     model_to_host(initial)  # the engine needs the device
+    state = initial.state_dict()
     outside = {inner: name for name, inner in adapter_names(initial).items()}
     names = base_names(initial)
     return _InitialModel(
-        weights=dict(full_weights(initial, merged=False)),
+        weights={base_name: state[name] for name, base_name in names.items()},
         adapter=dict(full_adapter(initial)),
         adapted={
             names[weight]: replace(adapter, a=outside[adapter.a], b=outside[adapter.b])
@@ -260,7 +262,7 @@ class EngineCopy:
         self.fence.check()
         ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
         adapter = Versioned(self.version, self.adapter.items) if self.apart else None
-        weights = Versioned(1, self.weights.items) if self.apart else Versioned(self.version, self._merged)
+        weights = Versioned(1, self._on_device) if self.apart else Versioned(self.version, self._merged)
         return _columns(ids, mask, self.engine.sample(ids, mask, weights, adapter, greedy=greedy))
 
     def versioned_rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
@@ -315,13 +317,20 @@ class EngineCopy:
     def onload(self) -> None:
         """Do nothing: the engine wakes when it is called."""
 
-    def _merged(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def _on_device(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The weights one by one on the device, so that the engine gets them by CUDA IPC."""
         for name, weight in self.weights.items():
+            yield name, weight.to(device(), non_blocking=True)
+
+    def _merged(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The same with the adapters added."""
+        for name, weight in self._on_device():
             adapter = self.adapted.get(name)
             if adapter is None:
                 yield name, weight
             else:
-                yield name, adapter.merged(weight, self.adapter[adapter.a], self.adapter[adapter.b])
+                a, b = (self.adapter[matrix].to(weight.device) for matrix in (adapter.a, adapter.b))
+                yield name, adapter.merged(weight, a, b)
 
 
 def _columns(ids: torch.Tensor, mask: torch.Tensor, sampled: Sampled) -> dict[str, Any]:
