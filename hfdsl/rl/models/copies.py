@@ -323,7 +323,7 @@ class EngineCopy:
             yield name, weight.to(device(), non_blocking=True)
 
     def _merged(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The same with the adapters added."""
+        """The weights on the device, with the adapters added."""
         for name, weight in self._on_device():
             adapter = self.adapted.get(name)
             if adapter is None:
