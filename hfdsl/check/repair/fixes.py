@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
+from hfdsl.check.bodies import STATEMENTS, definition_of
 from hfdsl.check.capacity import has_capacity, shape
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Edit, Fix, in_words
@@ -24,10 +25,10 @@ from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.misuses import Misuse, MisuseKind
-from hfdsl.graph.program import Node, Ref
+from hfdsl.graph.program import Input, Node, Ref
 from hfdsl.graph.signatures import Signature
-from hfdsl.graph.spans import Span
-from hfdsl.types.dims import Answer
+from hfdsl.graph.spans import Span, definition_span
+from hfdsl.types.dims import Answer, Size
 
 
 def named(misuse: Misuse) -> Iterator[Suggestion]:
@@ -58,6 +59,24 @@ def repeated(context: Context, call: int, ports: Sequence[str], times: int) -> I
             [(before, after), *_] = [change for change in changes if change]
             text = f"repeat what is wired to {in_words(ports)}: {before.text}...{after.text}"
             yield from _rewritten(text, [edit for change in changes for edit in change or ()])
+
+
+def repeated_input(context: Context, rows: Size, group: int) -> Iterator[Suggestion]:
+    """The input with these rows repeated before anything reads it, so that each of its rows becomes a group."""
+    program = context.program
+    inputs = [(node.id, node.op.name) for node in program.graph.nodes if isinstance(node.op, Input)]
+    names = [name for node, name in inputs if program.inference.rows(node) == rows]
+    if program.body is None or len(names) != 1 or (definition := definition_of(program.body)) is None:
+        return
+    file, [name] = definition_span(program.body).file, names
+    repeat = edits.spelling(file, "repeat")
+    statements = definition.body[1:] if ast.get_docstring(definition) is not None else definition.body
+    if repeat is not None and statements and isinstance(statements[0], STATEMENTS):
+        line, column = statements[0].lineno, statements[0].col_offset
+        text = f"{name} = {repeat}({name}, {group})"
+        change = Edit(Span(file, line, column, line, column), f"{text}; ")
+        words = f"if '{name}' has one row for each question, begin with {text}"
+        yield from _rewritten(words, (change,), certain=False)
 
 
 def _before(place: Span, ending: str) -> Span:

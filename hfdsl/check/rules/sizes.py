@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import chain
 from typing import TypeAlias
 
 from hfdsl.check.context import EVERYTHING, Context
 from hfdsl.check.demands import AlignedRows, Bound, DemandKey, Divisible, Evaluation, Requirement, at_calls, filtered
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
+from hfdsl.check.repair.fixes import repeated_input
 from hfdsl.check.repair.search import conflict
 from hfdsl.check.repair.sizes import constraints_on, in_words, resized, resized_together, suggested_sizes
-from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.requirements import names
 from hfdsl.check.rules.dims import undetermined_row_dims
 from hfdsl.graph.program import FunctionCall, Node
@@ -78,7 +81,10 @@ def _uneven(context: Context, broken: list[Called], clash: Clash) -> Finding:
         (*first.labels, *related),
         notes=(f"with {sizes}",) if sizes and shown != sizes else (),
     )
-    return _resized(context, finding, first.size.atoms, {demand.key for _, demand in broken}, clash)
+    signature = signature_of(node)
+    group = signature.group_size if signature is not None and first.code == "HF313" else 1
+    repeats = repeated_input(context, first.size, group) if group > 1 else ()
+    return _resized(context, finding, first.size.atoms, {demand.key for _, demand in broken}, clash, repeats)
 
 
 def _invalid(context: Context, names: Iterable[str]) -> bool:
@@ -125,15 +131,20 @@ def _evaluated(
 
 
 def _resized(
-    context: Context, finding: Finding, atoms: Sequence[Atom], broken: set[DemandKey], clash: Clash
+    context: Context,
+    finding: Finding,
+    atoms: Sequence[Atom],
+    broken: set[DemandKey],
+    clash: Clash,
+    others: Iterable[Suggestion] = (),
 ) -> Finding:
-    """The finding with sizes that repair it; where no size of one dim does, the conflict, and sizes of two dims."""
+    """The finding with sizes that repair it, or ``others`` that do; without a size of one dim, with those of two."""
     hopeless = not context.alternatives and all(clash(dim) for dim in atoms if dim in context.sizes)
     reported = (hopeless and _impossible(context, atoms, clash, least=2)) or finding
     if not context.search:
         return reported
     sizes = suggested_sizes(context, atoms, broken)
-    helped = with_suggestions(context, reported, resized(context, sizes))
+    helped = with_suggestions(context, reported, chain(resized(context, sizes), others))
     if not helped.help:
         note = f"with {in_words(context, sizes)} this holds" if sizes else ""
         helped = with_suggestions(context, reported, resized_together(context, atoms, broken), note, most=1)
