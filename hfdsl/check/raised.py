@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hfdsl.check.codes import CODES
 from hfdsl.check.findings import Finding, Fix, Label
 from hfdsl.errors import ConfigError, HfError
-from hfdsl.graph.spans import Span, traceback_span
+from hfdsl.graph.spans import Span, column_span, traceback_span
 
 
 def finding_of(error: HfError) -> Finding | None:
@@ -15,6 +15,7 @@ def finding_of(error: HfError) -> Finding | None:
     if error.code not in CODES:
         return None
     span = error.span if isinstance(error.span, Span) else traceback_span(error)
+    span = column_span(span, error.column) if error.column else span
     return Finding(
         error.code,
         error.message.removeprefix(f"{span.file}: "),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import linecache
 import os
 import sys
 from collections.abc import Callable
@@ -193,6 +195,38 @@ def definition_span(subject: Callable[..., Any] | type) -> Span:
         return NOWHERE
 
 
+def column_span(record: Span, column: str) -> Span:
+    """The declaration of a column in the class statement at ``record``; that place itself where there is none."""
+    for first, last, columns in _class_columns(record.file):
+        if column in columns and first <= record.line <= last:
+            return replace(columns[column], calls=record.calls)
+    return record
+
+
+@lru_cache(maxsize=16)
+def _class_columns(file: str) -> list[tuple[int, int, dict[str, Span]]]:
+    """By class statement the lines above its body, and its annotated names."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return []
+    return [
+        (
+            min([statement.lineno, *(decorator.lineno for decorator in statement.decorator_list)]),
+            statement.body[0].lineno - 1,
+            {
+                field.target.id: Span(
+                    file, field.lineno, field.col_offset, field.end_lineno or 0, field.end_col_offset or 0
+                )
+                for field in statement.body
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            },
+        )
+        for statement in ast.walk(tree)
+        if isinstance(statement, ast.ClassDef)
+    ]
+
+
 @lru_cache(maxsize=1024)  # Python parses the whole file
 def _class_line(subject: type) -> int:
     return inspect.findsource(subject)[1] + 1
@@ -200,8 +234,6 @@ def _class_line(subject: type) -> int:
 
 def _def_line(file: str, first: int) -> int:
     """``co_firstlineno`` is the first decorator's line; walk down to the ``def``."""
-    import linecache
-
     for line in range(first, first + 50):
         text = linecache.getline(file, line).lstrip()
         if text.startswith(("def ", "async def ")) or not text:

@@ -41,7 +41,7 @@ from hfdsl.graph.signatures import (
     in_groups,
     role_signature,
 )
-from hfdsl.graph.spans import CallSite, Span, traceback_span, traced_span
+from hfdsl.graph.spans import CallSite, Span, column_span, traceback_span, traced_span
 from hfdsl.graph.symbolic import Symbolic, SymbolicRole
 from hfdsl.protocols.queueing import queue_problem
 from hfdsl.protocols.register import registered_methods
@@ -85,6 +85,7 @@ class Tracer:
     def definition(self, error: DefinitionError, span: Span | None = None) -> Any:
         """Record an invalid declaration, at its own place or at ``span``."""
         place = error.span if isinstance(error.span, Span) else span or traced_span(run_body.__code__)
+        place = column_span(place, error.column) if error.column else place
         if not any(m.kind is MisuseKind.DEFINITION and m.subject == error.message for m in self.misuses):
             self.misuses.append(Misuse(MisuseKind.DEFINITION, place, error.message, error.code))
         return Symbolic(self, ErrorValue(), None, "<broken>")

@@ -96,7 +96,8 @@ class Batch:
         cls.__hf_spare__ = frozenset(name for name in annotations if vars(cls).get(name, cls) is None)
         for name in annotations:
             if name in vars(cls) and name not in cls.__hf_spare__:
-                raise DefinitionError(
+                raise _of_column(
+                    name,
                     "HF117",
                     f"column '{name}' of '{cls.__name__}' has the default {vars(cls)[name]!r}; a record is closed: the "
                     "only default is None, of an optional column",
@@ -231,20 +232,22 @@ def schema(record: type[Batch]) -> Schema:
             try:
                 spec = field_spec(_evaluate(written, names), where)
             except NameError as error:
-                raise DefinitionError(
-                    "HF109", f"{where}: cannot evaluate '{written}' ({error}); define its dims at module level"
-                ) from None
+                message = f"{where}: cannot evaluate '{written}' ({error}); define its dims at module level"
+                raise _of_column(name, "HF109", message) from None
+            except DefinitionError as error:
+                error.column = name
+                raise
             fields[name] = spec
             spare -= {name}
             if name in base.__hf_spare__:
                 spare.add(name)
                 if not spec.optional:
-                    raise DefinitionError("HF117", f"{where} is {spec}, which is never None, and has the default None")
+                    raise _of_column(name, "HF117", f"{where} is {spec}, which is never None, and has the default None")
             if spec.dims and row is None:
                 row = spec.dims[0]
             if not isinstance(spec, MetricSpec) and (not spec.dims or spec.dims[0] != row):
                 shown = spec.dims[0] if spec.dims else "none"
-                raise DefinitionError("HF115", f"{where} has row dim {shown}, other columns of the record have {row}")
+                raise _of_column(name, "HF115", f"{where} has row dim {shown}, other columns of the record have {row}")
     if row is not None and all(spec.optional for spec in fields.values() if spec.dims):
         raise DefinitionError(
             "HF117",
@@ -252,6 +255,13 @@ def schema(record: type[Batch]) -> Schema:
         )
     record.__hf_schema__ = Schema(fields, row, frozenset(spare))
     return record.__hf_schema__
+
+
+def _of_column(column: str, code: str, message: str) -> DefinitionError:
+    """An error about the declaration of a column, at whose line it is reported."""
+    error = DefinitionError(code, message)
+    error.column = column
+    return error
 
 
 def _evaluate(annotation: object, names: Mapping[str, Any]) -> object:

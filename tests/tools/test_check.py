@@ -176,7 +176,7 @@ def test_a_declaration_without_meaning_is_a_result(write: Write, capsys: Capture
     write("declared.py", "import hfdsl as hf\nclass Bad(hf.Batch):\n    x: int\n")
     _, out, _ = run_cli(capsys, "declared.py", "--format", "sarif")
     [result] = json.loads(out)["runs"][0]["results"]
-    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 2
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 3
 
 
 def test_github(write: Write, capsys: Capture) -> None:

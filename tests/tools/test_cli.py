@@ -61,10 +61,10 @@ def test_a_wrong_declaration_is_a_finding(write: Callable[[str, str], str], caps
     code, out, err = run_cli(capsys, "check", file)
     assert (code, out) == (output.FINDINGS, "")
     assert err.startswith("error[HF1")
-    assert "declared.py:2" in err
+    assert "declared.py:3" in err
     code, out, _ = run_cli(capsys, "check", file, "--format", "json")
     assert code == output.FINDINGS
-    assert parsed(out)[0]["primary"]["line"] == 2
+    assert parsed(out)[0]["primary"]["line"] == 3
 
 
 @pytest.mark.parametrize("argv", [("check", "nothing.py"), ("plan", "shouting.py:shout"), ("explain", "HF999")])

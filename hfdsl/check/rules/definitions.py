@@ -10,7 +10,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of, sizes_of
 from hfdsl.graph.program import Input, Node
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
-from hfdsl.graph.spans import definition_span
+from hfdsl.graph.spans import column_span, definition_span
 from hfdsl.types.batches import schema
 from hfdsl.types.dims import Size
 
@@ -70,7 +70,7 @@ def records_name_dims(context: Context) -> Iterator[Finding]:
                     "HF108",
                     f"column '{column}' of '{record.__name__}' is {spec}, where the type variable "
                     f"'{variable.__name__}' is bound by nothing",
-                    Label(definition_span(record)),
+                    Label(column_span(definition_span(record), column)),
                     notes=(f"write a dim in its place: class {_dim(variable)}",),
                 )
 
