@@ -2,7 +2,7 @@
 
 Ray starts a worker by ``python SETUP_WORKER ... default_worker.py ...``. ``install`` makes this file the set-up script,
 and starts a server. The script sends the server its arguments, environment, working directory and standard streams, and
-ends. The server forks, and the fork goes on as the worker: after 0.4 s of CPU time instead of 3.
+ends. The server forks, and the fork becomes the worker: after 0.4 s of CPU time instead of 3.
 
 Why a fork is as good as a process of its own:
 

@@ -1,4 +1,4 @@
-"""What retries cost while nothing happens, and how long a run takes to go on after a process was killed.
+"""What retries cost while nothing happens, and how long a run takes to continue after a process was killed.
 
 ``python -m benchmarks.faults``. The runs of the first table stand beside each other on one cluster of Ray's and step in
 turn. The second kills one process a step, in the middle of its call.

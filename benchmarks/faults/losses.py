@@ -1,4 +1,4 @@
-"""Runs that lose processes at random, whatever they do, and go on: each beside a run that loses none."""
+"""Runs that lose processes at random, whatever they do, and continue: each beside a run that loses none."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Random faults: kill, stop, hang or raise, at a random call, rank, step and layout, or at a random moment.
 
 ``python -m benchmarks.faults.random_faults --faults 1000 --minutes 60 --seed 1`` prints a line a kind. A run loses
-processes again and again and goes on, also while it saves or loads, evaluates by ``also``, records a step or verifies
+processes again and again and continues, also while it saves or loads, evaluates by ``also``, records a step or verifies
 one (``acts.py``); what ends it (a hang, a stopped process, an exception, and with a queue also a
-loss) is held against what was done to it, and the next run goes on from what was saved before. Every result is compared
-with that of the local backend, where nothing fails.
+loss) is held against what was done to it, and the next run continues from what was saved before. Every result is
+compared with that of the local backend, where nothing fails.
 
 The runs are in a process of their own. One that says nothing for ``--patience`` seconds is ended, and the fault that it
 was in counts as unended; the next process begins with another seed.
@@ -144,7 +144,7 @@ def table(faults: Sequence[Fault]) -> str:
         "wrong culprit",
         "unended",
     ]
-    return measure.markdown([*head, "s to the error", "s to go on"], rows)
+    return measure.markdown([*head, "s to the error", "s to continue"], rows)
 
 
 def quantiles(values: Sequence[float | None]) -> str:

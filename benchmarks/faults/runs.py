@@ -31,7 +31,7 @@ LAUNCH_SECONDS = 240.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What was done to a run, and what came of it; seconds until the error or the next result, and until it went on."""
+    """What was done to a run, and what came of it; seconds to the error or the next result, and until it continued."""
 
     program: str
     layout: str
@@ -50,7 +50,7 @@ class Fault:
 
 
 class EndedError(Exception):
-    """A run has ended that was to go on; the next one starts from the beginning."""
+    """A run has ended that was to continue; the next one starts from the beginning."""
 
 
 class Program:
@@ -212,7 +212,7 @@ def misnamed(error: HfError | None, kind: str, where: str, group: str, rank: int
 
 
 def asynchronous(program: Program, saves: Path) -> Iterator[Fault | str]:
-    """Runs of a program with a queue: each loses a process, and the next one goes on from what was saved."""
+    """Runs of a program with a queue: each loses a process, and the next one continues from what was saved."""
     lot, saved, first, number = program.lot, None, 0, 0
     while True:
         yield f"launch {program.name} {program.layout}"
@@ -255,7 +255,7 @@ def asynchronous(program: Program, saves: Path) -> Iterator[Fault | str]:
 
 
 def replaced(fault: Fault, seconds: float) -> Fault:
-    """With the seconds that the run before it took to go on."""
+    """With the seconds that the run before it took to continue."""
     return Fault(**{**asdict(fault), "recovered": seconds})
 
 

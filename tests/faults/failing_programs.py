@@ -154,7 +154,7 @@ def set_deadline(running: Running, seconds: float) -> None:
 
 
 def end_processes(running: Running, group: str) -> None:
-    """Let a run that is broken go on after a loss: all that its processes are stuck in is in this group."""
+    """Let a run that is broken continue after a loss: all that its processes are stuck in is in this group."""
     backend: Any = running._processes.backend
     for process in backend._groups[group].hf_processes:
         os.kill(process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """Every failure of a step names who failed, where and how, and not the peer that noticed it.
 
-A launch with retries fails at every node, one way after another, and each time goes on with the same bits. After an
-error that ends a run, the tests end the processes that are stuck, and have the run go on as after any loss.
+A launch with retries fails at every node, one way after another, and each time continues with the same bits. After an
+error that ends a run, the tests end the processes that are stuck, and have the run continue as after any loss.
 
 Each of ``WAYS`` is tried at each node in each layout, and over the layouts on each rank; what ``ONCE`` lists in one of
 them. A loss without retries has a test of its own. Asynchronous steps: ``test_queued``; lost nodes and relays:
@@ -129,7 +129,7 @@ def fail_once(running: Running, folder: Path, fault: Fault) -> float:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.filterwarnings("ignore::hfdsl.errors.HfWarning")  # of the losses from which the run goes on
+@pytest.mark.filterwarnings("ignore::hfdsl.errors.HfWarning")  # of the losses from which the run continues
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_run_that_fails_at_every_node_names_who_failed(
     tmp_path: Path, layout: Layout, ray_cluster: Any, monkeypatch: pytest.MonkeyPatch

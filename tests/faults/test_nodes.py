@@ -1,4 +1,4 @@
-"""A relay, or a node with all its processes, is lost: the run goes on with the same values, or says what to do."""
+"""A relay, or a node with all its processes, is lost: the run continues with the same values, or says what to do."""
 
 from __future__ import annotations
 
@@ -113,5 +113,5 @@ def relay_dies(tmp_path: Path, retries: hf.Retries | None) -> list[float]:
 def test_a_relay_that_dies_is_named_and_replaced(tmp_path: Path, ray_cluster: Any) -> None:
     with pytest.raises(LostProcessError, match=r"^HF806: a worker's process is gone: rank 0 of 'the relays' died"):
         relay_dies(tmp_path, None)
-    with pytest.warns(HfWarning, match=r"HF840: step 1 of 'ppo' lost rank 0 of 'the relays'; the run goes on"):
+    with pytest.warns(HfWarning, match=r"HF840: step 1 of 'ppo' lost rank 0 of 'the relays'; the run continues"):
         assert relay_dies(tmp_path, hf.Retries()) == undisturbed(tmp_path)

@@ -19,7 +19,7 @@ def train(late: Late, how: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore::hfdsl.errors.HfWarning")  # of the deaths from which the run goes on
+@pytest.mark.filterwarnings("ignore::hfdsl.errors.HfWarning")  # of the deaths from which the run continues
 @pytest.mark.parametrize(("late", "how"), [("wait", "SIGKILL"), ("drop", "exit")])
 def test_the_rows_of_a_call_that_dies_every_time_are_named(late: Late, how: str, ray_cluster: Any) -> None:
     """In a stream; the program of HF842's page steps without one."""

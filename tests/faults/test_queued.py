@@ -1,4 +1,4 @@
-"""A process fails at any node of an asynchronous step: the error names it, and a run that goes on has the same bits.
+"""A process fails at any node of an asynchronous step: the error names it, and a run that continues has the same bits.
 
 A stage node fails in each of ``WAYS`` in both layouts and on both ranks. A sync is killed in both, and raises, hangs or
 is stopped in one of them.
@@ -120,7 +120,7 @@ def check_end(error: HfError, fault: Fault, group: str) -> None:
 
 @dataclass
 class FailingStream:
-    """A stream that goes on after each fault, and what it has given."""
+    """A stream that continues after each fault, and what it has given."""
 
     running: Running
     folder: Path
@@ -142,7 +142,7 @@ class FailingStream:
         self.losses.append(next(self._results).loss.value)
 
     def lose(self, fault: Fault, group: str) -> None:
-        """Lose a process at a call, and go on."""
+        """Lose a process at a call, and continue."""
         known = len(self.running.recoveries)
         (self.folder / f"{fault.label} {fault.rank}").write_text(f"once {fault.how}")
         while len(self.running.recoveries) == known:  # engines are ahead of the results
@@ -152,7 +152,7 @@ class FailingStream:
         assert f"'{fault.label}'" in recovered.cause, fault
 
     def end(self, fault: Fault, group: str, saved: Path, undisturbed: list[float]) -> None:
-        """End by an error, and go on from what was saved before."""
+        """End by an error, and continue from what was saved before."""
         saved.mkdir()
         self.running.save(saved)
         count, read, known = len(self.losses), self._read, len(self.running.recoveries)
@@ -176,7 +176,7 @@ class FailingStream:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.filterwarnings("ignore::hfdsl.errors.HfWarning")  # of the losses from which the run goes on
+@pytest.mark.filterwarnings("ignore::hfdsl.errors.HfWarning")  # of the losses from which the run continues
 @pytest.mark.parametrize("split", [True, False])
 def test_a_stream_that_fails_at_every_node_names_who_failed_and_has_the_same_bits(
     tmp_path: Path, undisturbed: list[float], ray_cluster: Any, split: bool, monkeypatch: pytest.MonkeyPatch

@@ -47,7 +47,7 @@ def run(*attempts: list[Death], attempts_allowed: int = 3) -> str:
     def attempt() -> str:
         backend.gone.add("judge")
         if not left:
-            return "goes on"
+            return "continues"
         error = LostProcessError("HF806", "a worker's process is gone")
         error.deaths = tuple(left.pop(0))
         raise error
@@ -61,7 +61,7 @@ def run(*attempts: list[Death], attempts_allowed: int = 3) -> str:
 
 
 def test_the_third_death_at_one_call_ends_the_run() -> None:
-    assert run([death(7)], [death(8)]) == "goes on"
+    assert run([death(7)], [death(8)]) == "continues"
     assert run([death(7)], [death(8)], [death(9)]) == (
         "HF842: 'judge.score' ended its process 3 times on rank 1 of 'judges', in step 2 of 'train', and is not "
         "repeated again; the rank had row 4\n  death 1: pid 7 died\n  death 2: pid 8 died\n  death 3: pid 9 died"
@@ -70,7 +70,7 @@ def test_the_third_death_at_one_call_ends_the_run() -> None:
 
 def test_deaths_of_other_calls_do_not_count_together() -> None:
     for other in (death(9, label="judge.look"), death(9, rank=0), death(9, step=1), death(8)):
-        assert run([death(7)], [death(8)], [other]) == "goes on"
+        assert run([death(7)], [death(8)], [other]) == "continues"
 
 
 def test_beside_others_the_third_death_counts_before_the_number_of_attempts() -> None:

@@ -1,4 +1,4 @@
-"""A step that lost processes goes on: calls that have ended elsewhere do not run again, and all values are the same."""
+"""A step that lost processes continues: calls that ended elsewhere do not run again, and all values are the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that loses processes goes on with the values of one that does not; where it cannot, it names the first loss.
+"""A run that loses processes continues with the values of one that does not; where it cannot, it names the first loss.
 
 A launch loses processes at every call on every rank, one after another, with all roles in one group and in two. Its
 first step loses nothing. A loss without retries: ``tests/faults/test_causes.py``.

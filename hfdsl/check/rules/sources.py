@@ -48,8 +48,8 @@ def sources_lose_alike(context: Context) -> Iterator[Finding]:
         remover = "a filter in front of this queue removes groups" if loses else "this queue drops late groups"
         finding = Finding(
             "HF757",
-            f"{remover}, and its source goes on with the next batches of the loader: more and more of what these have "
-            "for the other source waits in the driver",
+            f"{remover}, and its source continues with the loader's next batches: rows of the other source pile up "
+            "in the driver",
             Label(each.node.span, "removes groups"),
             (Label(other.node.span, "rows of another source"),),
         )

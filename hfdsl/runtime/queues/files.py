@@ -1,4 +1,4 @@
-"""What lies in the queues of a run, as files: a run that loads them goes on as if it had never stopped.
+"""What lies in the queues of a run, as files: a run that loads them continues as if it had never stopped.
 
 A worked example, with the program of ``queues.streaming``: a lag of 1, saved after step 0. Step 1 was generated
 under version 0 and waits for the actor; nothing else is in progress::

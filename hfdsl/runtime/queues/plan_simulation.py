@@ -260,7 +260,7 @@ class PlanClock:
         return max(0.0, stop - max(start, busy))
 
     def _arrive(self, step: Step, number: int, now: float) -> None:
-        """Weights in flight arrive while the ranks go on with what they do."""
+        """Weights in flight arrive while the ranks continue with what they do."""
         drawn = self.seconds.get(step.label, DrawnSeconds(0.0))
         spans = self.spans[number, step.node] = {}
         for rank, chunk in zip(step.ranks, step.chunk_of, strict=True):

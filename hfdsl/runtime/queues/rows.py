@@ -8,7 +8,7 @@ takes groups 0, 1, 4 and 5, which are rows 0:2 of either dispatch. An actor rank
     QueuedRows                              rows 0:2 of dispatch 0, then 0:1 of dispatch 1: three rows of the queue
 
 The driver sends the handles of both payloads with the call, and this recipe. The rank reads rows of each dispatch as a
-reader of that step would (``Reader``), one part after another, and goes on as if the result had come as one payload.
+reader of that step would (``Reader``), one part after another, and continues as if the result had come as one payload.
 
 Why it is right. A part names rows of what the producing step put in, and a reader with that step's row table finds any
 of them; the payloads are those of all chunks that have some of these rows. The parts are in the order of the queue's

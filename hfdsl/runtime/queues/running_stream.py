@@ -65,7 +65,9 @@ class RunningStream:
             CheckpointError: HF905 where they are of another plan.
         """
         if saved.plan != self._plan.name:
-            text = f"the state has rows in the queues of '{saved.plan}', and '{self._plan.name}' cannot go on with them"
+            text = (
+                f"the state has rows in the queues of '{saved.plan}', and '{self._plan.name}' cannot continue with them"
+            )
             raise CheckpointError("HF905", text)
         with self._runner.breaking(self._runner.next_step):
             self._begin().load(backend, folder, saved)

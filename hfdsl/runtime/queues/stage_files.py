@@ -114,7 +114,7 @@ class LoadedQueues:
         return self.decided.decisions
 
     def restore(self, run: QueueRun, backend: Backend) -> None:
-        """Have a run go on with these groups; the states of roles were loaded."""
+        """Have a run continue with these groups; the states of roles were loaded."""
         for index, (held, counts) in enumerate(zip(self.saved.queues, self.decided.counts, strict=True)):
             groups = {group.number: replace(group, status="running") for group in held.groups}
             run.loop.queues[index] = replace(
@@ -176,7 +176,7 @@ def loaded(stages: QueueStages, sizes: Mapping[Any, int], folder: str, saved: Sa
 
 
 def copied(run: QueueRun, backend: Backend) -> Callable[[QueueRun], None]:
-    """Keep the handles of what is on its way; the function that has a ``QueueRun`` go on with them."""
+    """Keep the handles of what is on its way; the function that has a ``QueueRun`` continue with them."""
     run.settle()
     queues = [state.run_again(state.groups) for state in run.loop.queues]
     ended = [[replace(dispatch, step=None) for dispatch in dispatches.values()] for dispatches in run.dispatched]

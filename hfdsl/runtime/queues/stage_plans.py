@@ -270,7 +270,7 @@ def topology_problems(plan: Plan, node: Node) -> Iterator[str]:
         return
     op = node.op
     if isinstance(op, Queue) and op.late in ("wait", "mask"):
-        why = "who reads it trains nothing" if op.late == "mask" else "updates go on while its reader waits"
+        why = "who reads it trains nothing" if op.late == "mask" else "updates continue while its reader waits"
         yield f'it is in front of another one, where late="{op.late}" is no bound, since {why}: use "drop" or "refill"'
     for call in split.calls(behind):
         for holder, effect in effects(call):

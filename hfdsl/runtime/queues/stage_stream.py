@@ -169,7 +169,7 @@ class StageStream:
         return saved(self._run, self._plan.name, self.decisions, backend, folder)
 
     def copy(self, backend: Backend) -> Callable[[Any], None]:
-        """Keep the handles of what the queues hold; the function that goes on with it, whose groups have ended.
+        """Keep the handles of what the queues hold; the function that continues with it, whose groups have ended.
 
         It waits for runtime queries, as ``save`` does.
         """

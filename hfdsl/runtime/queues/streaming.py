@@ -30,7 +30,7 @@ that of the actor, whatever the engine began with: what ``hf.sync`` sends is sen
 streams are derived from the number of the step. *No deadlock*: a stage is submitted after those that feed it, so what
 the earliest call waits for has been submitted. *Backpressure*: a stage is submitted only if its queues have places, and
 the result of an update is fetched before the next one is submitted. *Nothing is lost*: a step that was begun stays in
-the stream until its result was given out; if the caller stops, or the loader raises, the next ``stream`` goes on with
+the stream until its result was given out; if the caller stops, or the loader raises, the next ``stream`` continues with
 it. A checkpoint holds these steps too (``queue_files``).
 
 All four disciplines decide the same here: engines finish what a step puts in as a whole and in order, so nothing is
@@ -262,7 +262,7 @@ class Stream:
         self.order = StageOrder(self._plan, self._runner.next_step)
         self._in_flight: dict[int, StepRun] = {}
         self._synced = False  # whether producers have the weights of the version under which they begin
-        self._unrecorded: deque[tuple[int, StepRun]] = deque()  # given out, while what else they do may go on
+        self._unrecorded: deque[tuple[int, StepRun]] = deque()  # given out, while what else they do may continue
 
     def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
         """Submit stages as their queues allow, and give out the results of steps in order."""
@@ -332,7 +332,7 @@ class Stream:
             self._in_flight[step.number] = self._runner.resume(step, inputs[step.number])
 
     def copy(self, backend: Backend) -> Callable[[Any], None]:
-        """Keep the handles of the steps in progress; the function that goes on with them, from copies of states.
+        """Keep the handles of the steps in progress; the function that continues with them, from copies of states.
 
         It waits for runtime queries, as ``save`` does.
 

@@ -6,10 +6,10 @@ A worked example. An actor of two ranks trains; ``hf.Retries(every=2)``; rank 1 
 actor's state, and ``w2`` its value after two steps)::
 
     step       actor                    journal        copy
-    launch     copies w0, and goes on   -              w0
+    launch     copies w0, continues      -              w0
     0          w0 -> w1                 step 0         w0
     1          w1 -> w2                 steps 0, 1     w0
-               copies w2, and goes on   -              w2
+               copies w2, continues      -              w2
     2          w2 -> w3                 step 2         w2
     3          rank 1 dies              step 2         w2
                both ranks are rebuilt, and load w2
@@ -103,7 +103,7 @@ class RecoverableBackend(Backend, Protocol):
         """Load the copied states into all workers."""
 
     def restore_queues(self, plan: str, copies: Any, pending: Mapping[int, Mapping[Rank, Sequence[Any]]]) -> None:
-        """Have every process go on with the steps in progress of a plan.
+        """Have every process continue with the steps in progress of a plan.
 
         It has what it held of them when the states were copied, and receives the payloads of these handles, by step.
         """
@@ -129,7 +129,7 @@ class RecoverableStream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A loss from which the run went on: the ranks, the step, how many were repeated before it, and the seconds."""
+    """A loss from which the run continued: the ranks, the step, how many were repeated before it, and the seconds."""
 
     lost: Mapping[str, Sequence[int]]
     plan: str
@@ -163,7 +163,7 @@ class Entry:
 
 @dataclass
 class Recovery:
-    """The copies and the journal of a run, and how it goes on from them."""
+    """The copies and the journal of a run, and how it continues from them."""
 
     backend: RecoverableBackend
     retries: Retries
@@ -331,7 +331,7 @@ class Recovery:
         warnings.warn(
             HfWarning(
                 "HF840",
-                f"step {step} of '{plan}' lost {named(lost)}; the run goes on after {recovered.seconds:.1f} s"
+                f"step {step} of '{plan}' lost {named(lost)}; the run continues after {recovered.seconds:.1f} s"
                 f"{again}: {recovered.cause}",
             ),
             stacklevel=2,

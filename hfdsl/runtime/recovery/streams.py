@@ -74,7 +74,7 @@ class JournaledSource:
 
 
 class RecoveringStream:
-    """A stream that goes on after a loss of processes; what a ``Recovery`` sees of it is a ``RecoverableStream``."""
+    """A stream that continues after a loss of processes; what a ``Recovery`` sees of it is a ``RecoverableStream``."""
 
     def __init__(self, stream: Stream | StageStream, runner: StepRunner, recovery: Recovery) -> None:
         self._stream, self._runner, self._recovery = stream, runner, recovery

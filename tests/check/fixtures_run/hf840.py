@@ -26,7 +26,7 @@ def program(judge: Judge) -> hf.PerRank[int]:
     return judge.count()
 
 
-warnings.simplefilter("ignore", HfWarning)  # of each loss from which the run goes on
+warnings.simplefilter("ignore", HfWarning)  # of each loss from which the run continues
 deployment = hf.Deployment(judge=hf.place(Judge, pool=hf.ResourcePool([1], use_gpu=False, name="judges")))
 with program.compile(deployment).launch("ray", retries=hf.Retries(attempts=1, every=None)) as running:
     running.step()  # <-

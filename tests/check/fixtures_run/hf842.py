@@ -41,7 +41,7 @@ def program(rows: Rows, judge: Judge) -> Score:
     return judge.score(rows)
 
 
-warnings.simplefilter("ignore", HfWarning)  # of each loss from which the run goes on
+warnings.simplefilter("ignore", HfWarning)  # of each loss from which the run continues
 deployment = hf.Deployment(judge=hf.place(Judge, pool=hf.ResourcePool([2], use_gpu=False, name="judges")))
 with program.compile(deployment).launch("ray", retries=hf.Retries(every=None)) as running:
     running.step(Rows(x=torch.arange(8.0)))  # <-

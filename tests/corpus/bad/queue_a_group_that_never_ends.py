@@ -1,7 +1,7 @@
 """A step waits for a number of whole groups, and one that fails is not replaced.
 
 Seen: https://github.com/NVIDIA-NeMo/RL/issues/3238
-Elsewhere: the buffer stays a few groups short of the step, training never goes on, and a resumed run is stuck again.
+Elsewhere: the buffer stays a few groups short of the step, training never resumes, and a resumed run is stuck again.
 """
 
 import hfdsl as hf

@@ -261,7 +261,7 @@ def started(folder: Path, before: str, *changes: str) -> Iterator[subprocess.Pop
         try:
             yield process
         finally:
-            process.kill()  # leaving a process waits for it, and after a failure it would go on
+            process.kill()  # leaving a process waits for it, and after a failure it would continue
 
 
 def until(process: subprocess.Popen[str], line: str) -> None:

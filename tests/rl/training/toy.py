@@ -200,7 +200,7 @@ def learning(weighted: Weighted, policy: Policy, *, parts: int = 1) -> list[Metr
 
 @hf.dataflow
 def looking(prompts: Prompts, policy: Policy, reward: Follows) -> tuple[Outcome, Rollout, Scores]:
-    rollout = policy.generate(prompts, width=2)  # sampled: its stream must go on too
+    rollout = policy.generate(prompts, width=2)  # sampled: its stream must continue too
     scores = reward.score(prompts, rollout)
     return outcome(rollout, scores), rollout, scores
 

@@ -67,7 +67,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 @pytest.mark.parametrize(
     ("fault", "code"),
     [
-        (raw(OK, b"a: b\r\n", pause=0.05, times=80), "HF911"),  # headers that go on
+        (raw(OK, b"a: b\r\n", pause=0.05, times=80), "HF911"),  # headers without an end
         (raw(b"H", pause=0.05, times=80), "HF911"),
         (raw(OK + b"a: ", b"b", pause=0.05, times=80), "HF911"),
         (raw(b"HTTP/1.1 100 Continue\r\n\r\n", pause=0.05, times=80), "HF911"),
