@@ -58,7 +58,7 @@ BRITISH = re.compile(
 )
 OUR_OWN = re.compile(
     r"\b(?:(?:is|are|was|were|be|been) (?:told(?! to\b| apart\b)|taught|dealt|heeded|brought)"
-    r"|anew|heeded|whoever|such as have|(?:goes|went) on)\b"
+    r"|anew|heeded|whoever|such as have|(?:goes|went) on|for ever)\b"
 )
 """Words of the first design, which a reader from the field does not know."""
 

@@ -157,7 +157,7 @@ def fate_of(
                 function.__code__ = new
             clear(caches)
             for (item, seconds), following in zip(tests, [*(item for item, _ in tests[1:]), None], strict=True):
-                # Of CPU time, since other programs slow the machine; and of the clock, for what waits for ever.
+                # Of CPU time, since other programs slow the machine; and of the clock, for what waits forever.
                 signal.setitimer(signal.ITIMER_PROF, 2 + 10 * seconds)
                 signal.setitimer(signal.ITIMER_REAL, 60 + 100 * seconds)
                 if not passes(item, following):

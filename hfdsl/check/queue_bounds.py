@@ -6,7 +6,7 @@ behind the queue::
     staleness        at most 4 updates
     rows in flight   (4 + 1) * 512 = 2,560, from dispatch to the end of their update: 320 groups
     memory           2,560 * 4 KiB = 10 MiB, in the processes that made the rows
-    least            512 + 512 - gcd(512, 512) = 512 rows: with places for fewer, both stages would wait for ever
+    least            512 + 512 - gcd(512, 512) = 512 rows: with places for fewer, both stages would wait forever
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exchanges of weights: the bits of the way through the store, in place, in buckets, without waiting for ever."""
+"""Exchanges of weights: the bits of the way through the store, in place, in buckets, without waiting forever."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.runtime import resharding_programs as p
 
 Mesh = hf.Mesh
 WAIT = 120.0
-"""Seconds after which a rank that waits is taken to wait for ever."""
+"""Seconds after which a rank that waits is taken to wait forever."""
 
 
 # -- ranks as threads, and a group in which a message leaves only when its reader expects it
@@ -40,7 +40,7 @@ class Work:
     failed: bool = False
 
     def wait(self) -> None:
-        assert self.done.wait(WAIT), "a rank waits for ever"
+        assert self.done.wait(WAIT), "a rank waits forever"
         if self.failed:
             raise RuntimeError("a peer is lost")
 

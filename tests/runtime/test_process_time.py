@@ -25,7 +25,7 @@ class Processes:
 
     def ended(self, awaited: Collection[Any], others: Collection[Any] = ()) -> list[Any]:
         self.awaited = set(awaited)
-        assert self.awaited & self.over, "it would wait for ever"
+        assert self.awaited & self.over, "it would wait forever"
         return [call for call in (*awaited, *others) if call in self.over]
 
 

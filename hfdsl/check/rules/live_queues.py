@@ -2,7 +2,7 @@
 
 Let a step put D rows into a queue, a batch have R, and the lag be k, so that there are places for (k + 1) R rows. What
 the reader leaves behind is fewer than R rows, and a multiple of gcd(D, R), so at most R - gcd(D, R). The next step is
-dispatched if its D rows have places beside these: D + R - gcd(D, R) <= (k + 1) R. If not, both stages wait for ever::
+dispatched if its D rows have places beside these: D + R - gcd(D, R) <= (k + 1) R. If not, both stages wait forever::
 
     D = 64, R = 64    k >= 0: 64 places, and nothing is left behind
     D = 96, R = 64    k >= 1: 96 + 32 <= 128

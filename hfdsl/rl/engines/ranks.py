@@ -14,7 +14,7 @@ A worked example, two ranks along ``tp``, and a process that dies::
     has no process                           has no process
     both start one: a new store, and so on
 
-Process 0 would wait for process 1 in a collective for as long as that lets it, on a GPU for ever. So a rank never waits
+Process 0 would wait for process 1 in a collective for as long as that lets it, on a GPU forever. So a rank never waits
 for its process alone: twice a second it looks into the store. A rank whose own process is gone takes its store along,
 which the others notice as well. And no rank continues before all of them have the same rows: at the end of every call
 they exchange what they have, an error or a digest.

@@ -90,7 +90,7 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(os.getppid(), folder), daemon=True).start()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         serve(connection, folder)
-    os._exit(0)  # not sys.exit: threads of an engine may wait for ever
+    os._exit(0)  # not sys.exit: threads of an engine may wait forever
 
 
 def serve(connection: Connection[Any, Any], folder: Path) -> None:

@@ -18,7 +18,7 @@ Why a run and its simulation cannot differ. Both are this loop over the same sta
 before each decision, the decisions are the same. A run that repeats a log (``LoggedWorld``) sees groups end only when
 the log has them taken, dropped or lost next, so it decides what the log says.
 
-Why it does not stop for ever. Say that nothing is running and no update can begin. Then a queue of the trainer has too
+Why it does not stop forever. Say that nothing is running and no update can begin. Then a queue of the trainer has too
 few groups for a batch, so it has places for those of another dispatch (``needed_places``); if its stage reads a queue,
 that one has too few groups in turn, and so on, up to a stage that dispatches prompts. It may, unless another of the
 queues that it feeds is full, which the launch excludes (``check_side_by_side``).

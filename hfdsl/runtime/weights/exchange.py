@@ -20,7 +20,7 @@ Both sides allocate the memory of two messages once and use it in turn. On a GPU
 the device goes through it later, so a message with memory of its own would keep it until it has been sent, and all
 messages together would be another copy of the weights.
 
-Why nobody waits for ever. All ranks are in one communicator, whose stream on a GPU does one thing after the other: a
+Why nobody waits forever. All ranks are in one communicator, whose stream on a GPU does one thing after the other: a
 send ends when its receiver has come to it. The messages have one order, and every rank goes through its own in this
 order. Take the first of all that has not arrived: those before it have, so its sender has come to it, and its receiver
 too. The order is by bucket and then by rounds, in each of which a rank sends or receives one message at most, so with

@@ -49,7 +49,7 @@ class FakeEngine:
         self.meet()
 
     def meet(self) -> None:
-        """Wait for the processes with the other parts, for ever where one is gone, as a collective does."""
+        """Wait for the processes with the other parts, forever where one is gone, as a collective does."""
         if self.parts is not None:
             self.calls += 1
             self.store.add(f"call {self.calls}", 1)
