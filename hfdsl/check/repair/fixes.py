@@ -93,6 +93,13 @@ def exchanged(
         yield from _rewritten(f"swap what is wired to '{first}' and '{second}'", edits.swap(*places), certain=certain)
 
 
+def rewired(call: Span, signature: Signature | None, port: str, name: str) -> Iterator[Suggestion]:
+    """Another value, which the dataflow has under this name, wired to a port."""
+    place = argument_span(call, signature, port)
+    if place != call:
+        yield from _rewritten(f"wire the input '{name}' to '{port}'", (Edit(place, name),), certain=False)
+
+
 def reversed_sync(call: Span) -> Iterator[Suggestion]:
     """``hf.sync`` of two roles in the other direction."""
     written = call_at(call)

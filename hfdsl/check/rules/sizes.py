@@ -12,7 +12,6 @@ from hfdsl.check.context import EVERYTHING, Context
 from hfdsl.check.demands import AlignedRows, Bound, DemandKey, Divisible, Evaluation, Requirement, at_calls, filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
-from hfdsl.check.repair.fixes import repeated_input
 from hfdsl.check.repair.search import conflict
 from hfdsl.check.repair.sizes import constraints_on, in_words, resized, resized_together, suggested_sizes
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
@@ -81,6 +80,8 @@ def _uneven(context: Context, broken: list[Called], clash: Clash) -> Finding:
         (*first.labels, *related),
         notes=(f"with {sizes}",) if sizes and shown != sizes else (),
     )
+    from hfdsl.check.repair.fixes import repeated_input  # late: most programs need none
+
     signature = signature_of(node)
     group = signature.group_size if signature is not None and first.code == "HF313" else 1
     repeats = repeated_input(context, first.size, group) if group > 1 else ()

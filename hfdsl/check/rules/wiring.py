@@ -14,7 +14,7 @@ from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules import presence, shapes, swapped
 from hfdsl.check.sources import argument_span, port_span
 from hfdsl.graph.fits import annotation_text, field_misfit, value_text
-from hfdsl.graph.program import Constant, Pack
+from hfdsl.graph.program import Constant, Input, Pack
 from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.graph.spans import NOWHERE, Span
@@ -90,7 +90,9 @@ def _mismatch(context: Context, alike: Sequence[Mismatch]) -> Finding | None:
         related.append(Label(port_span(signature, m.port), f"declared {m.formal}"))
     notes = (*shapes.notes(m), *advice)
     finding = Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), notes)
-    return with_suggestions(context, finding, _repeats(context, alike)) if code == "HF212" else finding
+    if code == "HF212":
+        return with_suggestions(context, finding, _repeats(context, alike))
+    return with_suggestions(context, finding, _rewired(context, m)) if m.kind is Kind.RECORD and not others else finding
 
 
 def _actual(m: Mismatch) -> str:
@@ -199,6 +201,20 @@ def _repeats(context: Context, alike: Sequence[Mismatch]) -> Iterator[Suggestion
         yield from repeated(context, m.node, [dict(m.detail)["origin"]], factor.numerator)
     elif factor is not None and factor.numerator == 1:
         yield from repeated(context, m.node, [each.port for each in alike], factor.denominator)
+
+
+def _rewired(context: Context, m: Mismatch) -> Iterator[Suggestion]:
+    """The input of the dataflow that alone is a record of the type that a port takes."""
+    nodes = [
+        node
+        for node, kind in context.program.record_producers
+        if isinstance(m.formal, RecordType) and issubclass(kind.record, m.formal.record) and node.id < m.node
+    ]
+    if len(nodes) == 1 and isinstance(nodes[0].op, Input):
+        from hfdsl.check.repair.fixes import rewired  # late: most programs need none
+
+        node = context.program.graph.nodes[m.node]
+        yield from rewired(node.span, signature_of(node), m.port, nodes[0].op.name)
 
 
 def _producers(context: Context, m: Mismatch) -> tuple[str, ...]:
