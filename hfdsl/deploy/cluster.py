@@ -141,10 +141,10 @@ def _tables(document: Mapping[str, Any]) -> list[Any]:
 def _kind(table: Any, where: str) -> Nodes:
     if not isinstance(table, dict):
         raise _refused(f"{where}a table is needed, got {table!r}")
-    known = [entry.name for entry in fields(Nodes)]
+    field_names = [entry.name for entry in fields(Nodes)]
     for key in table:
-        if key not in known:
-            raise _refused(f"{where}unknown key '{key}'; {closest(key, known)}")
+        if key not in field_names:
+            raise _refused(f"{where}unknown key '{key}'; {closest(key, field_names)}")
     for key in ("count", "cpus"):
         if key not in table:
             raise _refused(f"{where}the key '{key}' is missing")

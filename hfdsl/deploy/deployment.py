@@ -119,8 +119,8 @@ def place(
         if not isinstance(flag, bool) and (name, flag) != ("offload", None):
             raise ResourceError("HF507", f"place({role.__name__}): {name}= is True or False, got {flag!r}")
     if transport is not None and transport not in (ways := get_args(Way)):
-        known = ", ".join(map(repr, ways))
-        raise ResourceError("HF524", f"place({role.__name__}): transport= takes one of {known}, got {transport!r}")
+        choices = ", ".join(map(repr, ways))
+        raise ResourceError("HF524", f"place({role.__name__}): transport= takes one of {choices}, got {transport!r}")
     if offload:
         reason = not_offloadable(role) if pool.use_gpu else f"pool '{pool.name}' has no GPUs"
         if reason is not None:

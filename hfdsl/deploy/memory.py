@@ -48,8 +48,10 @@ class GpuMemory:
             return cls._amount(setting, owner)
         for name in setting:
             if name not in PARTS:
-                known = " and ".join(map(repr, PARTS))
-                raise ResourceError("HF504", f"{owner}: gpu_memory= has an amount for {name!r}; the parts are {known}")
+                part_names = " and ".join(map(repr, PARTS))
+                raise ResourceError(
+                    "HF504", f"{owner}: gpu_memory= has an amount for {name!r}; the parts are {part_names}"
+                )
         parts = {name: cls._amount(amount, owner) for name, amount in setting.items()}
         if not parts:
             raise ResourceError("HF504", f"{owner}: gpu_memory={{}} has no amount")

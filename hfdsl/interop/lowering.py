@@ -266,8 +266,8 @@ def one_of(names: Mapping[Any, T]) -> Callable[[Any], T]:
 
     def read(value: Any) -> T:
         if not isinstance(value, (str, int, bool, type(None))) or value not in names:
-            known = ", ".join(shown(name) for name in names)
-            raise ValueError(f"hfdsl has counterparts of {known}")
+            listed = ", ".join(shown(name) for name in names)
+            raise ValueError(f"hfdsl has counterparts of {listed}")
         return names[value]
 
     return read

@@ -65,8 +65,8 @@ def durations(steps: Iterable[Timeline]) -> dict[str, Duration]:
         for name, calls in by_name.items():
             together = max(call.stop for call in calls) - max(call.start for call in calls)
             seconds.setdefault(name, []).append(max(together, min(call.stop - call.start for call in calls)))
-            known = [call.rows for call in calls if call.rows is not None]
-            rows[name] = max(known) if known else None
+            row_counts = [call.rows for call in calls if call.rows is not None]
+            rows[name] = max(row_counts) if row_counts else None
     return {name: Duration(median(measured), rows[name]) for name, measured in seconds.items()}
 
 
@@ -207,8 +207,8 @@ class _Simulation:
         for payload in payloads:
             sizes = {measure.name(part): measure.size(part) for part in payload.slices}
             self.unsized |= dict.fromkeys(name for name, size in sizes.items() if size is None)
-            known = [size for size in sizes.values() if size is not None]
-            size = sum(known) if known else None
+            known_sizes = [size for size in sizes.values() if size is not None]
+            size = sum(known_sizes) if known_sizes else None
             now = now if payload.direct else now.later((size or 0) / self.bandwidths["copy"])
             self.sent[payload.key] = process, payload, size, now
         return now

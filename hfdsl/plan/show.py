@@ -112,12 +112,12 @@ def _maybe(plan: Plan, node: int, column: str) -> str:
 def _sums(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[str]:
     yield from _queues(plan)
     yield from _overlap(plan)
-    known = [edge for edge in plan.edges if edge.bytes is not None]
+    sized = [edge for edge in plan.edges if edge.bytes is not None]
     unknown = dict.fromkeys(plan.node(edge.source).label for edge in plan.edges if edge.bytes is None)
-    if known:
-        inputs = sum(edge.bytes or 0 for edge in known if isinstance(plan.node(edge.source).op, Input))
-        moved = sum(edge.moved or 0 for edge in known if not isinstance(plan.node(edge.source).op, Input))
-        stay = sum((edge.bytes or 0) - (edge.moved or 0) for edge in known)
+    if sized:
+        inputs = sum(edge.bytes or 0 for edge in sized if isinstance(plan.node(edge.source).op, Input))
+        moved = sum(edge.moved or 0 for edge in sized if not isinstance(plan.node(edge.source).op, Input))
+        stay = sum((edge.bytes or 0) - (edge.moved or 0) for edge in sized)
         besides = f"; besides, {_listed(unknown)} of unknown size" if unknown else ""
         sums = (inputs, "from the caller"), (moved, "between processes"), (stay, "read in place")
         yield f"bytes    {', '.join(f'{byte_amount(count)} {where}' for count, where in sums)}{besides}"

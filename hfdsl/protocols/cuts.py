@@ -164,8 +164,8 @@ class Cut(StandardLayout):
         axes = (self.axis,) if isinstance(self.axis, str) else self.axis
         for axis in axes:
             if axis not in AXIS_SIZE:
-                known = ", ".join(AXIS_SIZE)
-                raise ProtocolError("HF739", f"{type(self).__name__} cuts over an axis of {known}, got {axis!r}")
+                axis_names = ", ".join(AXIS_SIZE)
+                raise ProtocolError("HF739", f"{type(self).__name__} cuts over an axis of {axis_names}, got {axis!r}")
         return axes
 
     def parts(self, mesh: Mesh) -> int:

@@ -115,8 +115,8 @@ class Dispatch(Enum, metaclass=_ModeNames):
             return cls.__members__[value]
         if isinstance(value, str) and value in FORMER_MODES:
             raise FormerModeError("HF412", f"no protocol is called {value!r}: {FORMER_MODES[value]}")
-        known = sorted({*cls.__members__, *(str(member.value) for member in cls)})
-        raise ProtocolError("HF412", f"no protocol is called {value!r}; {_suggest(value, known)}")
+        protocol_names = sorted({*cls.__members__, *(str(member.value) for member in cls)})
+        raise ProtocolError("HF412", f"no protocol is called {value!r}; {_suggest(value, protocol_names)}")
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         if self.name in PREDEFINED:
@@ -125,11 +125,11 @@ class Dispatch(Enum, metaclass=_ModeNames):
         return _restore, (self.name, _MEANINGS[self])
 
 
-def _suggest(value: object, known: list[str]) -> str:
+def _suggest(value: object, protocol_names: list[str]) -> str:
     from difflib import get_close_matches
 
-    similar = get_close_matches(str(value).upper(), known)
-    return (f"did you mean {similar[0]!r}? " if similar else "") + f"The protocols are {', '.join(known)}"
+    similar = get_close_matches(str(value).upper(), protocol_names)
+    return (f"did you mean {similar[0]!r}? " if similar else "") + f"The protocols are {', '.join(protocol_names)}"
 
 
 _MEANINGS: dict[Dispatch, Protocol | Functions] = {member: PREDEFINED[member.name] for member in Dispatch}

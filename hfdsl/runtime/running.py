@@ -173,9 +173,9 @@ class Running:
         self._stream.forget()  # what was in flight belongs to the states before
         backend.driver.load(place, {}, ())
         self._processes.syncs.forget()
-        known = self._processes.steps
-        self._processes.restored = {name: n for name, n in manifest.steps.items() if name not in known}
-        known |= {name: manifest.steps.get(name, 0) for name in known}
+        step_counts = self._processes.steps
+        self._processes.restored = {name: n for name, n in manifest.steps.items() if name not in step_counts}
+        step_counts |= {name: manifest.steps.get(name, 0) for name in step_counts}
         if manifest.stream is not None:
             self._stream.load(backend, place, manifest.stream)
         if self._processes.recovery is not None:

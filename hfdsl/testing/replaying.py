@@ -249,8 +249,8 @@ class _Recording:
         if not ranks:
             raise CheckpointError("HF906", f"'{call['label']}' was not reached in the recorded step")
         if rank is not None and rank not in ranks:
-            known = ", ".join(map(str, ranks))
-            raise CheckpointError("HF906", f"'{call['label']}' was recorded on ranks {known}, not {rank}")
+            recorded_ranks = ", ".join(map(str, ranks))
+            raise CheckpointError("HF906", f"'{call['label']}' was recorded on ranks {recorded_ranks}, not {rank}")
         if rank is not None:
             return rank
         failed: list[int] = [candidate for candidate in ranks if not is_written(folders[candidate] / RESULT)]

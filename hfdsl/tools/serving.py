@@ -80,8 +80,8 @@ class ServedTool:
             question = self.questions.validate_python(dict(arguments))
         except ValidationError as error:
             wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-            known = ", ".join(field.name for field in fields(self.tool.asks))
-            return result(failed(self.tool, unusable(f"{self.tool.name} takes {known}; {wrong}")))
+            field_names = ", ".join(field.name for field in fields(self.tool.asks))
+            return result(failed(self.tool, unusable(f"{self.tool.name} takes {field_names}; {wrong}")))
         with anyio.move_on_after(patience):
             return await self._answered(asdict(question))
         late = f"no answer within {patience:g} seconds; the process was ended: does the target run when it is imported?"
@@ -131,8 +131,8 @@ def server(patience: float) -> Server[Any]:
         context: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         if params.name not in served:
-            known = ", ".join(served)
-            text = f"there is no tool '{params.name}'; there are: {known}"
+            tool_names = ", ".join(served)
+            text = f"there is no tool '{params.name}'; there are: {tool_names}"
             return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
         return await served[params.name].call(params.arguments or {}, patience)
 

@@ -116,8 +116,8 @@ def _of_calls(plan: CompiledPlan, named: Mapping[str, DrawnSeconds]) -> Mapping[
     labels = [step.label for step in plan.steps]
     methods = [label.partition("#")[0] for label in labels]
     if unknown := [name for name in named if name not in {*labels, *methods}]:
-        known = sorted({*labels, *methods})
-        raise UsageError(f"'{plan.name}' has no call '{unknown[0]}'; {closest(unknown[0], known)}")
+        call_names = sorted({*labels, *methods})
+        raise UsageError(f"'{plan.name}' has no call '{unknown[0]}'; {closest(unknown[0], call_names)}")
     by_label = {label: named.get(label, named.get(method)) for label, method in zip(labels, methods, strict=True)}
     return {label: drawn for label, drawn in by_label.items() if drawn is not None}
 

@@ -199,7 +199,7 @@ def _sizes(
     """``B=64`` and the like, by the names of the dims that the program has."""
     if not texts:
         return {}
-    known = {dim.__name__: dim for dim in (*program_dims(trace(dataflow.body)), *declared)}
+    by_name = {dim.__name__: dim for dim in (*program_dims(trace(dataflow.body)), *declared)}
     sizes: dict[type[Dim], Sizes] = {}
     for text in texts:
         name, _, number = text.partition("=")
@@ -207,11 +207,11 @@ def _sizes(
             size = int(number)
         except ValueError:
             raise UsageError(f"--set takes DIM=SIZE such as B=64, got '{text}'") from None
-        if name not in known:
+        if name not in by_name:
             raise UsageError(
-                f"--set {text}: the program has no dim '{name}'{nearest(name, list(known)) or _there_are(known)}"
+                f"--set {text}: the program has no dim '{name}'{nearest(name, list(by_name)) or _there_are(by_name)}"
             )
-        sizes[known[name]] = size
+        sizes[by_name[name]] = size
     return sizes
 
 

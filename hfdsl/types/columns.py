@@ -366,8 +366,8 @@ def field_spec(annotation: object, where: str) -> FieldSpec:
     origin, arguments = get_origin(annotation), get_args(annotation)
     try:
         if origin is Column:
-            known = ", ".join(column.__name__ for column in COLUMNS.values())
-            raise DefinitionError("HF102", f"a column is one of {known}; write it as in f32[B, R]")
+            dtype_names = ", ".join(column.__name__ for column in COLUMNS.values())
+            raise DefinitionError("HF102", f"a column is one of {dtype_names}; write it as in f32[B, R]")
         if isinstance(origin, type) and issubclass(origin, Column):
             return _column_spec(origin.dtype, arguments)
         if origin is Obj:

@@ -128,8 +128,8 @@ def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> Functio
         module = compile(apply(text, edits), old.co_filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, IndexError):  # edits that do not fit, or a changed file
         return None
-    known = (old.co_qualname, old.co_firstlineno, old.co_freevars)
-    codes = [c for c in _codes(module) if (c.co_qualname, c.co_firstlineno, c.co_freevars) == known]
+    identity = (old.co_qualname, old.co_firstlineno, old.co_freevars)
+    codes = [c for c in _codes(module) if (c.co_qualname, c.co_firstlineno, c.co_freevars) == identity]
     if len(codes) != 1:
         return None
     [code] = codes

@@ -100,10 +100,10 @@ def _group_size(demand: Divisible) -> int:
 
 
 def _policy(node: Node, code: str) -> str:
-    known = "fix the number of rows: hf.take(x, n) or hf.fill(x, n)"
+    fixed_rows = "fix the number of rows: hf.take(x, n) or hf.fill(x, n)"
     if code == "HF313":
         return "keep whole groups: hf.filter(x, keep, group=n)"
-    return f'{known}, or register the method with pad="repeat_last"' if _may_pad(node, code) else known
+    return f'{fixed_rows}, or register the method with pad="repeat_last"' if _may_pad(node, code) else fixed_rows
 
 
 def _may_pad(node: Node, code: str) -> bool:

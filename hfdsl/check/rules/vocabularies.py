@@ -32,30 +32,30 @@ def readers_have_the_vocabulary(context: Context) -> Iterator[Finding]:
     program = context.program
     places = program.deployment.placements if program.deployment else {}
     sizes = {role: declared_vocabulary(place.role, place.args, place.kwargs) for role, place in places.items()}
-    known = {role: size for role, size in sizes.items() if size is not None}
+    vocabularies = {role: size for role, size in sizes.items() if size is not None}
     first, reported = dict[int | Operand, Node](), set[tuple[str, str]]()
     trained = {node.role for node in program.graph.calls if trains(node)}
-    if len(set(known.values())) < 2:
+    if len(set(vocabularies.values())) < 2:
         return
     reads = sorted(_readers(program), key=lambda read: not _is_sampled(program, read[0]))
     for tokens, call in reads:
-        if call.role not in known:
+        if call.role not in vocabularies:
             continue
         other = first.setdefault(tokens, call)
         # Of two that read the tokens of an input, the one that learns gives the vocabulary.
         base, reader = (call, other) if other.id != tokens and call.role in trained else (other, call)
         pair = (base.role, reader.role)
-        if pair in reported or not _differ(known[base.role], known[reader.role]):
+        if pair in reported or not _differ(vocabularies[base.role], vocabularies[reader.role]):
             continue
         reported.add(pair)
         whose = f"whose token ids '{reader.label}' reads" if base.id == tokens else "which reads the same token ids"
         yield Finding(
             "HF341",
-            f"'{reader.role}' has a vocabulary of {known[reader.role]:,} tokens, and '{base.role}', {whose}, of "
-            f"{known[base.role]:,}",
-            Label(places[reader.role].span, f"has {known[reader.role]:,} tokens"),
+            f"'{reader.role}' has a vocabulary of {vocabularies[reader.role]:,} tokens, and '{base.role}', {whose}, of "
+            f"{vocabularies[base.role]:,}",
+            Label(places[reader.role].span, f"has {vocabularies[reader.role]:,} tokens"),
             (
-                Label(places[base.role].span, f"has {known[base.role]:,} tokens"),
+                Label(places[base.role].span, f"has {vocabularies[base.role]:,} tokens"),
                 Label(reader.span, "reads ids of the other vocabulary"),
             ),
             notes=("place models of one tokenizer, or a role that decodes the tokens and reads the text",),

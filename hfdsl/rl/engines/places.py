@@ -92,7 +92,7 @@ def places(
     >>> places(qkv, saved | {"norm.weight": (2,)}) is None
     True
     """
-    found: dict[str, WeightPlace] = {}
+    weight_places: dict[str, WeightPlace] = {}
     for name, parameter in parameters.items():
         path, _, kind = name.replace(WRAPPED, "").rpartition(".")
         block, dot, layer = path.rpartition(".")
@@ -102,8 +102,8 @@ def places(
         places_of_sources = list(_places(parameter, [shapes[source] for source in sources], layer, rank, size))
         if len(places_of_sources) != len(sources):
             return None
-        found.update(zip(sources, places_of_sources, strict=True))
-    return found if found.keys() == shapes.keys() else None
+        weight_places.update(zip(sources, places_of_sources, strict=True))
+    return weight_places if weight_places.keys() == shapes.keys() else None
 
 
 def _places(

@@ -229,15 +229,19 @@ def _refuse_tables_of_no_role(table: Mapping[str, Any], parts: NamedParts) -> No
     Raises:
         ConfigError: HF901 naming the roles that have tables, or the class that a role takes instead of its own.
     """
-    known = [field.name for field in fields(parts.kind)]
+    field_names = [field.name for field in fields(parts.kind)]
     for name, value in table.items():
-        if not isinstance(value, Mapping) or name in known or (name not in parts.roles and nearest(name, known)):
+        if (
+            not isinstance(value, Mapping)
+            or name in field_names
+            or (name not in parts.roles and nearest(name, field_names))
+        ):
             continue
         if name in parts.roles:
             problem = f"'{name}' is a role of class {parts.roles[name].__name__}, which takes no table"
             text = f'{problem}; name a class that takes one: [roles] {name} = "module:Class"'
         else:
-            tabled = [role for role in parts.roles if role in known]
+            tabled = [role for role in parts.roles if role in field_names]
             text = f"there is no role '{name}'; those with a table are {', '.join(tabled)}"
         raise ConfigError("HF901", text, name)
 

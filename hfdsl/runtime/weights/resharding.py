@@ -252,10 +252,10 @@ def located(
 
     ``places`` keeps what the layout says of each parameter, as in ``LocalWeights``.
     """
-    known = {parameter.name: parameter for parameter in parameters}
+    by_name = {parameter.name: parameter for parameter in parameters}
     places = {} if places is None else places
     for name, part in held.items():
-        parameter = known.get(name)
+        parameter = by_name.get(name)
         if parameter is None or part.offset is not None:
             yield name, part
             continue

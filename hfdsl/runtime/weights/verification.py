@@ -226,10 +226,10 @@ def verify_copies(
     """
     syncs = [sync for sync in {**dict.fromkeys(history.current), **syncs_of(plan)} if sync.state == state]
     if not syncs:
-        known = ", ".join(map(repr, dict.fromkeys(states_of(plan)))) or "none"
+        state_names = ", ".join(map(repr, dict.fromkeys(states_of(plan)))) or "none"
         between = " between calls" if plan.sent_in_flight else ""
         missing = f"no hf.sync of '{plan.name}' sends the state {state!r}{between}"
-        raise ResourceError("HF772", f"{missing}; states that it sends: {known}")
+        raise ResourceError("HF772", f"{missing}; states that it sends: {state_names}")
     problems = {
         sync: comparable(sync, history) or _verify_copy(digests, plan, history, sync, reported) for sync in syncs
     }

@@ -186,8 +186,8 @@ def lawful(
 
 def applying(subject: LawSubject, only: str | Iterable[str] | None = None) -> tuple[Law, ...]:
     """The laws that apply to a protocol, or those of them that are named; HF921 for a name that no law has."""
-    known = [name for law in LAWS for name in (law.id, law.name)]
-    names = names_of("check_laws", "only=", only, known, "law")
+    law_names = [name for law in LAWS for name in (law.id, law.name)]
+    names = names_of("check_laws", "only=", only, law_names, "law")
     return tuple(law for law in LAWS if law.applies(subject) and {law.id, law.name} & set(names))
 
 
@@ -251,9 +251,9 @@ def _picks_numbers(subject: LawSubject) -> bool:
 
 def _kinds(containers: str | Iterable[str] | None) -> tuple[ContainerKind, ...]:
     """The kinds of container with these names, the simplest first."""
-    known = {kind.name: kind for kind in kinds()}
-    wanted = names_of("check_laws", "containers=", containers, list(known), "container")
-    return tuple(kind for name, kind in known.items() if name in wanted)
+    kinds_by_name = {kind.name: kind for kind in kinds()}
+    wanted = names_of("check_laws", "containers=", containers, list(kinds_by_name), "container")
+    return tuple(kind for name, kind in kinds_by_name.items() if name in wanted)
 
 
 @dataclass(frozen=True, slots=True)
