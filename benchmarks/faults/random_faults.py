@@ -43,7 +43,8 @@ from tests import fork_server
 
 def child(seed: int, deadline: float) -> None:
     """Faults without end, a line of JSON each."""
-    lot = random.Random(seed)
+    lot, events = random.Random(seed), os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Ray and its workers print is no event
     os.environ |= measure.VARIABLES  # before the fork server imports Ray, which reads them then
     with tempfile.TemporaryDirectory() as place, fork_server.install(), measure.cluster(200):
         os.environ[FOLDER] = str(new(Path(place) / "none"))  # where local runs look for faults
@@ -55,7 +56,8 @@ def child(seed: int, deadline: float) -> None:
             runs = asynchronous if name == "queued" and lot.random() < 0.3 else losing
             with suppress(EndedError):
                 for event in runs(program, new(Path(place) / f"saves {number}")):
-                    print(json.dumps({"doing": event} if isinstance(event, str) else asdict(event)), flush=True)
+                    line = json.dumps({"doing": event} if isinstance(event, str) else asdict(event))
+                    print(line, file=events, flush=True)
 
 
 def run(faults: int, seconds: float, seed: int, deadline: float, patience: float) -> Iterator[Fault]:
