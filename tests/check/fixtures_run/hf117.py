@@ -7,7 +7,7 @@ import hfdsl as hf
 class B(hf.Dim): ...
 
 
-class Scores(hf.Batch):  # <-
+class Scores(hf.Batch):
     reward: hf.f32[B]
     # good: baseline: hf.f32[B] | None = None
-    baseline: hf.f32[B] = 0.0  # bad
+    baseline: hf.f32[B] = 0.0  # <- bad
