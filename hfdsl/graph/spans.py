@@ -197,17 +197,17 @@ def definition_span(subject: Callable[..., Any] | type) -> Span:
 
 def column_span(record: Span, column: str) -> Span:
     """The declaration of a column in the class statement at ``record``; that place itself where there is none."""
-    for first, last, columns in _class_columns(record.file):
+    for first, last, columns in _class_columns(record.file, "".join(linecache.getlines(record.file))):
         if column in columns and first <= record.line <= last:
             return replace(columns[column], calls=record.calls)
     return record
 
 
-@lru_cache(maxsize=16)
-def _class_columns(file: str) -> list[tuple[int, int, dict[str, Span]]]:
+@lru_cache(maxsize=16)  # by the text: an editor's server checks a file again after it has changed
+def _class_columns(file: str, text: str) -> list[tuple[int, int, dict[str, Span]]]:
     """By class statement the lines above its body, and its annotated names."""
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        tree = ast.parse(text)
     except SyntaxError:
         return []
     return [

@@ -6,10 +6,10 @@ A worked example. An actor of two ranks trains; ``hf.Retries(every=2)``; rank 1 
 actor's state, and ``w2`` its value after two steps)::
 
     step       actor                    journal        copy
-    launch     copies w0, continues      -              w0
+    launch     copies w0, continues     -              w0
     0          w0 -> w1                 step 0         w0
     1          w1 -> w2                 steps 0, 1     w0
-               copies w2, continues      -              w2
+               copies w2, continues     -              w2
     2          w2 -> w3                 step 2         w2
     3          rank 1 dies              step 2         w2
                both ranks are rebuilt, and load w2
