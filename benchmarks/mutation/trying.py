@@ -52,6 +52,7 @@ class Trying:
             try_few(item, self.examples)
         for file in self.files.values():  # what tests would import late
             importlib.import_module(file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        gc.unfreeze()  # tests/conftest.py freezes what was there, and get_objects leaves that out
         caches = [each for each in gc.get_objects() if type(each) is functools._lru_cache_wrapper]
         functions = live_functions(set(self.files))
         gc.freeze()  # children share what is there
