@@ -86,6 +86,7 @@ CODES: dict[str, Code] = {
     "HF345": Code("values that a critic gives after it has learned the returns of their rows", "warning"),
     "HF346": Code("responses imitated that nothing has chosen", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
+    "HF361": Code("a data set with fewer prompts than a step takes", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
     "HF402": Code("a list of per-rank values from a mesh of another size"),

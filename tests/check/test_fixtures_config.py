@@ -98,7 +98,7 @@ def test_an_engine_of_truncated_samples_is_not_measured() -> None:
     assert report.codes == ("HF727",)
 
 
-IN_SOURCES = ("hf812_arguments", "hf812_function")
+IN_SOURCES = ("hf812_arguments", "hf812_function", "hf812_pad", "hf812_token")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_files_and_packages_of_this_machine_are_left_out_elsewhere(name: str) ->
 
 
 @pytest.mark.parametrize("name", IN_SOURCES)
-def test_a_function_in_a_file_beside_the_configuration_is_looked_up_elsewhere_too(name: str) -> None:
-    """The file is part of the sources, which the other machine has as well."""
+def test_a_mistake_in_the_sources_is_reported_elsewhere_too(name: str) -> None:
+    """A function in a file beside the configuration is part of the sources, which the other machine has as well."""
     [report, *_] = load(str(FIXTURES_CONFIG / f"{name}.toml")).reports(elsewhere=True)
     assert report.codes == ("HF812",)

@@ -20,6 +20,7 @@ from hfdsl.rl.models.compilation import compile_blocks
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.tensor_parallel import parallelize, tensor_parallel_plan
 from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.special_tokens import PAD_ADVICE, no_pad_token
 
 _PROGRESS_HOOK = Lock()
 
@@ -52,14 +53,15 @@ def load(config: ModelConfig, tp: AxisGroup | None = None, *, output_layer: bool
         with torch.device("meta"):
             tensor_parallel_plan(AutoModelForCausalLM.from_config(settings), tp.size, name)
     options: dict[str, Any] = {"attn_implementation": config.attention} if config.attention else {}
-    if folder is not None:
-        # In its dtype, since a host has little room for a float32 copy in every process.
-        options["dtype"] = getattr(torch, config.dtype)
-        model = _saved(folder, settings, name, output_layer, options)
-    else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32, **options)
+    with _naming_attention(config.attention, name):
+        if folder is not None:
+            # In its dtype, since a host has little room for a float32 copy in every process.
+            options["dtype"] = getattr(torch, config.dtype)
+            model = _saved(folder, settings, name, output_layer, options)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(config.seed)
+                model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32, **options)
     placed: Any = _placed(parallelize(model, tp, name), getattr(torch, config.dtype))
     if config.compile:
         compile_blocks(placed)
@@ -107,6 +109,19 @@ def _placed(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     for parameter in model.parameters():
         parameter.data = parameter.data.to(device(), dtype)
     return nn.Module.to(model, device())
+
+
+@contextmanager
+def _naming_attention(attention: str | None, name: str) -> Iterator[None]:
+    """Within this, transformers' refusal of an attention names the field that asks for it."""
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        named = isinstance(error, ImportError) or (attention or "") in str(error)
+        if attention is None or not named:
+            raise
+        text = f"ModelConfig(attention={attention!r}): the model {name} cannot use it: {error}"
+        raise ResourceError("HF812", text) from None
 
 
 @contextmanager
@@ -165,27 +180,51 @@ def _transformers_config(config: ModelConfig, folder: Path | None) -> Any:
 
 
 def end_tokens(config: ModelConfig, model: Any) -> tuple[int, ...]:
-    """The tokens that end a response, if the model has any."""
-    end = config.end_tokens if config.end_tokens is not None else model.config.eos_token_id
-    if end is None:
+    """The tokens that end a response, if the model has any.
+
+    Raises:
+        ResourceError: HF812 if the model has no such token.
+    """
+    if config.end_tokens is not None:
+        for token in config.end_tokens:
+            _check_token("end_tokens", token, config, model)
+        return config.end_tokens
+    ends = _own_token("eos_token_id", config, model)
+    if ends is None:
         return ()
-    return (end,) if isinstance(end, int) else tuple(end)
+    return (ends,) if isinstance(ends, int) else tuple(ends)
 
 
 def pad_token(config: ModelConfig, model: Any) -> int:
     """The token that fills a response after its end.
 
     Raises:
-        ResourceError: HF812 if neither the configuration nor the model names one.
+        ResourceError: HF812 if neither the configuration nor the model names one, or the model has no such token.
     """
-    pad = config.pad_token if config.pad_token is not None else model.config.pad_token_id
+    pad = config.pad_token if config.pad_token is not None else _own_token("pad_token_id", config, model)
     if pad is None:
-        raise ResourceError(
-            "HF812",
-            f"the model {config.path or (config.config or {}).get('model_type')!r} has no pad token, and responses of "
-            "different lengths need one; set ModelConfig(pad_token=...), for example its end-of-sequence token",
-        )
+        raise ResourceError("HF812", f"{no_pad_token(config)}; {PAD_ADVICE}")
+    _check_token("pad_token", pad, config, model)
     return int(pad)
+
+
+def _own_token(name: str, config: ModelConfig, model: Any) -> Any:
+    """A special token of the model: of its ``generation_config.json`` if it has one, which names every end of a turn.
+
+    What the configuration of a run overrides comes first.
+    """
+    overridden, own = name in (config.config or {}), getattr(model, "generation_config", None)
+    token = None if overridden or own is None else getattr(own, name, None)
+    return getattr(model.config, name, None) if token is None else token
+
+
+def _check_token(field: str, token: int, config: ModelConfig, model: Any) -> None:
+    tokens = getattr(model.config, "vocab_size", None)
+    if tokens is not None and not 0 <= token < tokens:
+        name = config.path or model.config.model_type
+        raise ResourceError(
+            "HF812", f"ModelConfig({field}={token}): the model {name!r} has the tokens 0 to {tokens - 1}"
+        )
 
 
 def max_sequence_length(model: Any) -> int | None:

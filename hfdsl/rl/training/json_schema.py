@@ -90,7 +90,7 @@ class _Writer:
         needed = [field.name for field in fields(kind) if required(field) or (run and field.name == "algorithm")]
         return {
             "type": "object",
-            "description": _markdown(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]),
+            "description": _markdown(_first_paragraph(kind)),
             "properties": properties,
             "additionalProperties": False,
             **({"required": needed} if needed else {}),
@@ -200,6 +200,18 @@ def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
         match statement, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 yield name, " ".join(inspect.cleandoc(text).split())
+
+
+def _first_paragraph(kind: type) -> str:
+    """That of the docstring of a class, or of its nearest base with one; empty without any.
+
+    A dataclass that nobody gave a docstring has its own signature there, which no editor should show.
+    """
+    for base in kind.__mro__[:-1]:
+        doc = base.__dict__.get("__doc__") or ""
+        if doc and not doc.startswith(f"{base.__name__}("):
+            return inspect.cleandoc(doc).partition("\n\n")[0]
+    return ""
 
 
 def _markdown(text: str) -> str:

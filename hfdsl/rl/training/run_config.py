@@ -212,7 +212,7 @@ class RunConfig:
     """Where to send the metrics in Weights & Biases as well, which needs wandb."""
     mlflow: MlflowConfig | None = None
     """Where to send the metrics in MLflow as well, which needs mlflow-skinny or mlflow."""
-    record: tuple[int, ...] = ()
+    record: tuple[Count, ...] = ()
     """The steps to record for ``hfdsl replay``."""
     verify_sync: Count | None = None
     """Steps between two comparisons of the digests of all synced weights and their copies; left out, none."""

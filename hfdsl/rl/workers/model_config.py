@@ -10,6 +10,7 @@ from hfdsl.rl.fields import Count, NonNegative, Positive, Share, Temperature, ch
 from hfdsl.types.bounds import Removed, Within
 
 FloatDType: TypeAlias = Literal["float32", "bfloat16", "float16"]
+Token: TypeAlias = Annotated[int, Within(at_least=0)]
 DecayRate: TypeAlias = Annotated[float, Within(at_least=0, below=1)]
 
 
@@ -35,11 +36,12 @@ class ModelConfig:
     seed: int = 0
     """The seed of random weights and of a new LoRA adapter; a saved model without an adapter ignores it."""
 
-    pad_token: int | None = None
-    """The token that fills a response after its end; None takes the model's own."""
+    pad_token: Token | None = None
+    """The token that fills a response after its end; None takes the model's own, by its ``generation_config.json`` or,
+    without one, its ``config.json``."""
 
-    end_tokens: tuple[int, ...] | None = None
-    """The tokens that end a response; None takes the model's own."""
+    end_tokens: tuple[Token, ...] | None = None
+    """The tokens that end a response; None takes the model's own, by the same files."""
 
     attention: str | None = None
     """The ``attn_implementation`` of transformers, such as ``"sdpa"``; None takes its default for the model."""

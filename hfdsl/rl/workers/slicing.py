@@ -38,14 +38,14 @@ def model_config(model: ModelConfig) -> dict[str, Any]:
     >>> model_config(ModelConfig(config={"model_type": "llama", "num_attention_heads": 14}))["num_attention_heads"]
     14
     """
-    file = None if model.path is None else local_folder(model.path) / "config.json"
-    return {**_saved_config(file), **(model.config or {})}
+    saved = {} if model.path is None else read_object(local_folder(model.path) / "config.json")
+    return {**saved, **(model.config or {})}
 
 
-def _saved_config(file: Path | None) -> dict[str, Any]:
-    """The values of a file that can be read; loading reports any problem with it."""
+def read_object(file: Path) -> dict[str, Any]:
+    """The values of a JSON file that can be read; loading reports any problem with it."""
     try:
-        return parse_object(file.read_bytes()) if file is not None and file.is_file() else {}
+        return parse_object(file.read_bytes()) if file.is_file() else {}
     except (OSError, ValueError):
         return {}
 

@@ -51,11 +51,11 @@ def test_a_configuration_of_python_is_reported_at_the_line_that_hands_it_over() 
 
 
 def test_a_size_of_python_is_reported_there_too() -> None:
-    loaded = from_config(replace(load(CONFIG, ["actor.generation.max_tokens=6"]).config, dims={"B": 5, "P": 8, "R": 6}))
+    loaded = from_config(replace(load(CONFIG, ["actor.generation.max_tokens=6"]).config, dims={"B": 3, "P": 8, "R": 6}))
     [report] = ConfigCheck().reports(loaded)
     [finding] = report.findings
     assert (finding.code, finding.primary.span.file, finding.primary.text) == ("HF310", __file__, "dims.B")
-    assert finding.help == ("set B to 4 or 6: every split and requirement then holds",)
+    assert finding.help == ("set B to 2 or 4: every split and requirement then holds",)
 
 
 @pytest.mark.parametrize("command", ["plan", "draw", "run", "train"])

@@ -164,6 +164,9 @@ def test_the_command_writes_schemas(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     own_schema = json.loads(said(capsys, "schema", "tests.rl.training.toy:follow")[1])
     assert "policy" in own_schema["required"]
     assert own_schema["definitions"]["Options"]["properties"]["width"]["default"] == 2
+    descriptions = [table["description"] for table in (own_schema, *own_schema["definitions"].values())]
+    assert descriptions[0].startswith("A training run."), "a derived class has the docstring of its base"
+    assert not [text for text in descriptions if "=" in text], "nobody reads the signature of a dataclass"
     file = tmp_path / "spelling.json"
     assert said(capsys, "schema", "examples/spelling.toml", "-o", str(file)) == (output.OK, "", "")
     reward = json.loads(file.read_text())["properties"]["reward"]

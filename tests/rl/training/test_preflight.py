@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "is_installed", lambda package: True)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    Path("words.jsonl").write_text('{"word": "abc"}\n')
+    Path("words.jsonl").write_text('{"word": "abc"}\n' * 4)
     Path("my_rewards.py").write_text("def score(response, row):\n    return 1.0\n")
 
 
@@ -82,6 +82,13 @@ def test_json_lines_that_hold_no_rows(name: str, content: bytes, problem: str) -
     text = source("JsonLines", name)
     code, place, message = only(text)
     assert (code, place, problem in message) == ("HF902", line(text, "source ="), True)
+
+
+@pytest.mark.parametrize(("rows", "codes"), [(3, ["HF361"]), (4, []), (5, [])])
+def test_a_step_takes_each_prompt_once(rows: int, codes: list[str]) -> None:
+    """Blank lines are no rows."""
+    Path("words.jsonl").write_text('{"word": "abc"}\n\n' * rows)
+    assert [finding.code for finding in findings(RUN)] == codes
 
 
 @pytest.mark.parametrize(
@@ -235,7 +242,8 @@ def saved(path: str, **files: bytes) -> str:
     return RUN.replace("[actor]\n", f'[actor]\nmodel = {{ path = "{path}" }}\n').replace(MODEL, "")
 
 
-CONFIG = json.dumps({"model_type": "qwen2", "vocab_size": 11, "max_position_embeddings": 16}).encode()
+SAVED = {"model_type": "qwen2", "vocab_size": 11, "max_position_embeddings": 16, "pad_token_id": 0}
+CONFIG = json.dumps(SAVED).encode()
 
 
 @pytest.mark.parametrize(
@@ -265,6 +273,14 @@ def test_folders_without_a_model_that_fits(files: dict[str, bytes], problem: str
     text = saved("models/a", **files)
     code, place, message = only(text)
     assert (code[:3], place, problem in message) == ("HF8" if code == "HF812" else "HF9", line(text, "model ="), True)
+
+
+def test_a_saved_policy_needs_a_pad_token() -> None:
+    config = json.dumps({name: value for name, value in SAVED.items() if name != "pad_token_id"}).encode()
+    text = saved("models/a", config__json=config, model__safetensors=b"weights")
+    assert only(text)[2] == "the model 'models/a' has no pad token, and responses of different lengths need one"
+    Path("models/a/generation_config.json").write_text('{"pad_token_id": 0}')
+    assert findings(text) == []
 
 
 def test_a_model_in_a_folder_is_not_blamed() -> None:

@@ -71,6 +71,12 @@ def _model(subject: Subject, field: str, text: str) -> Iterator[Finding]:
         )
 
 
+def is_saved_model(path: Path) -> bool:
+    """Whether a folder has all files of a model, as far as their names tell."""
+    whole = all((path / name).is_file() for name in _incomplete(path))
+    return (path / "config.json").is_file() and _has_weights(path) and whole
+
+
 def _has_weights(path: Path) -> bool:
     return any(any(path.glob(pattern)) for pattern in WEIGHTS)
 

@@ -55,13 +55,20 @@ from hfdsl.rl.training.preflight.sharding import (
     engines_have_whole_models,
     shards_have_processes,
 )
-from hfdsl.rl.training.preflight.sources import data_can_be_read, evaluations_have_rows, prompts_differ
+from hfdsl.rl.training.preflight.sources import (
+    data_can_be_read,
+    evaluations_have_rows,
+    prompts_differ,
+)
+from hfdsl.rl.training.preflight.special_tokens import policies_have_pad_tokens, special_tokens_are_tokens
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.trials import ConfigTrials
 
 ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     sizes_are_given,
     models_fit_tokens,
+    policies_have_pad_tokens,
+    special_tokens_are_tokens,
     alphabets_agree,
     rules_are_in_the_sources,
     lengths_agree,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from string import Formatter
 
@@ -25,7 +26,7 @@ from hfdsl.types.batches import closest, nearest
 
 
 def data_can_be_read(subject: Subject) -> Iterator[Finding]:
-    """The data's files exist, and their first rows have the fields of the prompt."""
+    """The data's files exist, their first rows have the fields of the prompt, and there are enough for a step."""
     yield from _source(subject, "data.source", subject.config.data.source, "")
     if subject.config.evaluation is not None and "evaluation" in subject.graphs:
         yield from _source(subject, "evaluation.source", subject.config.evaluation.source, "evaluation")
@@ -82,6 +83,34 @@ def _source(subject: Subject, field: str, source: Source, table: str) -> Iterato
             yield subject.finding("HF902", problem, key, related={field: "the rows are these"}, changes=changes)
     if responses == 2:
         yield from _pairs(subject)
+    if field == "data.source":
+        yield from _prompts(subject, source)
+
+
+def _prompts(subject: Subject, source: Source) -> Iterator[Finding]:
+    """A source has as many prompts as a step takes; with fewer, a step trains on some of them several times."""
+    rows = subject.config.dims.get("B")
+    size = None if rows is None else _size(source, rows)
+    if rows is None or size is None or size >= rows:
+        return
+    yield subject.finding(
+        "HF361",
+        f"a step takes B = {rows} prompts, and the source has {size}: a step has some of them several times",
+        "data.source",
+        related={"dims.B": f"B = {rows}"},
+        changes=(SetField("dims.B", size),),
+        advice=f"set B to at most {size}, or add data",
+    )
+
+
+def _size(source: Source, most: int) -> int | None:
+    """The number of rows of a source, up to ``most``; None where counting takes more than reading lines."""
+    if isinstance(source, ReasoningGym):
+        return source.size
+    if not isinstance(source, JsonLines):
+        return None
+    with Path(source.path).open("rb") as lines:
+        return sum(1 for _ in islice(filter(bytes.strip, lines), most))
 
 
 def _pairs(subject: Subject) -> Iterator[Finding]:

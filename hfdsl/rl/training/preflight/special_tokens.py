@@ -1,0 +1,58 @@
+"""The tokens that end and fill the responses of the roles that generate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.check.findings import Finding
+from hfdsl.rl.hub import local_folder
+from hfdsl.rl.training.preflight.folders import is_saved_model
+from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.ready import generating
+from hfdsl.rl.training.toml.changes import SetField
+from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.slicing import model_config
+from hfdsl.rl.workers.special_tokens import PAD_ADVICE, lacks_pad, no_pad_token, own_token
+from hfdsl.types.numbers import is_count
+
+
+def policies_have_pad_tokens(subject: Subject) -> Iterator[Finding]:
+    """The model of a role that generates has a token that fills responses."""
+    for field, model in _models(subject):
+        # Of a folder that is not there yet, nobody knows whether its generation_config.json names a token.
+        if lacks_pad(model) and (model.path is None or is_saved_model(local_folder(model.path))):
+            ends = own_token(model, "eos_token_id")
+            end = next(
+                (token for token in [*_listed(model.end_tokens), *_listed(ends)] if is_count(token, least=0)), None
+            )
+            changes = () if end is None else (SetField(f"{field}.pad_token", end),)
+            yield subject.finding("HF812", no_pad_token(model), field, changes=changes, advice=PAD_ADVICE)
+
+
+def special_tokens_are_tokens(subject: Subject) -> Iterator[Finding]:
+    """The tokens that a configuration names are within the model's vocabulary."""
+    for field, model in _models(subject):
+        vocabulary = model_config(model).get("vocab_size")
+        if not isinstance(vocabulary, int):
+            continue
+        for name, value in (("pad_token", model.pad_token), ("end_tokens", model.end_tokens)):
+            for token in _listed(value):
+                if token >= vocabulary:
+                    message = f"the model has no token {token}: it has the tokens 0 to {vocabulary - 1}"
+                    yield subject.finding("HF812", message, f"{field}.{name}")
+
+
+def _models(subject: Subject) -> Iterator[tuple[str, ModelConfig]]:
+    """The models of the roles that generate, with their fields; a repeated one counts once."""
+    roles = {role for graph in subject.graphs.values() for role in generating(graph)}
+    yielded: list[ModelConfig] = []
+    for field, model in subject.parts(ModelConfig):
+        if subject.role_of(field) in roles and model not in yielded:
+            yielded.append(model)
+            yield field, model
+
+
+def _listed(tokens: object) -> list[int]:
+    if isinstance(tokens, (list, tuple)):
+        return list(tokens)
+    return [] if tokens is None else [tokens]  # type: ignore[list-item]  # of JSON
