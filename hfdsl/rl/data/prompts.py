@@ -85,8 +85,8 @@ class Encoder:
     data.
 
     Raises:
-        DataError: HF904 for conversations if the tokenizer has no chat template, and for answers if it has no end
-            token.
+        DataError: HF904 for conversations if the tokenizer has no chat template, for answers if it has no end token,
+            and for a tokenizer that ends prompts with its end token.
     """
 
     def __init__(
@@ -100,6 +100,12 @@ class Encoder:
             raise DataError("HF904", f"the tokenizer has no template for conversations; {fix}")
         if response is not None and tokenizer.eos_token_id is None:
             raise DataError("HF904", "the tokenizer has no end-of-sequence token, with which an answer ends")
+        if not self._chat and _ends_texts(tokenizer):
+            raise DataError(
+                "HF904",
+                f"the tokenizer adds its end token {tokenizer.eos_token!r} to every text, and nothing follows a prompt "
+                "that has ended; set add_eos_token to false in its tokenizer_config.json",
+            )
 
     def text(self, row: Row, place: str) -> str:
         """The text that two rows with the same prompt share.
@@ -198,6 +204,12 @@ class Encoder:
         if unknown not in special_ids and unknown in tokens:
             raise DataError("HF902", f"{place}: the tokenizer does not know all of {text!r}")
         return tokens
+
+
+def _ends_texts(tokenizer: Any) -> bool:
+    """Whether a tokenizer adds its end token behind a text, as some do for training."""
+    plain, special = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (False, True))
+    return len(special) > len(plain) and special[-1] == tokenizer.eos_token_id != [None, *plain][-1]
 
 
 def formatted(template: str, row: Row, place: str) -> str:
