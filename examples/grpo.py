@@ -60,8 +60,8 @@ class Actor(hf.Worker):
             log_probs = self.log_softmax(prompts)
         draws = hf.current_call().uniforms(log_probs.shape[1])
         response = (log_probs.exp().cumsum(-1) < draws[..., None]).sum(-1).clamp(max=VOCABULARY - 1)
-        taken = log_probs.gather(-1, response[..., None])[..., 0]
-        return Rollout(tokens=prompts.tokens, response=response, log_probs=taken)
+        token_log_probs = log_probs.gather(-1, response[..., None])[..., 0]
+        return Rollout(tokens=prompts.tokens, response=response, log_probs=token_log_probs)
 
     @register(Dispatch.DP_PROTO)
     def update(self, experience: Experience) -> None:

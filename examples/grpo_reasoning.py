@@ -168,16 +168,16 @@ def warm_up(folder: Path, seed: int, steps: int) -> None:
             metrics = running.step(batch)
             if step % 50 == 0:
                 print(f"  imitation {step:3d}   loss {metrics.loss.value:.3f}", flush=True)
-        found = running.also(weights.compile(alone)).step()
-    save(start, found, folder)
+        weight_values = running.also(weights.compile(alone)).step()
+    save(start, weight_values, folder)
 
 
-def save(config: w.ModelConfig, found: dict[str, Any], folder: Path) -> None:
+def save(config: w.ModelConfig, state: dict[str, Any], folder: Path) -> None:
     """Save the model in the format of transformers."""
     from hfdsl.rl.models.loading import load
 
     model = load(config)
-    model.load_state_dict({name.removeprefix("model."): value for name, value in found.items()})
+    model.load_state_dict({name.removeprefix("model."): value for name, value in state.items()})
     model.save_pretrained(folder)
 
 
@@ -190,8 +190,8 @@ def train(running: Running, looking: Running, options: argparse.Namespace) -> li
         values = values_of(running.plan, running.step(batch), step) if step else {}  # step 0 only evaluates
         seconds = time.perf_counter() - start if step else 0.0
         if step % 10 == 0 or step == options.steps:
-            found = values_of(looking.plan, looking.step(held_out), step)
-            values |= {f"held_out/{name.rpartition('/')[2]}": value for name, value in found.items()}
+            scores = values_of(looking.plan, looking.step(held_out), step)
+            values |= {f"held_out/{name.rpartition('/')[2]}": value for name, value in scores.items()}
         history.append(Record(step, values, seconds, running.timings))
         metrics.write(history[-1])
         print(line(history[-1]), flush=True)
@@ -219,7 +219,7 @@ def main() -> None:
     with plan.launch(options.backend, seed=options.seed, timeout=120) as running:
         history = train(running, running.also(evaluate.compile(deployment, {**SIZES, B: HELD_OUT})), options)
     draw(history, options.out / "curves.png")
-    before, after = (one.values["held_out/solved"] for one in (history[0], history[-1]))
+    before, after = (record.values["held_out/solved"] for record in (history[0], history[-1]))
     print(f"\nheld-out accuracy: {before:.3f} before GRPO, {after:.3f} after {options.steps} steps")
     print(f"curves and metrics in {options.out}/")
 
@@ -238,8 +238,8 @@ def draw(history: list[Record], path: Path) -> None:
         (top, "held_out/solved", "o-", "accuracy (held out, greedy)"),
         (middle, "actor/reference_kl", "-", "KL to the reference"),
     ):
-        found = [(record.step, record.values[name]) for record in history if name in record.values]
-        axes.plot(*zip(*found, strict=True), style, label=label)
+        points = [(record.step, record.values[name]) for record in history if name in record.values]
+        axes.plot(*zip(*points, strict=True), style, label=label)
     top.set(ylim=(0, 1), title="GRPO on spell_backward")
     steps = history[1:]
     nodes = {name: [record.nodes.get(name, 0.0) for record in steps] for name in steps[0].nodes}

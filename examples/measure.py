@@ -72,8 +72,8 @@ def points(run: Path, metric: str) -> list[Point]:
     """The values of a metric by step; those of pass@k by k."""
     records: list[dict[str, Any]] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     if metric == "pass":
-        found = ((re.search(r"/pass_(\d+)$", name), value) for name, value in records[-1].items())
-        return sorted((int(match[1]), round(value, 4)) for match, value in found if match)
+        matches = ((re.search(r"/pass_(\d+)$", name), value) for name, value in records[-1].items())
+        return sorted((int(match[1]), round(value, 4)) for match, value in matches if match)
     return [(record["step"], round(record[metric], 4)) for record in records if metric in record]
 
 
@@ -96,12 +96,12 @@ def plot(axes: Any, curves: dict[str, list[Point]], title: str, *, powers: bool)
     """Curves, with two standard errors around shares of held-out problems."""
     for label, curve in curves.items():
         steps, values = zip(*curve, strict=True)
-        [drawn] = axes.plot(steps, values, "o-" if len(steps) < 30 else "-", markersize=3, label=label)
+        [line] = axes.plot(steps, values, "o-" if len(steps) < 30 else "-", markersize=3, label=label)
         if "solve" in label:
             errors = [2 * (value * (1 - value) / PROBLEMS) ** 0.5 for value in values]
             low = [value - error for value, error in zip(values, errors, strict=True)]
             high = [value + error for value, error in zip(values, errors, strict=True)]
-            axes.fill_between(steps, low, high, alpha=0.2, linewidth=0, color=drawn.get_color())
+            axes.fill_between(steps, low, high, alpha=0.2, linewidth=0, color=line.get_color())
     if powers:
         axes.set_xscale("log", base=2)
     axes.set(ylim=(0, 1), title=title, xlabel="k" if powers else "step")

@@ -34,27 +34,30 @@ def deployment(split: bool) -> hf.Deployment:
     """All roles on one pool, or the critic, the reference and the reward on a second one."""
     model = ModelConfig(path="/no/such/model")
     first = hf.ResourcePool([2], use_gpu=False, name="first")
-    other = hf.ResourcePool([2], use_gpu=False, name="second") if split else first
+    second = hf.ResourcePool([2], use_gpu=False, name="second") if split else first
     return hf.Deployment(
         actor=hf.place(w.Actor, ActorConfig(model, GenerationConfig(DIMS[R])), pool=first),
-        critic=hf.place(w.Critic, CriticConfig(model), pool=other),
-        reference=hf.place(w.Reference, ReferenceConfig(model), pool=other),
-        reward=hf.place(w.Reward, pool=other),
+        critic=hf.place(w.Critic, CriticConfig(model), pool=second),
+        reference=hf.place(w.Reference, ReferenceConfig(model), pool=second),
+        reward=hf.place(w.Reward, pool=second),
     )
 
 
 def rehearse(split: bool, seconds: float) -> None:
     """Run two steps, and print when each call of the second one began and ended."""
-    given = {node: lambda rows, each=units: rows * each * seconds for node, units in WORK.items()}
-    plan = ppo.compile(faked(deployment(split), DIMS, seconds=given), DIMS)
+    call_seconds = {node: lambda rows, each=units: rows * each * seconds for node, units in WORK.items()}
+    plan = ppo.compile(faked(deployment(split), DIMS, seconds=call_seconds), DIMS)
     with plan.launch("ray") as running:
         for _ in range(2):
             running.step(fake_batch(Prompts, DIMS))
         timeline = running.timeline
     print(f"\n{'two pools' if split else 'one pool'}: a step takes {timeline.seconds:.2f} s")
     for label, (start, stop) in timeline.nodes.items():
-        left, width = round(40 * start / timeline.seconds), max(1, round(40 * (stop - start) / timeline.seconds))
-        print(f"  {label:20} {start:6.2f} to {stop:5.2f} s  {' ' * left}{'#' * width}")
+        start_column, width = (
+            round(40 * start / timeline.seconds),
+            max(1, round(40 * (stop - start) / timeline.seconds)),
+        )
+        print(f"  {label:20} {start:6.2f} to {stop:5.2f} s  {' ' * start_column}{'#' * width}")
 
 
 def main() -> None:

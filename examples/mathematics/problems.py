@@ -65,8 +65,8 @@ def solved(response: str, task: dict[str, Any]) -> float:
     (1.0, 1.0, 0.0)
     """
     answer = str(task["answer"]).rpartition("####")[2].replace(",", "").strip()
-    found = re.findall(r"-?\d+", response.replace(",", ""))
-    return float(bool(found) and int(found[-1]) == int(answer))
+    numbers = re.findall(r"-?\d+", response.replace(",", ""))
+    return float(bool(numbers) and int(numbers[-1]) == int(answer))
 
 
 def write(name: str, make: Callable[[random.Random], dict[str, Any]], count: int, seed: int) -> None:
