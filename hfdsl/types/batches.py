@@ -309,9 +309,9 @@ def nearest(name: str, names: Sequence[str]) -> str | None:
     >>> nearest("gpro", ["gspo", "grpo"])
     'grpo'
     """
-    same = [other for other in names if other.lower() == name.lower()]
+    same = [candidate for candidate in names if candidate.lower() == name.lower()]
     close = same or difflib.get_close_matches(name, names)
-    return min(close, key=lambda other: sorted(other) != sorted(name), default=None)
+    return min(close, key=lambda candidate: sorted(candidate) != sorted(name), default=None)
 
 
 def _check_names(record: type[Batch], declared: Schema, columns: Mapping[str, Any]) -> None:

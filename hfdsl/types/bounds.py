@@ -93,8 +93,8 @@ def misfit(annotation: Any, value: Any) -> str | None:
         of_bounds = (problem for problem in problems if problem and not problem.startswith("takes"))
         return next(of_bounds, _wrong_type(annotation, value))
     if origin is Literal:
-        known = any(value == option and type(value) is type(option) for option in arguments)
-        return None if known or type(value) not in PLAIN else _wrong_type(annotation, value)
+        is_option = any(value == option and type(value) is type(option) for option in arguments)
+        return None if is_option or type(value) not in PLAIN else _wrong_type(annotation, value)
     if origin is tuple and isinstance(value, (list, tuple)):
         return _misfit_item(annotation, value)
     if origin in (tuple, dict) and type(value) in PLAIN and not (origin is dict and isinstance(value, dict)):
