@@ -74,20 +74,20 @@ def _less(node: Amounts, part: Amounts, count: int) -> Amounts:
 
 def _greedy(parts: Mapping[Amounts, int], nodes: Mapping[Amounts, int]) -> bool:
     """The largest parts first, each on the fullest nodes that take it; a kind of node at a time, however many."""
-    left = Counter(nodes)
+    free = Counter(nodes)
     for part in sorted(parts, reverse=True):
         missing = parts[part]
-        for node in sorted(left):
-            each = times(node, part)
-            if not missing or not each:
+        for node in sorted(free):
+            fits = times(node, part)
+            if not missing or not fits:
                 continue
-            filled = min(left[node], missing // each)
-            left[_less(node, part, each)] += filled
-            left[node] -= filled
-            missing -= filled * each
-            if missing < each and left[node]:
-                left[_less(node, part, missing)] += 1
-                left[node] -= 1
+            filled = min(free[node], missing // fits)
+            free[_less(node, part, fits)] += filled
+            free[node] -= filled
+            missing -= filled * fits
+            if missing < fits and free[node]:
+                free[_less(node, part, missing)] += 1
+                free[node] -= 1
                 missing = 0
         if missing:
             return False
@@ -101,17 +101,17 @@ def _search(parts: Mapping[Amounts, int], nodes: Mapping[Amounts, int]) -> Answe
     queue = sorted(Counter(parts).elements(), reverse=True)
     failed: set[tuple[int, tuple[Amounts, ...]]] = set()
 
-    def place(number: int, left: tuple[Amounts, ...]) -> bool:
+    def place(number: int, free: tuple[Amounts, ...]) -> bool:
         if number == len(queue):
             return True
-        if (number, left) in failed or len(failed) > SEARCH_STEPS:
+        if (number, free) in failed or len(failed) > SEARCH_STEPS:
             return False
-        for i, node in enumerate(left):
-            if (not i or node != left[i - 1]) and times(node, queue[number]):
-                after = (*left[:i], _less(node, queue[number], 1), *left[i + 1 :])
+        for i, node in enumerate(free):
+            if (not i or node != free[i - 1]) and times(node, queue[number]):
+                after = (*free[:i], _less(node, queue[number], 1), *free[i + 1 :])
                 if place(number + 1, tuple(sorted(after))):
                     return True
-        failed.add((number, left))
+        failed.add((number, free))
         return False
 
     if place(0, tuple(sorted(Counter(nodes).elements()))):

@@ -67,11 +67,11 @@ def intersection(left: Box, right: Box) -> Box | None:
 
 def difference(box: Box, removed: Box) -> tuple[Box, ...]:
     """Subtract a box that lies in another one; the rest is disjoint boxes, before and after it, dim by dim."""
-    rest: list[Box] = []
+    parts: list[Box] = []
     for dim, ((start, stop), (first, last)) in enumerate(zip(box, removed, strict=True)):
         inside, outside = removed[:dim], box[dim + 1 :]
-        rest += [(*inside, side, *outside) for side in ((start, first), (last, stop)) if side[0] < side[1]]
-    return tuple(rest)
+        parts += [(*inside, side, *outside) for side in ((start, first), (last, stop)) if side[0] < side[1]]
+    return tuple(parts)
 
 
 def without(boxes: Iterable[Box], removed: Iterable[Box]) -> tuple[Box, ...]:
@@ -80,14 +80,14 @@ def without(boxes: Iterable[Box], removed: Iterable[Box]) -> tuple[Box, ...]:
     >>> without([((0, 8),)], [((2, 3),), ((6, 9),)])
     (((0, 2),), ((3, 6),))
     """
-    rest = tuple(boxes)
+    remaining = tuple(boxes)
     for box in removed:
         parts: list[Box] = []
-        for part in rest:
+        for part in remaining:
             common = intersection(part, box)
             parts += [part] if common is None else difference(part, common)
-        rest = tuple(parts)
-    return rest
+        remaining = tuple(parts)
+    return remaining
 
 
 def overlap(boxes: Iterable[Box]) -> Box | None:

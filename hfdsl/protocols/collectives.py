@@ -161,8 +161,8 @@ def peers(mesh: Mesh, rank: int, axis: str) -> tuple[int, ...]:
         return tuple(range(mesh.world_size))
     axes = mesh.order if axis in mesh.order else GENERATION_AXES
     if axis not in axes:
-        known = mesh.order if mesh.micro_dp_size == 1 else (*mesh.order, "gen_pp", "gen_tp", "micro_dp")
-        raise ProtocolError("HF409", f"the mesh {mesh} has no axis {axis!r}; there are {', '.join(known)} and world")
-    fixed = {other: axis_rank(mesh, other, rank) for other in axes if other != axis}
+        names = mesh.order if mesh.micro_dp_size == 1 else (*mesh.order, "gen_pp", "gen_tp", "micro_dp")
+        raise ProtocolError("HF409", f"the mesh {mesh} has no axis {axis!r}; there are {', '.join(names)} and world")
+    fixed = {name: axis_rank(mesh, name, rank) for name in axes if name != axis}
     ranks = (r for r in range(mesh.world_size) if all(axis_rank(mesh, a, r) == at for a, at in fixed.items()))
     return tuple(sorted(ranks, key=lambda r: axis_rank(mesh, axis, r)))

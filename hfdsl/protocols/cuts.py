@@ -247,8 +247,8 @@ class Slices(Cut):
             raise refused(parameter, f"{units} units do not divide the {block} elements of dim {self.dim}")
         width = block // units
         if units % groups == 0:
-            each = units // groups * width
-            return start + group * each, start + (group + 1) * each
+            share = units // groups * width
+            return start + group * share, start + (group + 1) * share
         if self.shared and groups % units == 0:
             first = start + group * units // groups * width
             return first, first + width
@@ -273,8 +273,8 @@ class Shards(Cut):
     def cut(self, parameter: Parameter, part: Extent, index: int, count: int) -> Extent | None:
         """As ``Cut.cut``; HF734 for a parameter without that dim."""
         size = _length(parameter, part, self.dim, self)
-        each = -(-size // count)
-        ranges = _joined(_taken(part[self.dim], index * each, min((index + 1) * each, size)))
+        share = -(-size // count)
+        ranges = _joined(_taken(part[self.dim], index * share, min((index + 1) * share, size)))
         return (*part[: self.dim], ranges, *part[self.dim + 1 :]) if ranges else None
 
 

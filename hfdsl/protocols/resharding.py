@@ -210,15 +210,15 @@ def _assigned(boxes: tuple[Box, ...], held: tuple[tuple[Box, ...], ...]) -> tupl
     missing = boxes
     for number, source in enumerate(held):
         for box in source:
-            rest: list[Box] = []
+            uncovered: list[Box] = []
             for part in missing:
                 common = intersection(part, box)
                 if common is None:
-                    rest.append(part)
+                    uncovered.append(part)
                 else:
                     pieces.append((common, number))
-                    rest += difference(part, common)
-            missing = tuple(rest)
+                    uncovered += difference(part, common)
+            missing = tuple(uncovered)
         if not missing:
             break
     return tuple(pieces)

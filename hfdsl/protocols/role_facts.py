@@ -274,7 +274,11 @@ def declared_parameters(
     fact = _stated(role, "state_parameters", args, kwargs)
     states = fact.items() if isinstance(fact, Mapping) else ()
     lists = {state: tuple(listed) for state, listed in states if isinstance(listed, Iterable)}
-    return {state: listed for state, listed in lists.items() if all(isinstance(each, Parameter) for each in listed)}
+    return {
+        state: listed
+        for state, listed in lists.items()
+        if all(isinstance(parameter, Parameter) for parameter in listed)
+    }
 
 
 def declared_reshards(
@@ -287,7 +291,7 @@ def declared_reshards(
     """
     fact = _stated(role, "reshards", (mesh, *args), kwargs)
     entries = fact.items() if isinstance(fact, Mapping) else ()
-    return {method: each for method, each in entries if isinstance(each, Resharding)}
+    return {method: resharding for method, resharding in entries if isinstance(resharding, Resharding)}
 
 
 def declared_gpu_bytes(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GpuBytes:

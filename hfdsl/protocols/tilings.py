@@ -48,8 +48,9 @@ def tiles(layout: Layout, parameter: Parameter, mesh: Mesh) -> bool:
 def cuts_tile(parameter: Parameter, cuts: Sequence[Cut], mesh: Mesh) -> bool:
     """``tiles`` for the cuts of a layout."""
     axes = [axis for cut in cuts for axis in cut.axes]
-    known = all(type(cut) in (Slices, Shards, Only) for cut in cuts)
-    if not known or len(set(axes)) < len(axes) or not any(independent.issuperset(axes) for independent in INDEPENDENT):
+    predefined = all(type(cut) in (Slices, Shards, Only) for cut in cuts)
+    are_independent = any(independent.issuperset(axes) for independent in INDEPENDENT)
+    if not predefined or len(set(axes)) < len(axes) or not are_independent:
         return False
     shapes = {parameter.shape}
     for cut in cuts:
@@ -76,7 +77,7 @@ def _cover(shape: tuple[int, ...], parts: Iterable[Extent]) -> bool:
     for part in parts:
         partial = [dim for dim, size in enumerate(shape) if part[dim] != ((0, size),)]
         if not partial:
-            return all(_inside(size, ranges) for each in parts for size, ranges in zip(shape, each, strict=True))
+            return all(_inside(size, ranges) for part in parts for size, ranges in zip(shape, part, strict=True))
         if len(partial) > 1 or not _inside(shape[partial[0]], part[partial[0]]):
             return False
         ranges_of.setdefault(partial[0], set()).update(part[partial[0]])
