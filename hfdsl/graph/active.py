@@ -47,7 +47,9 @@ class Tracing(Protocol):
         """A role method is called."""
         ...
 
-    def call_function(self, read: Callable[[], Signature], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(
+        self, read_signature: Callable[[], Signature], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """A function is called."""
         ...
 

@@ -104,9 +104,9 @@ def check_widths(
     if not expected:
         return
     argument_widths = _known_widths(signature, arguments)
-    known = {**(planned or {}), **argument_widths}
+    widths = {**(planned or {}), **argument_widths}
     for column, dim, length, at_most in sorted(expected, key=lambda width: len(width[1].atoms)):
-        wanted = dim.substitute(known).value
+        wanted = dim.substitute(widths).value
         if wanted is None or length == wanted or (at_most and length < wanted):
             continue
         got = f"column '{column}' of width {length}" if column else f"a width of {length}"
@@ -122,13 +122,13 @@ def _known_widths(signature: Signature, arguments: Mapping[str, Any]) -> dict[An
     measured = [
         (dim, length) for port in signature.ports for _, dim, length, _ in _widths(port.type, arguments.get(port.name))
     ]
-    known: dict[Any, Size] = {}
+    widths: dict[Any, Size] = {}
     ambiguous = set[Any]()
     for dim, length in sorted(measured, key=lambda width: len(width[0].atoms)):
-        known |= solve(dim, constant(length), known) or {}
-        if dim.substitute(known).value not in (None, length):
+        widths |= solve(dim, constant(length), widths) or {}
+        if dim.substitute(widths).value not in (None, length):
             ambiguous |= set(dim.atoms)
-    return {atom: size for atom, size in known.items() if atom not in ambiguous}
+    return {atom: size for atom, size in widths.items() if atom not in ambiguous}
 
 
 _Width: TypeAlias = "tuple[str, Size, int, bool]"

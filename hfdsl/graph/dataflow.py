@@ -114,7 +114,7 @@ class Dataflow(Generic[P, R]):
         >>> ask.given(times=3)(Questions(text=["why?"])).text.objects
         ['why?', 'why?', 'why?']
         """
-        known, hints = self.options, type_hints(self.body, f"'{self.body.__name__}'")
+        own_options, hints = self.options, type_hints(self.body, f"'{self.body.__name__}'")
         roles = {name: role for name, role in options.items() if name in self.optional_roles}
         for name, role in roles.items():
             if role is not None and not (isinstance(role, type) and issubclass(role, self.optional_roles[name])):
@@ -122,9 +122,9 @@ class Dataflow(Generic[P, R]):
                 raise WiringError("HF206", f"role '{name}' of '{self.body.__name__}' is {kind} or None, got {role!r}")
         options = {name: value for name, value in options.items() if name not in roles}
         for name, value in options.items():
-            if name not in known:
+            if name not in own_options:
                 raise WiringError(
-                    "HF202", f"'{self.body.__name__}' has no option '{name}'; {closest(name, list(known))}"
+                    "HF202", f"'{self.body.__name__}' has no option '{name}'; {closest(name, list(own_options))}"
                 )
             if name in hints and not fits_static(Constant(value), hints[name]):
                 shown = getattr(hints[name], "__name__", hints[name])
@@ -135,7 +135,7 @@ class Dataflow(Generic[P, R]):
         for name, value in options.items():
             if bounds_of(bounded.get(name)) is not None and (problem := misfit(bounded[name], value)):
                 raise WiringError("HF206", f"option '{name}' of '{self.body.__name__}' {problem}")
-        return Dataflow(with_defaults(self.body, {**known, **options, **roles}))
+        return Dataflow(with_defaults(self.body, {**own_options, **options, **roles}))
 
     def __repr__(self) -> str:
         return f"<dataflow {self.body.__qualname__}>"

@@ -161,8 +161,8 @@ def bind(
                 raise WiringError("HF202", f"'{label}' has no parameter '{name}'; {hint}") from None
         positional = [n for n, p in parameters.items() if p.kind is not p.KEYWORD_ONLY]
         if len(args) > len(positional):
-            taken = ", ".join(n if n in positional else f"{n}=..." for n in parameters) or "none"
-            text = f"'{label}' takes {len(positional)} positional arguments, got {len(args)}; its parameters: {taken}"
+            names = ", ".join(n if n in positional else f"{n}=..." for n in parameters) or "none"
+            text = f"'{label}' takes {len(positional)} positional arguments, got {len(args)}; its parameters: {names}"
             raise WiringError("HF202", text) from None
         twice = [n for n in positional[: len(args)] if n in kwargs]
         if twice:
@@ -212,10 +212,10 @@ class EagerRole:
             group = _SoleGroup((self._worker,))
             named = {port.name for port in signature.ports if port.keyword_only}
             loose = [name for name in arguments if name not in named]
-            split, rest = mode.dispatch_fn(
+            split, split_kwargs = mode.dispatch_fn(
                 group, *(arguments[n] for n in loose), **{n: v for n, v in arguments.items() if n in named}
             )
-            entries = dict(zip(loose, split, strict=False)) | rest
+            entries = dict(zip(loose, split, strict=False)) | split_kwargs
             result = call_body(label, signature, body, {name: entry[0] for name, entry in entries.items()})
             collected = mode.collect_fn(group, [result])
             check_result(label, signature.returns, collected, "from its collect function")

@@ -26,11 +26,13 @@ from hfdsl.graph.stages import effects, queues_of, syncs
 def first_syncs(graph: Graph) -> Graph | None:
     """The program of the syncs that come before a first dispatch; None where there are none."""
     feeding = _ancestors(graph, {node.id for node, _ in queues_of(graph)})
-    read = {holder for node in feeding for holder, effect in effects(graph.nodes[node]) if effect.kind == "reads"}
+    read_states = {
+        holder for node in feeding for holder, effect in effects(graph.nodes[node]) if effect.kind == "reads"
+    }
     transfers = set[int]()
     for sync in syncs(graph):
         needed = _ancestors(graph, {sync.load})
-        if sync.target in read and all(_is_transfer(graph.nodes[node]) for node in needed):
+        if sync.target in read_states and all(_is_transfer(graph.nodes[node]) for node in needed):
             transfers |= needed
     if not transfers:
         return None

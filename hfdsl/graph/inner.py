@@ -104,7 +104,7 @@ def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, 
     signature = dataflow_signature(body)
     if signature is None:
         return body(*args, **kwargs)
-    known = len(tracer.misuses)
+    misuse_count = len(tracer.misuses)
     values = bind(tracer, signature, signature.name, args, kwargs)
     tracer.called_inner(signature, values)
     parameters, hints = inspect.signature(body).parameters, annotated_types(body)
@@ -127,7 +127,7 @@ def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, 
     result = body(*(values[name] for name in leading), **named)
     returns = hints.get("return", Any)
     if not accepts(returns, result):
-        if len(tracer.misuses) == known:  # after a misuse another value was meant
+        if len(tracer.misuses) == misuse_count:  # after a misuse another value was meant
             tracer.returned(signature, _expected(returns), _shown(result))
         return _broken(tracer, signature.name)
     return as_annotated(returns, result, _narrow)
@@ -198,8 +198,8 @@ def _code(expected: PortType, value: Any) -> str:
     match expected, actual:
         case RecordType(), RecordType():
             return "HF204"
-        case ColumnSpec(dtype, _, _, ragged), ColumnSpec(other, _, _, other_ragged):
-            return "HF220" if dtype is not other else "HF214" if ragged is not other_ragged else "HF210"
+        case ColumnSpec(dtype, _, _, ragged), ColumnSpec(other_dtype, _, _, other_ragged):
+            return "HF220" if dtype is not other_dtype else "HF214" if ragged is not other_ragged else "HF210"
         case (ListType(), ListType() | RecordType() | ColumnSpec()) | (RecordType() | ColumnSpec(), ListType()):
             return "HF401"
         case StaticType(kind), None if isinstance(value, SymbolicRole) and is_role(kind):

@@ -39,15 +39,15 @@ def lags(graph: Graph) -> tuple[Mapping[HeldState, Versions], ...]:
     for node in graph.nodes:
         versions: dict[HeldState, Versions] = {}
         behind = [by_node[ref.node].items() for ref in node.refs]
-        for state, known in [item for items in behind for item in items]:
-            if state not in versions or versions[state].lag < known.lag:
-                versions[state] = known
+        for state, candidate in [item for items in behind for item in items]:
+            if state not in versions or versions[state].lag < candidate.lag:
+                versions[state] = candidate
         for holder, effect in effects(node):
             for state in sources.get(holder, ()) if effect.kind == "reads" else ():
                 versions.setdefault(state, Versions(node, 0))
         if node.id in queues:
             lag = queues[node.id].lag or 0
-            versions = {state: Versions(known.reader, known.lag + lag) for state, known in versions.items()}
+            versions = {state: Versions(version.reader, version.lag + lag) for state, version in versions.items()}
         by_node.append(versions)
     return tuple(by_node)
 
@@ -59,7 +59,7 @@ def stage_lags(split: Split) -> Mapping[tuple[int, int], int]:
     """
     ahead: dict[tuple[int, int], int] = {}
     # Stages have higher numbers than those that feed them.
-    for node, queue in sorted(split.queues, key=lambda each: split.of[each[0].id]):
+    for node, queue in sorted(split.queues, key=lambda item: split.of[item[0].id]):
         feeds, reads = split.producer(node), split.of[node.id]
         ways = [(feeds, 0), *((first, lag) for (first, last), lag in ahead.items() if last == feeds)]
         for first, lag in ways:

@@ -80,8 +80,9 @@ def function(body: Any = None, /, *, rows: RowDependence | GroupedBy = Independe
         if tracer is not None:
             return tracer.call_function(signature, args, kwargs)
         if active_run() is not None:
-            read = signature()
-            return observed(call_body(read.name, read, body, call_arguments(read.name, read, args, kwargs)))
+            declared = signature()
+            arguments = call_arguments(declared.name, declared, args, kwargs)
+            return observed(call_body(declared.name, declared, body, arguments))
         arguments = dict(zip((port.name for port in signature().ports), args, strict=False)) | kwargs
         with inputs_unchanged(body.__name__, arguments):
             return body(*args, **kwargs)

@@ -169,8 +169,8 @@ class _Effect:
     @classmethod
     def of(cls, inference: Inference, node: Node, signature: Signature, reads: Sequence[Reads]) -> _Effect:
         """The effect of a call with this signature on the arguments that it reads."""
-        known = signature.registration is None or (signature.protocol is not None and not signature.per_rank)
-        opaque = not known or signature.rows == Whole  # a body that says nothing of its rows
+        has_row_map = signature.registration is None or (signature.protocol is not None and not signature.per_rank)
+        opaque = not has_row_map or signature.rows == Whole  # a body that says nothing of its rows
         outputs = call_outputs(inference, node, signature)
         inherits = () if opaque or not any(inner for *_, inner in outputs) else tuple(reads)
         new = generated_dims(node, signature, reads, outputs)
@@ -313,14 +313,14 @@ class _Pass:
 
     def call_tokens(self, node: Node, effect: _Effect) -> Tokens:
         """The samples of a call's columns: those that its arguments agree on, and its own."""
-        known: dict[Any, int | None] = {}
+        call_of: dict[Any, int | None] = {}
         for reads in effect.inherits:
             source: Any = node.arguments[reads.position][1]
             for dim, call in self.tokens[source.node].read_by(reads):
-                if known.setdefault(dim, call) != call:
-                    known[dim] = None
-        known |= dict.fromkeys(effect.new, node.id)
-        calls = {dim: call for dim, call in known.items() if call is not None}
+                if call_of.setdefault(dim, call) != call:
+                    call_of[dim] = None
+        call_of |= dict.fromkeys(effect.new, node.id)
+        calls = {dim: call for dim, call in call_of.items() if call is not None}
         return Tokens(calls) if calls else NO_TOKENS
 
     def derived_tokens(self, node: Node, op: Derived) -> Tokens:

@@ -82,8 +82,9 @@ def reads_of(inference: Inference, node: Node) -> tuple[Reads, ...]:
         source, name, value = operand.node, operand.column, inference.values[operand.node]
         formal, row = ports.get(port, (None, None))
         if isinstance(value, RecordValue):
-            read = formal if isinstance(formal, RecordType) else value.type
-            declared, rows = columns_read(value.type, read) if name is None else _column(value.type, name), value.rows
+            record = formal if isinstance(formal, RecordType) else value.type
+            declared = columns_read(value.type, record) if name is None else _column(value.type, name)
+            rows = value.rows
         elif isinstance(value, (ColumnSpec, ObjSpec)) and name is None:
             declared, rows = ((None, value, inner_dims(value)),), value.dims[0]
         else:
@@ -108,10 +109,10 @@ DeclaredColumn: TypeAlias = "tuple[str | None, ColumnSpec | ObjSpec, tuple[Any, 
 
 
 @lru_cache(maxsize=1024)  # few kinds of records, read many times
-def columns_read(have: RecordType, read: RecordType) -> tuple[DeclaredColumn, ...]:
+def columns_read(have: RecordType, formal: RecordType) -> tuple[DeclaredColumn, ...]:
     """The columns with rows that a reader of one record gets of another."""
     names = schema(have.record).fields.keys()
-    return tuple(column for name in schema(read.record).fields if name in names for column in _column(have, name))
+    return tuple(column for name in schema(formal.record).fields if name in names for column in _column(have, name))
 
 
 @lru_cache(maxsize=1024)

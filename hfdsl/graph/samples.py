@@ -105,7 +105,7 @@ def _is_sampled(dim: Any, columns: list[ColumnSpec | ObjSpec], inherited: Set[An
     them, their log-probs.
     """
     having = [spec for spec in columns if dim in inner_dims(spec)]
-    appended = any(is_token_column(spec) and any(other in inherited for other in inner_dims(spec)) for spec in having)
+    appended = any(is_token_column(spec) and any(inner in inherited for inner in inner_dims(spec)) for spec in having)
     return appended or any(
         isinstance(spec, ColumnSpec) and not is_token_column(spec) and spec.dtype is not Bool for spec in having
     )

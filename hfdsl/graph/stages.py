@@ -212,8 +212,8 @@ def _attach(graph: Graph, parts: Sequence[int], stage_of: dict[int, int]) -> Non
             writers.get(holder) for node in nodes for holder, effect in effects(node) if effect.kind == "exports"
         )
         called = (roles.get(node.op.role) for node in nodes if isinstance(node.op, RoleCall))
-        known = (stage for stage in (*exported, *called) if stage is not None)
-        stage_of[part] = next(known, 0)
+        stages = (stage for stage in (*exported, *called) if stage is not None)
+        stage_of[part] = next(stages, 0)
 
 
 def effects(node: Node) -> Iterator[tuple[HeldState, Effect]]:

@@ -59,7 +59,7 @@ class TracedGraph(Graph):
             columns: dict[int, list[str]] = {}
             for ref in node.refs:
                 columns.setdefault(ref.node, []).extend([ref.column] if ref.column else [])
-            listed = {source: f" ({', '.join(read)})" if read else "" for source, read in columns.items()}
+            listed = {source: f" ({', '.join(names)})" if names else "" for source, names in columns.items()}
             reads = [f"{names[source]}{text}" for source, text in listed.items()]
             rows.append((names[node.id], str(node.result), ", ".join(reads)))
         return rows

@@ -150,10 +150,12 @@ class Tracer:
         self.calls += 1
         return self.emit(RoleCall(role, signature, self.calls - 1), arguments, signature.result)
 
-    def call_function(self, read: Callable[[], Signature], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A function is called; ``read`` gives its signature."""
+    def call_function(
+        self, read_signature: Callable[[], Signature], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A function is called; ``read_signature`` gives its signature."""
         try:
-            signature = read()
+            signature = read_signature()
         except DefinitionError as error:
             return self.definition(error)
         arguments = bind(self, signature, signature.name, args, kwargs)
@@ -301,10 +303,10 @@ class Tracer:
 
         Each is one mistake, wherever it is used.
         """
-        known = id(value) in self.containers
+        is_known = id(value) in self.containers
         if isinstance(value, (list, tuple, dict)):
             self.containers[id(value)] = value
-        return known
+        return is_known
 
     def _not_rows(self, value: Any, operation: str) -> Any:
         if isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue):
