@@ -62,10 +62,10 @@ class GpuMemory:
 
         Without amounts for the parts, everything counts until all of them are away.
         """
-        left = {name: amount for name, amount in self.parts.items() if name not in away}
-        if all_away or (self.parts and not left):
+        remaining = {name: amount for name, amount in self.parts.items() if name not in away}
+        if all_away or (self.parts and not remaining):
             return None
-        return self if len(left) == len(self.parts) else GpuMemory._sum(left)
+        return self if len(remaining) == len(self.parts) else GpuMemory._sum(remaining)
 
     @classmethod
     def _sum(cls, parts: Mapping[str, GpuMemory]) -> GpuMemory:

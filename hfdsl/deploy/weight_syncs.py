@@ -84,11 +84,11 @@ class WeightSync:
         Where one side alone states parameters, those are the other's too.
         """
         exported, loaded = self.source.parameters, self.target.parameters
-        by_name = {each.name: each for each in exported or loaded}
-        for each in loaded or exported:
-            name = next((name for name in (each.name, source.stored_as(each.name)) if name in by_name), None)
+        by_name = {parameter.name: parameter for parameter in exported or loaded}
+        for parameter in loaded or exported:
+            name = next((name for name in (parameter.name, source.stored_as(parameter.name)) if name in by_name), None)
             if name is not None:
-                yield by_name[name], each
+                yield by_name[name], parameter
 
 
 def weight_syncs(graph: Graph, deployment: Deployment | None) -> Iterator[WeightSync]:
@@ -114,7 +114,7 @@ def _sides(deployment: Deployment | None, node: Node, kind: EffectKind) -> Itera
 
 def overrides(role: type, name: str, stated_by: str) -> bool:
     """Whether a class below the one that defines ``stated_by`` overrides what that one has or inherits as ``name``."""
-    declarer: type = next((each for each in role.__mro__ if stated_by in vars(each)), object)
-    defining = [each for each in role.__mro__ if name in vars(each) and each not in (Worker, object)]
-    inherited = [each for each in defining if issubclass(declarer, each)]
+    declarer: type = next((base for base in role.__mro__ if stated_by in vars(base)), object)
+    defining = [base for base in role.__mro__ if name in vars(base) and base not in (Worker, object)]
+    inherited = [base for base in defining if issubclass(declarer, base)]
     return bool(inherited) and defining[0] is not inherited[0]
