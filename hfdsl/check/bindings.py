@@ -44,7 +44,9 @@ class Component:
     combinations: int
 
 
-def components(alternatives: Alternatives, read: Iterable[Collection[object]], limit: int) -> tuple[Component, ...]:
+def components(
+    alternatives: Alternatives, read_dims: Iterable[Collection[object]], limit: int
+) -> tuple[Component, ...]:
     """The dims with several sizes in groups, by the sets of dims that are ``read`` together; ``limit`` bounds them all.
 
     >>> class B(Dim): ...
@@ -55,7 +57,7 @@ def components(alternatives: Alternatives, read: Iterable[Collection[object]], l
     [((B,), 2), ((P, R), 4)]
     """
     groups: list[set[type[Dim]]] = []
-    for dims in read:
+    for dims in read_dims:
         joined = {dim for dim in alternatives if dim in dims}
         apart = [group for group in groups if joined.isdisjoint(group)]
         if joined:

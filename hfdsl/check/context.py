@@ -41,10 +41,10 @@ class Budget:
 
     def spend(self, kind: Literal["evaluations", "verifications", "visits", "moves"], count: int) -> bool:
         """Whether there is so much left, which is then gone."""
-        left: int = getattr(self, kind) - count
-        setattr(self, kind, left)
-        self.exhausted |= left < 0
-        return left >= 0
+        remaining: int = getattr(self, kind) - count
+        setattr(self, kind, remaining)
+        self.exhausted |= remaining < 0
+        return remaining >= 0
 
 
 class NumberEdits(Protocol):
@@ -123,8 +123,8 @@ class Context:
         # What reads none of the sizes that differ is as it is with the first combination.
         changed = {dim for dim in self.alternatives if self.sizes[dim] != self.first.sizes[dim]}
         return tuple(
-            known if dims.isdisjoint(changed) else self._verdict(demand)
-            for demand, dims, known in zip(self.demands, self.first.dims_read, self.first.verdicts, strict=True)
+            verdict if dims.isdisjoint(changed) else self._verdict(demand)
+            for demand, dims, verdict in zip(self.demands, self.first.dims_read, self.first.verdicts, strict=True)
         )
 
     def _verdict(self, demand: Demand) -> tuple[Demand, Answer]:
@@ -169,12 +169,14 @@ class Context:
         bindings = [{**first, **binding} for part in self.components for binding in part.bindings] or [first]
         unique = {tuple(binding.values()): binding for binding in bindings}
         start, *others = (self.with_sizes(binding) for binding in unique.values())
-        return start, *(replace(other, first=start.plain) for other in others)
+        return start, *(replace(combination, first=start.plain) for combination in others)
 
     def with_this(self, dim: type[Dim]) -> list[Context]:
         """The combinations that have the size of ``dim`` which this one has; this one first."""
         others = (
-            other for other in self.combinations if other.sizes[dim] == self.sizes[dim] and other.sizes != self.sizes
+            combination
+            for combination in self.combinations
+            if combination.sizes[dim] == self.sizes[dim] and combination.sizes != self.sizes
         )
         return [self, *others]
 

@@ -95,10 +95,10 @@ class Demand(ABC):
         return dims_of_sizes(self.reads)
 
     @abstractmethod
-    def verify(self, known: KnownSizes) -> Answer:
+    def verify(self, sizes: KnownSizes) -> Answer:
         """Whether it holds with these sizes."""
 
-    def resolved(self, known: KnownSizes) -> Demand:
+    def resolved(self, sizes: KnownSizes) -> Demand:
         """The demand in its simplest form with these sizes."""
         return self
 
@@ -135,9 +135,9 @@ class Divisible(Demand):
         """The size."""
         return (self.size,)
 
-    def verify(self, known: KnownSizes) -> Answer:
+    def verify(self, sizes: KnownSizes) -> Answer:
         """Whether the divisor divides the size."""
-        size = self.size.substitute(known)
+        size = self.size.substitute(sizes)
         least = 0 if filtered(self.size) else 1  # a filter may keep no rows
         if self.code == "HF303" and size.value is not None and size.value < least:
             return Answer.REFUTED
@@ -167,9 +167,9 @@ class Bound(Demand):
         """The size."""
         return (self.constraint.size,)
 
-    def verify(self, known: KnownSizes) -> Answer:
+    def verify(self, sizes: KnownSizes) -> Answer:
         """Whether the size is within the bound."""
-        value = self.constraint.size.substitute(known).value
+        value = self.constraint.size.substitute(sizes).value
         if value is None:
             return Answer.UNKNOWN
         return Answer.PROVED if self.constraint.holds(value) else Answer.REFUTED
@@ -207,29 +207,29 @@ class Requirement(Demand):
         """The sizes that it names."""
         return tuple(self.scope.sizes[name] for name in names(self.text) if name in self.scope.sizes)
 
-    def resolved(self, known: KnownSizes) -> Demand:
+    def resolved(self, sizes: KnownSizes) -> Demand:
         """``B % R == 0`` is arithmetic once R has a size."""
-        return divisible_by_requirement(self, known) or self
+        return divisible_by_requirement(self, sizes) or self
 
-    def verify(self, known: KnownSizes) -> Answer:
+    def verify(self, sizes: KnownSizes) -> Answer:
         """Whether it holds."""
-        scope = self._whole_scope(known)
+        scope = self._whole_scope(sizes)
         try:
             return Answer.UNKNOWN if scope is None else verdict(self.text, scope)
         except DefinitionError:
             return Answer.UNKNOWN
 
-    def evaluated(self, known: KnownSizes) -> Evaluation | None:
+    def evaluated(self, sizes: KnownSizes) -> Evaluation | None:
         """Its value; None where a size in it is not whole, which another demand reports."""
-        scope = self._whole_scope(known)
+        scope = self._whole_scope(sizes)
         try:
             return None if scope is None else Evaluation(*holds(self.text, scope))
         except DefinitionError as error:
             return Evaluation(Answer.UNKNOWN, error=error)
 
-    def _whole_scope(self, known: KnownSizes) -> Scope | None:
+    def _whole_scope(self, sizes: KnownSizes) -> Scope | None:
         """The values of its names with these sizes; None where a size is not whole."""
-        scope = _with_sizes(self.scope, self.text, known).numbers
+        scope = _with_sizes(self.scope, self.text, sizes).numbers
         values = (scope.sizes[name].value for name in names(self.text) if name in scope.sizes)
         return scope if all(value is None or value.denominator == 1 for value in values) else None
 
@@ -246,9 +246,9 @@ class EqualRows(Demand):
         """Both."""
         return self.sizes
 
-    def verify(self, known: KnownSizes) -> Answer:
+    def verify(self, sizes: KnownSizes) -> Answer:
         """Whether both are the same number."""
-        return rows_are_equal(*self.sizes, known)
+        return rows_are_equal(*self.sizes, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,9 +263,9 @@ class EnoughRows(Demand):
         """The rows that there are."""
         return (self.size,)
 
-    def verify(self, known: KnownSizes) -> Answer:
+    def verify(self, sizes: KnownSizes) -> Answer:
         """Whether there can be as many."""
-        most = at_most(self.size).substitute(known).value
+        most = at_most(self.size).substitute(sizes).value
         if most is None:
             return Answer.UNKNOWN
         return Answer.REFUTED if most < self.count else Answer.PROVED
@@ -296,25 +296,25 @@ class AlignedRows(Demand):
         """Both numbers of rows."""
         return self.size, self.first_size
 
-    def verify(self, known: KnownSizes) -> Answer:
+    def verify(self, sizes: KnownSizes) -> Answer:
         """Whether both have the same number of rows, or rows that belong together; padding keeps no such pairs."""
-        answer = rows_are_equal(self.size, self.first_size, known)
+        answer = rows_are_equal(self.size, self.first_size, sizes)
         if answer is Answer.PROVED or not self.paired:
             return answer
         return Answer.REFUTED if pads(self.node) else Answer.PROVED
 
 
-def _with_sizes(scope: CallScope, text: str, known: KnownSizes) -> CallScope:
+def _with_sizes(scope: CallScope, text: str, known_sizes: KnownSizes) -> CallScope:
     """The expressions of names, with the known sizes of those in ``text``."""
-    used = {name: scope.sizes[name].substitute(known) for name in names(text) if name in scope.sizes}
+    used = {name: scope.sizes[name].substitute(known_sizes) for name in names(text) if name in scope.sizes}
     sizes = {**scope.sizes, **used}
     return replace(scope, numbers=replace(scope.numbers, sizes=sizes))
 
 
-def divisible_by_requirement(requirement: Requirement, known: KnownSizes) -> Divisible | None:
+def divisible_by_requirement(requirement: Requirement, sizes: KnownSizes) -> Divisible | None:
     """A requirement of the form ``size % number == 0``, which is a demand like any split; None for any other."""
     text = requirement.text
-    solved = divisibility(text, _with_sizes(requirement.scope, text, known))
+    solved = divisibility(text, _with_sizes(requirement.scope, text, sizes))
     if solved is None:
         return None
     size, divisor = solved
@@ -354,9 +354,9 @@ def dims_of_sizes(sizes: Iterable[Size]) -> set[Atom]:
     return {atom for size in sizes for atom in (*size.atoms, *at_most(size).atoms)}
 
 
-def rows_are_equal(a: Size, b: Size, known: KnownSizes) -> Answer:
+def rows_are_equal(a: Size, b: Size, sizes: KnownSizes) -> Answer:
     """Whether two numbers of rows are the same; what a filter keeps equals no other number for certain."""
-    a, b = a.substitute(known), b.substitute(known)
+    a, b = a.substitute(sizes), b.substitute(sizes)
     answer = a.equals(b)
     return Answer.REFUTED if answer is Answer.UNKNOWN and (filtered(a) or filtered(b)) else answer
 

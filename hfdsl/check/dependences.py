@@ -71,7 +71,7 @@ class Dependences:
             return depends[node.id]
         beside = () if isinstance(node.op, Pack) else node.arguments[1:]
         sources = (node.source(ref.column or VALUE), *(operand for _, operand in beside))
-        return frozenset[int]().union(*(self._of(each, depends) for each in sources if isinstance(each, Ref)))
+        return frozenset[int]().union(*(self._of(source, depends) for source in sources if isinstance(source, Ref)))
 
     def of_node(self, node: int) -> frozenset[int]:
         """The samplers that a node depends on, itself among them."""

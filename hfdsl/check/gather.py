@@ -255,9 +255,10 @@ def _required(
     for text, signature in texts.items():
         dims = dims_of_call(program, node, signature, sized)
         scope = CallScope(dims, scope_of_call(program, node, signature, sized), program.call_rows(node), chunks or 1)
-        named, known = set(names(text)), {*dims, *numbers(scope.numbers.fields)}
+        named, number_names = set(names(text)), {*dims, *numbers(scope.numbers.fields)}
         hidden = {atom.__name__ for port in signature.ports for atom in row_dims(port.type) if atom not in bindings}
-        hidden |= {port.name for port in signature.ports if isinstance(port.type, StaticType)} - known  # no number
+        static = {port.name for port in signature.ports if isinstance(port.type, StaticType)}
+        hidden |= static - number_names
         if unfilled and not named.isdisjoint(("dp", "micro_dp", "world_size")):
             continue
         if (built or named <= {*dims, *call_numbers(node)}) and named.isdisjoint(hidden):

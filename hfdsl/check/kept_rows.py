@@ -32,7 +32,7 @@ class KeptRows:
             label = self._labels.get(name)
             if label is None or label.span == finding.primary.span:
                 continue
-            at_filter = [place for place, other in enumerate(related) if other.span == label.span]
+            at_filter = [place for place, candidate in enumerate(related) if candidate.span == label.span]
             if not at_filter:
                 related.append(label)
             elif not any(name in related[place].text for place in at_filter):

@@ -194,7 +194,7 @@ class SharedGpus:
         if len(needed) > MAX_PRUNED_MOVES:
             return needed
         for gap in sorted(needed, key=lambda gap: (not gap.in_loop, len(gap.calls))):
-            others = [other for other in needed if other is not gap]
+            others = [other_gap for other_gap in needed if other_gap is not gap]
             if not any(self.too_full([*requested, *others])):
                 needed = others
         return needed
@@ -308,9 +308,9 @@ class SharedGpus:
         remaining: dict[str, GpuMemory] = {}
         for role, memory in amounts.items():
             parts = away.get(role, set())
-            kept = memory.without(parts, parts >= set(parts_of(self.places[role].role)))
-            if kept is not None:
-                remaining[role] = kept
+            remaining_memory = memory.without(parts, parts >= set(parts_of(self.places[role].role)))
+            if remaining_memory is not None:
+                remaining[role] = remaining_memory
         return remaining
 
     def too_full(self, gaps_used: Iterable[_Gap]) -> Iterator[ResidentMemory]:

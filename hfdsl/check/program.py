@@ -199,7 +199,7 @@ class Program:
     def _required_numbers(self, node: Node) -> tuple[tuple[str, object], ...]:
         """The numbers that a call with requirements is given, each by its name."""
         signature, override = signature_of(node), self.override(node)
-        bodies = [each.body for each in (signature, override) if each is not None]
+        bodies = [declaration.body for declaration in (signature, override) if declaration is not None]
         return tuple(call_numbers(node).items()) if any(map(requirements_of, bodies)) else ()
 
     def override(self, node: Node) -> Signature | None:

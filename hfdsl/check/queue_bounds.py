@@ -86,7 +86,7 @@ def _bounds(context: Context, node: Node, queue: Queue) -> QueueBounds:
         put_in=str(dispatched),
         taken=str(batch_rows),
         worst=lag if queue.late is not None or not lag else None,
-        states=tuple((f"{state.role}.{state.state}", known.lag) for state, known in _states(context, node)),
+        states=tuple((f"{state.role}.{state.state}", versions.lag) for state, versions in _states(context, node)),
         places=places,
         least_places=None if count is None or batch is None else count + batch - together,
         bytes=None if places is None or size is None else places * size,

@@ -33,4 +33,4 @@ def errors_in(error: HfError) -> Iterator[HfError]:
 
 def findings_of(error: HfError) -> tuple[Finding, ...]:
     """Convert a raised error to findings."""
-    return tuple(finding for each in errors_in(error) if (finding := finding_of(each)))
+    return tuple(finding for leaf in errors_in(error) if (finding := finding_of(leaf)))

@@ -33,12 +33,12 @@ def both_ways(links: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 def linked_roles(links: Mapping[str, set[str]], role: str) -> set[str]:
     """The roles that a role is linked to, directly or through others, and itself."""
-    known, waiting = {role}, [role]
+    linked, waiting = {role}, [role]
     while waiting:
-        new = links.get(waiting.pop(), set()) - known
-        known |= new
+        new = links.get(waiting.pop(), set()) - linked
+        linked |= new
         waiting += new
-    return known
+    return linked
 
 
 def _givers(graph: Graph, ref: Ref) -> set[str]:

@@ -155,8 +155,8 @@ class Comparison:
             origin = self.origin(column)
             if origin is None or origin in origins:  # most are one object, which is found by identity
                 continue
-            for other_column, other in zip(columns, origins, strict=True):
-                if other_column.port != column.port and self.differ(other_column, other, column, origin):
+            for other_column, other_origin in zip(columns, origins, strict=True):
+                if other_column.port != column.port and self.differ(other_column, other_origin, column, origin):
                     self.blamed.add(meeting.node.id)
                     return other_column, column
             columns.append(column)
@@ -164,41 +164,41 @@ class Comparison:
         return None
 
     def differ(
-        self, left: RowColumn, origin: Origin, right: RowColumn, other: Origin, sample: int | None = None
+        self, left: RowColumn, origin: Origin, right: RowColumn, other_origin: Origin, sample: int | None = None
     ) -> bool:
         """Whether two values have certainly different rows."""
-        if origin.source != other.source and sample is None:
-            return self.other_parts(origin, other)
-        path, other_path = origin.path(sample), other.path(sample)
+        if origin.source != other_origin.source and sample is None:
+            return self.other_parts(origin, other_origin)
+        path, other_path = origin.path(sample), other_origin.path(sample)
         if path is None or other_path is None or path == other_path:
             return False
         # Without the calls that generated samples, the iterations of an unrolled loop compare alike: once is enough.
-        sizes, filters = (left.rows, right.rows), (*origin.filters(), *other.filters())
+        sizes, filters = (left.rows, right.rows), (*origin.filters(), *other_origin.filters())
         key = path, other_path, sizes, filters
         if key not in self.known:
             self.known[key] = any(_part(path, other_path, sizes, case) for case in self.cases(*filters))
         return self.known[key]
 
-    def other_parts(self, origin: Origin, other: Origin) -> bool:
+    def other_parts(self, origin: Origin, other_origin: Origin) -> bool:
         """Whether two inputs with one row dim are the same but for which mini-batches of them are read."""
-        inputs = [self.nodes[each.source].op for each in (origin, other)]
+        inputs = [self.nodes[side.source].op for side in (origin, other_origin)]
         dims = [schema(op.record).row if isinstance(op, Input) else None for op in inputs]
         if dims[0] is None or dims[0] != dims[1]:
             return False
-        steps, others = origin.path() or (), other.path() or ()
+        steps, others = origin.path() or (), other_origin.path() or ()
         if not all(isinstance(step, (RepeatStep, PartStep, GroupStep)) for step in (*steps, *others)):
             return False
         return steps != others and [_any_part(step) for step in steps] == [_any_part(step) for step in others]
 
 
 def _part(
-    path: tuple[RowStep, ...], other: tuple[RowStep, ...], sizes: tuple[Size | None, Size | None], case: SizeCase
+    path: tuple[RowStep, ...], other_path: tuple[RowStep, ...], sizes: tuple[Size | None, Size | None], case: SizeCase
 ) -> bool:
     """Whether a row that two values have in a case is certainly another row at the beginning of their paths."""
     rows, others = (None if size is None else case.number(size) for size in sizes)
     if rows is None or rows != others:
         return False
-    return any(disjoint(row_back(row, path, case), row_back(row, other, case)) for row in _probes(rows))
+    return any(disjoint(row_back(row, path, case), row_back(row, other_path, case)) for row in _probes(rows))
 
 
 def _any_part(step: Any) -> object:

@@ -90,15 +90,15 @@ def _dim_report(context: Context, dim: type[Dim], calls: list[Called]) -> DimRep
     sizes = SizeSet()
     for _, _, constraint in on_dim:
         sizes = sizes.satisfying(dim, constraint) or sizes
-    given = context.alternatives.get(dim, (context.sizes[dim],) if dim in context.sizes else ())
+    given_sizes = context.alternatives.get(dim, (context.sizes[dim],) if dim in context.sizes else ())
     used = {atom for _, demand, _ in on_dim for atom in demand.constraint.size.atoms if atom is not dim}
-    beside = tuple((other, size) for other, size in context.sizes.items() if other in used)
-    return DimReport(dim, given, beside, sizes, tuple(_demand_report(context, node, d) for node, d, _ in on_dim))
+    beside = tuple((other_dim, size) for other_dim, size in context.sizes.items() if other_dim in used)
+    return DimReport(dim, given_sizes, beside, sizes, tuple(_demand_report(context, node, d) for node, d, _ in on_dim))
 
 
 def _alone(context: Context, dim: type[Dim], demand: Divisible | Bound) -> Constraint | None:
     """A demand as a constraint on one dim, with the sizes of the others; None where it is not one."""
-    others = {other: size for other, size in context.known_sizes.items() if other is not dim}
+    others = {other_dim: size for other_dim, size in context.known_sizes.items() if other_dim is not dim}
     constraint = replace(demand.constraint, size=demand.constraint.size.substitute(others))
     return constraint if constraint.size.atoms == (dim,) else None
 
@@ -110,8 +110,8 @@ def _demand_report(context: Context, node: Node, demand: Divisible | Bound) -> D
 def _holds(context: Context, constraint: Constraint) -> bool | None:
     """Whether a constraint holds with all sizes that are given."""
     values = [combination.known(constraint.size).value for combination in context.combinations]
-    known = [value for value in values if value is not None]
-    return all(map(constraint.holds, known)) if known == values else None
+    known_values = [value for value in values if value is not None]
+    return all(map(constraint.holds, known_values)) if known_values == values else None
 
 
 def _evaluated(context: Context) -> Iterator[DemandReport]:

@@ -27,9 +27,9 @@ def changed(deployment: Deployment, placements: Mapping[str, Placement[Any]]) ->
 
 def placed(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> Deployment:
     """The deployment with these places and no others."""
-    other = copy(deployment)
-    other.placements = dict(placements)
-    return other
+    changed = copy(deployment)
+    changed.placements = dict(placements)
+    return changed
 
 
 def moved(placements: Mapping[str, Placement[Any]], context: Context) -> Context | None:

@@ -69,9 +69,9 @@ def _number(argument: Argument, kind: type[int | float]) -> Iterator[Suggestion]
 
 
 def _dataclass(argument: Argument, kind: Any) -> Iterator[Suggestion]:
-    value, name, known = argument.value, kind.__name__, [field.name for field in fields(kind) if field.init]
+    value, name, field_names = argument.value, kind.__name__, [field.name for field in fields(kind) if field.init]
     entries = value if isinstance(value, dict) else {} if value is kind else None
-    if entries is None or not all(key in known for key in entries):
+    if entries is None or not all(key in field_names for key in entries):
         return
     try:
         config = kind(**entries)
@@ -111,9 +111,9 @@ def _replaced(argument: Argument, value: object, words: str, edit: Edit | None) 
     role: type = placement.role
     bound = parameters(role).bind(*placement.args, **placement.kwargs)
     bound.arguments[parameter] = _with_field(bound.arguments[parameter], path, value)
-    other = replace(placement, args=bound.args, kwargs=bound.kwargs)
+    replacement = replace(placement, args=bound.args, kwargs=bound.kwargs)
     fix = Fix(words, (edit,)) if edit is not None else None
-    return Suggestion((Change(words, partial(moved, {argument.role: other}), fix),))
+    return Suggestion((Change(words, partial(moved, {argument.role: replacement}), fix),))
 
 
 def _with_field(config: Any, path: list[str], value: object) -> Any:

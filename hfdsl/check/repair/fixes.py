@@ -167,22 +167,23 @@ def filled(context: Context, deployment: Mapping[str, Placement[Any]], roles: Se
     mesh, slots, ranks = place.mesh, place.pool.world_size, place.mesh.world_size
     dp, remainder = divmod(slots, mesh.pp * mesh.tp)
     if not remainder:
-        alone = [other.span for other in deployment.values()].count(place.span) == 1  # else a function places several
+        spans = [placement.span for placement in deployment.values()]
+        alone = spans.count(place.span) == 1  # else a function places several
         if context.numbers is not None:
             edit = context.numbers.axis(roles[0], "dp", dp)
         else:
             edit = edits.axis(place.span, "dp", mesh.dp, dp) if alone else None
         fix = Fix(f"set dp to {dp}", (edit,)) if edit is not None else None
-        other = {role: replace(deployment[role], mesh=replace(mesh, dp=dp)) for role in roles}
+        changed = {role: replace(deployment[role], mesh=replace(mesh, dp=dp)) for role in roles}
         words = f"set dp to {dp}: {mesh.pp} * {dp} * {mesh.tp} = {slots}"
-        yield Suggestion((Change(words, partial(moved, other), fix),))
+        yield Suggestion((Change(words, partial(moved, changed), fix),))
     if ranks < slots:
         part, _ = place.pool.split([ranks, slots - ranks])
-        other = {role: replace(deployment[role], pool=part) for role in roles}
+        changed = {role: replace(deployment[role], pool=part) for role in roles}
         words = f"split the pool: pool.split([{ranks}, {slots - ranks}])"
         if context.numbers is not None:
             words = f'use a part of the pool: {{ part_of = "{place.pool.name}", slots = [0, {ranks}] }}'
-        yield Suggestion((Change(words, partial(moved, other)),))
+        yield Suggestion((Change(words, partial(moved, changed)),))
 
 
 def enlarged(context: Context, deployment: Mapping[str, Placement[Any]], roles: Sequence[str]) -> Iterator[Suggestion]:
@@ -192,8 +193,8 @@ def enlarged(context: Context, deployment: Mapping[str, Placement[Any]], roles: 
     """
     place, current = deployment[roles[0]], context.program.deployment
     pool, ranks = place.pool, place.mesh.world_size
-    others = [other.pool for role, other in deployment.items() if role not in roles]
-    shared = pool.parts or pool.part_of or any(pool in roots(other) for other in others)
+    others = [placement.pool for role, placement in deployment.items() if role not in roles]
+    shared = pool.parts or pool.part_of or any(pool in roots(other_pool) for other_pool in others)
     if current is None or context.cluster is None or shared or ranks <= pool.world_size:
         return
     per_node = max(pool.processes)
@@ -210,12 +211,12 @@ def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggest
     edit = edits.rename(deployment.span, old, new)
     fix = Fix(f"replace '{old}' by '{new}'", (edit,)) if edit else None
     places = {new if name == old else name: place for name, place in deployment.placements.items()}
-    other = placed(deployment, places)
+    renamed = placed(deployment, places)
     yield Suggestion(
         (
             Change(
                 f"rename '{old}' to '{new}'",
-                lambda context: context.with_program(replace(context.program, deployment=other)),
+                lambda context: context.with_program(replace(context.program, deployment=renamed)),
                 fix,
             ),
         )

@@ -31,7 +31,7 @@ def solvable_demands(context: Context) -> Iterator[Divisible | Bound]:
 
 def constraints_on(context: Context, *dims: type[Dim]) -> dict[Constraint, Divisible | Bound]:
     """The constraints on these dims, given the sizes of the others, each with the first demand that implies it."""
-    others = {other: size for other, size in context.known_sizes.items() if other not in dims}
+    others = {dim: size for dim, size in context.known_sizes.items() if dim not in dims}
     demands: dict[Constraint, Divisible | Bound] = {}
     for demand in solvable_demands(context):
         constraint = replace(demand.constraint, size=demand.constraint.size.substitute(others))
@@ -58,7 +58,7 @@ def suggested_sizes(
             break
         constraints = list(constraints_on(context, dim))
         if wanted is not None:
-            others = {other: size for other, size in context.known_sizes.items() if other is not dim}
+            others = {other_dim: size for other_dim, size in context.known_sizes.items() if other_dim is not dim}
             constraints.append(replace(wanted, size=wanted.size.substitute(others)))
         spend = partial(context.budget.spend, "evaluations")
         search = Search(dim, context.sizes[dim], constraints, _Trial(context, (dim,), broken).works, spend)
@@ -157,20 +157,20 @@ class _Trial:
     @cached_property
     def before(self) -> list[set[DemandKey]]:
         """The violated demands of each combination."""
-        return [set(self._refuted(known)) for known in self.combinations]
+        return [set(self._refuted(sizes)) for sizes in self.combinations]
 
     def works(self, *sizes: int) -> bool:
         """Whether these sizes do."""
         new_sizes = {dim: constant(size) for dim, size in zip(self.dims, sizes, strict=True)}
         if not self.budget.spend("verifications", self.cost):
             return False
-        for known, before in zip(self.combinations, self.before, strict=True):
-            if any(key in self.broken or key not in before for key in self._refuted({**known, **new_sizes})):
+        for combination, before in zip(self.combinations, self.before, strict=True):
+            if any(key in self.broken or key not in before for key in self._refuted({**combination, **new_sizes})):
                 return False
         return True
 
-    def _refuted(self, known: KnownSizes) -> Iterator[DemandKey]:
+    def _refuted(self, sizes: KnownSizes) -> Iterator[DemandKey]:
         """The demands on the dims that these sizes violate."""
         for demand in self.demands:
-            if demand.resolved(known).verify(known) is Answer.REFUTED:
+            if demand.resolved(sizes).verify(sizes) is Answer.REFUTED:
                 yield demand.key

@@ -77,23 +77,23 @@ class _Scores:
 
     def own(self, baseline: RowColumn, others: list[RowColumn]) -> Node | None:
         """The call of a role whose score is both the baseline and all that the others have of a row's numbers."""
-        made, nodes = stored_column(self.program.graph, baseline.ref), self.program.graph.nodes
-        if baseline.inner or not isinstance(made, Ref) or not isinstance(nodes[made.node].op, RoleCall):
+        stored, nodes = stored_column(self.program.graph, baseline.ref), self.program.graph.nodes
+        if baseline.inner or not isinstance(stored, Ref) or not isinstance(nodes[stored.node].op, RoleCall):
             return None
-        score = Ref(self.equal[made.node], made.column)
+        score = Ref(self.equal[stored.node], stored.column)
         return nodes[score.node] if frozenset[Ref]().union(*map(self.of, others)) == {score} else None
 
     def of(self, column: RowColumn) -> frozenset[Ref]:
         """The numbers of roles and inputs, and those that a function makes of no other."""
-        made = stored_column(self.program.graph, column.ref)
-        if not isinstance(made, Ref) or (column.name or column.port).endswith(LOG_PROBS):
+        stored = stored_column(self.program.graph, column.ref)
+        if not isinstance(stored, Ref) or (column.name or column.port).endswith(LOG_PROBS):
             return frozenset()
-        if made not in self.known:
-            is_made = isinstance(self.program.graph.nodes[made.node].op, FunctionCall)
-            read = self.program.origins.columns(made.node) if is_made else []
-            scores = frozenset[Ref]().union(*(self.of(each) for each in read if is_float_column(each.spec)))
-            self.known[made] = scores or frozenset({Ref(self.equal[made.node], made.column)})
-        return self.known[made]
+        if stored not in self.known:
+            is_made = isinstance(self.program.graph.nodes[stored.node].op, FunctionCall)
+            sources = self.program.origins.columns(stored.node) if is_made else []
+            scores = frozenset[Ref]().union(*(self.of(source) for source in sources if is_float_column(source.spec)))
+            self.known[stored] = scores or frozenset({Ref(self.equal[stored.node], stored.column)})
+        return self.known[stored]
 
 
 LOG_PROBS = "log_probs"

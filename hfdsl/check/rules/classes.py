@@ -86,10 +86,10 @@ def _variants(placement: Placement[Any], axis: str) -> Iterator[Mesh]:
     for size in sorted(divisors(slots), key=lambda size: abs(size - now)):
         sizes: dict[str, Any] = {axis: size}
         try:
-            other = replace(mesh, **sizes)
-            model = other.pp * other.tp
+            variant = replace(mesh, **sizes)
+            model = variant.pp * variant.tp
             if slots % model == 0:
-                yield replace(other, dp=slots // model)
+                yield replace(variant, dp=slots // model)
         except HfError:
             continue  # a generation size that does not divide
 

@@ -77,16 +77,16 @@ def _others(
             picks[axis] = index % size
         case Replicated():
             picks[axis] = "first"
-    other = replace(protocol, collect=picks)
-    if other == protocol:
+    variant = replace(protocol, collect=picks)
+    if variant == protocol:
         return
     same = (
         f", as Dispatch.{name} does"
         for name, protocol_type in PREDEFINED.items()
-        if replace(protocol_type, name=protocol.name) == other
+        if replace(protocol_type, name=protocol.name) == variant
     )
     words = f"collect {axis}={picks[axis]!r}{next(same, '')}"
-    change = partial(registered, body, replace(registration, dispatch_mode=other))
+    change = partial(registered, body, replace(registration, dispatch_mode=variant))
     yield Suggestion((Change(words, change),))
 
 

@@ -60,8 +60,8 @@ def _obstacle(context: Context, node: Node, op: RoleCall, stage: int) -> str | N
     """Why calls of a role cannot overlap."""
     program, method = context.program, op.signature.name
     calls = [(call, call.op) for call in program.graph.calls if isinstance(call.op, RoleCall)]
-    of_role = [(call, other) for call, other in calls if other.role == op.role]
-    if method not in [other.during for _, other in of_role]:
+    of_role = [(call, other_op) for call, other_op in calls if other_op.role == op.role]
+    if method not in [other_op.during for _, other_op in of_role]:
         return f'no hf.sync sends its role weights in flight, with during="{method}"'
     before = [call.label for call, _ in of_role if program.split.of[call.id] == stage and call.id < node.id]
     if before:

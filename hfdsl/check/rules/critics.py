@@ -75,23 +75,25 @@ def values_tokens(node: Node, kind: type) -> bool:
     """Whether a call gives numbers of single tokens, and no method of its role samples tokens."""
     signature = signature_of(node)
     methods = [role_signature(kind, method) for method in registered_methods(kind)]
-    samples = any(is_token_column(spec) and len(spec.dims) > 1 for each in methods for spec in _columns(each.returns))
+    samples = any(
+        is_token_column(spec) and len(spec.dims) > 1 for method in methods for spec in _columns(method.returns)
+    )
     return not samples and signature is not None and bool(list(_numbers(signature.returns)))
 
 
 def _targets(program: Program, values: Node, kind: type, training: str) -> list[tuple[str, Node]]:
     """The numbers that the training method reads and that are made of the values; none if it would lack a number."""
-    method, given = role_signature(kind, training), signature_of(values)
-    read = {name for port in method.ports for name in _numbers(port.type, port.name)}
-    made = [(name, node) for node, signature in program.graph.bodies for name in _numbers(signature.returns)]
+    method, values_signature = role_signature(kind, training), signature_of(values)
+    read_names = {name for port in method.ports for name in _numbers(port.type, port.name)}
+    results = [(name, node) for node, signature in program.graph.bodies for name in _numbers(signature.returns)]
     inputs = {
         name for node in program.graph.inputs if isinstance(node.op, Input) for name in schema(node.op.record).fields
     }
-    if not read <= {name for name, _ in made} | inputs:
+    if not read_names <= {name for name, _ in results} | inputs:
         return []
     after = {node.id for node in nodes_from(program.graph, values)} - {values.id}
-    targets = read - set(_numbers(given.returns) if given is not None else ())
-    return [(name, node) for name, node in made if name in targets and node.id in after]
+    targets = read_names - set(_numbers(values_signature.returns) if values_signature is not None else ())
+    return [(name, node) for name, node in results if name in targets and node.id in after]
 
 
 def _numbers(kind: PortType, name: str = "") -> Iterator[str]:

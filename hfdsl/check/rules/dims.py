@@ -26,10 +26,10 @@ def determined_dims(sized: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
     >>> sorted(map(str, determined_dims([], [size(Add[P, R]), size(P)])))
     ['P', 'R']
     """
-    known = set(sized)
+    determined = set(sized)
     for length in sorted(lengths, key=lambda size: len(size.atoms)):
-        known |= (solve(length, atom_size(LOST), {atom: atom_size(atom) for atom in known}) or {}).keys()
-    return known
+        determined |= (solve(length, atom_size(LOST), {atom: atom_size(atom) for atom in determined}) or {}).keys()
+    return determined
 
 
 def undetermined_row_dims(context: Context) -> dict[Any, int]:
@@ -37,7 +37,7 @@ def undetermined_row_dims(context: Context) -> dict[Any, int]:
 
     Among them are the type variables that nothing binds (HF108).
     """
-    known = determined_dims(
+    determined = determined_dims(
         context.sizes, (size for node in context.program.graph.inputs for size in sizes_of(node.result))
     )
     producers: dict[Any, int] = {}
@@ -46,7 +46,7 @@ def undetermined_row_dims(context: Context) -> dict[Any, int]:
         if rows is None or LOST in rows.atoms or _splits_nothing(context, node):
             continue
         for atom in rows.atoms:
-            if isinstance(atom, TypeVar) or (isinstance(atom, type) and atom not in known):
+            if isinstance(atom, TypeVar) or (isinstance(atom, type) and atom not in determined):
                 producers.setdefault(atom, node.id)
     return producers
 
@@ -104,8 +104,8 @@ def dims_are_known(context: Context) -> Iterator[Finding]:
     required -= {dim.__name__ for dim in dims}  # another class of the same name is the mistake that is looked for
     for dim, number in context.sizes.items():
         if dim not in dims and dim.__name__ not in required:
-            same = any(other.__name__ == dim.__name__ for other in dims)
-            listed = ", ".join(other.__name__ for other in dims) or "none"
+            same = any(declared.__name__ == dim.__name__ for declared in dims)
+            listed = ", ".join(declared.__name__ for declared in dims) or "none"
             yield Finding(
                 "HF305",
                 f"size {dim} = {number} is given, but '{context.program.graph.name}' does not have "

@@ -32,12 +32,12 @@ def little_through_driver(context: Context) -> Iterator[Finding]:
         return
     for node in graph.calls:
         if isinstance(node.op, RoleCall) and _is_pair_of_functions(node.op.signature):
-            read = _bytes(context, columns_read(graph, node.id))
-            if read > LIMIT_BYTES:
+            amount = _bytes(context, columns_read(graph, node.id))
+            if amount > LIMIT_BYTES:
                 yield Finding(
                     "HF804",
-                    f"'{node.label}' reads {byte_amount(read)} per step through the driver: its protocol is a pair of "
-                    "functions, which get whole values there",
+                    f"'{node.label}' reads {byte_amount(amount)} per step through the driver: its protocol is a pair "
+                    "of functions, which get whole values there",
                     Label(node.span),
                     (Label(node.op.signature.span, "registered with a pair of functions"),),
                     notes=("declare the protocol, hf.Protocol(...): what it sends goes from worker to worker",),

@@ -87,7 +87,9 @@ def _enough(context: Context, demands: list[Divisible], atom: Atom, multiple: in
     for count in counts.downward(int(most), MAX_SIZES):
         if not context.budget.spend("evaluations", len(constraints)):
             break
-        sizes = ((each.size.substitute({atom: constant(count)}), each.divisor or 1) for each in constraints)
+        sizes = (
+            (constraint.size.substitute({atom: constant(count)}), constraint.divisor or 1) for constraint in constraints
+        )
         if all(size.divisible_by(divisor) is Answer.PROVED for size, divisor in sizes):
             return count
     return None

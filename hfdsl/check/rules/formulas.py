@@ -223,5 +223,5 @@ def _over_rows(statistic: ast.Call) -> bool:
     """Whether a statistic is taken over the rows of each group, with the correction that torch has by default."""
     named = {keyword.arg: keyword.value for keyword in statistic.keywords}
     dim = statistic.args[0] if statistic.args else named.get("dim")
-    known = named.keys() <= {"dim", "keepdim"} and len(statistic.args) <= 1
-    return known and dim is not None and ast.unparse(dim) in ("1", "-1")
+    has_known_arguments = named.keys() <= {"dim", "keepdim"} and len(statistic.args) <= 1
+    return has_known_arguments and dim is not None and ast.unparse(dim) in ("1", "-1")

@@ -115,9 +115,12 @@ def _groups(
     if repeats and _mixes(origin, rows, group, compare.base, together):
         return _mixed(context, node, groups, column, repeats)
     for case in compare.cases(*origin.filters()):
-        if case.dropping is None or size is None or not (left := case.number(size)) or left % group:
+        if case.dropping is None or size is None or not (row_count := case.number(size)) or row_count % group:
             continue
-        cut = _mixes(origin, left, group, case, together) if repeats else _cuts(origin, left, group, compare.base, case)
+        if repeats:
+            cut = _mixes(origin, row_count, group, case, together)
+        else:
+            cut = _cuts(origin, row_count, group, compare.base, case)
         if cut:
             return _thinned(context, node, groups, column, origin, case.dropping)
     if repeats and 2 < group < repeats and groups.signature is not None and groups.returned == column.row:

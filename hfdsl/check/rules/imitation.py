@@ -41,8 +41,8 @@ def imitated_responses_are_chosen(context: Context) -> Iterator[Finding]:
         tokens = _all_imitated(program, update)
         if tokens is None or update.span in reported:
             continue
-        given = program.inference.values[tokens.node]
-        are_pairs = isinstance(given, RecordValue) and PREFERENCE in schema(given.type.record).fields
+        token_source = program.inference.values[tokens.node]
+        are_pairs = isinstance(token_source, RecordValue) and PREFERENCE in schema(token_source.type.record).fields
         sampled = _own_samples(program, update)
         if not are_pairs and not sampled:
             continue

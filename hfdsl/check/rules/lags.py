@@ -62,7 +62,7 @@ def ratios_are_of_the_sampling_policy(context: Context) -> Iterator[Finding]:
         columns = context.program.origins.columns(ratio.update.id)
         makers = [_maker(context, column, state) for column in columns if _is_of_tokens(column, ratio.column)]
         uncorrected = _without_correction(context, ratio.update)
-        if uncorrected is None and any(other is not None and other.id not in behind for other in makers):
+        if uncorrected is None and any(maker is not None and maker.id not in behind for maker in makers):
             continue  # log-probs of sampling are there as well: a loss of three policies
         yield Finding(
             "HF750",
@@ -145,8 +145,8 @@ def _maker(context: Context, column: RowColumn, state: HeldState) -> Node | None
     return node if any(state in sources.get(holder, ()) for holder in reads) else None
 
 
-def _is_of_tokens(column: RowColumn, other: RowColumn) -> bool:
-    return set(column.inner) == set(other.inner)
+def _is_of_tokens(column: RowColumn, tokens: RowColumn) -> bool:
+    return set(column.inner) == set(tokens.inner)
 
 
 def _behind_queues(context: Context) -> frozenset[int]:

@@ -93,7 +93,7 @@ def _unused(sync: WeightSync, layouts: Mapping[str, Layout]) -> Iterator[Finding
 def _patterns(sync: WeightSync, *layouts: Layout) -> Iterator[Finding]:
     """HF738: a pattern of a layout by name that no parameter has, so that the parameter meant by it is not cut."""
     for side, layout in zip((sync.source, sync.target), layouts, strict=True):
-        names = [each.name for each in side.parameters or ()]
+        names = [parameter.name for parameter in side.parameters or ()]
         for pattern in _unmatched(layout, names) if names else ():
             near = nearest(pattern, names)
             yield Finding(
@@ -115,7 +115,7 @@ def _unmatched(layout: object, names: Sequence[str]) -> Iterator[str]:
     parts: tuple[StandardLayout, ...] = ()
     match layout:
         case ByName():
-            yield from (each for each in layout.layouts if each not in names and not set(each) & set("*?["))
+            yield from (pattern for pattern in layout.layouts if pattern not in names and not set(pattern) & set("*?["))
             parts = (*layout.layouts.values(), layout.otherwise)
         case Composed():
             parts = layout.layouts
@@ -162,7 +162,7 @@ def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) ->
         yield from unequal
         if unequal:
             return
-    parameters = [each for _, each in pairs]
+    parameters = [parameter for _, parameter in pairs]
     groups = _alike(sync, parameters, source, target)
     representatives = [group[0] for group in groups] if groups else parameters
     layouts = {"exports": source, "loads": target}
@@ -189,9 +189,13 @@ def _names(
     target: Layout,
 ) -> Iterator[Finding]:
     """HF730, HF731: the names that only one side has."""
-    known = {name for each in exported for name in (each.name, target.stored_as(each.name))}
-    known |= {each.name for _, each in pairs}
-    missing = [each for each in loaded if known.isdisjoint((each.name, target.stored_as(each.name)))]
+    exported_names = {name for parameter in exported for name in (parameter.name, target.stored_as(parameter.name))}
+    exported_names |= {parameter.name for _, parameter in pairs}
+    missing = [
+        parameter
+        for parameter in loaded
+        if exported_names.isdisjoint((parameter.name, target.stored_as(parameter.name)))
+    ]
     if missing:
         yield _about(
             sync,
@@ -200,12 +204,17 @@ def _names(
             f"{'it' if len(missing) == 1 else 'them'}",
             notes=tuple(_advice(missing[0], exported, sync)),
         )
-    taken = {name for each in loaded for name in (each.name, target.stored_as(each.name), source.stored_as(each.name))}
-    renamed = {each.shape for each in missing}  # what is loaded under another name is reported above
+    loaded_names = {
+        name
+        for parameter in loaded
+        for name in (parameter.name, target.stored_as(parameter.name), source.stored_as(parameter.name))
+    }
+    renamed = {parameter.shape for parameter in missing}  # what is loaded under another name is reported above
     if unread := [
-        each
-        for each in exported
-        if taken.isdisjoint((each.name, target.stored_as(each.name))) and each.shape not in renamed
+        parameter
+        for parameter in exported
+        if loaded_names.isdisjoint((parameter.name, target.stored_as(parameter.name)))
+        and parameter.shape not in renamed
     ]:
         yield _about(
             sync,
@@ -216,11 +225,13 @@ def _names(
 
 
 def _advice(missing: Parameter, exported: Sequence[Parameter], sync: WeightSync) -> Iterator[str]:
-    embeddings = [each.name for each in exported if each.shape == missing.shape and "embed" in each.name]
+    embeddings = [
+        parameter.name for parameter in exported if parameter.shape == missing.shape and "embed" in parameter.name
+    ]
     if "head" in missing.name and embeddings:
         layout = f'layout=Tied(..., {{"{missing.name}": "{embeddings[0]}"}})'
         yield f"where it is tied to '{embeddings[0]}' in '{sync.source.role}', say so: {layout}"
-    elif (name := nearest(missing.name, [each.name for each in exported])) is not None:
+    elif (name := nearest(missing.name, [parameter.name for parameter in exported])) is not None:
         yield f"'{sync.source.role}' exports '{name}'"
 
 
@@ -229,7 +240,7 @@ def _shapes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> I
     different = [(out, into) for out, into in pairs if out.shape != into.shape]
     if different:
         out, into = different[0]
-        rows = [each.shape[0] for each in (out, into) if each.shape]
+        rows = [parameter.shape[0] for parameter in (out, into) if parameter.shape]
         padded = (
             len(rows) == 2 and out.shape[1:] == into.shape[1:] and any(word in out.name for word in ("embed", "head"))
         )
@@ -393,7 +404,7 @@ def _methods(sync: WeightSync) -> tuple[Label, ...]:
 
 
 def _listed(parameters: Sequence[Parameter]) -> str:
-    names = ", ".join(f"{each.name!r} {each.shape}" for each in parameters[:MOST_NAMES])
+    names = ", ".join(f"{parameter.name!r} {parameter.shape}" for parameter in parameters[:MOST_NAMES])
     return f"{names} and {len(parameters) - MOST_NAMES} more" if len(parameters) > MOST_NAMES else names
 
 

@@ -91,9 +91,9 @@ SMALL_UPDATES = "updates are as small as if responses were that long; without a 
 
 def divisors_are_lengths(context: Context) -> Iterator[Finding]:
     """HF721: the divisor of the sum over a response is the longest length, or 1."""
-    for other in other_divisors(context.program, context.sizes):
-        notes = SMALL_UPDATES, f"set the constant to {other.width}"
-        yield Finding("HF721", other.message, Label(other.update.span), notes=notes)
+    for divisor in other_divisors(context.program, context.sizes):
+        notes = SMALL_UPDATES, f"set the constant to {divisor.width}"
+        yield Finding("HF721", divisor.message, Label(divisor.update.span), notes=notes)
 
 
 def other_divisors(program: Program, sizes: Mapping[type[Dim], int]) -> Iterator[OtherDivisor]:
@@ -109,9 +109,9 @@ def other_divisors(program: Program, sizes: Mapping[type[Dim], int]) -> Iterator
 
 def _response_width(program: Program, node: Node, sizes: Mapping[type[Dim], int]) -> int | None:
     """The most tokens of a response that a call reads; None if it is not known."""
-    known = {dim: constant(size) for dim, size in sizes.items()}
+    constants = {dim: constant(size) for dim, size in sizes.items()}
     for column in program.origins.columns(node.id):
         if column.ref.column == RESPONSE_MASK and isinstance(column.spec, ColumnSpec):
-            width = column.spec.dims[-1].substitute(known).value
+            width = column.spec.dims[-1].substitute(constants).value
             return None if width is None else int(width)
     return None

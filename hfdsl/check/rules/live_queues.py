@@ -134,8 +134,8 @@ def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Ite
             )
             return
     if loses:  # a dispatch puts in as many groups as the filter may keep, and a batch has as many if it has no rows=
-        dispatched, kept = context.known(at_most(dispatched)), dispatched
-        batch_rows = dispatched if batch_rows is kept else batch_rows
+        dispatched, original = context.known(at_most(dispatched)), dispatched
+        batch_rows = dispatched if batch_rows is original else batch_rows
     sizes = (int(dispatched.value), int(batch_rows.value)) if dispatched.value and batch_rows.value else None
     starves, lag = loses and queue.rows is not None and queue.late != "refill", queue.lag or 0
     late: Late | None = "refill" if starves else queue.late
@@ -191,5 +191,5 @@ def _starved(context: Context, node: Node, queue: Queue, batch_rows: Size) -> Fi
         f"the queue waits for {batch_rows} rows, and nothing is dispatched in place of those that the filter drops: "
         f"under late={queue.late!r} a batch may never be filled",
         Label(node.span, f"waits for {batch_rows} rows"),
-        tuple(Label(each.span, "drops rows") for each in filters[:1]),
+        tuple(Label(filter_node.span, "drops rows") for filter_node in filters[:1]),
     )

@@ -35,7 +35,7 @@ def _others(graph: Graph, loader: Callable[..., Any]) -> Iterator[Suggestion]:
     from hfdsl.check.repair import declarations  # late: most programs need none
 
     records = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
-    yield from declarations.other_loaders(_function(loader), lambda other: _gives(_returned(other), records))
+    yield from declarations.other_loaders(_function(loader), lambda candidate: _gives(_returned(candidate), records))
 
 
 def _gives(returns: Any, records: list[type[Batch]]) -> bool:

@@ -158,8 +158,8 @@ class _Body:
         """Note what a name stands for from here on; a name in a tuple is not known."""
         for target in targets:
             names = assigned_names(ast.Expr(target))
-            known = value if isinstance(target, ast.Name) and names.isdisjoint(self.uncertain) else None
-            self.names |= dict.fromkeys(names, known)
+            target_value = value if isinstance(target, ast.Name) and names.isdisjoint(self.uncertain) else None
+            self.names |= dict.fromkeys(names, target_value)
 
     def combined(self, node: ast.expr, values: Sequence[BodyValue]) -> BodyValue:
         """Compute elementwise from several values; found if rows meet a statistic of all of them."""
@@ -186,7 +186,7 @@ class _Body:
             case ast.UnaryOp(_, operand):
                 return self.value(operand)
             case ast.Compare(left, _, others):
-                return self.combined(node, [self.value(each) for each in (left, *others)])
+                return self.combined(node, [self.value(operand) for operand in (left, *others)])
             case ast.Subscript(source, index):
                 return _indexed(self.value(source), index)
             case ast.Call():
@@ -265,8 +265,8 @@ def _numbers(argument: ast.expr) -> tuple[int, ...]:
         value = ast.literal_eval(argument)
     except ValueError:
         return ()
-    each = value if isinstance(value, (tuple, list)) else (value,)
-    return tuple(each) if all(type(dim) is int for dim in each) else ()
+    entries = value if isinstance(value, (tuple, list)) else (value,)
+    return tuple(entries) if all(type(dim) is int for dim in entries) else ()
 
 
 def _indexed(value: BodyValue, index: ast.expr) -> BodyValue:

@@ -85,8 +85,8 @@ def numbers_fit_overrides(context: Context) -> Iterator[Finding]:
             own, port = override.port(name), called.port(name)
             if own is None or own.bounds is None or port is None or not isinstance(operand, Constant):
                 continue
-            known = port.bounds is not None and port.bounds.refuses(operand.value)  # reported as it is traced
-            if own.bounds.refuses(operand.value) and not known:
+            is_reported = port.bounds is not None and port.bounds.refuses(operand.value)  # reported as it is traced
+            if own.bounds.refuses(operand.value) and not is_reported:
                 placed = placement.role.__name__
                 yield Finding(
                     "HF940",
@@ -161,7 +161,7 @@ def _registered(called: Signature, override: Signature, folds: bool) -> Iterator
     if first is None or second is None:
         return
     advice = f"register it as the class above it: {_words(first)}"
-    meanings = [each.meaning if folds else _unfolded(each.meaning) for each in (first, second)]
+    meanings = [protocol.meaning if folds else _unfolded(protocol.meaning) for protocol in (first, second)]
     if meanings[0] != meanings[1] or first.execute_mode != second.execute_mode:
         text = f"is registered with {_words(second)}"
         yield _Difference(

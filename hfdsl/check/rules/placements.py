@@ -29,9 +29,11 @@ def roles_have_places(context: Context) -> Iterator[Finding]:
     without_role = [name for name in placements if name not in roles]
     for name, role in roles.items():
         if name not in placements:
-            fitting = [other for other in without_role if issubclass(placements[other].role, role)]
+            fitting = [candidate for candidate in without_role if issubclass(placements[candidate].role, role)]
             near = get_close_matches(name, fitting, n=1) or (fitting if len(fitting) == 1 else [])
-            without_role = [other for other in without_role if other not in near]  # a misspelled role is one mistake
+            without_role = [
+                candidate for candidate in without_role if candidate not in near
+            ]  # a misspelled role is one mistake
             finding = Finding(
                 "HF507",
                 f"role '{name}' of '{context.program.graph.name}' is not placed in the deployment",
@@ -120,9 +122,9 @@ def _with_one_mesh(places: Mapping[str, Placement[Any]]) -> list[list[str]]:
     groups: list[list[str]] = []
     for name, place in places.items():
         for group in groups:
-            other = places[group[0]]
-            one_line = (place.mesh, place.span) == (other.mesh, other.span)
-            if place.pool is other.pool and (place.mesh is other.mesh or one_line):
+            first_place = places[group[0]]
+            one_line = (place.mesh, place.span) == (first_place.mesh, first_place.span)
+            if place.pool is first_place.pool and (place.mesh is first_place.mesh or one_line):
                 group.append(name)
                 break
         else:
@@ -153,11 +155,11 @@ def pool_names_are_unique(context: Context) -> Iterator[Finding]:
     first: dict[str, tuple[ResourcePool, str]] = {}
     for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
         for root in roots(placement.pool):
-            other, owner = first.setdefault(root.name, (root, name))
-            if other != root and context.program.deployment is not None:
+            first_pool, owner = first.setdefault(root.name, (root, name))
+            if first_pool != root and context.program.deployment is not None:
                 yield Finding(
                     "HF514",
-                    f"pools '{other}' of role '{owner}' and '{root}' of role '{name}' have the same name",
+                    f"pools '{first_pool}' of role '{owner}' and '{root}' of role '{name}' have the same name",
                     Label(placement.span),
                     (Label(context.program.deployment[owner].span, f"places '{owner}' on the other"),),
                     notes=("give each pool a name of its own, or none",),

@@ -38,8 +38,8 @@ def copies_compute_alike(context: Context) -> Iterator[Finding]:
             if (learner, state) not in trained or (learner, copy) in reported or not {learner, copy} <= places.keys():
                 continue
             learns, samples = _dtype(places[learner]), _dtype(places[copy])
-            known = learns is not None and samples is not None
-            if known and learns != samples and divides_by_another_policy(context, learner, state, copy):
+            both_known = learns is not None and samples is not None
+            if both_known and learns != samples and divides_by_another_policy(context, learner, state, copy):
                 reported.add((learner, copy))
                 yield Finding(
                     "HF942",
@@ -102,7 +102,7 @@ def less_precise_references(program: Program) -> Iterator[LessPreciseReference]:
     links = role_links(program)
     for learner, role in dict.fromkeys(compared_roles(program)):
         is_copy = learner in linked_roles(links, role)
-        bits = [SIGNIFICANT_BITS[dtypes[each]] for each in (learner, role) if each in dtypes]
+        bits = [SIGNIFICANT_BITS[dtypes[side]] for side in (learner, role) if side in dtypes]
         if len(bits) == 2 and bits[1] < bits[0] and not is_copy:
             yield LessPreciseReference(learner, role, dtypes[learner], dtypes[role])
 

@@ -74,12 +74,14 @@ def _provided(context: Context, node: Node, signature: Signature, column: str, s
 
 def provided(context: Context) -> dict[int, dict[str, bool]]:
     """For each call, which optional columns of its result are present or absent, as far as that is known."""
-    known: dict[int, dict[str, bool]] = {}
+    presence: dict[int, dict[str, bool]] = {}
     for node, signature in context.program.graph.bodies:
         columns = optional_columns(signature.returns)
         answers = {name: _provided(context, node, signature, name, "").answer for name in columns}
-        known[node.id] = {n: answer is Answer.PROVED for n, answer in answers.items() if answer is not Answer.UNKNOWN}
-    return known
+        presence[node.id] = {
+            n: answer is Answer.PROVED for n, answer in answers.items() if answer is not Answer.UNKNOWN
+        }
+    return presence
 
 
 def certain_columns(context: Context) -> Iterator[Finding]:

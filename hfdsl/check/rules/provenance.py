@@ -135,9 +135,12 @@ def _add(compare: Comparison, samples: list[SampleColumns], added: SampleColumns
     origin = compare.origin(column)
     for sample in samples:
         first = sample.columns[0]
-        known = compare.origin(first)
+        first_origin = compare.origin(first)
         if sample.call == call and (
-            origin is None or known is None or origin is known or not compare.differ(first, known, column, origin, call)
+            origin is None
+            or first_origin is None
+            or origin is first_origin
+            or not compare.differ(first, first_origin, column, origin, call)
         ):
             sample.columns.extend(added.columns)
             return
@@ -149,11 +152,15 @@ def _adrift(context: Context, samples: list[SampleColumns]) -> tuple[RowColumn, 
     if len(samples) < 2:
         return None
     for sample in reversed(samples):
-        others = [other for other in samples if other is not sample and not _are_inputs(context, sample, other)]
+        others = [
+            other_sample
+            for other_sample in samples
+            if other_sample is not sample and not _are_inputs(context, sample, other_sample)
+        ]
         kinds = {_kind(context, column) for column in sample.columns}
-        counterparts = {_kind(context, column) for other in others for column in other.columns}
+        counterparts = {_kind(context, column) for other_sample in others for column in other_sample.columns}
         if others and not sample.has_tokens() and kinds.isdisjoint(counterparts):
-            with_tokens = [other for other in others if other.has_tokens()] or others
+            with_tokens = [other_sample for other_sample in others if other_sample.has_tokens()] or others
             tokens = [column for column in with_tokens[0].columns if is_token_column(column.spec)]
             return (tokens or with_tokens[0].columns)[0], sample.columns[0]
     return None

@@ -146,15 +146,15 @@ def loads_are_whole(context: Context) -> Iterator[Finding]:
             loads.setdefault(holder, []).append(node)
     for holder, nodes in loads.items():
         first, reader = nodes[0], readers.get(holder)
-        other = next((node for node in nodes if node.label != first.label), None)
-        if other is None or reader is None or split.of[reader.id] in {split.of[node.id] for node in nodes}:
+        second = next((node for node in nodes if node.label != first.label), None)
+        if second is None or reader is None or split.of[reader.id] in {split.of[node.id] for node in nodes}:
             continue
         yield Finding(
             "HF748",
-            f"'{reader.label}' may read '{holder.state}' between '{first.label}' and '{other.label}', which load parts "
-            "of it: its stage steps independently",
+            f"'{reader.label}' may read '{holder.state}' between '{first.label}' and '{second.label}', which load "
+            "parts of it: its stage steps independently",
             Label(reader.span, "may read weights of two versions"),
-            tuple(Label(node.span, "loads a part") for node in (first, other)),
+            tuple(Label(node.span, "loads a part") for node in (first, second)),
             notes=("load all of a state by one method",),
         )
 

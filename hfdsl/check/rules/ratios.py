@@ -171,9 +171,9 @@ class Makers:
             return None
         names = (None, VALUE)
         handed_on = any(
-            is_float_column(read.spec) and (stored.column in names or read.ref.column in (stored.column, *names))
-            for read in program.origins.columns(node.id)
-            if not set(read.inner).isdisjoint(column.inner)
+            is_float_column(source.spec) and (stored.column in names or source.ref.column in (stored.column, *names))
+            for source in program.origins.columns(node.id)
+            if not set(source.inner).isdisjoint(column.inner)
         )
         return None if handed_on else node
 
@@ -206,8 +206,8 @@ class Makers:
             own = (node.role, effect.state) == (ratio.role, ratio.state) and effect.ratio is not None
             if own and self.reads_rows_of(ratio.update, node):
                 older = any(
-                    other is not None and other.id < node.id and not self.is_another_policy(other, ratio)
-                    for other in map(self.maker, (column for column in columns if is_float_column(column.spec)))
+                    earlier is not None and earlier.id < node.id and not self.is_another_policy(earlier, ratio)
+                    for earlier in map(self.maker, (column for column in columns if is_float_column(column.spec)))
                 )
                 return None if older else node
         return None
@@ -216,9 +216,9 @@ class Makers:
         """Whether two updates certainly train on some of the same rows."""
         rows, earlier_rows = self.token_rows(update), self.token_rows(earlier)
         return any(
-            column == other and (origin in _supersets(other_origin) or other_origin in _supersets(origin))
+            column == earlier_column and (origin in _supersets(other_origin) or other_origin in _supersets(origin))
             for column, origin in rows
-            for other, other_origin in earlier_rows
+            for earlier_column, other_origin in earlier_rows
         )
 
     def token_rows(self, update: Node) -> list[tuple[Ref, Origin]]:

@@ -139,8 +139,10 @@ def _is_itself(program: Program, maker: Node, update: Node) -> bool:
     """Whether a call reads the state that an update writes, of its role or of the engine that samples for it."""
     engines = {call.role for call in sampling_calls(program, update) if isinstance(call.op, RoleCall)}
     is_copy = maker.role in engines and update.role in linked_roles(role_links(program), maker.role)
-    read = {effect.state for effect in effects(maker, "reads")}
-    return (maker.role == update.role or is_copy) and any(effect.state in read for effect in effects(update, "writes"))
+    read_states = {effect.state for effect in effects(maker, "reads")}
+    return (maker.role == update.role or is_copy) and any(
+        effect.state in read_states for effect in effects(update, "writes")
+    )
 
 
 def updates_without_reference(graph: Graph, *, of_inputs: bool = False) -> Iterator[Node]:

@@ -50,15 +50,15 @@ def _keeps_its_name(port: str, operand: object) -> bool:
 
 
 def _is_mistaken(node: Node, record: type[Batch], port: str, operand: Ref, source: RecordValue) -> bool:
-    given, have = operand.column or "", schema(source.type.record)
-    if port not in have.fields or have.fields[port] != have.fields[given] or have.spare & {port, given}:
+    column_name, have = operand.column or "", schema(source.type.record)
+    if port not in have.fields or have.fields[port] != have.fields[column_name] or have.spare & {port, column_name}:
         return False
-    if any(other == Ref(operand.node, port) for _, other in node.arguments):
+    if any(argument == Ref(operand.node, port) for _, argument in node.arguments):
         return False  # exchanged columns: HF230, or meant
-    if given in schema(record).fields:
-        return (given, operand) in node.arguments  # in its own place, too; others may be moved on by one
-    is_ready = all(_declares(VOCABULARY, each, port) for each in (record, source.type.record))
-    return is_ready and _declares(VOCABULARY, source.type.record, given)
+    if column_name in schema(record).fields:
+        return (column_name, operand) in node.arguments  # in its own place, too; others may be moved on by one
+    is_ready = all(_declares(VOCABULARY, kind, port) for kind in (record, source.type.record))
+    return is_ready and _declares(VOCABULARY, source.type.record, column_name)
 
 
 def _declares(module: str, record: type[Batch], column: str) -> bool:

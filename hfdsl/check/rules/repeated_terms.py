@@ -52,7 +52,7 @@ def references_hold_once(context: Context) -> Iterator[Finding]:
             continue
         charged = call_numbers(node).get("kl", 0.0) if node.label in PENALTIES else 0.0
         update = next(
-            (each for each in updates_after(graph, node) if kl(each) and _reads_reference(context, each)), None
+            (update for update in updates_after(graph, node) if kl(update) and _reads_reference(context, update)), None
         )
         if charged and update is not None:
             yield Finding(
@@ -68,4 +68,4 @@ def references_hold_once(context: Context) -> Iterator[Finding]:
 def _reads_reference(context: Context, update: Node) -> bool:
     """Whether an update certainly gets the log-probs of a reference."""
     columns = (Ref(ref.node, REFERENCE_COLUMN) for ref in update.refs if ref.column is None)
-    return trains(update) and any(isinstance(stored_column(context.program.graph, each), Ref) for each in columns)
+    return trains(update) and any(isinstance(stored_column(context.program.graph, column), Ref) for column in columns)

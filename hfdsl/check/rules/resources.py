@@ -75,9 +75,9 @@ def _reason(capacity: Capacity, claimed: Claims) -> str:
     need, have = (sum(Fraction(a[i], scale) * n for a, n in side.items()) for side in (parts, nodes))
     lacking = too_many(parts, nodes)
     if need > have or lacking is None:
-        each = f", {capacity.cpu / CPU_UNITS:g} a process slot" if i else ""
+        unit = f", {capacity.cpu / CPU_UNITS:g} a process slot" if i else ""
         unplaced = "" if need > have else ", but no layout on its nodes fits these parts"
-        return f"{float(need):g} {capacity.resource}s{each}, and the cluster has {float(have):g}{unplaced}"
+        return f"{float(need):g} {capacity.resource}s{unit}, and the cluster has {float(have):g}{unplaced}"
     size, count, places = lacking
     part = " and ".join(
         f"{float(Fraction(amount, unit)):g} {name}s"
@@ -119,12 +119,12 @@ def _fixes(context: Context, capacity: Capacity, claimed: Claims, culprit: Claim
         if fits(places):
             gpus = f"{wide} GPU{'s' if wide > 1 else ''}"
             yield _offer(f"spread '{pool.name}' over nodes of {gpus}: hf.ResourcePool({shape(parts)})", places)
-    for other in claimed:
-        if other.pool.use_gpu == pool.use_gpu:
-            beside = _filling(deployment, culprit.roles, other.pool)
+    for claim in claimed:
+        if claim.pool.use_gpu == pool.use_gpu:
+            beside = _filling(deployment, culprit.roles, claim.pool)
             if beside and fits(beside):
                 meshes = _meshes({role: place for role, place in beside.items() if place.mesh != deployment[role].mesh})
-                text = f"place {words(culprit.roles)} on pool '{other.pool.name}' beside {words(other.roles)}{meshes}"
+                text = f"place {words(culprit.roles)} on pool '{claim.pool.name}' beside {words(claim.roles)}{meshes}"
                 yield _offer(text, beside)
     slot = (int(pool.use_gpu), capacity.cpu)
     most = max(times(node, slot) for node in replace(capacity, resource="CPU").nodes)
@@ -175,10 +175,10 @@ def _shorter(processes: tuple[int, ...], most: int) -> Iterator[tuple[int, ...]]
 
 def _fits(context: Context, deployment: Deployment, cluster: Cluster, placements: Mapping[str, Placement[Any]]) -> bool:
     """Whether a deployment with other places certainly fits and, as far as can be decided quickly, breaks nothing."""
-    other = changed(deployment, placements)
-    if not has_capacity(cluster, other) or not works(context, placements):
+    moved = changed(deployment, placements)
+    if not has_capacity(cluster, moved) or not works(context, placements):
         return False
-    after = context.with_program(replace(context.program, deployment=other))
+    after = context.with_program(replace(context.program, deployment=moved))
     return len(list(overfull(after))) <= len(list(overfull(context))) and (
         len(list(crossings(after))) <= len(list(crossings(context)))
     )

@@ -77,8 +77,8 @@ def _type(value: Value) -> PortType:
             return ListType(kind, StaticType(Any) if inner is None else _type(inner))
         case None:
             return StaticType(Any)
-        case other:
-            return other
+        case port_type:
+            return port_type
 
 
 def _is_class_of(value_class: type, annotation: Any) -> bool:

@@ -180,26 +180,28 @@ class OtherSize:
 
 def results_have_their_size(context: Context) -> Iterator[Finding]:
     """HF711: the sizes that a role's configuration fixes are those of the dataflow."""
-    for other in other_sizes(context.program, context.sizes):
-        place = context.program.placement(other.call)
+    for mismatch in other_sizes(context.program, context.sizes):
+        place = context.program.placement(mismatch.call)
         if place is not None:
             yield Finding(
                 "HF711",
-                other.message,
-                Label(place.span, f"configured for {other.dim} = {other.configured}"),
-                (Label(other.call.span, "called here"),),
-                notes=(f"set {other.dim} to {other.configured}, or configure '{other.role}' for {other.size}",),
+                mismatch.message,
+                Label(place.span, f"configured for {mismatch.dim} = {mismatch.configured}"),
+                (Label(mismatch.call.span, "called here"),),
+                notes=(
+                    f"set {mismatch.dim} to {mismatch.configured}, or configure '{mismatch.role}' for {mismatch.size}",
+                ),
             )
 
 
 def other_sizes(program: Program, sizes: Mapping[type[Dim], int]) -> Iterator[OtherSize]:
     """The calls whose results have other sizes than the dims are given, each method once."""
-    known = set[tuple[str, str]]()
+    reported = set[tuple[str, str]]()
     for node, signature in program.graph.bodies:
         place, method = program.placement(node), (node.role, signature.name)
-        if place is None or method in known:
+        if place is None or method in reported:
             continue  # of a method that is called in a loop, the first call is enough
-        known.add(method)
+        reported.add(method)
         configured = declared_result_sizes(place.role, place.args, place.kwargs).get(signature.name, {})
         for dim in dims_of(signature) if configured else ():
             size = configured.get(dim.__name__)

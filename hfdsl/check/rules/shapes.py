@@ -27,7 +27,7 @@ def ranks(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
     if isinstance(m.formal, ColumnSpec) and isinstance(m.actual, ColumnSpec):
         short, long = sorted((m.formal, m.actual), key=lambda spec: len(spec.dims))
         if len(long.dims) == len(short.dims) + 1 and long.dims[-1] == constant(1):
-            other = f"[{', '.join(map(str, short.dims))}]"
+            short_shape = f"[{', '.join(map(str, short.dims))}]"
             change = (
                 "drop it where it is produced, .squeeze(-1)"
                 if long is m.actual
@@ -35,7 +35,7 @@ def ranks(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
             )
             return (
                 "HF215",
-                f"{wired}: a trailing dim of 1 broadcasts against {other} instead of failing",
+                f"{wired}: a trailing dim of 1 broadcasts against {short_shape} instead of failing",
                 (f"{change}, and declare that shape there",),
             )
     return "HF210", f"{wired}: another number of dims", ()

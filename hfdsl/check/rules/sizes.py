@@ -44,7 +44,7 @@ def row_arithmetic(context: Context) -> Iterator[Finding]:
             "HF319",
             f"cannot decide before launch whether the rows work out: {needs}",
             Label(first.span, f"for {demand.why}"),
-            tuple(Label(node.span, f"for {other.why}") for node, other in others),
+            tuple(Label(node.span, f"for {demand.why}") for node, demand in others),
             notes=(f"give the size: dims={{{', '.join(f'{atom.__name__}: ...' for atom in atoms)}}}",),
         )
 
@@ -72,7 +72,7 @@ def _uneven(context: Context, broken: list[Called], clash: Clash) -> Finding:
     shown = f"{first.size} = {rows}" if first.size.atoms else f"{rows}"
     remainder = f"{rows} % {first.divisor} = {rows % first.divisor}" if rows is not None and first.divisor > 1 else ""
     message = first.message.replace("{rows}", remainder if first.code == "HF322" else shown)
-    related = [Label(other.span, f"for {demand.why}: {demand.need}") for other, demand in others]
+    related = [Label(node.span, f"for {demand.why}: {demand.need}") for node, demand in others]
     finding = Finding(
         first.code,
         f"{message}: {remainder}" if remainder and first.code != "HF322" else message,
@@ -190,7 +190,7 @@ def _impossible(context: Context, atoms: Iterable[Atom], clash: Clash, least: in
         demands = clash(dim)
         if len(demands) >= least:
             others = {atom for demand in demands for atom in demand.constraint.size.atoms if atom is not dim}
-            sizes = ", ".join(f"{other} = {size}" for other, size in context.sizes.items() if other in others)
+            sizes = ", ".join(f"{dim} = {size}" for dim, size in context.sizes.items() if dim in others)
             first, *later = demands
             return Finding(
                 "HF318",

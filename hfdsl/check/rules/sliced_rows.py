@@ -96,7 +96,7 @@ def _cuts(side: SyncSide, mesh: Mesh, axis: str) -> bool:
     """Whether a declared layout cuts one of its parameters along an axis."""
     try:
         layout = side.layout()
-        cuts = (cut for each in side.parameters for cut in _cuts_of(layout, each, mesh))
+        cuts = (cut for parameter in side.parameters for cut in _cuts_of(layout, parameter, mesh))
         return any(axis in cut.axes for cut in cuts)
     except Exception:  # noqa: BLE001  # of a function of the user's, or of the layout: HF734 and HF739 report it
         return False
@@ -108,13 +108,13 @@ def _cuts_of(layout: Any, parameter: Any, mesh: Mesh) -> tuple[Any, ...]:
 
 def _gathers(place: Placement[Any], method: str) -> bool:
     """Whether a method, or one of its class that it calls, may gather rows: also if its text is a stub, or missing."""
-    waiting, known = [method], set[str]()
+    waiting, visited = [method], set[str]()
     while waiting:
         name = waiting.pop()
         body = getattr(place.role, name, None)
-        if name in known or not isinstance(body, FunctionType):
+        if name in visited or not isinstance(body, FunctionType):
             continue
-        known.add(name)
+        visited.add(name)
         definition = definition_of(body)
         if definition is None or all(map(_is_stub, definition.body)):
             return True

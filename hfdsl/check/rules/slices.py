@@ -63,7 +63,7 @@ def narrower(context: Context, places: Mapping[str, Placement[Any]], nearest: Se
     for size in nearest:
         if len(changes) == MAX_CHANGES:
             break
-        changed = {name: other for name, place in places.items() if (other := _with(place, size)) is not None}
+        changed = {name: narrowed for name, place in places.items() if (narrowed := _with(place, size)) is not None}
         if len(changed) == len(places) and works(context, changed):
             meshes = {name: spelled(place.mesh) for name, place in changed.items()}
             alike = len(set(meshes.values())) == 1

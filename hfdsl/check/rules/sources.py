@@ -40,32 +40,36 @@ class SourceQueue(NamedTuple):
 def sources_lose_alike(context: Context) -> Iterator[Finding]:
     """HF757: no source loses groups for which it dispatches other prompts than the other sources."""
     through = _source_queues(context)
-    for each in through:
-        loses = filtered(_put_in(context, each.node))
-        other = next(other for other in through if other.source != each.source)
-        if each.queue.late != "drop" and not loses:
+    for source_queue in through:
+        loses = filtered(_put_in(context, source_queue.node))
+        other_queue = next(candidate for candidate in through if candidate.source != source_queue.source)
+        if source_queue.queue.late != "drop" and not loses:
             continue
         remover = "a filter in front of this queue removes groups" if loses else "this queue drops late groups"
         finding = Finding(
             "HF757",
             f"{remover}, and its source continues with the loader's next batches: rows of the other source pile up "
             "in the driver",
-            Label(each.node.span, "removes groups"),
-            (Label(other.node.span, "rows of another source"),),
+            Label(source_queue.node.span, "removes groups"),
+            (Label(other_queue.node.span, "rows of another source"),),
         )
-        suggestions = [] if loses else [queued(each.node, [{"late": "refill"}], "dispatch the same prompts again: ")]
+        suggestions = (
+            [] if loses else [queued(source_queue.node, [{"late": "refill"}], "dispatch the same prompts again: ")]
+        )
         yield with_suggestions(context, finding, suggestions, "one source that returns both has them together")
 
 
 def sources_take_alike(context: Context) -> Iterator[Finding]:
     """HF758: an update takes the same share of the loader's batches from every source."""
     shares = dict[Fraction, SourceQueue]()
-    for each in _source_queues(context):
-        dispatched, taken = _put_in(context, each.first), _taken(context, each)
-        first = each.first.op
-        if each.trains and isinstance(first, Queue) and dispatched.value and taken.value:
-            share = Fraction(int(taken.value), each.queue.group) / Fraction(int(dispatched.value), first.group)
-            shares.setdefault(share, each)
+    for source_queue in _source_queues(context):
+        dispatched, read_rows = _put_in(context, source_queue.first), _taken(context, source_queue)
+        first = source_queue.first.op
+        if source_queue.trains and isinstance(first, Queue) and dispatched.value and read_rows.value:
+            share = Fraction(int(read_rows.value), source_queue.queue.group) / Fraction(
+                int(dispatched.value), first.group
+            )
+            shares.setdefault(share, source_queue)
     if len(shares) > 1:
         least, most = min(shares), max(shares)
         yield Finding(
@@ -102,8 +106,8 @@ def _put_in(context: Context, node: Node) -> Size:
     return constant(0) if rows is None else context.known(rows)
 
 
-def _taken(context: Context, each: SourceQueue) -> Size:
-    rows = each.queue.rows
+def _taken(context: Context, source_queue: SourceQueue) -> Size:
+    rows = source_queue.queue.rows
     if rows is None:
-        return context.known(at_most(_put_in(context, each.node)))
+        return context.known(at_most(_put_in(context, source_queue.node)))
     return context.known(constant(rows) if isinstance(rows, int) else atom_size(rows))

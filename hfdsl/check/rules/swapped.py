@@ -28,11 +28,11 @@ def partner(mismatch: Mismatch, wrong: Sequence[Mismatch]) -> Mismatch | None:
     """The wrong value of a call that is right too once both are swapped; None if there are several."""
 
     def fitting(wanted: Mismatch) -> list[Mismatch]:
-        return [other for other in wrong if _fits(wanted, other) and _fits(other, wanted)]
+        return [candidate for candidate in wrong if _fits(wanted, candidate) and _fits(candidate, wanted)]
 
     match fitting(mismatch):
-        case [other] if fitting(other) == [mismatch]:
-            return other
+        case [opposite] if fitting(opposite) == [mismatch]:
+            return opposite
     return None
 
 
@@ -46,18 +46,18 @@ def _fits(value: Mismatch, port: Mismatch) -> bool:
     return False
 
 
-def as_one_finding(context: Context, finding: Finding, mismatch: Mismatch, other: Mismatch) -> Finding:
+def as_one_finding(context: Context, finding: Finding, mismatch: Mismatch, opposite: Mismatch) -> Finding:
     """One finding on both of two swapped values."""
     node = context.program.graph.nodes[mismatch.node]
-    argument = argument_span(node.span, signature_of(node), other.port)
+    argument = argument_span(node.span, signature_of(node), opposite.port)
     combined = replace(
         finding,
-        message=f"'{node.label}' takes {mismatch.formal} as '{mismatch.port}' and {other.formal} as '{other.port}', "
-        "but gets the two swapped",
-        related=(Label(argument, f"this is {other.actual}"), *finding.related),
+        message=f"'{node.label}' takes {mismatch.formal} as '{mismatch.port}' and {opposite.formal} as "
+        f"'{opposite.port}', but gets the two swapped",
+        related=(Label(argument, f"this is {opposite.actual}"), *finding.related),
         notes=(),
     )
-    swaps = _exchanged(node.span, signature_of(node), mismatch.port, other.port)
+    swaps = _exchanged(node.span, signature_of(node), mismatch.port, opposite.port)
     return with_suggestions(context, combined, swaps, "swap the two")
 
 
@@ -134,7 +134,11 @@ def _wirings(context: Context) -> Iterator[Wiring]:
 def _is_intended(context: Context, wirings: Sequence[Wiring], wiring: Wiring, pair: tuple[str, str]) -> bool:
     """Whether the two values are also wired the other way round, or are one record with columns exchanged."""
     first, second = (dict(wiring.arguments)[port] for port in pair)
-    if any(_operands(other, pair) == (second, first) for other in wirings if other.owner is wiring.owner):
+    if any(
+        _operands(other_wiring, pair) == (second, first)
+        for other_wiring in wirings
+        if other_wiring.owner is wiring.owner
+    ):
         return True
     if isinstance(wiring.owner, Signature) or not isinstance(first, Ref) or not isinstance(second, Ref):
         return False

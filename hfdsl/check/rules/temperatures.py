@@ -67,12 +67,12 @@ def different_temperatures(program: Program) -> Iterator[DifferentTemperatures]:
     """The pairs of a policy that learns and a role at another temperature that it is compared with, each once."""
     places = program.deployment.placements if program.deployment else {}
     stated = {role: policy_temperature(place.role, place.args, place.kwargs) for role, place in places.items()}
-    known = {role: temperature for role, temperature in stated.items() if temperature is not None}
-    if len(set(known.values())) < 2 or program.graph.misuses:
+    temperatures = {role: temperature for role, temperature in stated.items() if temperature is not None}
+    if len(set(temperatures.values())) < 2 or program.graph.misuses:
         return
     for learner, role in dict.fromkeys((*_sampled(program), *compared_roles(program))):
-        if learner in known and role in known and known[learner] != known[role]:
-            yield DifferentTemperatures(learner, role, known[learner], known[role])
+        if learner in temperatures and role in temperatures and temperatures[learner] != temperatures[role]:
+            yield DifferentTemperatures(learner, role, temperatures[learner], temperatures[role])
 
 
 def _sampled(program: Program) -> Iterator[tuple[str, str]]:
@@ -106,4 +106,4 @@ def _scorers(program: Program, node: Node) -> Iterator[str]:
 
 
 def _reads_tokens(program: Program, call: Node) -> bool:
-    return any(is_token_column(read.spec) and read.inner for read in program.origins.columns(call.id))
+    return any(is_token_column(column.spec) and column.inner for column in program.origins.columns(call.id))

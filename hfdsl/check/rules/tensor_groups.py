@@ -74,10 +74,10 @@ def _reordered(context: Context, name: str, placement: Placement[Any]) -> Iterat
     mesh = placement.mesh
     if _stride(mesh) > 1:
         others = tuple(axis for axis in mesh.order if axis != "tp")
-        other = replace(placement, mesh=replace(mesh, order=(*others, "tp")))
-        if _crossing(context, other) is None and works(context, {name: other}):
-            text = f"number the ranks of a group one after another: {spelled(other.mesh)}"
-            yield Suggestion((Change(text, partial(moved, {name: other})),))
+        reordered = replace(placement, mesh=replace(mesh, order=(*others, "tp")))
+        if _crossing(context, reordered) is None and works(context, {name: reordered}):
+            text = f"number the ranks of a group one after another: {spelled(reordered.mesh)}"
+            yield Suggestion((Change(text, partial(moved, {name: reordered})),))
 
 
 def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterator[Suggestion]:
@@ -85,10 +85,11 @@ def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterato
     mesh = placement.mesh
     for size in reversed(divisors(mesh.tp)[1:-1]):
         if size % (mesh.gen_tp or 1) == 0:
-            other = replace(mesh, tp=size, dp=mesh.dp * (mesh.tp // size))
-            narrow = replace(placement, mesh=other)
-            if _stride(other) == 1 and works(context, {name: narrow}):  # what another split breaks anyway counts too
-                text = f"where a GPU holds 1/{size} of a layer, use {spelled(other)}: its groups stay on a node"
+            narrow_mesh = replace(mesh, tp=size, dp=mesh.dp * (mesh.tp // size))
+            narrow = replace(placement, mesh=narrow_mesh)
+            # a finding that another split would have as well counts, too
+            if _stride(narrow_mesh) == 1 and works(context, {name: narrow}):
+                text = f"where a GPU holds 1/{size} of a layer, use {spelled(narrow_mesh)}: its groups stay on a node"
                 yield Suggestion((Change(text, partial(moved, {name: narrow})),))
 
 

@@ -16,15 +16,15 @@ from hfdsl.types.numbers import listed
 
 def unused(context: Context) -> Iterator[Finding]:
     """A record that a role makes is read, or GPU time is wasted; rows that are selected are read, or all are used."""
-    read = {ref.node for node in context.program.graph.nodes for ref in node.refs}
-    read |= {ref.node for ref in context.program.graph.output.refs()}
+    read_nodes = {ref.node for node in context.program.graph.nodes for ref in node.refs}
+    read_nodes |= {ref.node for ref in context.program.graph.output.refs()}
     if context.program.graph.misuses:
         return
-    yield from _unused_selections(context, read)
-    yield from _passed_over(context, read)
+    yield from _unused_selections(context, read_nodes)
+    yield from _passed_over(context, read_nodes)
     for node in context.program.graph.calls:
         value = context.program.inference.values[node.id]
-        if node.id not in read and isinstance(value, RecordValue) and value.rows is not None:
+        if node.id not in read_nodes and isinstance(value, RecordValue) and value.rows is not None:
             yield Finding(
                 "HF602",
                 f"'{node.label}' makes {value}, which nothing reads",
@@ -33,7 +33,7 @@ def unused(context: Context) -> Iterator[Finding]:
             )
 
 
-def _unused_selections(context: Context, read: AbstractSet[int]) -> Iterator[Finding]:
+def _unused_selections(context: Context, read_nodes: AbstractSet[int]) -> Iterator[Finding]:
     """Lines that repeat or select rows and whose result is never read, as if the argument had changed.
 
     The last round of a loop may leave one over, so a line counts as read if any of its nodes is; so does one that asks
@@ -46,7 +46,7 @@ def _unused_selections(context: Context, read: AbstractSet[int]) -> Iterator[Fin
             function = "minibatches" if isinstance(node.op, MiniBatch) else node.op.label
             lines.setdefault((node.span, function), []).append(node)
     for (span, function), nodes in lines.items():
-        if (span.file, span.line) not in tested and read.isdisjoint(node.id for node in nodes):
+        if (span.file, span.line) not in tested and read_nodes.isdisjoint(node.id for node in nodes):
             yield Finding(
                 "HF602",
                 f"nothing reads what 'hf.{function}' returns, and its argument keeps its rows",
@@ -55,14 +55,14 @@ def _unused_selections(context: Context, read: AbstractSet[int]) -> Iterator[Fin
             )
 
 
-def _passed_over(context: Context, read: AbstractSet[int]) -> Iterator[Finding]:
+def _passed_over(context: Context, read_nodes: AbstractSet[int]) -> Iterator[Finding]:
     """Mini-batches that nothing reads, since a loop reads the same one in every turn or leaves some out."""
     batches: dict[tuple[int | None, Span], list[Node]] = {}
     for node in context.program.graph.nodes:
         if isinstance(node.op, MiniBatch) and node.op.count > 1:
             batches.setdefault((node.batch.node if node.batch else None, node.span), []).append(node)
     for (_, span), nodes in batches.items():
-        used = [node for node in nodes if node.id in read]
+        used = [node for node in nodes if node.id in read_nodes]
         if not used or len(used) == len(nodes):
             continue
         readers = {

@@ -97,9 +97,9 @@ def _gives_values(maker: Node, update: Node) -> bool:
 
 def _is_as_made(program: Program, column: RowColumn) -> bool:
     """Whether a column has the name that the call of its role gave it."""
-    made = stored_column(program.graph, column.ref)
-    is_made = isinstance(made, Ref) and isinstance(program.graph.nodes[made.node].op, RoleCall)
-    return is_made and isinstance(made, Ref) and made.column == column.name
+    stored = stored_column(program.graph, column.ref)
+    is_made = isinstance(stored, Ref) and isinstance(program.graph.nodes[stored.node].op, RoleCall)
+    return is_made and isinstance(stored, Ref) and stored.column == column.name
 
 
 def _makers(program: Program, targets: Sequence[RowColumn]) -> list[Node]:
@@ -110,14 +110,14 @@ def _makers(program: Program, targets: Sequence[RowColumn]) -> list[Node]:
     waiting, makers = [stored_column(program.graph, column.ref) for column in targets], dict[int, Node]()
     followed = set[int]()
     while waiting:
-        made = waiting.pop()
-        node = program.graph.nodes[made.node] if isinstance(made, Ref) else None
+        operand = waiting.pop()
+        node = program.graph.nodes[operand.node] if isinstance(operand, Ref) else None
         if node is None or node.id in followed:
             continue
         followed.add(node.id)
         counts = is_float_column if _is_ready(node) else _is_no_mask
-        read = program.origins.columns(node.id) if isinstance(node.op, FunctionCall) else []
-        numbers = [stored_column(program.graph, column.ref) for column in read if counts(column.spec)]
+        sources = program.origins.columns(node.id) if isinstance(node.op, FunctionCall) else []
+        numbers = [stored_column(program.graph, column.ref) for column in sources if counts(column.spec)]
         waiting += numbers
         if not numbers:
             makers[node.id] = node

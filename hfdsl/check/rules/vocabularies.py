@@ -37,13 +37,13 @@ def readers_have_the_vocabulary(context: Context) -> Iterator[Finding]:
     trained = {node.role for node in program.graph.calls if trains(node)}
     if len(set(vocabularies.values())) < 2:
         return
-    reads = sorted(_readers(program), key=lambda read: not _is_sampled(program, read[0]))
+    reads = sorted(_readers(program), key=lambda pair: not _is_sampled(program, pair[0]))
     for tokens, call in reads:
         if call.role not in vocabularies:
             continue
-        other = first.setdefault(tokens, call)
+        first_call = first.setdefault(tokens, call)
         # Of two that read the tokens of an input, the one that learns gives the vocabulary.
-        base, reader = (call, other) if other.id != tokens and call.role in trained else (other, call)
+        base, reader = (call, first_call) if first_call.id != tokens and call.role in trained else (first_call, call)
         pair = (base.role, reader.role)
         if pair in reported or not _differ(vocabularies[base.role], vocabularies[reader.role]):
             continue
@@ -62,8 +62,8 @@ def readers_have_the_vocabulary(context: Context) -> Iterator[Finding]:
         )
 
 
-def _differ(one: int, other: int) -> bool:
-    return abs(one - other) > PADDING * max(one, other)
+def _differ(first: int, second: int) -> bool:
+    return abs(first - second) > PADDING * max(first, second)
 
 
 def _is_sampled(program: Program, tokens: int | Operand) -> bool:

@@ -38,21 +38,21 @@ def mismatches(context: Context) -> Iterator[Finding]:
         alike = [mismatch, *_of_the_same_rows(mismatch, of_node[mismatch.node])]
         finding = _mismatch(context, alike) if place not in seen else None
         if finding is not None:
-            seen |= {(place[0], each.port, each.kind) for each in alike}
-            other = swapped.partner(mismatch, of_node[mismatch.node])
-            if other is not None:  # two wrong values are one mistake
-                seen.add((place[0], other.port, other.kind))
-                finding = swapped.as_one_finding(context, finding, mismatch, other)
+            seen |= {(place[0], same.port, same.kind) for same in alike}
+            opposite = swapped.partner(mismatch, of_node[mismatch.node])
+            if opposite is not None:  # two wrong values are one mistake
+                seen.add((place[0], opposite.port, opposite.kind))
+                finding = swapped.as_one_finding(context, finding, mismatch, opposite)
             yield finding
 
 
 def _of_the_same_rows(m: Mismatch, beside: Sequence[Mismatch]) -> Iterator[Mismatch]:
     """The other values of a call that come from the same place and have as many rows: one cause is one finding."""
     if m.kind in (Kind.ROWS, Kind.ROWS_UNKNOWN) and m.source is not None:
-        for other in beside:
-            from_there = other.source is not None and other.source.node == m.source.node
-            if other is not m and from_there and (other.kind, other.sizes) == (m.kind, m.sizes):
-                yield other
+        for candidate in beside:
+            from_there = candidate.source is not None and candidate.source.node == m.source.node
+            if candidate is not m and from_there and (candidate.kind, candidate.sizes) == (m.kind, m.sizes):
+                yield candidate
 
 
 Explanation: TypeAlias = tuple[str, str, tuple[str, ...]]
@@ -66,7 +66,7 @@ def _mismatch(context: Context, alike: Sequence[Mismatch]) -> Finding | None:
     signature = signature_of(node)
     place_kind = "column" if isinstance(node.op, Pack) else "port"
     primary = argument_span(node.span, signature, m.port)
-    ports = in_words([each.port for each in alike])
+    ports = in_words([mismatch.port for mismatch in alike])
     named = f"{place_kind}{'s' * bool(others)} {ports} of '{node.label}'"
     if m.kind is Kind.ABSENT:
         explanation: Explanation | None = presence.absent(
@@ -79,8 +79,11 @@ def _mismatch(context: Context, alike: Sequence[Mismatch]) -> Finding | None:
     code, message, advice = explanation
     related = [context.program.producer_label(m.source.node)] if m.source else []
     related = [label for label in related if label.span != primary]  # written inline: one place is enough
-    places = ((each, argument_span(node.span, signature, each.port)) for each in others)
-    related = [*(Label(place, f"this is {_actual(each)}") for each, place in places if place != primary), *related]
+    places = ((mismatch, argument_span(node.span, signature, mismatch.port)) for mismatch in others)
+    related = [
+        *(Label(place, f"this is {_actual(mismatch)}") for mismatch, place in places if place != primary),
+        *related,
+    ]
     producer = signature_of(context.program.graph.nodes[m.source.node]) if m.source and m.kind is Kind.LIST else None
     if producer is not None and producer.registration is not None:
         related.append(Label(producer.span, f"registered with {producer.registration.name}"))
@@ -183,10 +186,10 @@ def _rows(context: Context, m: Mismatch, ports: str, facts: dict[str, str], *, s
             f"{message}: {need.split()[0]} {get} {have}, {reason}",
             (f"give the sizes: dims={{{unknown_sizes}}}",),
         )
-    known = (str(want), str(have)) != (facts["want"], facts["have"])
-    numbers = f" ({have} and {want} with the given sizes)" if known else ""
-    other = f"'{facts['origin']}' beside {them} has {facts['want']}"
-    needed = other if facts["origin"] else f"{facts['want']} are needed"
+    have_numbers = (str(want), str(have)) != (facts["want"], facts["have"])
+    numbers = f" ({have} and {want} with the given sizes)" if have_numbers else ""
+    beside = f"'{facts['origin']}' beside {them} has {facts['want']}"
+    needed = beside if facts["origin"] else f"{facts['want']} are needed"
     return "HF212", f"{ports} {get} {facts['have']} rows where {needed}{numbers}", ()
 
 
@@ -200,7 +203,7 @@ def _repeats(context: Context, alike: Sequence[Mismatch]) -> Iterator[Suggestion
     if factor is not None and factor.denominator == 1:
         yield from repeated(context, m.node, [dict(m.detail)["origin"]], factor.numerator)
     elif factor is not None and factor.numerator == 1:
-        yield from repeated(context, m.node, [each.port for each in alike], factor.denominator)
+        yield from repeated(context, m.node, [mismatch.port for mismatch in alike], factor.denominator)
 
 
 def _rewired(context: Context, m: Mismatch) -> Iterator[Suggestion]:
