@@ -77,11 +77,11 @@ def filled(sized: Iterable[tuple[T, int]], most: int) -> Iterator[tuple[list[T],
     [(['a', 'b'], 5), (['c'], 9), (['d'], 1)]
     """
     bucket, size = list[T](), 0
-    for each, added in sized:
+    for item, added in sized:
         if bucket and size + added > most:
             yield bucket, size
             bucket, size = [], 0
-        bucket.append(each)
+        bucket.append(item)
         size += added
     if bucket:
         yield bucket, size

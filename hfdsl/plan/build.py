@@ -229,7 +229,7 @@ def _function_step(
     home = _home(context, groups, layouts, node, queues)
     holders = home.holders if _may_split(context, op.signature, node, home) else home.holders[:1]
     count = len(holders)
-    read = dict.fromkeys(source for source, _ in columns_read(context.program.graph, node.id))
+    sources = dict.fromkeys(source for source, _ in columns_read(context.program.graph, node.id))
     return Step(
         node=node.id,
         label=node.label,
@@ -244,7 +244,7 @@ def _function_step(
         arguments=node.arguments,
         layout=ValueLayout(home.group, holders),
         rows_from=_rows_from(context, node),
-        follows=tuple(source for source in read if layouts[source] == home),
+        follows=tuple(source for source in sources if layouts[source] == home),
     )
 
 

@@ -85,8 +85,8 @@ def _process_pairs(
     unknown = pairs.keys() if by_rank is None else rebalanced
     any_chunk = {(node, chunk) for node in unknown for chunk in range(plan.layouts[node].chunks)}
     for index, rank in enumerate(step.ranks):
-        known = ((read.node, read.chunk) for read in by_rank[index]) if by_rank is not None else ()
-        for node, chunk in any_chunk.union(known):
+        own_chunks = ((read.node, read.chunk) for read in by_rank[index]) if by_rank is not None else ()
+        for node, chunk in any_chunk.union(own_chunks):
             if (producer := plan.layouts[node].producer(chunk)) != (step.group, rank):
                 pairs[node].add((producer, (step.group, rank)))
     return pairs
@@ -110,8 +110,8 @@ def _rebalanced(plan: Plan, step: Step, balanced_by: Mapping[int, int | None]) -
 
     Which of their rows a rank reads is decided by weights, which only a run knows.
     """
-    read = {node for node, _ in columns_read(plan.graph, step.node)}
-    return frozenset(node for node in read if balanced_by.get(node) != balanced_by[step.node])
+    sources = {node for node, _ in columns_read(plan.graph, step.node)}
+    return frozenset(node for node in sources if balanced_by.get(node) != balanced_by[step.node])
 
 
 def _edges(
@@ -144,9 +144,9 @@ def _edges(
     pairs = _process_pairs(plan, step, by_rank, rebalanced)
     for source in (source for source in columns if source in plan.value_bytes and not plan.layouts[source].lists):
         readers = [DRIVER_PROCESS] if step.custom else [(step.group, rank) for rank in step.ranks]
-        each = plan.value_bytes[source] or 0
-        total[source] = each * len(readers)
-        moved[source] = each * sum(reader != plan.layouts[source].producer(0) for reader in readers)
+        value_bytes = plan.value_bytes[source] or 0
+        total[source] = value_bytes * len(readers)
+        moved[source] = value_bytes * sum(reader != plan.layouts[source].producer(0) for reader in readers)
     if step.sync is not None:
         total[step.sync.export], moved[step.sync.export] = sum(step.sync.schedule.needed), step.sync.moved_bytes
     # The row table has rebalanced rows in their order; with weights, every one of them may have to move.
@@ -154,13 +154,13 @@ def _edges(
         moved[source] = total[source]
     for source, names in columns.items():
         has_size = table is not None or source in plan.value_bytes
-        known = (has_size and all(sizes[source, name] is not None for name in names)) or step.sync is not None
+        has_bytes = (has_size and all(sizes[source, name] is not None for name in names)) or step.sync is not None
         yield Edge(
             source=source,
             target=step.node,
             columns=tuple(names),
-            bytes=total[source] if known else None,
-            moved=moved[source] if known else None,
+            bytes=total[source] if has_bytes else None,
+            moved=moved[source] if has_bytes else None,
             transport=_together(plan, step, source)
             if source in broadcast
             else _transport(plan, step, source, pairs[source], table, topology),

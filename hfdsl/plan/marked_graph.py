@@ -75,17 +75,17 @@ class MarkedGraph:
         for source, target, tokens in self.edges:
             if tokens == 0:
                 after[source].append(target)
-        done: set[str] = set()
+        finished: set[str] = set()
         for start, first in after.items():
             path, ways = [start], [iter(first)]
-            while ways and start not in done:
+            while ways and start not in finished:
                 node = next(ways[-1], None)
                 if node is None:
-                    done.add(path.pop())
+                    finished.add(path.pop())
                     ways.pop()
                 elif node in path:
                     return tuple(path[path.index(node) :])
-                elif node not in done:
+                elif node not in finished:
                     path.append(node)
                     ways.append(iter(after[node]))
         return None

@@ -46,8 +46,8 @@ def to_networkx(plan: Plan, timeline: Timeline | None = None) -> nx.DiGraph:
         columns: dict[int, list[str]] = {}
         for source, column in result_origins(plan.graph, value):
             columns.setdefault(source, []).append(column)
-        for source, read in columns.items():
-            network.add_edge(names[source], name, transport="to caller", **_columns(plan, source, tuple(read)))
+        for source, read_columns in columns.items():
+            network.add_edge(names[source], name, transport="to caller", **_columns(plan, source, tuple(read_columns)))
     return network
 
 
@@ -82,8 +82,8 @@ def _edge(plan: Plan, edge: Edge) -> Attributes:
     amounts = {"bytes": edge.bytes, "moved": edge.moved}
     late = plan.read_lags.get((edge.source, edge.target), {})
     lags: Attributes = {f"lag_{state.role}.{state.state}": lag for state, lag in late.items()}
-    known: Attributes = {name: amount for name, amount in amounts.items() if amount is not None}
-    return {"transport": edge.transport, **_columns(plan, edge.source, edge.columns), **known, **lags}
+    attributes: Attributes = {name: amount for name, amount in amounts.items() if amount is not None}
+    return {"transport": edge.transport, **_columns(plan, edge.source, edge.columns), **attributes, **lags}
 
 
 def _columns(plan: Plan, source: int, columns: tuple[str, ...]) -> Attributes:

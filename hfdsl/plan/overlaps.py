@@ -38,7 +38,7 @@ def overlaps(plan: Plan) -> Iterator[tuple[Step, ...]]:
         together = [first]
         # Of those that may run beside it first the ones that begin at the same time.
         for step in sorted(remote[i + 1 :], key=lambda later: abs(later.stage - first.stage)):
-            if not any((waits[step.node] >> other.node | waits[other.node] >> step.node) & 1 for other in together):
+            if not any((waits[step.node] >> member.node | waits[member.node] >> step.node) & 1 for member in together):
                 together.append(step)
         if len(together) > 1:
             nodes = {step.node for step in together}

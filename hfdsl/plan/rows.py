@@ -201,12 +201,12 @@ def runtime_queries(plan: Plan) -> tuple[RuntimeQuery, ...]:
 
 def most_rows(plan: Plan, sizes: Mapping[Any, int]) -> dict[int, tuple[int, ...]]:
     """Results under which the most rows move: filters keep all rows, and all rows weigh the same."""
-    known, results = dict(sizes), {step.balance.query: tuple[int, ...]() for step in plan.steps if step.balance}
+    bound_sizes, results = dict(sizes), {step.balance.query: tuple[int, ...]() for step in plan.steps if step.balance}
     for node, value in zip(plan.graph.nodes, plan.inference.values, strict=True):
         if isinstance(node.op, Filter) and node.batch is not None:
-            rows = row_count(node, rows_in(plan.inference.values[node.batch.node]), known)
+            rows = row_count(node, rows_in(plan.inference.values[node.batch.node]), bound_sizes)
             if rows is not None:
                 results[node.id] = tuple(range(rows))
                 size = rows_in(value)
-                known |= dict.fromkeys(size.atoms if size else (), rows // node.op.group)
+                bound_sizes |= dict.fromkeys(size.atoms if size else (), rows // node.op.group)
     return results

@@ -32,7 +32,7 @@ def scheduled(
         ProtocolError: HF734, HF735, HF736 where layouts do not fit; the check has reported that.
     """
     by_node = {step.node: step for step in steps}
-    known = {
+    sync_of = {
         (sync.source.role, sync.source.method, sync.target.role, sync.target.method): sync
         for sync in weight_syncs(graph, deployment)
     }
@@ -48,7 +48,7 @@ def scheduled(
         export = by_node[node]
         syncs: list[ScheduledSync] = []
         for load in loads:
-            sync = known.get((export.role or "", export.signature.name, load.role or "", load.signature.name))
+            sync = sync_of.get((export.role or "", export.signature.name, load.role or "", load.signature.name))
             by_schedule = None if sync is None else _scheduled(export, load, sync, hosts, bucket_bytes)
             syncs += [] if by_schedule is None else [by_schedule]
         if node not in returned and len(syncs) == len(loads):

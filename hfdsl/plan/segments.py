@@ -116,7 +116,7 @@ def dependencies(plan: Plan) -> Dependencies:
         waits_for |= {node for query in queries[step.node] for node in sources[query]}
         group_steps = earlier.setdefault(step.group, [])
         # The last step that runs in every process of this one; it waits for those before it in turn.
-        last = next((other for other in reversed(group_steps) if _covers(other, step)), None)
+        last = next((candidate for candidate in reversed(group_steps) if _covers(candidate, step)), None)
         waits_for |= {last.node} if last is not None else set()
         mask = 0
         for node in waits_for & before.keys():
@@ -135,8 +135,8 @@ def _early_queries(plan: Plan, queries: Sequence[frozenset[int]]) -> frozenset[i
     """The queries that read the caller's inputs alone, which the driver holds."""
     early: frozenset[int] = frozenset()
     for query in runtime_queries(plan) if plan.optimize.residency else ():
-        read = origins(plan.graph, query.ref.node, query.ref.column or VALUE)
-        if queries[query.ref.node] <= early and all(isinstance(plan.node(node).op, Input) for node, _ in read):
+        sources = origins(plan.graph, query.ref.node, query.ref.column or VALUE)
+        if queries[query.ref.node] <= early and all(isinstance(plan.node(node).op, Input) for node, _ in sources):
             early |= {query.node}
     return early
 
@@ -198,8 +198,8 @@ def segments(
         else:
             by_number[step.node] = Segment(step.node, step.group, (step,), step.ranks)
             open_segment[step.group] = step.node
-        for other in sharing.get(step.group, ()):
-            open_segment.pop(other, None)  # a later step there must not run before this one
+        for group in sharing.get(step.group, ()):
+            open_segment.pop(group, None)  # a later step there must not run before this one
     return tuple(_in_device_order(plan, by_number.values()))
 
 
@@ -208,8 +208,11 @@ def _remote_readers(plan: Plan, waits: Dependencies, received: Mapping[int, froz
     readers: dict[int, set[int]] = {}
     for step in plan.steps:
         # Of a step whose rows are not known yet, every read may turn out to be remote.
-        read = received.get(step.node, {node for node, _ in columns_read(plan.graph, step.node)})
-        for node in {*read, *(source for query in waits.queries[step.node] for source in waits.query_sources[query])}:
+        source_nodes = received.get(step.node, {node for node, _ in columns_read(plan.graph, step.node)})
+        for node in {
+            *source_nodes,
+            *(source for query in waits.queries[step.node] for source in waits.query_sources[query]),
+        }:
             readers.setdefault(node, set()).add(step.node)
     return readers
 
@@ -228,23 +231,23 @@ def _may_join(
         return False
     if waits.queries[step.node] != waits.queries[segment.number] or stages[step.node] != stages[segment.number]:
         return False
-    if not short and any(other.ranks != step.ranks for other in segment.steps):
+    if not short and any(earlier.ranks != step.ranks for earlier in segment.steps):
         return False
     # What the step receives is there when the segment begins. Nodes without a bit are the caller's inputs.
-    present = frozenset().union(*(received[other.node] for other in segment.steps))
+    present = frozenset().union(*(received[earlier.node] for earlier in segment.steps))
     ended = waits.before[segment.number]
     if any(node in waits.before and not ended >> node & 1 for node in received[step.node] - present):
         return False
     # Readers elsewhere of what the segment makes wait for the step in any case.
     return short or all(
-        waits.before[reader] >> step.node & 1 for other in segment.steps for reader in readers.get(other.node, ())
+        waits.before[reader] >> step.node & 1 for earlier in segment.steps for reader in readers.get(earlier.node, ())
     )
 
 
 def _groups_sharing_devices(plan: Plan) -> dict[str, set[str]]:
     """For every group the others that have a device in common with it."""
     used = {group.name: set(devices(group.pool)) for group in plan.groups}
-    return {name: {other for other in used if other != name and used[other] & used[name]} for name in used}
+    return {name: {neighbor for neighbor in used if neighbor != name and used[neighbor] & used[name]} for name in used}
 
 
 def _in_device_order(plan: Plan, in_order: Iterable[Segment]) -> Iterator[Segment]:

@@ -90,12 +90,12 @@ def _edge(plan: Plan, edge: Edge) -> str:
     source = plan.node(edge.source).label
     named = ", ".join(f"{column}{_maybe(plan, edge.source, column)}" for column in edge.columns if column)
     size = "unknown size" if edge.bytes is None else byte_amount(edge.bytes)
-    each = plan.value_bytes.get(edge.source)
+    rank_bytes = plan.value_bytes.get(edge.source)
     sync = next((step.sync for step in plan.steps if step.node == edge.target), None)
     if sync is not None and sync.export == edge.source:
-        each = max(sync.schedule.needed)
-    if each and edge.bytes != each:
-        size += f" ({byte_amount(each)} per rank)"
+        rank_bytes = max(sync.schedule.needed)
+    if rank_bytes and edge.bytes != rank_bytes:
+        size += f" ({byte_amount(rank_bytes)} per rank)"
     if any(isinstance(stored_spec(plan.node(edge.source).result, column), ObjSpec) for column in edge.columns):
         size += " and objects"  # of unknown size before a run
     late = plan.read_lags.get((edge.source, edge.target))

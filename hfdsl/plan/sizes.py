@@ -20,22 +20,22 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
     Raises:
         SizeError: HF302 if an input disagrees with the plan or with another input.
     """
-    known: dict[Any, int] = dict(plan.dims)
+    sizes: dict[Any, int] = dict(plan.dims)
     origin: dict[Any, str] = dict.fromkeys(plan.dims, "the plan was compiled for")
     for name, column, dim, length, at_most in _lengths(plan, inputs):
         if at_most:
-            _within(name, column, dim, length, known)
+            _within(name, column, dim, length, sizes)
             continue
-        bound = {atom: constant(n) for atom, n in known.items()}
+        bound = {atom: constant(n) for atom, n in sizes.items()}
         for atom, size in (solve(dim, constant(length), bound) or {}).items():
-            known[atom] = int(size.value or 0)
+            sizes[atom] = int(size.value or 0)
             origin[atom] = f"input '{name}' has"
-        if all(atom in known for atom in dim.atoms) and evaluate(dim, known) != length:
-            why = ", ".join(f"{origin[a]} {a.__name__} = {known[a]}" for a in dim.atoms)
+        if all(atom in sizes for atom in dim.atoms) and evaluate(dim, sizes) != length:
+            why = ", ".join(f"{origin[a]} {a.__name__} = {sizes[a]}" for a in dim.atoms)
             raise SizeError(
-                "HF302", f"input '{name}': column '{column}' has {length} where {dim} = {evaluate(dim, known)} ({why})"
+                "HF302", f"input '{name}': column '{column}' has {length} where {dim} = {evaluate(dim, sizes)} ({why})"
             )
-    return known
+    return sizes
 
 
 def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Size, int, bool]]:
@@ -63,10 +63,10 @@ def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Si
     return sorted(measured, key=lambda length: (length[4], len(length[2].atoms)))
 
 
-def _within(name: str, column: str, bound: Size, longest: int, known: Mapping[Any, int]) -> None:
+def _within(name: str, column: str, bound: Size, longest: int, sizes: Mapping[Any, int]) -> None:
     """Check the longest row of a ragged column against its bound, if that is known."""
-    if all(atom in known for atom in bound.atoms) and longest > evaluate(bound, known):
-        most = f"{bound} = {evaluate(bound, known)}"
+    if all(atom in sizes for atom in bound.atoms) and longest > evaluate(bound, sizes):
+        most = f"{bound} = {evaluate(bound, sizes)}"
         raise SizeError("HF302", f"input '{name}': column '{column}' has a row of {longest}, more than {most}")
 
 

@@ -118,8 +118,8 @@ def _reshardings(plan: Plan, bandwidths: Mapping[str, float]) -> Iterator[SyncTr
     labels = set[str]()
     for step in plan.steps:
         place = None if step.role is None else plan.deployment[step.role]
-        known = {} if place is None else declared_reshards(place.role, place.mesh, place.args, place.kwargs)
-        change = known.get(step.signature.name)
+        reshardings = {} if place is None else declared_reshards(place.role, place.mesh, place.args, place.kwargs)
+        change = reshardings.get(step.signature.name)
         if place is None or change is None or step.label in labels:
             continue
         labels.add(step.label)

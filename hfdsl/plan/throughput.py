@@ -124,11 +124,11 @@ def throughput(plan: Plan, seconds: Mapping[str, float], lag: int | None = None)
     return Throughput(_slowest(graph(lags), fastest), enough)
 
 
-def _slowest(graph: MarkedGraph, known: Cycle) -> Cycle:
+def _slowest(graph: MarkedGraph, slowest: Cycle) -> Cycle:
     """The slowest cycle of a graph, or the known one where none is slower."""
-    while (slower := graph.slower_cycle(known.ratio)) is not None:
-        known = slower
-    return known
+    while (slower := graph.slower_cycle(slowest.ratio)) is not None:
+        slowest = slower
+    return slowest
 
 
 def _busy(calls: Mapping[str, float], order: Sequence[str]) -> Cycle:

@@ -126,9 +126,9 @@ class Timeline:
         pairs: set[tuple[str, str]] = set()
         running: list[Interval] = []
         for call in sorted(self.calls, key=lambda call: call.start):
-            running = [other for other in running if other.stop > call.start]
-            others = {other.name for other in running} - {call.name}
-            pairs |= {(min(call.name, other), max(call.name, other)) for other in others}
+            running = [earlier for earlier in running if earlier.stop > call.start]
+            others = {earlier.name for earlier in running} - {call.name}
+            pairs |= {(min(call.name, name), max(call.name, name)) for name in others}
             running.append(call)
         return frozenset(pairs)
 

@@ -74,7 +74,7 @@ def exchanges(
             and not plan.loads_in_flight(load)
             for load in loads
         )
-        linked = groups is None or all(each.group in groups for each in steps)
+        linked = groups is None or all(step.group in groups for step in steps)
         stored = step.role is not None and plan.deployment[step.role].transport == "object store"
         if plan.optimize.direct and together and linked and not stored and _on_separate_gpus(plan, steps):
             for sync, load in zip(step.parts, loads, strict=True):
