@@ -41,10 +41,10 @@ def refuse_arguments(names: Iterable[str]) -> None:
         raise ResourceError("HF507", f"a worker group takes no {name!r}: {FORMER_ARGUMENTS.get(name, ARGUMENTS)}")
 
 
-def unknown_method(group: str, name: str, known: Collection[str], kind: str) -> UnknownMethodError:
+def unknown_method(group: str, name: str, names: Collection[str], kind: str) -> UnknownMethodError:
     """The error for a method that a group lacks, with the nearest name or all names."""
-    near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known)) or 'none'}"
+    near = get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(names)) or 'none'}"
     return UnknownMethodError("HF202", f"group {group} has no {kind} {name!r}; {hint}")
 
 
