@@ -69,8 +69,11 @@ def lose_decision(state: QueueState, groups: Iterable[int]) -> Decision:
 
 def load_decisions(queue: str, version: int, groups: Iterable[int], loads: Loads) -> list[Decision]:
     """What calls of a dispatch, under a version, have loaded in flight."""
-    made = tuple(groups)
-    return [Decision("load", queue, version, made, call=call, loaded=tuple(loaded)) for call, loaded in loads.items()]
+    group_numbers = tuple(groups)
+    return [
+        Decision("load", queue, version, group_numbers, call=call, loaded=tuple(loaded))
+        for call, loaded in loads.items()
+    ]
 
 
 def check_one_after_another(loads: Loads) -> None:
@@ -122,7 +125,7 @@ def _as_dict(decision: Decision) -> dict[str, object]:
         "prompts": list(decision.prompts),
         "masked": list(decision.masked),
         "call": list(decision.call or ()),
-        "loaded": [list(each) for each in decision.loaded],
+        "loaded": [list(load) for load in decision.loaded],
     }
     return fields | {name: numbers for name, numbers in lists.items() if numbers}
 

@@ -184,7 +184,7 @@ def host_digest(words: torch.Tensor, starts: Sequence[int]) -> int:
     total = int(np.dot(columns, factors(starts[-1], len(columns), last=True)))
     sums = rows.reshape(words.shape[:-1])
     for dim in range(sums.ndim):
-        along = sums.sum(axis=tuple(other for other in range(sums.ndim) if other != dim))
+        along = sums.sum(axis=tuple(axis for axis in range(sums.ndim) if axis != dim))
         total += int(np.dot(along, factors(starts[dim], len(along), dim)))
     return total
 
@@ -214,7 +214,7 @@ class DeviceSums:
         sums = [words.sum(outer) if outer else words]
         rows = words.sum(-1) if outer else words
         for dim in outer:
-            others = [other for other in outer if other != dim]
+            others = [axis for axis in outer if axis != dim]
             sums.append(rows.sum(others) if others else rows)
         self._alike.setdefault((words.device, starts, words.shape), {})[index] = sums
 

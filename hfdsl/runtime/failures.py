@@ -134,7 +134,9 @@ def lost_process(
 def _dead(workers: Mapping[str, Sequence[Any]], wait: float) -> dict[Process, str]:
     """The processes that are gone, and how each ended, as soon as Ray knows of one; it has so many seconds for it."""
     by_id = {
-        actor_id(worker).hex(): (group, rank) for group, each in workers.items() for rank, worker in enumerate(each)
+        actor_id(worker).hex(): (group, rank)
+        for group, group_workers in workers.items()
+        for rank, worker in enumerate(group_workers)
     }
     until = time.monotonic() + wait
     while True:

@@ -341,7 +341,9 @@ class LocalBackend:
     def of_workers(self, role: str, function: Callable[[Any], T]) -> list[T]:
         """What a function gives for the worker of each rank of a role; it may call peers."""
         group = next(group for group, roles in self._roles.items() if role in roles)
-        return self._together(group, [partial(each.of_worker, role, function) for each in self._executors[group]])
+        return self._together(
+            group, [partial(executor.of_worker, role, function) for executor in self._executors[group]]
+        )
 
     def _together(self, group: str, bodies: Sequence[Callable[[], T]]) -> list[T]:
         try:

@@ -154,7 +154,7 @@ class SegmentResult:
         """As plain values."""
         calls = [
             [
-                *(call.label, call.rank, call.start, call.stop, list(call.absent), [list(each) for each in call.taken]),
+                *(call.label, call.rank, call.start, call.stop, list(call.absent), [list(load) for load in call.taken]),
                 [report.to_wire() for report in call.reports],
             ]
             for call in self.calls

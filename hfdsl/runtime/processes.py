@@ -79,16 +79,16 @@ class Processes:
             self.recording = folder, self.generation
 
     @contextmanager
-    def alone(self, what: str) -> Iterator[None]:
+    def alone(self, caller: str) -> Iterator[None]:
         """Within this, no other thread steps, saves or loads here: calls of two would mix within one step.
 
         Raises:
             HfError: HF821 where another thread, or a body of the step itself, is within one.
         """
         if not self._busy.acquire(blocking=False):
-            raise HfError("HF821", f"{what} was called during {self._busy_with}, which has not returned")
+            raise HfError("HF821", f"{caller} was called during {self._busy_with}, which has not returned")
         try:
-            self._busy_with = f"{what} in thread '{threading.current_thread().name}'"
+            self._busy_with = f"{caller} in thread '{threading.current_thread().name}'"
             yield
         finally:
             self._busy.release()

@@ -98,7 +98,10 @@ class _Probe:
 
 
 def _named(step: Step, functions: Functions) -> str:
-    names = [getattr(each, "__name__", type(each).__name__) for each in (functions.dispatch_fn, functions.collect_fn)]
+    names = [
+        getattr(function, "__name__", type(function).__name__)
+        for function in (functions.dispatch_fn, functions.collect_fn)
+    ]
     return f"the protocol of '{step.label}', {names[0]} and {names[1]},"
 
 
@@ -166,20 +169,20 @@ def _size(size: Size) -> int:
 
 def _numbers(value: Any) -> list[int]:
     """The numbers of a value's rows, on which all columns that can hold one have to agree."""
-    known = [numbers for column in to_columns(value).values() if (numbers := _numbers_of(column)) is not None]
-    if not known or known != known[:1] * len(known):
+    column_numbers = [numbers for column in to_columns(value).values() if (numbers := _numbers_of(column)) is not None]
+    if not column_numbers or column_numbers != column_numbers[:1] * len(column_numbers):
         raise _NoNumber
-    return known[0]
+    return column_numbers[0]
 
 
 def _numbers_of(column: Any) -> list[int] | None:
     if isinstance(column, list):
-        return [int(each) for each in column]
+        return [int(entry) for entry in column]
     values = column.values if isinstance(column, Jagged) else column
     if getattr(values, "dtype", None) not in _exact():
         return None
     firsts = values[column.offsets[:-1]] if isinstance(column, Jagged) else column.reshape(len(column), -1)[:, 0]
-    numbers = [int(each) for each in firsts.tolist()]
+    numbers = [int(number) for number in firsts.tolist()]
     if numbers != firsts.tolist():
         raise _NoNumber  # computed, as a mean is
     return numbers

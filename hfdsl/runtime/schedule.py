@@ -195,8 +195,8 @@ class QueueState:
 
     def sent_again(self, prompts: Sequence[int]) -> QueueState:
         """These prompts were dispatched: they are not to be dispatched again."""
-        left = tuple(prompt for prompt in self.again if prompt not in prompts)
-        return self if left == self.again else replace(self, again=left)
+        remaining = tuple(prompt for prompt in self.again if prompt not in prompts)
+        return self if remaining == self.again else replace(self, again=remaining)
 
     def advance(self) -> QueueState:
         """There was an update, with batches of other queues."""
@@ -235,9 +235,9 @@ class QueueState:
         if len(groups) < self.spec.batch:
             return state, None
         masked = frozenset(group.number for group in groups if self.spec.late == "mask" and self._is_late(group))
-        left = state._without(group.number for group in (passed if self.spec.late == "wait" else groups))
+        remaining = state._without(group.number for group in (passed if self.spec.late == "wait" else groups))
         version = self.version + self.spec.trains
-        return replace(left, version=version, dropped=state.dropped), QueueBatch(
+        return replace(remaining, version=version, dropped=state.dropped), QueueBatch(
             self.spec.name, self.version, groups, masked
         )
 
@@ -260,5 +260,5 @@ class QueueState:
 
     def _without(self, numbers: Iterable[int]) -> QueueState:
         gone = set(numbers)
-        left = {number: group for number, group in self.groups.items() if number not in gone}
-        return replace(self, groups=MappingProxyType(left), dropped=())
+        remaining = {number: group for number, group in self.groups.items() if number not in gone}
+        return replace(self, groups=MappingProxyType(remaining), dropped=())

@@ -75,13 +75,13 @@ class Slots:
 
     def dispatch(self, numbers: Sequence[int], version: int, now: float) -> Sequence[tuple[float, Sequence[int]]]:
         """Each group in the slot that is free first."""
-        done = []
+        completions = []
         for number in numbers:
             start, seconds = max(now, heapq.heappop(self._free), self._trained[version]), self._group(number)
             heapq.heappush(self._free, start + seconds)
             self._generating += seconds
-            done.append((start + seconds, (number,)))
-        return done
+            completions.append((start + seconds, (number,)))
+        return completions
 
     def train(self, batch: QueueBatch, now: float) -> float:
         """After the update before."""
@@ -122,14 +122,14 @@ class Simulation:
     def dropped_share(self) -> float:
         """The share of groups that were made and then dropped or masked."""
         masked = sum(len(batch.masked) for batch in self.batches)
-        made = self.dropped + sum(len(batch.groups) for batch in self.batches)
-        return (self.dropped + masked) / made if made else 0.0
+        groups = self.dropped + sum(len(batch.groups) for batch in self.batches)
+        return (self.dropped + masked) / groups if groups else 0.0
 
     @property
     def lost_share(self) -> float:
         """The share of groups that were made and that a filter lost."""
-        made = self.lost + self.dropped + sum(len(batch.groups) for batch in self.batches)
-        return self.lost / made if made else 0.0
+        groups = self.lost + self.dropped + sum(len(batch.groups) for batch in self.batches)
+        return self.lost / groups if groups else 0.0
 
     @property
     def idle(self) -> tuple[float, float]:
@@ -201,8 +201,8 @@ class _Clock:
         version: int,
         batch: QueueBatch | None,  # there is no queue in front
     ) -> None:
-        for time, done in self._world.dispatch(numbers, version, self._now):
-            heapq.heappush(self._events, (time, next(self._order), done))
+        for time, completed in self._world.dispatch(numbers, version, self._now):
+            heapq.heappush(self._events, (time, next(self._order), completed))
 
     def idle(self) -> bool:
         return not self.ends or self.ends[-1] <= self._now

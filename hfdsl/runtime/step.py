@@ -196,8 +196,8 @@ class StepRun:
         """
         self._enter()
         stage_of = self._plan.split.of
-        while made := [query for query in self._routing.open_queries if stage_of[query] in self._stages]:
-            self._resolve(made[0])
+        while ready_queries := [query for query in self._routing.open_queries if stage_of[query] in self._stages]:
+            self._resolve(ready_queries[0])
         keys: dict[tuple[str, int], dict[PayloadKey, None]] = {}
         for segment in self.routes.segments:
             for rank, received in self.routes.receives[segment.number].items():
@@ -207,8 +207,8 @@ class StepRun:
                         dict.fromkeys(received)
                     )
         queried = [self.routes.query_payloads[node] for node in self.routes.query_payloads]
-        read = [key for payloads in (self.routes.result, *queried) for key in payloads]
-        keys.setdefault(DRIVER_PROCESS, {}).update(dict.fromkeys(read))
+        driver_keys = [key for payloads in (self.routes.result, *queried) for key in payloads]
+        keys.setdefault(DRIVER_PROCESS, {}).update(dict.fromkeys(driver_keys))
         return {
             process: [self._handles[key] for key in wanted if key in self._handles and key[0] != CALLER]
             for process, wanted in keys.items()
@@ -232,8 +232,8 @@ class StepRun:
             self._routing.follow(saved.queries)
         self._delivered, self._submitted = frozenset(saved.submitted), set(saved.submitted)
         received = (keys for by_rank in self.routes.receives.values() for keys in by_rank.values())
-        read = (*received, *self.routes.query_payloads.values(), self.routes.result)
-        self._reads.skip(key for keys in read for key in keys if key[0] in self._delivered)
+        payloads = (*received, *self.routes.query_payloads.values(), self.routes.result)
+        self._reads.skip(key for keys in payloads for key in keys if key[0] in self._delivered)
         self._expect_reads()
 
     def _begin_deadline(self) -> None:
@@ -281,7 +281,7 @@ class StepRun:
             self._deferred.append(segment)
             return
         receives = self.routes.receives[segment.number]
-        deferred = {other.number for other in self._deferred}
+        deferred = {deferred_segment.number for deferred_segment in self._deferred}
         if segment.custom or any(key[0] in deferred for keys in receives.values() for key in keys):
             self._run_deferred()
         if segment.custom:

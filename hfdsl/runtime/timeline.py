@@ -41,11 +41,11 @@ class StepLog:
     query_results: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @contextmanager
-    def timed(self, what: str, kind: IntervalKind = "driver") -> Iterator[None]:
+    def timed(self, label: str, kind: IntervalKind = "driver") -> Iterator[None]:
         """Write down how long the driver takes for something."""
         start = time.time()
         yield
-        self.intervals.append(Interval(DRIVER_PROCESS, kind, what, start, time.time()))
+        self.intervals.append(Interval(DRIVER_PROCESS, kind, label, start, time.time()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,9 @@ class DispatchLoads:
         for called in self._flights.calls:
             node = called.node
             logged = [
-                (rank, at, taken)
+                (rank, at, loaded)
                 for rank in called.ranks
-                for at, taken in (self.repeated or {}).get((number, node, rank), ())
+                for at, loaded in (self.repeated or {}).get((number, node, rank), ())
             ]
             clock = self._time.schedule(number, version, called) if isinstance(self._time, VirtualTime) else None
             schedules[node] = logged or clock

@@ -75,10 +75,10 @@ class Dispatched:
             self._find_groups()
 
     def _find_groups(self) -> None:
-        kept = self.groups
+        groups = self.groups
         if self.queue.loses and self.queue.rows_of in self.table.rows:
-            kept = tuple(kept[place] for place in kept_groups(self.queue, self.table, len(kept)))
-        self.kept = {group: place for place, group in enumerate(kept)}
+            groups = tuple(groups[place] for place in kept_groups(self.queue, self.table, len(groups)))
+        self.kept = {group: place for place, group in enumerate(groups)}
 
     def rows(self, group: int) -> tuple[int, int]:
         """The rows of a group that was kept, in what the dispatch put in."""
@@ -130,12 +130,12 @@ class Dispatched:
 
     def keys(self, ranges: RowRanges, columns: Sequence[str] | None = None) -> tuple[PayloadKey, ...]:
         """The payloads that hold these rows; without rows those that are left of the first ones."""
-        asked = ranges, None if columns is None else tuple(columns)
+        request = ranges, None if columns is None else tuple(columns)
         if ranges == NO_ROWS:
-            return self._holding(*asked)
-        if asked not in self.known.keys:  # whoever asks for rows has all payloads that hold them
-            self.known.keys[asked] = self._holding(*asked)
-        return self.known.keys[asked]
+            return self._holding(*request)
+        if request not in self.known.keys:  # whoever asks for rows has all payloads that hold them
+            self.known.keys[request] = self._holding(*request)
+        return self.known.keys[request]
 
     def _holding(self, ranges: RowRanges, columns: Sequence[str] | None) -> tuple[PayloadKey, ...]:
         wanted: dict[tuple[int, int, str], list[RowRanges]] = {}
@@ -166,8 +166,8 @@ class Dispatched:
         """Drop the handles of payloads that only groups that are gone were read from; asked whenever a call ends."""
         if len(gone) == self._gone:  # what is gone stays gone
             return
-        self._gone, left = len(gone), self.kept.keys() - set(gone)
-        needed = {key for group in left for key in self.keys((self.rows(group),))}
+        self._gone, remaining = len(gone), self.kept.keys() - set(gone)
+        needed = {key for group in remaining for key in self.keys((self.rows(group),))}
         self.handles = {key: entry for key, entry in self.handles.items() if key in needed}
 
 

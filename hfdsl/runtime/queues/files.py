@@ -180,7 +180,7 @@ class SavedStream:
 
 def _decided_numbers(decided: SavedDecisions) -> dict[str, Any]:
     return {
-        "counts": [[each.put_in, each.taken, each.dispatched, list(each.again)] for each in decided.counts],
+        "counts": [[counts.put_in, counts.taken, counts.dispatched, list(counts.again)] for counts in decided.counts],
         "decisions": decided.decisions,
         "loaded": decided.loaded,
         "next_prompts": [list(item) for item in decided.next_prompts.items()],

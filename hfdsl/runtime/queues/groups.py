@@ -30,9 +30,9 @@ from hfdsl.types.dims import KeptGroups
 def groups_of(queue: StagedQueue, sizes: Mapping[Any, int]) -> tuple[int | None, int | None]:
     """How many groups a step puts in at most, and how many a batch has; None where a size is unknown."""
     put_in = _most_rows(queue, sizes).rows.get(queue.rows_of)
-    taken = row_table(queue.consumer, sizes).rows.get(queue.queue_input)
+    batch_groups = row_table(queue.consumer, sizes).rows.get(queue.queue_input)
     group = queue.queue.group
-    return (None if put_in is None else put_in // group, None if taken is None else taken // group)
+    return (None if put_in is None else put_in // group, None if batch_groups is None else batch_groups // group)
 
 
 def kept_groups(queue: StagedQueue, table: RowTable, put_in: int) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ def check_groups(queue: StagedQueue, sizes: Mapping[Any, int], put_in: int) -> N
         raise HfError("HF765", f'{queue.subject} {text}: give every group as many, or late="drop" or "mask"')
 
 
-def check_handed_on(queue: StagedQueue, in_front: StagedQueue, sizes: Mapping[Any, int], taken: int) -> None:
+def check_handed_on(queue: StagedQueue, in_front: StagedQueue, sizes: Mapping[Any, int], batch: int) -> None:
     """Refuse a stage between two queues that makes other groups than it takes: whose prompts they are is not known.
 
     Raises:
@@ -74,12 +74,12 @@ def check_handed_on(queue: StagedQueue, in_front: StagedQueue, sizes: Mapping[An
     plan, table = queue.producer, _most_rows(queue, sizes)
     rows = range(table.rows[queue.rows_of])
     traced = input_rows(plan, table, queue.rows_of, rows)
-    made = None if traced is None else [row // in_front.queue.group for row in traced[1]]
-    if made != [row // queue.queue.group for row in rows] or len(rows) != taken * queue.queue.group:
+    source_groups = None if traced is None else [row // in_front.queue.group for row in traced[1]]
+    if source_groups != [row // queue.queue.group for row in rows] or len(rows) != batch * queue.queue.group:
         raise HfError(
             "HF765",
             f"{queue.subject} follows another one, and the stage between them does not make one group of each of the "
-            f"{taken} that it takes, in their order: a run could not say of which prompts they are",
+            f"{batch} that it takes, in their order: a run could not say of which prompts they are",
         )
 
 
@@ -96,11 +96,11 @@ def check_side_by_side(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec]
     """
     for stage in (*links.sources, *links.between):
         fed = [(queues[index], specs[index]) for index in links.fed_by(stage)]
-        (first, one), *others = fed
+        (first, first_spec), *others = fed
         for queue, spec in others:
-            if (spec.dispatch, spec.batch) != (one.dispatch, one.batch):
+            if (spec.dispatch, spec.batch) != (first_spec.dispatch, first_spec.batch):
                 here = f"gets {spec.dispatch} groups a step and has {spec.batch} in a batch"
-                there = f"{first.subject}, of the same stage, gets {one.dispatch} and has {one.batch}"
+                there = f"{first.subject}, of the same stage, gets {first_spec.dispatch} and has {first_spec.batch}"
                 raise HfError("HF765", f"{queue.subject} {here}, and {there}: one would be full before the other")
         for queue, spec in fed if others else ():
             if spec.late == "refill":
@@ -141,12 +141,12 @@ def check_sources(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], lin
 
 def _fills_up(plan: Plan, rows_of: int) -> bool:
     """Whether rows behind a filter are as many as if it kept all."""
-    behind, found = [rows_of], set[int]()
+    behind, visited = [rows_of], set[int]()
     while behind:
         node = behind.pop()
-        found.add(node)
-        behind += [ref.node for ref in plan.graph.nodes[node].refs if ref.node not in found]
-    return any(isinstance(plan.graph.nodes[node].op, Filter) for node in found)
+        visited.add(node)
+        behind += [ref.node for ref in plan.graph.nodes[node].refs if ref.node not in visited]
+    return any(isinstance(plan.graph.nodes[node].op, Filter) for node in visited)
 
 
 def _is_filtered(plan: Plan, node: int) -> bool:

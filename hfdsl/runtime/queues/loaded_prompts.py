@@ -62,15 +62,15 @@ class LoadedPrompts:
             HfError: HF765 where it puts another number of groups in than the first one; and as ``Running.step``.
         """
         names = {node.id: node.label for node in self._plan.graph.inputs}
-        named = {names[node]: given for node, given in loaded_inputs(self._plan, batch).items()}
+        named = {names[node]: input_batch for node, input_batch in loaded_inputs(self._plan, batch).items()}
         by_stage: dict[int, Mapping[int, Batch]] = {
             stage: {node: named[name] for name, node in self._stages.inputs[stage].items()}
             for stage in self._stages.links.sources
         }
         sizes = self.sizes(by_stage)
-        known = tuple(sizes.items())
-        if known != self._put_in[0]:
-            self._put_in = known, [groups_of(queue, sizes)[0] for queue in self._stages.queues]
+        bound = tuple(sizes.items())
+        if bound != self._put_in[0]:
+            self._put_in = bound, [groups_of(queue, sizes)[0] for queue in self._stages.queues]
         for queue, spec, put_in in zip(self._stages.queues, self._specs, self._put_in[1], strict=True):
             if put_in != spec.dispatch:
                 raise HfError(
@@ -118,11 +118,11 @@ class LoadedPrompts:
     def forget(self, stage: int, used: Iterable[int]) -> None:
         """Drop batches of which all prompts were dispatched, but for those with prompts that are ``used``."""
         per_batch = self._per_batch(stage)
-        kept = {prompt // per_batch for prompt in used}
+        used_batches = {prompt // per_batch for prompt in used}
         gone = [
             (reader, number)
             for reader, number in self.batches
-            if reader == stage and number not in kept and (number + 1) * per_batch <= self.next[stage]
+            if reader == stage and number not in used_batches and (number + 1) * per_batch <= self.next[stage]
         ]
         for key in gone:
             if key[1] != self.loaded - 1:

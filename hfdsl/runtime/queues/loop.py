@@ -164,27 +164,27 @@ class QueueLoop:
 
     def _pass_on(self, world: QueueWorld, stage: int) -> list[Decision]:
         """A step between two queues; without places behind it, late groups leave the queue in front of it."""
-        decisions, taken = self._take(stage)
-        if not taken or not self.has_places(stage):
+        decisions, batches = self._take(stage)
+        if not batches or not self.has_places(stage):
             return decisions
-        [(index, after, batch)] = taken
+        [(index, after, batch)] = batches
         dispatched = self._dispatch(world, stage, [group.prompt for group in batch.groups], batch)
         self.queues[index] = after
         return [*decisions, take_decision(batch), *dispatched]
 
     def _train(self, world: QueueWorld) -> list[Decision]:
-        decisions, taken = self._take(TRAINER)
-        if not taken:
+        decisions, batches = self._take(TRAINER)
+        if not batches:
             return decisions
-        world.train([batch for *_, batch in taken])
-        after = {index: state for index, state, _ in taken}
+        world.train([batch for *_, batch in batches])
+        after = {index: state for index, state, _ in batches}
         for index, queue in enumerate(self.queues):
             self.queues[index] = after[index] if index in after else queue.advance()
-        return [*decisions, *(take_decision(batch) for *_, batch in taken)]
+        return [*decisions, *(take_decision(batch) for *_, batch in batches)]
 
     def _take(self, stage: int) -> tuple[list[Decision], list[tuple[int, QueueState, QueueBatch]]]:
         """Remove late groups from the queues that a stage reads; and each of these after a batch of all was taken."""
-        decisions, taken, queues = (
+        decisions, batches, queues = (
             list[Decision](),
             list[tuple[int, QueueState, QueueBatch]](),
             self.links.read_by(stage),
@@ -193,8 +193,8 @@ class QueueLoop:
             self.queues[index] = self.queues[index].drop_late()
             decisions += drop_decisions(self.queues[index])
             after, batch = self.queues[index].take()
-            taken += [(index, after, batch)] if batch is not None else []
-        return decisions, taken if len(taken) == len(queues) else []
+            batches += [(index, after, batch)] if batch is not None else []
+        return decisions, batches if len(batches) == len(queues) else []
 
     def _end(self, groups: Sequence[QueuedId], lost: Callable[[QueuedId], bool], *, starves: bool) -> list[Decision]:
         """Groups have ended, some of which a filter loses; in a run that repeats a log others are seen later."""

@@ -127,8 +127,8 @@ class PlanSimulation:
     def staleness(self) -> Mapping[int, int]:
         """How many batches were read with which staleness, over all queues."""
         versions = {(d.queue, group): d.version for d in self.decisions if d.kind == "dispatch" for group in d.groups}
-        taken = [(d, group) for d in self.decisions if d.kind == "take" for group in d.groups]
-        return Counter(decision.version - versions[decision.queue, group] for decision, group in taken)
+        taken_groups = [(d, group) for d in self.decisions if d.kind == "take" for group in d.groups]
+        return Counter(decision.version - versions[decision.queue, group] for decision, group in taken_groups)
 
     @property
     def idle(self) -> Mapping[str, float]:
@@ -225,22 +225,22 @@ class PlanClock:
             max([now, self._begins(step, rank, place), self._fence(step, rank), *self._inputs(step, number, chunk)])
             for place, rank, chunk in zip(places, step.ranks, step.chunk_of, strict=True)
         ]
-        drawn = self.seconds.get(step.label, DrawnSeconds(0.0))
+        call_seconds = self.seconds.get(step.label, DrawnSeconds(0.0))
         if works_together(step):
             ready = [max(ready)] * len(ready)
-            takes = [drawn.of(self.seed, step.label, number)] * len(ready)
+            takes = [call_seconds.of(self.seed, step.label, number)] * len(ready)
         else:
-            takes = [drawn.of(self.seed, step.label, number, rank) for rank in step.ranks]
-        done = dict[int, float]()
+            takes = [call_seconds.of(self.seed, step.label, number, rank) for rank in step.ranks]
+        ends = dict[int, float]()
         for rank, place, start, duration in zip(step.ranks, places, ready, takes, strict=True):
-            done[rank] = start + duration
-            self.work[step.group] += self._occupy(step, rank, place, start, done[rank])
-            self.end = max(self.end, done[rank])
+            ends[rank] = start + duration
+            self.work[step.group] += self._occupy(step, rank, place, start, ends[rank])
+            self.end = max(self.end, ends[rank])
         self.spans[number, step.node] = {
-            rank: (start, done[rank]) for rank, start in zip(step.ranks, ready, strict=True)
+            rank: (start, ends[rank]) for rank, start in zip(step.ranks, ready, strict=True)
         }
-        last = max(done.values())
-        self.chunks[number, step.node] = [done.get(holder, last) for holder in step.layout.holders]
+        last = max(ends.values())
+        self.chunks[number, step.node] = [ends.get(holder, last) for holder in step.layout.holders]
 
     def _begins(self, step: Step, rank: int, place: tuple[str, int]) -> float:
         """When a rank may begin with another call of a step."""
@@ -261,11 +261,11 @@ class PlanClock:
 
     def _arrive(self, step: Step, number: int, now: float) -> None:
         """Weights in flight arrive while the ranks continue with what they do."""
-        drawn = self.seconds.get(step.label, DrawnSeconds(0.0))
+        call_seconds = self.seconds.get(step.label, DrawnSeconds(0.0))
         spans = self.spans[number, step.node] = {}
         for rank, chunk in zip(step.ranks, step.chunk_of, strict=True):
             start = max([now, *self._inputs(step, number, chunk)])
-            spans[rank] = start, start + drawn.of(self.seed, step.label, number, rank)
+            spans[rank] = start, start + call_seconds.of(self.seed, step.label, number, rank)
             self.fences[step.role, rank] = spans[rank][1]
             self.end = max(self.end, spans[rank][1])
 
@@ -278,7 +278,7 @@ class PlanClock:
         return min(self.free.get(self._device(step.group, rank), 0.0) for rank in step.ranks)
 
     def _device(self, group: str, rank: int) -> tuple[str, int]:
-        pool = next((known.pool for known in self.plan.groups if known.name == group), None)
+        pool = next((process_group.pool for process_group in self.plan.groups if process_group.name == group), None)
         return devices(pool)[rank] if pool is not None else (group, rank)
 
     def _inputs(self, step: Step, number: int, chunk: int) -> Iterator[float]:
@@ -291,13 +291,13 @@ class PlanClock:
     def _filters_read(self, node: int) -> frozenset[int]:
         """The values that say what the filters keep in front of a node, in its stage."""
         if node not in self._read_by_filters:
-            here, read = self.plan.node(node), set[int]()
+            here, sources = self.plan.node(node), set[int]()
             for ref in here.refs if not (isinstance(here.op, Queue) and here.op.splits) else ():
-                read |= self._filters_read(ref.node)
+                sources |= self._filters_read(ref.node)
             keep = dict(here.arguments)["keep"] if isinstance(here.op, Filter) else None
             if isinstance(keep, Ref):
-                read |= {source for source, _ in origins(self.plan.graph, keep.node, keep.column or VALUE)}
-            self._read_by_filters[node] = frozenset(read)
+                sources |= {source for source, _ in origins(self.plan.graph, keep.node, keep.column or VALUE)}
+            self._read_by_filters[node] = frozenset(sources)
         return self._read_by_filters[node]
 
     def result(self, number: int) -> float:

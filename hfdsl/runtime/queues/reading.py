@@ -58,9 +58,9 @@ class QueueReader:
                 (batch.groups[row // size], row % size) for start, stop in wanted for row in range(start, stop)
             ]
             masked = tuple(place for place, (group, _) in enumerate(rows) if group.number in batch.masked)
-            for made, names in self._by_maker(queue, rows or [(batch.groups[0], None)], own):
-                maker = self.stages.queues[made.queue]
-                parts = list(self._parts(made, [*names.values()]))
+            for maker_rows, names in self._by_maker(queue, rows or [(batch.groups[0], None)], own):
+                maker = self.stages.queues[maker_rows.queue]
+                parts = list(self._parts(maker_rows, [*names.values()]))
                 handles += [handle for _, of_part in parts for handle in of_part]
                 recipe = QueuedRows(
                     slices=tuple(part for part in own if part.column in names),
@@ -80,11 +80,11 @@ class QueueReader:
         """Where columns were made: rows of a queue, and there the name of each column that was made with these rows."""
         by_maker = list[tuple[MadeRows, dict[str, str]]]()
         for column in dict.fromkeys(part.column for part in slices):
-            made, name = self._made(queue, rows, column)
-            names = next((known for other, known in by_maker if other == made), None)
+            maker_rows, name = self._made(queue, rows, column)
+            names = next((entry_names for entry_rows, entry_names in by_maker if entry_rows == maker_rows), None)
             if names is None:
                 names = {}
-                by_maker.append((made, names))
+                by_maker.append((maker_rows, names))
             names[column] = name
         yield from by_maker
 
@@ -92,22 +92,22 @@ class QueueReader:
         """Where a column was made, and its name there."""
         while (name := self.stages.queues[queue].through.get(column)) is not None:
             in_front = self.in_front(queue)
-            size, made = self.stages.queues[in_front].queue.group, list[GroupRow]()
+            size, maker_rows = self.stages.queues[in_front].queue.group, list[GroupRow]()
             for group, row in rows:
                 if group.of is None:
                     raise LookupError(group)
                 dispatch, inner = self.dispatch_of(queue, group.number), None
                 if row is not None:
                     inner = dispatch.row_in_front(column, dispatch.rows(group.number)[0] + row) % size
-                made.append((group.of, inner))
-            queue, column, rows = in_front, name, made
+                maker_rows.append((group.of, inner))
+            queue, column, rows = in_front, name, maker_rows
         return MadeRows(queue, rows), column
 
-    def _parts(self, made: MadeRows, columns: Sequence[str]) -> Iterator[tuple[QueuedPart, list[Any]]]:
+    def _parts(self, maker_rows: MadeRows, columns: Sequence[str]) -> Iterator[tuple[QueuedPart, list[Any]]]:
         """The rows by dispatch, in their order, each with the handles of the payloads that they are in."""
         by_dispatch = list[tuple[Dispatched, list[int]]]()
-        for group, row in made.rows:
-            dispatch = self.dispatch_of(made.queue, group.number)
+        for group, row in maker_rows.rows:
+            dispatch = self.dispatch_of(maker_rows.queue, group.number)
             if not by_dispatch or by_dispatch[-1][0] is not dispatch:
                 by_dispatch.append((dispatch, []))
             by_dispatch[-1][1].extend([] if row is None else [dispatch.rows(group.number)[0] + row])

@@ -185,8 +185,8 @@ class QueueRun:
         if self._update is not None and self._time.idle():
             number, steps = self._update
             with self.breaking(number):
-                made = {stage: iter(step.result()) for stage, step in steps.items()}
-            self._results.append(self.stages.output.build(lambda ref: next(made[self.stages.stage_of[ref]])))
+                results = {stage: iter(step.result()) for stage, step in steps.items()}
+            self._results.append(self.stages.output.build(lambda ref: next(results[self.stages.stage_of[ref]])))
             self._update = None
             self._unrecorded += [(self._of_stages[stage], number, step) for stage, step in steps.items()]
         return ended
@@ -209,16 +209,16 @@ class QueueRun:
             self.record(2)
             yield result
 
-    def record(self, kept: int) -> None:
+    def record(self, at_most: int) -> None:
         """Record steps but the last ones, where all their calls have ended; with none to be kept wait for them."""
-        while len(self._unrecorded) > kept:
+        while len(self._unrecorded) > at_most:
             runner, number, step = self._unrecorded[0]
             with self.breaking(number):
-                if kept:
+                if at_most:
                     self._time.submitted(step)
                     if not self._time.has_ended(step):
                         return
-                record = step.record(wait=not kept)
+                record = step.record(wait=not at_most)
             self._unrecorded.popleft()
             self._time.recorded(step)
             runner.routings.measure(record)
@@ -274,8 +274,8 @@ class QueueRun:
     def _ended(self, index: int, dispatch: Dispatched) -> None:
         """A dispatch is gone from one queue; the step is to be recorded once it is gone from all."""
         stage = self.stages.links.of[index].feeds
-        others = [self.dispatched[other] for other in self.stages.links.fed_by(stage)]
-        if self.loads.forget(dispatch.number) or any(dispatch.number in other for other in others):
+        others = [self.dispatched[fed] for fed in self.stages.links.fed_by(stage)]
+        if self.loads.forget(dispatch.number) or any(dispatch.number in dispatches for dispatches in others):
             return
         if dispatch.step is not None:
             self._unrecorded.appendleft((self._of_stages[stage], dispatch.number, dispatch.step))

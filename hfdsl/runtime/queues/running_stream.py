@@ -95,8 +95,10 @@ class RunningStream:
     def _new(self, seconds: Mapping[str, float | CallSeconds] | None = None) -> Stream | StageStream:
         if not decides(self._plan):
             return Stream(self._runner)
-        drawn = {node: DrawnSeconds(s) if isinstance(s, (int, float)) else s for node, s in (seconds or {}).items()}
-        return StageStream(self._runner, drawn)
+        call_seconds = {
+            node: DrawnSeconds(s) if isinstance(s, (int, float)) else s for node, s in (seconds or {}).items()
+        }
+        return StageStream(self._runner, call_seconds)
 
     def _results(self, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
         stream = self.begun or self._begin()

@@ -85,9 +85,9 @@ def _contents(run: QueueRun, backend: Backend) -> dict[int, tuple[Store, list[Pa
     contents = dict[int, tuple[Store, list[PayloadContent]]]()
     for queue, (dispatches, needed) in enumerate(zip(run.dispatched, run.needed(), strict=True)):
         for number, dispatch in dispatches.items():
-            left = [group for group in dispatch.groups if group in needed]
+            remaining = [group for group in dispatch.groups if group in needed]
             with run.breaking(number):
-                contents[_key(run.stages, queue, number)] = Store(), dispatch.contents(backend, left)
+                contents[_key(run.stages, queue, number)] = Store(), dispatch.contents(backend, remaining)
     for (stage, number), inputs in run.prompts.batches.items():
         columns = {
             ColumnSlice(node, 0, name, None): value
@@ -181,16 +181,20 @@ def copied(run: QueueRun, backend: Backend) -> Callable[[QueueRun], None]:
     queues = [state.run_again(state.groups) for state in run.loop.queues]
     ended = [[replace(dispatch, step=None) for dispatch in dispatches.values()] for dispatches in run.dispatched]
     dispatches, synced, prompts = dict(run.dispatches), run.synced, run.prompts
-    kept = prompts.loaded, dict(prompts.next), dict(prompts.batches)
+    prompts_state = prompts.loaded, dict(prompts.next), dict(prompts.batches)
 
-    def go_on(other: QueueRun) -> None:
-        other.loop.queues[:] = queues
-        other.dispatches.update(dispatches)
-        other.synced = synced
-        other.prompts.loaded, other.prompts.next, other.prompts.batches = kept[0], dict(kept[1]), dict(kept[2])
-        for own, held in zip(other.dispatched, ended, strict=True):
+    def go_on(resumed: QueueRun) -> None:
+        resumed.loop.queues[:] = queues
+        resumed.dispatches.update(dispatches)
+        resumed.synced = synced
+        resumed.prompts.loaded, resumed.prompts.next, resumed.prompts.batches = (
+            prompts_state[0],
+            dict(prompts_state[1]),
+            dict(prompts_state[2]),
+        )
+        for own, held in zip(resumed.dispatched, ended, strict=True):
             own.update((dispatch.number, replace(dispatch)) for dispatch in held)
-        other.show_all()
+        resumed.show_all()
 
     return go_on
 

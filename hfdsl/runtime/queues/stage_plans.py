@@ -88,7 +88,7 @@ class QueueStages:
             return replace(plan, stage_of=StageOf(plan.dataflow, steps))
 
         queues = (
-            replace(each, producer=counted(each.producer), consumer=counted(each.consumer)) for each in self.queues
+            replace(queue, producer=counted(queue.producer), consumer=counted(queue.consumer)) for queue in self.queues
         )
         return replace(self, plans=tuple(map(counted, self.plans)), queues=tuple(queues))
 
@@ -116,25 +116,23 @@ def queue_stages(plan: Plan) -> QueueStages:
     ends = [_ends(plan, node, queue) for node, queue in plan.split.queues]
     last = {stage.number for stage in staged if not stage.feeds}
     links = QueueLinks(
-        QueueLink(
-            each.feeds, TRAINER if each.reads in last else each.reads, plan.counts.making[each.node.id] < each.feeds
-        )
-        for each in ends
+        QueueLink(end.feeds, TRAINER if end.reads in last else end.reads, plan.counts.making[end.node.id] < end.feeds)
+        for end in ends
     )
     compiled = [_read_in_place(of_stage, stage) for stage, of_stage in plan.stage_plans]
-    for each in ends:
-        _refuse(plan, each.node, topology_problems(plan, each.node))
-    read = _columns_read(compiled, ends, links)
-    queues = [_staged(plan, compiled, ends, index, columns) for index, columns in enumerate(read)]
-    for each, queue in zip(ends, queues, strict=True):
-        _refuse(plan, each.node, (*_stage_problems(queue, each.ref), *_result_problems(staged, each)))
-        _refuse(plan, each.node, _mask_problems(queue))
+    for end in ends:
+        _refuse(plan, end.node, topology_problems(plan, end.node))
+    read_columns = _columns_read(compiled, ends, links)
+    queues = [_staged(plan, compiled, ends, index, columns) for index, columns in enumerate(read_columns)]
+    for end, queue in zip(ends, queues, strict=True):
+        _refuse(plan, end.node, (*_stage_problems(queue, end.ref), *_result_problems(staged, end)))
+        _refuse(plan, end.node, _mask_problems(queue))
     sends_in_flight = any(of_stage.loads_in_flight(step) for of_stage in compiled for step in of_stage.steps)
     if sends_in_flight:
         _refuse(plan, ends[0].node, _in_flight_problems(compiled[ends[0].feeds], len(ends)))
     plans = list[Plan]()
     for stage, of_stage in zip(staged, compiled, strict=True):
-        fed = [queues[index] for index, each in enumerate(ends) if each.feeds == stage.number]
+        fed = [queues[index] for index, end in enumerate(ends) if end.feeds == stage.number]
         outputs = {f"{q.name}.{name}": Output(_column_of(*source)) for q in fed for name, source in q.sources.items()}
         balanced = of_stage
         if fed and sends_in_flight:  # rows are at their ranks before any call ends
@@ -145,14 +143,16 @@ def queue_stages(plan: Plan) -> QueueStages:
     return QueueStages(
         plans=tuple(plans),
         queues=tuple(
-            replace(queue, producer=plans[each.feeds], consumer=plans[each.reads])
-            for each, queue in zip(ends, queues, strict=True)
+            replace(queue, producer=plans[end.feeds], consumer=plans[end.reads])
+            for end, queue in zip(ends, queues, strict=True)
         ),
         links=links,
         inputs=tuple({n.label: n.id for n in stage.graph.inputs if n.label in stage.inputs} for stage in staged),
         output=plan.graph.output,
         stage_of={ref: stage.number for stage in staged for ref in stage.results},
-        loads_wait=any(sync.target.role in _queried_roles(each) for sync in syncs(plan.graph) for each in compiled),
+        loads_wait=any(
+            sync.target.role in _queried_roles(stage_plan) for sync in syncs(plan.graph) for stage_plan in compiled
+        ),
         flights=flights(plans[ends[0].feeds], plans[ends[0].reads]) if sends_in_flight else Flights((), ()),
     )
 
@@ -183,40 +183,40 @@ def _read_in_place(plan: Plan, stage: Stage) -> Plan:
 
 def _columns_read(plans: Sequence[Plan], ends: Sequence[_Ends], links: QueueLinks) -> list[list[str]]:
     """By queue the columns that are read behind it, at once or handed on through other queues."""
-    read: list[list[str]] = [[] for _ in ends]
-    for index, each in sorted(enumerate(ends), key=lambda item: -item[1].reads):  # a stage feeds only later ones
-        graph = plans[each.reads].graph
-        columns = [column for step in plans[each.reads].steps for column in columns_read(graph, step.node)]
-        for other in links.fed_by(each.reads) if each.reads in links.between else ():
-            columns += [source for name in read[other] for source in origins(graph, ends[other].ref.node, name)]
-        read[index] = [*dict.fromkeys(column for node, column in columns if node == each.queue_input)]
-    return read
+    names: list[list[str]] = [[] for _ in ends]
+    for index, end in sorted(enumerate(ends), key=lambda item: -item[1].reads):  # a stage feeds only later ones
+        graph = plans[end.reads].graph
+        columns = [column for step in plans[end.reads].steps for column in columns_read(graph, step.node)]
+        for feeding in links.fed_by(end.reads) if end.reads in links.between else ():
+            columns += [source for name in names[feeding] for source in origins(graph, ends[feeding].ref.node, name)]
+        names[index] = [*dict.fromkeys(column for node, column in columns if node == end.queue_input)]
+    return names
 
 
 def _staged(
     plan: Plan, plans: Sequence[Plan], ends: Sequence[_Ends], index: int, columns: Sequence[str]
 ) -> StagedQueue:
-    each = ends[index]
-    producing = plans[each.feeds]
-    in_front = {other.queue_input for other in ends if other.reads == each.feeds}
-    made = {name: next(origins(producing.graph, each.ref.node, name), None) for name in columns}
-    through = {name: source[1] for name, source in made.items() if source is not None and source[0] in in_front}
-    rows = producing.inference.rows(each.ref.node)
+    end = ends[index]
+    producing = plans[end.feeds]
+    in_front = {other_end.queue_input for other_end in ends if other_end.reads == end.feeds}
+    sources = {name: next(origins(producing.graph, end.ref.node, name), None) for name in columns}
+    through = {name: source[1] for name, source in sources.items() if source is not None and source[0] in in_front}
+    rows = producing.inference.rows(end.ref.node)
     if rows is None:
-        raise TypeError(each.name)
+        raise TypeError(end.name)
     return StagedQueue(
-        name=each.name,
-        reads=each.reads,
+        name=end.name,
+        reads=end.reads,
         producer=producing,
-        consumer=plans[each.reads],
-        queue=each.queue,
-        sources={name: (each.ref.node, name) for name in columns if name not in through},
+        consumer=plans[end.reads],
+        queue=end.queue,
+        sources={name: (end.ref.node, name) for name in columns if name not in through},
         through=through,
-        rows_of=each.ref.node,
-        queue_input=each.queue_input,
-        masks=tuple(name for name in columns if name in MASKS) if each.queue.late == "mask" else (),
+        rows_of=end.ref.node,
+        queue_input=end.queue_input,
+        masks=tuple(name for name in columns if name in MASKS) if end.queue.late == "mask" else (),
         loses=any(isinstance(atom, KeptGroups) for atom in rows.atoms),
-        subject=_subject(plan, each.node),
+        subject=_subject(plan, end.node),
     )
 
 
@@ -229,10 +229,10 @@ def _unmasked(plan: Plan, queue_input: int) -> Step | None:
     """A step that changes a state with rows of the queue, and nothing that it reads is made with a mask of them."""
     of_queue, masked = {queue_input}, set[int]()
     for step in plan.steps:
-        read = columns_read(plan.graph, step.node)
-        if any(node in of_queue for node, _ in read):
+        columns = columns_read(plan.graph, step.node)
+        if any(node in of_queue for node, _ in columns):
             of_queue.add(step.node)
-            if any(node in masked or (node == queue_input and column in MASKS) for node, column in read):
+            if any(node in masked or (node == queue_input and column in MASKS) for node, column in columns):
                 masked.add(step.node)
             elif any(effect.kind == "writes" for _, effect in effects(plan.node(step.node))):
                 return step

@@ -62,8 +62,8 @@ class StageRun(StepRun):
     def result_calls(self) -> list[Any]:
         """Those of the calls that make the result; of all calls where there is none."""
         makers = {key[:2] for key in self.routes.result}
-        made = [handle for call, handle in self._acknowledgments.items() if call in makers or not makers]
-        return [handle for handle in made if not isinstance(handle, SegmentResult)]
+        handles = [handle for call, handle in self._acknowledgments.items() if call in makers or not makers]
+        return [handle for handle in handles if not isinstance(handle, SegmentResult)]
 
     def loads(self, nodes: Collection[int]) -> Iterator[tuple[int, int, Any]]:
         """The acknowledgments of calls of these nodes: node, rank, handle."""

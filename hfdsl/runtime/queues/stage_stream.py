@@ -197,12 +197,12 @@ class StageStream:
 
 
 def _spec(queue: StagedQueue, sizes: Mapping[Any, int], *, trains: bool) -> QueueSpec:
-    put_in, taken = groups_of(queue, sizes)
+    put_in, batch_groups = groups_of(queue, sizes)
     return QueueSpec(
         name=queue.name,
         lag=queue.queue.lag or 0,
         late=queue.queue.late or "wait",
-        batch=taken or 1,
+        batch=batch_groups or 1,
         dispatch=put_in or 1,
         loses=queue.loses,
         trains=trains,

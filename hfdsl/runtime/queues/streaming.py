@@ -159,11 +159,11 @@ class StageOrder:
         self.queues = [
             replace(
                 queue,
-                version=kept.version,
+                version=saved_queue.version,
                 dispatched=self.steps[producer],
-                groups=MappingProxyType({group.number: group for group in kept.groups}),
+                groups=MappingProxyType({group.number: group for group in saved_queue.groups}),
             )
-            for queue, kept, (producer, _) in zip(self.queues, saved.queues, self._feeds, strict=True)
+            for queue, saved_queue, (producer, _) in zip(self.queues, saved.queues, self._feeds, strict=True)
         ]
 
     def __str__(self) -> str:
@@ -381,9 +381,9 @@ class Stream:
         self._runner.commit()
         return result
 
-    def _record(self, kept: int) -> None:
+    def _record(self, at_most: int) -> None:
         """Record steps but the last ones: all that an earlier one does has ended by now."""
-        while len(self._unrecorded) > kept:
+        while len(self._unrecorded) > at_most:
             step, run = self._unrecorded.popleft()
             with self._breaking(step):
                 record = run.record()

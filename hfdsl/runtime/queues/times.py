@@ -109,15 +109,15 @@ class VirtualTime:
 
     def schedule(self, number: int, version: int, step: Step) -> list[tuple[int, float, int]]:
         """When each rank of a call takes which version: at its start, or after a share of its time."""
-        taken: list[tuple[int, float, int]] = [(rank, 0, version) for rank in step.ranks]
+        loads: list[tuple[int, float, int]] = [(rank, 0, version) for rank in step.ranks]
         for later, roles in self._arrivals.items():
             for rank, time in roles.get(step.role, {}).items() if later > version else ():
                 start, stop = self._clocks[0].spans[number, step.node][rank]
                 if time < start:
-                    taken.append((rank, 0, later))
+                    loads.append((rank, 0, later))
                 elif time < stop:
-                    taken.append((rank, (time - start) / (stop - start), later))
-        return taken
+                    loads.append((rank, (time - start) / (stop - start), later))
+        return loads
 
     def settle(self) -> None:
         """All weights that were sent have arrived, as they have once processes have been waited for."""
@@ -290,11 +290,11 @@ class ProcessTime:
             dispatch.settle(step.table)
             makes = self._makes[queue]
             for group, calls in step.makers({group: dispatch.places(group) for group in dispatch.groups}).items():
-                left = calls & self._open
-                for call in left:
+                remaining = calls & self._open
+                for call in remaining:
                     makes.setdefault(call, []).append(group)
-                if left:
-                    self._calls_left[queue, group] = len(left)
+                if remaining:
+                    self._calls_left[queue, group] = len(remaining)
                 else:
                     ended.append((queue, group))
         return ended

@@ -61,15 +61,15 @@ def planned_widths(plan: Plan, step: Step) -> Mapping[Any, Size]:
     specs = schema(kind.record).fields.values() if isinstance(kind, RecordType) else (kind,)
     dims = {atom for spec in specs if isinstance(spec, ColumnSpec) for dim in spec.dims[1:] for atom in dim.atoms}
     sizes = {dim: constant(size) for dim, size in plan.dims.items()}
-    known = {dim: bound.get(dim, atom_size(dim)).substitute(sizes) for dim in dims}
-    return {dim: size for dim, size in known.items() if size.value is not None}
+    widths = {dim: bound.get(dim, atom_size(dim)).substitute(sizes) for dim in dims}
+    return {dim: size for dim, size in widths.items() if size.value is not None}
 
 
 def _wrong_presence(step: Step, name: str, present: bool) -> str:
     provision = next(p for p in provisions_of(step.signature.body) if name in (p.columns or (VALUE,)))
-    what = f"column '{name}'" if name else "its result"
+    subject = f"column '{name}'" if name else "its result"
     declared, returned = ("there", "left it out") if present else ("absent", "gave it")
-    return f"'{step.label}' is declared {provision}, by which {what} is {declared}, and {returned}"
+    return f"'{step.label}' is declared {provision}, by which {subject} is {declared}, and {returned}"
 
 
 def _real_rows(step: Step, index: int, table: RowTable, columns: dict[str, Any]) -> dict[str, Any]:
@@ -159,9 +159,9 @@ def check_same_presence(plan: Plan, results: Iterable[SegmentResult]) -> None:
     for label, step in steps.items():
         holders = sorted(absent[label].keys() & frozenset(step.layout.holders))
         for name in optional_columns(step.signature.returns):
-            what = f"column '{name}' of '{label}'" if name else f"the result of '{label}'"
+            subject = f"column '{name}' of '{label}'" if name else f"the result of '{label}'"
             parts = [None if name in absent[label][rank] else name for rank in holders]
             try:
-                all_present(what, parts, [f"rank {rank}" for rank in holders])
+                all_present(subject, parts, [f"rank {rank}" for rank in holders])
             except WiringError as error:
                 raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None

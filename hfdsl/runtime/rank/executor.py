@@ -276,7 +276,7 @@ class Executor:
                 self.store.drop(read_last_here)
             self.workers.offloader.after(call.plan, node, call.step)
             absent = tuple(name for name, value in columns.items() if value is None)
-            taken = self.in_flight.taken((call.plan, call.step, node))
+            loads = self.in_flight.taken((call.plan, call.step, node))
             calls.append(
                 CallResult(
                     label=step.label,
@@ -284,7 +284,7 @@ class Executor:
                     start=began,
                     stop=time.time(),
                     absent=absent,
-                    taken=taken,
+                    taken=loads,
                     reports=tuple(self.synced_digests.reported()),
                 )
             )

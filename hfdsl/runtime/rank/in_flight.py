@@ -79,8 +79,8 @@ class Flights:
         self, version: int, first: int, schedules: Mapping[int, Sequence[Sequence[Any]] | None]
     ) -> FlightPlan:
         """What the calls of a dispatch under a version take, after a sync that brought the ``first`` one."""
-        given = [(step.node, schedules.get(step.node)) for step in self.calls]
-        return [[node, version, schedule, self.at_once > 1 and not schedule, first] for node, schedule in given]
+        scheduled = [(step.node, schedules.get(step.node)) for step in self.calls]
+        return [[node, version, schedule, self.at_once > 1 and not schedule, first] for node, schedule in scheduled]
 
     def of_update(self, update: int) -> FlightPlan:
         """What the loads of an update bring."""
@@ -264,8 +264,8 @@ class InFlight:
         entry = _entry(call, step)
         if entry is None:
             self._arrived.pop((current.dataflow, step.role), None)  # its versions are counted from these weights on
-            for other in self._of(step.role):
-                other.supersede()
+            for flight in self._of(step.role):
+                flight.supersede()
             return body, arguments
         weights = arguments if self._own_process else deepcopy(arguments)  # else they are the trainer's own memory
         load = partial(_loaded, step.label, current, body, weights)

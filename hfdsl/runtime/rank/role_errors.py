@@ -22,7 +22,7 @@ BROKEN_CONNECTION = re.compile(
 """What errors say that a peer's death causes."""
 
 
-def role_error(what: str, rank: int, step_number: int | None, error: BaseException) -> HfError:
+def role_error(label: str, rank: int, step_number: int | None, error: BaseException) -> HfError:
     """The error for what a role's code raised on a rank, in a step of a run or outside of one.
 
     Raises:
@@ -32,17 +32,17 @@ def role_error(what: str, rank: int, step_number: int | None, error: BaseExcepti
         raise error
     step = f" in step {step_number}" if step_number is not None else ""
     if isinstance(error, HfError) and error.code == "HF807":  # a wait without end has the same code on every backend
-        return HfError("HF807", f"'{what}'{step}: {error.message} ({traceback_span(error)})")
+        return HfError("HF807", f"'{label}'{step}: {error.message} ({traceback_span(error)})")
     if isinstance(error, SyncError) and error.code == "HF774":  # of the sync, which has looked at the role's memory
         return error
     if isinstance(error, HfError) and error.code in READY_ROLES:
-        return RoleError(error.code, f"'{what}' on rank {rank}{step}: {error.message}")
+        return RoleError(error.code, f"'{label}' on rank {rank}{step}: {error.message}")
     if isinstance(error, HfError) and error.code in TYPED:
-        return as_raised(RoleError(error.code, f"'{what}' on rank {rank}{step}: {error.message}"), error)
+        return as_raised(RoleError(error.code, f"'{label}' on rank {rank}{step}: {error.message}"), error)
     frame = first = error.__traceback__
     while first and frame and frame.tb_frame.f_code.co_filename == first.tb_frame.f_code.co_filename:
         frame = frame.tb_next  # the first frames are those of the runtime that called the role
-    text = f"'{what}' raised on rank {rank}{step}: {described(error)}\n\n{trace_of(error, frame)}"
+    text = f"'{label}' raised on rank {rank}{step}: {described(error)}\n\n{trace_of(error, frame)}"
     raised = RoleError("HF806", text)
     # A stream is a generator, out of which Python lets no StopIteration.
     return raised if isinstance(error, (StopIteration, StopAsyncIteration)) else as_raised(raised, error)

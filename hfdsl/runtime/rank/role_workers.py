@@ -112,10 +112,10 @@ class RoleWorkers:
         Raises:
             HfError: what ``take_state`` has raised: a copy without the state of a role would count as whole.
         """
-        (taken, self._taken), (failures, self._failures) = (self._taken, {}), (self._failures, {})
+        (states, self._taken), (failures, self._failures) = (self._taken, {}), (self._failures, {})
         for failure in failures.values():
             raise failure
-        return {role: state for role, state in taken.items() if state is not None}
+        return {role: state for role, state in states.items() if state is not None}
 
     def save(self, folder: str) -> None:
         """Begin to write the states that were taken into a folder."""

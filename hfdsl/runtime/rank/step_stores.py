@@ -49,7 +49,9 @@ class StepStores:
             return False
         if steps_in_flight:
             ended = [
-                (name, other) for name, other in self._in_flight if name == plan and other <= number - steps_in_flight
+                (name, step_number)
+                for name, step_number in self._in_flight
+                if name == plan and step_number <= number - steps_in_flight
             ]
             for earlier in ended:
                 del self._in_flight[earlier]

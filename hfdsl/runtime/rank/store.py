@@ -101,8 +101,8 @@ class WatchedColumn:
 
 
 def _changed(producer: str, column: str) -> WiringError:
-    what = f"column '{column}' of its result" if column else "its result"
-    return WiringError("HF703", f"{what} was changed after '{producer}' had returned it; return a .clone()")
+    subject = f"column '{column}' of its result" if column else "its result"
+    return WiringError("HF703", f"{subject} was changed after '{producer}' had returned it; return a .clone()")
 
 
 class Store:

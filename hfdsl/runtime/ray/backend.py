@@ -174,8 +174,8 @@ class RayBackend(RayGroups):
         with self._calls.naming_losses():
             replies = self._submit_to_relays([*acknowledgments, *wanted])
             meanwhile()
-            known = self._acknowledged
-            refs = [ref for ref in acknowledgments if not isinstance(ref, RemoteHandle) and ref not in known]
+            acknowledged = self._acknowledged
+            refs = [ref for ref in acknowledgments if not isinstance(ref, RemoteHandle) and ref not in acknowledged]
             for ready in as_completed(refs, self._calls.time_left()):
                 self._acknowledged |= zip(ready, fetch(ready), strict=True)
                 self._calls.acknowledge(ready)
@@ -204,11 +204,13 @@ class RayBackend(RayGroups):
             while not any(call in awaited for call in ended):
                 ready, _ = ray.wait(list(running), num_returns=len(running), timeout=0, fetch_local=False)
                 if not any(call in awaited for call in ready):
-                    left = self._calls.time_left()
-                    ready += ray.wait(list(awaited), timeout=min(left, FAILURE_POLL_SECONDS), fetch_local=False)[0]
+                    seconds_left = self._calls.time_left()
+                    ready += ray.wait(
+                        list(awaited), timeout=min(seconds_left, FAILURE_POLL_SECONDS), fetch_local=False
+                    )[0]
                     if not ready:
                         self._calls.check()
-                        if not left:
+                        if not seconds_left:
                             self._calls.check_step(len(awaited), 0, "parts of steps in progress")
                         continue
                 self._acknowledged |= zip(ready, fetch(ready), strict=True)

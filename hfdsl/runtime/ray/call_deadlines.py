@@ -149,8 +149,8 @@ class CallClocks:
 
     def _could_begin(self, call: SubmittedCall, ended: SubmittedCall) -> bool:
         """Whether a call could begin if another one has ended."""
-        others = (other for other in self._calls.values() if other is not ended and other.step == call.step)
-        unended = reduce(or_, (other.nodes for other in others), 0)
+        others = (pending for pending in self._calls.values() if pending is not ended and pending.step == call.step)
+        unended = reduce(or_, (pending.nodes for pending in others), 0)
         return not call.before & ~call.nodes & unended
 
     def late(self, now: float) -> list[SubmittedCall]:
@@ -177,4 +177,4 @@ class CallClocks:
 
     def unended(self, call: SubmittedCall) -> Collection[SubmittedCall]:
         """The same call on all ranks that have not ended it."""
-        return [other for key, other in self._calls.items() if key not in self._failed and call.together(other)]
+        return [pending for key, pending in self._calls.items() if key not in self._failed and call.together(pending)]

@@ -41,7 +41,7 @@ def extra_threads(deployment: Deployment, group: ProcessGroup) -> dict[str, int]
     methods = [getattr(place.role, name) for place in places for name in registered_methods(place.role)]
     arrivals = any(effect.during is not None for method in methods for effect in effects_of(method))
     declared = [declared_concurrency(place.role, place.args, place.kwargs).values() for place in places]
-    beside = max((calls for each in declared for calls in each), default=1)
+    beside = max((calls for method_calls in declared for calls in method_calls), default=1)
     return {**({ARRIVALS: 1} if arrivals else {}), **({BESIDE: beside} if beside > 1 else {})}
 
 

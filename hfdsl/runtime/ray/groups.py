@@ -95,8 +95,8 @@ class RayGroups(RayStates):
 
     def _connect(self) -> None:
         """Find out where the processes are, link those that read each other's tensors, and start relays."""
-        asked = {name: self._calls.call_each(name, "the start", "host") for name in self._groups}
-        self._hosts = {name: self._calls.wait_for(refs) for name, refs in asked.items()}
+        pending = {name: self._calls.call_each(name, "the start", "host") for name in self._groups}
+        self._hosts = {name: self._calls.wait_for(refs) for name, refs in pending.items()}
         self._calls.read_notes()
         self._direct_groups.join(self._calls.workers, self._patience)
         for plan in self._plans:
@@ -139,17 +139,17 @@ class RayGroups(RayStates):
 
     def lost(self, wait: float) -> dict[str, list[int]]:
         """The ranks whose process is gone, by process group; one that is busy for so many seconds is not."""
-        asked = {
+        pending = {
             worker.host.remote(): (group, rank)
             for group, workers in self._calls.workers.items()
             for rank, worker in enumerate(workers)
         }
         for number, relay in enumerate(self._calls.relays.actors if self._calls.relays is not None else ()):
-            asked[relay.share.remote([], False, [], [])] = (GROUP, number)
+            pending[relay.share.remote([], False, [], [])] = (GROUP, number)
         lost: dict[str, list[int]] = {}
-        for ready in as_completed(list(asked), wait):
+        for ready in as_completed(list(pending), wait):
             for ref in ready:
-                group, rank = asked[ref]
+                group, rank = pending[ref]
                 try:
                     fetch([ref])
                 except HfError:
@@ -205,11 +205,11 @@ class RayGroups(RayStates):
             for name in sorted(replaced):
                 self._calls.wait_for(self._calls.call_each(name, "taking another plan", "add", partial(_alone, plan)))
         self._connect()
-        left = set(self._groups) - replaced
+        surviving = set(self._groups) - replaced
         keeps_values = unchanged and not self._direct_groups.linked and self._hosts == hosts
-        for name in left:
+        for name in surviving:
             self._calls.call_each(name, "forgetting a step", "forget_step", lambda _: (not keeps_values,))
-        return (left if keeps_values else ()) if unchanged else None
+        return (surviving if keeps_values else ()) if unchanged else None
 
     def forget(self, groups: Collection[str]) -> None:
         """Have the processes of groups drop the values of a step that is to be repeated."""
@@ -235,12 +235,12 @@ class RayGroups(RayStates):
 
         A process that does not waits for one that was lost.
         """
-        asked = {
+        pending = {
             name: [worker.changed_in.remote(*(step or ("", -1))) for worker in self._calls.workers[name]]
             for name in groups
         }
         unresponsive, changed = set[str](), False
-        for name, refs in asked.items():
+        for name, refs in pending.items():
             try:
                 changed |= any(fetch(refs, FORGET_SECONDS))
             except (HfError, GetTimeoutError):

@@ -45,8 +45,8 @@ def copied_to(copy: Copied, node: str) -> Copied:
     """The same with a second copy on another node, which a process of Ray makes there while steps continue."""
     where = NodeAffinitySchedulingStrategy(node, soft=False)
     keep: Any = ray.remote(_keep).options(num_cpus=0, num_returns=2, max_retries=0, scheduling_strategy=where)
-    done, states = keep.remote(copy.states)
-    return copy._replace(peer=Copied(done, states, node))
+    saved, states = keep.remote(copy.states)
+    return copy._replace(peer=Copied(saved, states, node))
 
 
 def _keep(states: Mapping[str, FlatState]) -> tuple[None, StateCopy]:

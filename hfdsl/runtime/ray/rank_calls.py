@@ -194,13 +194,13 @@ class RankCalls:
                 f"{self.late_ranks()}",
             )
 
-    def check_step(self, total: int, done: int, what: str) -> None:
+    def check_step(self, total: int, completed: int, kind: str) -> None:
         """Raise ``DeadlineError`` (HF807) where not all was done within the deadline of the step."""
-        if done < total:
+        if completed < total:
             raise DeadlineError(
                 "HF807",
-                f"{total - done} of {total} {what} were not done after {self.seconds:g} s; a body may wait for a peer, "
-                f"or the step needs longer: {LAUNCH}{self.late_ranks()}",
+                f"{total - completed} of {total} {kind} were not done after {self.seconds:g} s; a body may wait for "
+                f"a peer, or the step needs longer: {LAUNCH}{self.late_ranks()}",
             )
 
     def late_ranks(self) -> str:
@@ -215,8 +215,8 @@ class RankCalls:
     def read_notes(self) -> None:
         """Open what processes note of their calls, as far as they are on this machine."""
         self.close_notes()
-        asked = {name: self.call_each(name, "the start", "note") for name in self._groups}
-        for name, refs in asked.items():
+        pending = {name: self.call_each(name, "the start", "note") for name in self._groups}
+        for name, refs in pending.items():
             places: list[NotePlace | None] = self.wait_for(refs)
             self._notes |= {(name, rank): place.open() if place else None for rank, place in enumerate(places)}
 

@@ -190,9 +190,9 @@ def as_completed(refs: Sequence[Any], seconds: float) -> Iterator[list[Any]]:
     """Calls that have ended, in batches, for so many seconds; polled, since a rank may wait for one that has failed."""
     until, pending = time.monotonic() + seconds, list(refs)
     while pending:
-        left = max(0.0, until - time.monotonic())
-        wait = min(left, FAILURE_POLL_SECONDS)
+        seconds_left = max(0.0, until - time.monotonic())
+        wait = min(seconds_left, FAILURE_POLL_SECONDS)
         ready, pending = ray.wait(pending, num_returns=len(pending), timeout=wait, fetch_local=False)
         yield ready
-        if not left:
+        if not seconds_left:
             return

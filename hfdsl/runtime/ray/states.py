@@ -68,11 +68,11 @@ class RayStates(ABC):
     def save(self, folder: str, background: bool) -> None:
         """All ranks at once; HF806 where a role's ``state()`` raises, HF807 where a deadline passed."""
         self.begin()
-        taken = self._take_states(background)
+        states = self._take_states(background)
         saving = [
             ref for name in self._groups for ref in self._calls.call_each(name, "a save", "save", lambda _: (folder,))
         ]
-        self._calls.wait_for([*taken, *saving])
+        self._calls.wait_for([*states, *saving])
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """The files of all ranks; HF906 where one cannot be written, HF807 where a rank does not answer in time."""
@@ -137,11 +137,11 @@ class RayStates(ABC):
 
     def copy_states(self, peers: bool) -> dict[str, list[Copied]]:
         """References to the states of every rank; the processes copy them before their next call."""
-        taken = self._take_states(copies=False)
+        pending = self._take_states(copies=False)
         copies = {
             name: [
-                Copied(done, states, node)
-                for (done, states), node in zip(
+                Copied(saved, states, node)
+                for (saved, states), node in zip(
                     self._calls.call_each(name, "a copy of states", "copy_states", returns=2),
                     self._hosts[name],
                     strict=True,
@@ -157,7 +157,7 @@ class RayStates(ABC):
             }
         if self._calls.relays is not None:  # what relays submit next may come before what this process submitted now
             self.begin()
-            self._calls.wait_for([*taken, *(copy.done for ranks in copies.values() for copy in ranks)])
+            self._calls.wait_for([*pending, *(copy.done for ranks in copies.values() for copy in ranks)])
         return copies
 
     def copied(self, copies: Mapping[str, Sequence[Copied]], wait: float) -> bool:
@@ -223,10 +223,10 @@ class RayStates(ABC):
         Processes keep what it is, and each call of a step says whether it is to be done.
         """
         self._digests = bool(wanted)
-        known = dict(wanted), tuple(self._groups.values())
-        if not wanted or known == self._wanted:
+        request = dict(wanted), tuple(self._groups.values())
+        if not wanted or request == self._wanted:
             return
-        self._wanted = known
+        self._wanted = request
         for group in self._groups.values():
             for worker in group.workers:
                 worker.digest_exports.remote(wanted)

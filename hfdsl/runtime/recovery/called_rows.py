@@ -53,7 +53,7 @@ class CalledRows:
         return text
 
 
-def numbered(what: str, numbers: Iterable[int]) -> str:
+def numbered(noun: str, numbers: Iterable[int]) -> str:
     """Numbers for people, each once, in order.
 
     >>> numbered("row", [4, 5, 6, 7, 7]), numbered("row", [9, 1, 2]), numbered("prompt", [3])
@@ -61,4 +61,4 @@ def numbered(what: str, numbers: Iterable[int]) -> str:
     """
     ranges = as_ranges(sorted(set(numbers)))
     runs = [str(start) if stop == start + 1 else f"{start} to {stop - 1}" for start, stop in ranges]
-    return f"{what}{'s' * (len(runs) != 1 or ' ' in runs[0])} {', '.join(runs) or 'none'}"
+    return f"{noun}{'s' * (len(runs) != 1 or ' ' in runs[0])} {', '.join(runs) or 'none'}"

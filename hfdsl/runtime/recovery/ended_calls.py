@@ -54,14 +54,14 @@ def ended_calls(
     """
     segments = {segment.number: segment for segment in routes.segments}
     outcomes = {number: set(ended([call for call, _ in of_ranks])) for number, of_ranks in replies.items()}
-    left = set(groups)
+    remaining = set(groups)
     for group in groups:
         in_order = [outcome for number, outcome in outcomes.items() if segments[number].group == group]
         if any(len(outcome) != 1 for outcome in in_order) or in_order != sorted(in_order, key={True}.__ne__):
-            left.remove(group)
+            remaining.remove(group)
     while True:
         reused = [
-            number for number, outcome in outcomes.items() if outcome == {True} and segments[number].group in left
+            number for number, outcome in outcomes.items() if outcome == {True} and segments[number].group in remaining
         ]
         exporters = {
             segments[number].group
@@ -69,8 +69,8 @@ def ended_calls(
             if number in reused and replies[number][segments[number].ranks.index(rank)][1][position] is None
         }
         if not exporters:
-            return {number: replies[number] for number in reused}, left
-        left -= exporters
+            return {number: replies[number] for number in reused}, remaining
+        remaining -= exporters
 
 
 def _reads_to_come(routes: Routes, reused: Collection[int]) -> Iterator[PayloadKey]:

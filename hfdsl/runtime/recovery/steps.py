@@ -304,8 +304,10 @@ class Recovery:
         self.generation += 1
         current = (plan, step) if self._is_current and not self.streams else None
         self._is_current = False
-        left = self.backend.rebuild(lost, step=current, everything=self._copy.restore is None, wait=self.retries.wait)
-        unchanged, self.left = left is not None, left or ()
+        surviving = self.backend.rebuild(
+            lost, step=current, everything=self._copy.restore is None, wait=self.retries.wait
+        )
+        unchanged, self.left = surviving is not None, surviving or ()
         repeated = [] if unchanged else list(self._journal)
         if not unchanged:
             if self._copy.restore is not None:

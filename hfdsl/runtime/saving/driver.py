@@ -184,8 +184,8 @@ def save_states(
         raise CheckpointError("HF906", f"the state cannot be written to {folder}: it is not empty")
 
     def attempt() -> Saving:
-        for left in folder.iterdir():  # by an attempt before, whose processes were lost
-            left.unlink()
+        for file in folder.iterdir():  # by an attempt before, whose processes were lost
+            file.unlink()
         place = str(folder.resolve())
         in_progress = stream.save(backend, place) if stream is not None else None
         backend.save(place, background)

@@ -24,10 +24,10 @@ from hfdsl.graph.stages import HeldState, effects, syncs
 from hfdsl.plan.plan import Plan
 
 
-def check_loaded_states(plans: Iterable[Plan], launched: Iterable[Plan], what: str) -> None:
+def check_loaded_states(plans: Iterable[Plan], launched: Iterable[Plan], source: str) -> None:
     """Refuse ``plans`` that read a state of the steps before which a role has loaded and does not keep.
 
-    Every plan that was ``launched`` on the same workers may load it. ``what`` would miss the state.
+    Every plan that was ``launched`` on the same workers may load it. ``source`` would miss the state.
 
     Raises:
         CheckpointError: HF908 naming the role, the state and the call.
@@ -39,7 +39,7 @@ def check_loaded_states(plans: Iterable[Plan], launched: Iterable[Plan], what: s
             raise CheckpointError(
                 "HF908",
                 f"role '{holder.role}' ({role}) loads '{holder.state}', and '{node.label}' reads it in a later step of "
-                f"'{plan.name}' ({node.span}), but {what} would not have it: give {role} state() and "
+                f"'{plan.name}' ({node.span}), but {source} would not have it: give {role} state() and "
                 f"load_state(state), or call hf.sync before '{node.label}' in each step",
             )
 
@@ -92,8 +92,8 @@ def _reads_before_loads(plan: Plan, holders: Set[HeldState]) -> Iterator[tuple[H
         missing -= _loaded(plan.first_syncs.graph)
     for node in plan.graph.calls:
         declared = list(effects(node))
-        read = {holder for holder, effect in declared if effect.kind != "loads"}
+        read_states = {holder for holder, effect in declared if effect.kind != "loads"}
         if not declared and isinstance(node.op, RoleCall):
-            read = {holder for holder in missing if holder.role == node.op.role}
-        yield from ((holder, node) for holder in sorted(missing & read))
+            read_states = {holder for holder in missing if holder.role == node.op.role}
+        yield from ((holder, node) for holder in sorted(missing & read_states))
         missing -= {holder for holder, effect in declared if effect.kind == "loads"}

@@ -42,7 +42,7 @@ class FlatState:
         return digest.hexdigest()
 
 
-def flatten_state(state: Any, what: str, copies: bool = False) -> FlatState:
+def flatten_state(state: Any, subject: str, copies: bool = False) -> FlatState:
     """A state as tensors on the CPU and JSON; what shares memory appears once. With ``copies`` no step changes them.
 
     Raises:
@@ -58,7 +58,7 @@ def flatten_state(state: Any, what: str, copies: bool = False) -> FlatState:
         value = value.detach()
         value = value.to_local() if hasattr(value, "to_local") else value  # a DTensor: this rank's shard
         if value.layout is not torch.strided:
-            raise _unsupported(what, path, f"a tensor of layout {value.layout}")
+            raise _unsupported(subject, path, f"a tensor of layout {value.layout}")
         key = (value.device, value.data_ptr(), tuple(value.shape), value.stride(), value.dtype)
         if value.numel() == 0 or key not in names:
             name = path or "state"
@@ -79,7 +79,7 @@ def flatten_state(state: Any, what: str, copies: bool = False) -> FlatState:
         if isinstance(value, Mapping):
             for key in value:
                 if type(key) not in PLAIN_TYPES:
-                    raise _unsupported(what, path, f"a key of type {type(key).__name__}")
+                    raise _unsupported(subject, path, f"a key of type {type(key).__name__}")
             inner = {key: plain(entry, f"{path}/{key}" if path else str(key)) for key, entry in value.items()}
             simple = all(isinstance(key, str) and not key.startswith("$") for key in inner)
             return inner if simple else {"$dict": [[key, entry] for key, entry in inner.items()]}
@@ -88,16 +88,16 @@ def flatten_state(state: Any, what: str, copies: bool = False) -> FlatState:
             return items if isinstance(value, list) else {"$tuple": items}
         if type(value) in PLAIN_TYPES:
             return value
-        raise _unsupported(what, path, f"a {type(value).__name__}")
+        raise _unsupported(subject, path, f"a {type(value).__name__}")
 
     skeleton = json.dumps(plain(state, ""))
     return FlatState(tensors, skeleton)
 
 
-def _unsupported(what: str, path: str, kind: str) -> CheckpointError:
+def _unsupported(subject: str, path: str, kind: str) -> CheckpointError:
     return CheckpointError(
         "HF908",
-        f"the state of {what} holds {kind} at '{path or 'the top'}'; it takes tensors, numbers, texts, True, False "
+        f"the state of {subject} holds {kind} at '{path or 'the top'}'; it takes tensors, numbers, texts, True, False "
         "and None, in dicts, lists and tuples",
     )
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import torch
 
 
-def read_value(file: Path, what: str, *, trust: bool, main: Callable[[], Any]) -> Any:
+def read_value(file: Path, subject: str, *, trust: bool, main: Callable[[], Any]) -> Any:
     """A value that ``write_value`` wrote; tensors of a GPU are on one again if there is one.
 
-    ``what`` names it in messages, ``main`` loads the script whose classes and functions it may name.
+    ``subject`` names it in messages, ``main`` loads the script whose classes and functions it may name.
 
     Raises:
         CheckpointError: HF906 where it is missing, was changed or cannot be read, HF915 where it has a pickle and is
@@ -39,21 +39,21 @@ def read_value(file: Path, what: str, *, trust: bool, main: Callable[[], Any]) -
         content = unsealed(written.read_bytes())
         for suffix, digest in content["files"].items():
             if file_digest(beside(file, suffix)) != digest:
-                text = f"{what} cannot be read: {beside(file, suffix)} was changed after it was written"
+                text = f"{subject} cannot be read: {beside(file, suffix)} was changed after it was written"
                 raise CheckpointError("HF906", text)
         pickled = [(str(entry["at"]), str(entry["type"])) for entry in content["pickled"]]
         if pickled and not trust:
             (at, kind), more = pickled[0], f" (and {len(pickled) - 1} more)" if len(pickled) > 1 else ""
             raise CheckpointError(
                 "HF915",
-                f"{what}: '{at}' is of type {kind}{more}, which is not plain data; its pickle may run any code "
+                f"{subject}: '{at}' is of type {kind}{more}, which is not plain data; its pickle may run any code "
                 f"when it is loaded: if you trust '{beside(file, '.pkl')}', replay with --trust",
             )
         return _Decoder(file, trust and bool(pickled), main).decode(content["value"])
     except CheckpointError:
         raise
     except Exception as error:  # noqa: BLE001  # a pickle may raise anything, and so may a module
-        text = f"{what} cannot be read: {written}: {type(error).__name__}: {error}"
+        text = f"{subject} cannot be read: {written}: {type(error).__name__}: {error}"
         raise CheckpointError("HF906", text) from None
 
 
@@ -131,10 +131,10 @@ class _Decoder:
     def dataclass(self, name: str, fields: dict[str, Any]) -> Any:
         """An object of a dataclass, made without its class's own code."""
         kind = self.named(name, lambda value: isinstance(value, type) and is_plain_dataclass(value))
-        made = object.__new__(kind)
+        instance = object.__new__(kind)
         for field in fields.keys() & state_names(kind):
-            object.__setattr__(made, field, self.decode(fields[field]))
-        return made
+            object.__setattr__(instance, field, self.decode(fields[field]))
+        return instance
 
     def enum(self, name: str, member: str) -> Any:
         """A member of an enum."""

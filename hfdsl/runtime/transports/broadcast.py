@@ -53,9 +53,9 @@ def broadcast(
 
     with torch.no_grad():
         waiting, buckets = list[_Transfer](), 0
-        for each in _transfers(tensors, bucket_bytes):
-            waiting.append(each)
-            buckets += bool(each.views)
+        for queued in _transfers(tensors, bucket_bytes):
+            waiting.append(queued)
+            buckets += bool(queued.views)
             if buckets == _BUCKETS_IN_FLIGHT:
                 transfer(waiting)
                 waiting, buckets = [], 0

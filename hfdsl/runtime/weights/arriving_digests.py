@@ -59,15 +59,15 @@ class ArrivingDigests:
     def begin(
         self,
         pieces: Mapping[str, HeldPart],
-        kept: Any,
+        state: Any,
         stored_as: Callable[[str], str],
         placed: Callable[[Mapping[str, HeldPart]], Iterable[tuple[str, HeldPart]]],
     ) -> None:
-        """All writes into ``pieces`` have been submitted; ``kept`` are the weights that the role says that it has.
+        """All writes into ``pieces`` have been submitted; ``state`` are the weights that the role says that it has.
 
         ``stored_as`` names the piece of a parameter, and ``placed`` says where in the whole each piece lies.
         """
-        held = pieces_of(kept)
+        held = pieces_of(state)
         if held is None or not _same_memory(pieces, held):
             return
         self._mark()
@@ -89,8 +89,8 @@ class ArrivingDigests:
         """The digests, once the device has come so far; None where they are not those of what the role keeps now."""
         if self._begun is None:
             return None
-        taken = self._begun.taken()
-        return taken if all(tensor._version == count for tensor, count in self._writes) else None
+        digests = self._begun.taken()
+        return digests if all(tensor._version == count for tensor, count in self._writes) else None
 
 
 def _writes(pieces: Iterable[HeldPart]) -> list[tuple[torch.Tensor, int]]:

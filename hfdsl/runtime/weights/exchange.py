@@ -377,8 +377,8 @@ class ArrivingWeights:
         layout, mesh = self._sync.target_layout, schedule.target_mesh
 
         def placed(pieces: Mapping[str, HeldPart]) -> Iterator[tuple[str, HeldPart]]:
-            known = self._sync.places.setdefault(("loads", self._rank), {})
-            return located(pieces, layout, schedule.parameters, mesh, self._rank, known)
+            places = self._sync.places.setdefault(("loads", self._rank), {})
+            return located(pieces, layout, schedule.parameters, mesh, self._rank, places)
 
         self._watched.begin(pieces, worker.held_weights(self._sync.state), layout.stored_as, placed)
 

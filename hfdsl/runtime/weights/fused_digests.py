@@ -62,10 +62,10 @@ def _add_words(  # type: ignore[no-untyped-def]
     rows = tile // across * block_rows + tl.arange(0, block_rows)
     columns = tile % across * block_columns + tl.arange(0, block_columns)
     inside = (rows < height)[:, None] & (columns < width)[None, :]
-    read = tl.load(words + rows[:, None] * width + columns[None, :], mask=inside, other=0)
+    values = tl.load(words + rows[:, None] * width + columns[None, :], mask=inside, other=0)
     factors = tl.load(row_factors + rows, mask=rows < height, other=0)[:, None]
     factors += tl.load(column_factors + columns, mask=columns < width, other=0)[None, :]
-    tl.atomic_add(totals + part, tl.sum(tl.sum(read * factors, 1), 0), sem="relaxed")
+    tl.atomic_add(totals + part, tl.sum(tl.sum(values * factors, 1), 0), sem="relaxed")
 
 
 _kernel = triton.jit(_add_words, do_not_specialize=["count"])

@@ -100,8 +100,8 @@ class RankDigests:
     def take_sent(self) -> list[DigestReport]:
         """Read what an exchange sends: all that it does was submitted, and the device may still be at it."""
         leaving, self._leaving = self._leaving, []
-        for each in leaving:
-            self._take(each, reported=True)
+        for sync_leaving in leaving:
+            self._take(sync_leaving, reported=True)
         return self.reported()
 
     def _take(self, leaving: _Leaving, *, reported: bool) -> None:
@@ -109,9 +109,9 @@ class RankDigests:
 
         beside = DigestsBeside(self._wanted.get(leaving.sync))
         beside.add(placed(leaving.pieces, leaving.places, leaving.rank), leaving.moment)
-        taken = self._taken[leaving.sync] = beside.taken()
+        digests = self._taken[leaving.sync] = beside.taken()
         if reported:
-            self._report(leaving.sync, leaving.rank, taken, exported=True)
+            self._report(leaving.sync, leaving.rank, digests, exported=True)
 
     def of_arriving(self, step: Step, arguments: Mapping[str, Any]) -> ArrivingWeights | None:
         """The weights among the arguments of a load that are to be digested as they arrive."""
@@ -127,9 +127,9 @@ class RankDigests:
         rank = current_call().rank
         for sync in self._synced(step, "loads"):
             places = HeldBoxes.of([step], sync.target, sync.state)
-            taken = arriving.digests() or rank_digests(worker, sync.state, rank, None, places)
-            if taken is not None:
-                self._report(sync, rank, taken, exported=False)
+            digests = arriving.digests() or rank_digests(worker, sync.state, rank, None, places)
+            if digests is not None:
+                self._report(sync, rank, digests, exported=False)
 
     def _synced(self, step: Step, kind: EffectKind) -> Iterator[VerifiedSync]:
         """The wanted syncs of which a step is one side."""
@@ -140,13 +140,18 @@ class RankDigests:
 
     def _report(self, sync: VerifiedSync, rank: int, digests: Digests, *, exported: bool) -> None:
         table = tuple([(digest.name, digest.box, digest.dtype) for digest in digests])
-        known, key = self._tables.get((sync, exported), (None, ""))
-        if table != known:
+        last_table, key = self._tables.get((sync, exported), (None, ""))
+        if table != last_table:
             key = uuid4().hex
             self._tables[sync, exported] = table, key
         values = [digest.value for digest in digests]
         report = DigestReport(
-            sync=sync, rank=rank, exported=exported, key=key, parts=None if table == known else table, values=values
+            sync=sync,
+            rank=rank,
+            exported=exported,
+            key=key,
+            parts=None if table == last_table else table,
+            values=values,
         )
         self._reports.append(report)
 
@@ -176,12 +181,12 @@ class HeldBoxes:
         for step in steps:
             for sync in step.parts if step.role == role else ():
                 if sync.state == state:
-                    known = partial(_known, sync, "exports")
-                    return cls(sync.source_layout, sync.schedule.source_mesh, sync.schedule.parameters, known)
+                    places_of = partial(_known, sync, "exports")
+                    return cls(sync.source_layout, sync.schedule.source_mesh, sync.schedule.parameters, places_of)
             if step.sync is not None and (step.role, step.sync.state) == (role, state):
                 schedule = step.sync.schedule
-                known = partial(_known, step.sync, "loads")
-                return cls(step.sync.target_layout, schedule.target_mesh, schedule.parameters, known)
+                places_of = partial(_known, step.sync, "loads")
+                return cls(step.sync.target_layout, schedule.target_mesh, schedule.parameters, places_of)
         return None
 
 

@@ -50,8 +50,8 @@ class ReportedDigests:
     def complete(self, sync: VerifiedSync, exporting: int, loading: int) -> bool:
         """Whether so many ranks of each side have reported."""
         sides = self._side(sync, exported=True), self._side(sync, exported=False)
-        known = all(report.key in self._parts for side in sides for report in side)
-        return known and [len(side) for side in sides] == [exporting, loading]
+        have_parts = all(report.key in self._parts for side in sides for report in side)
+        return have_parts and [len(side) for side in sides] == [exporting, loading]
 
     def digests(self, sync: VerifiedSync, *, exported: bool) -> list[Digests]:
         """Those of the ranks of one side."""

@@ -51,7 +51,9 @@ def local_boxes(boxes: Iterable[Box]) -> LocalPlaces:
         starts.append(first)
         shape.append(length)
     placed = {
-        box: tuple((first[each], first[each] + each[1] - each[0]) for each, first in zip(box, starts, strict=True))
+        box: tuple(
+            (first[extent], first[extent] + extent[1] - extent[0]) for extent, first in zip(box, starts, strict=True)
+        )
         for box in boxes
     }
     return tuple(shape), placed
@@ -140,8 +142,8 @@ class LocalWeights:
         Raises:
             SyncError: where the rank has no such box.
         """
-        found = self.find(parameter, box)
-        return found.tensor if isinstance(found, ComputedPart) else found
+        held_part = self.find(parameter, box)
+        return held_part.tensor if isinstance(held_part, ComputedPart) else held_part
 
     def copy_into(self, target: torch.Tensor, parameter: Parameter, box: Box) -> None:
         """Write a box of a parameter into a tensor of its shape; what is computed needs the memory of a few rows.
@@ -149,11 +151,11 @@ class LocalWeights:
         Raises:
             SyncError: as ``part``.
         """
-        found = self.find(parameter, box)
-        if isinstance(found, ComputedPart):
-            found.copy_into(target)
+        held_part = self.find(parameter, box)
+        if isinstance(held_part, ComputedPart):
+            held_part.copy_into(target)
         else:
-            target.copy_(found.detach())
+            target.copy_(held_part.detach())
 
     def find(self, parameter: Parameter, box: Box) -> torch.Tensor | ComputedPart:
         """A box of a parameter, of which nothing is computed yet.
@@ -194,18 +196,21 @@ class LocalWeights:
             # What has the layout's shape has its order, too, even where that is the shape of the whole.
             if tuple(piece.tensor.shape) == shape:
                 for box, local in placed.items():
-                    yield box, piece.tensor if len(placed) == 1 else piece.tensor[tuple(slice(*each) for each in local)]
+                    yield (
+                        box,
+                        piece.tensor if len(placed) == 1 else piece.tensor[tuple(slice(*extent) for extent in local)],
+                    )
                 return
             if tuple(piece.tensor.shape) != parameter.shape:
-                said = f"its layout says {shape} of {parameter.shape}" if placed else "its layout says none"
-                raise self._other(f"'{name}' of shape {tuple(piece.tensor.shape)}, and {said}")
+                declared = f"its layout says {shape} of {parameter.shape}" if placed else "its layout says none"
+                raise self._other(f"'{name}' of shape {tuple(piece.tensor.shape)}, and {declared}")
         if intersection(piece.box, whole(parameter.shape)) != piece.box:
             raise self._other(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
         yield piece.box, piece if isinstance(piece, ComputedPart) else piece.tensor
 
-    def _other(self, what: str) -> SyncError:
+    def _other(self, problem: str) -> SyncError:
         code, label, verb = self._blame
-        error = SyncError(code, f"'{label}' {verb} {what} on rank {self.rank}")
+        error = SyncError(code, f"'{label}' {verb} {problem} on rank {self.rank}")
         error.role, error.ranks = label.partition(".")[0], (self.rank,)
         return error
 
@@ -266,5 +271,5 @@ def located(
             yield name, part
             continue
         for box, local in placed.items():
-            values = part.tensor if len(placed) == 1 else part.tensor[tuple([slice(*each) for each in local])]
+            values = part.tensor if len(placed) == 1 else part.tensor[tuple([slice(*extent) for extent in local])]
             yield name, HeldPart(values, tuple([start for start, _ in box]))

@@ -133,9 +133,9 @@ def _compare_weights(sync: VerifiedSync, source: Sequence[Digests], target: Sequ
     exported, loaded = _by_name(source), _by_name(target)
     for name in (*exported, *(name for name in loaded if name not in exported)):
         if name not in loaded or name not in exported:
-            lacking, other = (sync.target, sync.source) if name not in loaded else (sync.source, sync.target)
+            lacking, holder = (sync.target, sync.source) if name not in loaded else (sync.source, sync.target)
             raise _different(
-                sync.target, name, (), f"'{other}' holds '{name}' of '{sync.state}', and '{lacking}' does not"
+                sync.target, name, (), f"'{holder}' holds '{name}' of '{sync.state}', and '{lacking}' does not"
             )
         _compare_weight(sync, name, exported[name], loaded[name])
 

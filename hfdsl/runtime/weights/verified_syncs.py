@@ -26,14 +26,14 @@ class VerifiedSync:
 def syncs_of(plan: Plan) -> dict[VerifiedSync, Step]:
     """The syncs of a plan between calls, each with the step that exports; others arrive at times of their own."""
     steps = {step.node: step for step in plan.steps}
-    found: dict[VerifiedSync, Step] = {}
+    exports: dict[VerifiedSync, Step] = {}
     for step in plan.steps:
         for state in states(step, "loads") if not plan.loads_in_flight(step) else ():
             for _, operand in step.arguments:
                 source = steps.get(operand.node) if isinstance(operand, Ref) else None
                 if source is not None and source.role is not None and state in states(source, "exports"):
-                    found[VerifiedSync(state, source.role, step.role or "")] = source
-    return found
+                    exports[VerifiedSync(state, source.role, step.role or "")] = source
+    return exports
 
 
 def states(step: Step, kind: EffectKind) -> list[str]:
