@@ -139,8 +139,8 @@ def leave_one_out_normalized(rewards: torch.Tensor, group: GroupSize, epsilon: f
     apart = torch.tensor([[j for j in range(group) if j != i] for i in range(group)], device=rewards.device)
     others = groups[:, apart].unbind(-1)
     mean = functools.reduce(torch.add, others) / (group - 1)
-    squares = functools.reduce(torch.add, [(other - mean) ** 2 for other in others])
-    alike = functools.reduce(torch.logical_and, [other == others[0] for other in others])
+    squares = functools.reduce(torch.add, [(reward - mean) ** 2 for reward in others])
+    alike = functools.reduce(torch.logical_and, [reward == others[0] for reward in others])
     spread = (squares / max(1, group - 2)).sqrt() + epsilon
     return ((groups - mean) / torch.where(alike, torch.ones_like(spread), spread)).flatten().to(rewards.dtype)
 

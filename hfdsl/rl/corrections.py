@@ -91,8 +91,8 @@ class Correction:
             gap = gap.sum(-1, keepdim=True).expand(mask.shape)
         ratio = gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
         outside = mask.bool() & ((ratio < self.low) | (ratio > self.high))
-        kept = mask.bool() & ~outside if self.outside == "mask" else mask.bool()
-        return CorrectionTerms(masked(ratio.clamp(self.low, self.high), kept), kept, outside)
+        kept_mask = mask.bool() & ~outside if self.outside == "mask" else mask.bool()
+        return CorrectionTerms(masked(ratio.clamp(self.low, self.high), kept_mask), kept_mask, outside)
 
 
 def no_correction(mask: torch.Tensor) -> CorrectionTerms:

@@ -59,17 +59,21 @@ def check_overrides(config: object, base: type) -> None:
             continue
         if not isinstance(declared, FunctionType) or not isinstance(method, FunctionType):
             continue  # of a static method, or an object that is called, Python says what it takes
-        given, taken = signature(declared).parameters.values(), signature(method)
-        by_position = [parameter.name for parameter in given if parameter.kind is not Parameter.KEYWORD_ONLY]
-        by_name = {parameter.name: None for parameter in given if parameter.kind is Parameter.KEYWORD_ONLY}
+        declared_parameters, override = signature(declared).parameters.values(), signature(method)
+        by_position = [
+            parameter.name for parameter in declared_parameters if parameter.kind is not Parameter.KEYWORD_ONLY
+        ]
+        by_name = {
+            parameter.name: None for parameter in declared_parameters if parameter.kind is Parameter.KEYWORD_ONLY
+        }
         try:
-            taken.bind(*by_position, **by_name)
+            override.bind(*by_position, **by_name)
         except TypeError as error:
             wanted = ", ".join([*by_position[1:], *(f"{name}=" for name in by_name)])
             raise ConfigError(
                 "HF940",
-                f"{type(config).__name__}.{name}({', '.join(list(taken.parameters)[1:])}) is called with ({wanted}): "
-                f"{error}",
+                f"{type(config).__name__}.{name}({', '.join(list(override.parameters)[1:])}) is called with "
+                f"({wanted}): {error}",
             ) from None
 
 

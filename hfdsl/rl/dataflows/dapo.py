@@ -39,8 +39,8 @@ def dapo(
     shaped = length_penalized_scores(rollout, scores, longest=longest, buffer=buffer)
     advantages = group_advantages(rollout, shaped, group=group)
     choice = informative(scores, group=group)
-    kept = hf.filter(hf.merge(Experience, rollout, advantages), choice.keep, group=group)
-    parts = hf.minibatches(hf.fill(kept, rows), updates)
+    selected = hf.filter(hf.merge(Experience, rollout, advantages), choice.keep, group=group)
+    parts = hf.minibatches(hf.fill(selected, rows), updates)
     metrics = [actor.update(part, loss=loss) for part in parts]
     return metrics[-1], outcome(rollout, scores)
 
@@ -63,8 +63,8 @@ def dapo_round(
     shaped = length_penalized_scores(rollout, scores, longest=longest, buffer=buffer)
     advantages = group_advantages(rollout, shaped, group=group)
     choice = mixed(scores, group=group)
-    kept = hf.filter(hf.merge(Experience, rollout, advantages), choice.keep, group=group)
-    return kept, outcome(rollout, scores)
+    selected = hf.filter(hf.merge(Experience, rollout, advantages), choice.keep, group=group)
+    return selected, outcome(rollout, scores)
 
 
 @hf.dataflow

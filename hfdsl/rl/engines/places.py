@@ -118,8 +118,8 @@ def _places(
         return
     offset = 0
     for full, count in zip(fulls, _counts(shape[cut], [full[cut] for full in fulls], size), strict=False):
-        holders, rest = divmod(count * size, full[cut])  # so many parts hold the same
-        if not holders or (rest and layer not in PADDED) or not _alike(full, shape, cut):
+        holders, remainder = divmod(count * size, full[cut])  # so many parts hold the same
+        if not holders or (remainder and layer not in PADDED) or not _alike(full, shape, cut):
             return
         index = rank if layer in PADDED else rank // holders
         first, end = (min(at, full[cut]) for at in (index * count, index * count + count))
@@ -141,5 +141,5 @@ def _counts(total: int, fulls: Sequence[int], size: int) -> list[int]:
     if len(fulls) == 1:
         return [total]
     first, uneven = divmod(fulls[0], size)
-    others, rest = divmod(total - first, len(fulls) - 1)
-    return [] if uneven or rest or others <= 0 else [first, *[others] * (len(fulls) - 1)]
+    others, remainder = divmod(total - first, len(fulls) - 1)
+    return [] if uneven or remainder or others <= 0 else [first, *[others] * (len(fulls) - 1)]

@@ -255,7 +255,7 @@ class EngineProcess:
 
 def _memory(tensors: Mapping[str, torch.Tensor]) -> list[tuple[object, ...]]:
     """Where tensors are. What is lent is kept from being freed, so nothing else can be in the same place."""
-    return [(name, each.data_ptr(), each.dtype, each.shape, each.stride()) for name, each in tensors.items()]
+    return [(name, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) for name, tensor in tensors.items()]
 
 
 def _end(process: subprocess.Popen[bytes], connection: Connection[Any, Any], output: IO[bytes], folder: str) -> None:

@@ -138,7 +138,9 @@ def after_load(versions: Mapping[LoadPart, int], part: LoadPart) -> dict[LoadPar
     >>> after_load({"weights": 1, "adapter": 4}, "adapter"), after_load({"weights": 1, "adapter": 4}, "weights")
     ({'weights': 1}, {})
     """
-    return {} if part == "weights" else {other: version for other, version in versions.items() if other != part}
+    if part == "weights":
+        return {}
+    return {loaded: version for loaded, version in versions.items() if loaded != part}
 
 
 def memory_shortage(start: EngineStart) -> str | None:

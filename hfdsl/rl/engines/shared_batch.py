@@ -102,8 +102,8 @@ class SharedBatch:
                 self._round(engine)
         except BaseException as error:
             engine.process().close()
-            for other in self._calls.values():
-                other.error = error
+            for member in self._calls.values():
+                member.error = error
             self._calls.clear()
             raise
         finally:
@@ -122,7 +122,7 @@ class SharedBatch:
         new = {next(self._numbers): call for call in joining}
         self._calls |= new
         first, *others = self._calls.values()
-        version = first.call.take_weights(first.steps, first.length, [(other.call, other.steps) for other in others])
+        version = first.call.take_weights(first.steps, first.length, [(member.call, member.steps) for member in others])
         if not before:
             engine.prepare()
         elif before[0].versions[-1] != version:

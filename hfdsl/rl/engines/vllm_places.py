@@ -31,10 +31,10 @@ def vllm_places(start: EngineStart, model: torch.nn.Module) -> dict[str, WeightP
     if any(parameter.dtype != getattr(torch, start.dtype) for parameter in parameters.values()):
         return None
     part = start.rendezvous
-    found = places(parameters, start.shapes, *(() if part is None else (part.rank, part.size)))
+    weight_places = places(parameters, start.shapes, *(() if part is None else (part.rank, part.size)))
     paths = (name.rpartition(".")[0] for name in parameters)
     layers = [layer for layer in map(model.get_submodule, paths) if hasattr(layer, "quant_method")]
-    return found if found is not None and all(map(computes_with_its_weight, layers)) else None
+    return weight_places if weight_places is not None and all(map(computes_with_its_weight, layers)) else None
 
 
 @torch.no_grad()

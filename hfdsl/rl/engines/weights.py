@@ -40,7 +40,7 @@ def fitting(weights: Weights, shapes: Shapes, receiver: str) -> Weights:
 
 def _other_kind(name: str, shapes: Shapes) -> str:
     """What to add where an adapter meets whole weights, or the reverse."""
-    is_adapter, wants_adapter = (".lora_" in each for each in (name, next(iter(shapes), "")))
+    is_adapter, wants_adapter = (".lora_" in weight for weight in (name, next(iter(shapes), "")))
     if is_adapter and not wants_adapter:
         return ": it was sent an adapter alone; give it the same lora, or set lora.exports = 'merged' of the sender"
     if wants_adapter and not is_adapter:

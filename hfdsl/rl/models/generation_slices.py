@@ -205,7 +205,7 @@ def _units(module: nn.Module, weights: Sequence[_Weight]) -> Mapping[FSDPModule,
     owners: dict[int, FSDPModule] = {}
     for inner in module.modules():
         if isinstance(inner, FSDPModule):
-            owners |= {id(each._parameters): inner for each in inner.modules()}
+            owners |= {id(submodule._parameters): inner for submodule in inner.modules()}
     members: dict[FSDPModule, list[_Weight]] = {unit: [] for unit in owners.values()}
     for weight in weights:
         members[owners[id(weight.learns[0])]].append(weight)

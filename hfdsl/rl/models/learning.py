@@ -211,6 +211,6 @@ def lr_factor(config: OptimizerConfig, step: int) -> float:
         return 1.0
     if config.total_steps is None:
         raise ResourceError("HF812", f"schedule={config.schedule!r} needs total_steps, the update at which it ends")
-    done = min((step - config.warmup_steps) / max(config.total_steps - config.warmup_steps, 1), 1.0)
-    shape = 1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    progress = min((step - config.warmup_steps) / max(config.total_steps - config.warmup_steps, 1), 1.0)
+    shape = 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
     return config.min_lr_ratio + (1 - config.min_lr_ratio) * shape

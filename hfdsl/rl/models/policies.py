@@ -238,8 +238,10 @@ def versioned_rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, g
                 sampling.pad_token,
                 tokens,
             )
-            made = (generated, real, tokens.log_probs, tokens.versions)
-            for name, column in zip(("ids", "response_mask", "log_probs", "token_versions"), made, strict=True):
+            token_columns = (generated, real, tokens.log_probs, tokens.versions)
+            for name, column in zip(
+                ("ids", "response_mask", "log_probs", "token_versions"), token_columns, strict=True
+            ):
                 columns.setdefault(name, []).append((part, column))
     response = {name: assembled(column, len(ids), length) for name, column in columns.items()}
     return response | {

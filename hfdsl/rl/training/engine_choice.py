@@ -157,8 +157,8 @@ def _rows(run: ConfiguredRun, role: str, mesh: Mesh) -> int | None:
         prompts = _prompts(graph, role)
     values = infer(graph).values if prompts else ()
     counts = [row_count(graph.nodes[node], rows_in(values[node]), sizes) for node in prompts]
-    known = [count for count in counts if count is not None]
-    return max(max(known) // (mesh.dp * mesh.micro_dp_size), 1) if known else None
+    row_counts = [count for count in counts if count is not None]
+    return max(max(row_counts) // (mesh.dp * mesh.micro_dp_size), 1) if row_counts else None
 
 
 def _prompts(graph: Graph, role: str) -> list[int]:

@@ -135,8 +135,8 @@ class DeploymentConfig:
             raise ConfigError("HF901", f"{self._where}pool '{name}' is made of itself", f"deployment.pools.{name}")
         if name not in self.pools:
             problem = f"{self._where}there is no pool '{name}'; {closest(name, list(self.pools))}"
-            known = nearest(name, list(self.pools))
-            raise ConfigError("HF901", problem, field, changes=() if known is None else (SetField(field, known),))
+            near = nearest(name, list(self.pools))
+            raise ConfigError("HF901", problem, field, changes=() if near is None else (SetField(field, near),))
         if name in pools:
             return pools[name]
         config, within = self.pools[name], (*within, name)
@@ -146,8 +146,8 @@ class DeploymentConfig:
                 pool, *others = (
                     self._pool(merged, pools, within, f"{field}.merged[{i}]") for i, merged in enumerate(config.merged)
                 )
-                for other in others:
-                    pool = pool.merge(other, name)
+                for other_pool in others:
+                    pool = pool.merge(other_pool, name)
                 pools[name] = pool
             elif config.part_of is not None and config.slots is not None:
                 parent, (start, stop) = self._pool(config.part_of, pools, within, f"{field}.part_of"), config.slots

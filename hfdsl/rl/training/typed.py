@@ -180,10 +180,10 @@ def _together(errors: list[ConfigError]) -> ConfigError:
     return error
 
 
-def _subject(message: str, path: str, known: Mapping[str, object]) -> str:
+def _subject(message: str, path: str, names: Mapping[str, object]) -> str:
     """The field at the beginning of a message about a table, or the table itself."""
     name = re.match(r"\W*(\w*)", message)
-    return joined(path, name[1]) if name and name[1] in known else path
+    return joined(path, name[1]) if name and name[1] in names else path
 
 
 def _union(annotation: Any, value: Any, path: str) -> Any:

@@ -65,10 +65,12 @@ def _model_parameters(model: ModelConfig) -> dict[str, tuple[Parameter, ...]]:
     listed = [Parameter(name, tuple(shape), model.dtype) for name, shape in shapes.items()] or list(_llama_like(model))
     if shapes and "lm_head.weight" not in shapes and model_config(model).get("tie_word_embeddings"):
         listed += [
-            Parameter("lm_head.weight", each.shape, model.dtype) for each in listed if each.name == VOCABULARY[0]
+            Parameter("lm_head.weight", parameter.shape, model.dtype)
+            for parameter in listed
+            if parameter.name == VOCABULARY[0]
         ]
-    count = sum(each.bytes // each.item_bytes for each in listed)
-    exported = tuple(replace(each, name=EXPORTED + each.name) for each in listed)
+    count = sum(parameter.bytes // parameter.item_bytes for parameter in listed)
+    exported = tuple(replace(parameter, name=EXPORTED + parameter.name) for parameter in listed)
     return {"policy": exported} if exported and count == weight_count(model) else {}
 
 
@@ -169,10 +171,10 @@ def reshards(mesh: Mesh, config: ActorConfig) -> dict[str, Resharding]:
     if mesh.gen_tp_size == mesh.tp or config.generation.engine == "vllm" or None in (held, needed) or not listed:
         return {}
     if model_config(config.model).get("tie_word_embeddings"):
-        listed = tuple(each for each in listed if each.name != EXPORTED + VOCABULARY[1])
+        listed = tuple(parameter for parameter in listed if parameter.name != EXPORTED + VOCABULARY[1])
     fsdp = config.training.sharding == "fsdp" and mesh.dp > 1
     slices = model_layout(config.model, mesh.tp) or Replicas()
-    sizes = [_held_bytes(slices, each, Mesh(tp=mesh.tp)) for each in listed]
+    sizes = [_held_bytes(slices, parameter, Mesh(tp=mesh.tp)) for parameter in listed]
     staging = max((_staging(mesh, unit, fsdp=fsdp) for unit in _units(listed, sizes, fsdp=fsdp)), default=0)
     change = Resharding(
         state="policy",

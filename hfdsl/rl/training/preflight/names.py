@@ -87,16 +87,16 @@ def _problem_in(file: Path, text: str, arguments: int) -> NameProblem | None:
     return None if wrong is None else NameProblem(wrong)
 
 
-def near_target(text: str, known: Sequence[str]) -> str | None:
-    """The ``known`` target that is nearest to a text, or that has it as its last name.
+def near_target(text: str, targets: Sequence[str]) -> str | None:
+    """The target that is nearest to a text, or that has it as its last name.
 
     >>> known = ["hfdsl.rl.dataflows.grpo:grpo", "hfdsl.rl.dataflows.ppo:ppo"]
     >>> near_target("grpo", known), near_target("hfdsl.rl.dataflow.ppo:ppo", known), near_target("flows.py:flow", known)
     ('hfdsl.rl.dataflows.grpo:grpo', 'hfdsl.rl.dataflows.ppo:ppo', None)
     """
     if ":" not in text:
-        return next((target for target in known if target.rpartition(":")[2].lower() == text.lower()), None)
-    matches = difflib.get_close_matches(text, known, n=1, cutoff=0.85)
+        return next((target for target in targets if target.rpartition(":")[2].lower() == text.lower()), None)
+    matches = difflib.get_close_matches(text, targets, n=1, cutoff=0.85)
     return matches[0] if matches else None
 
 

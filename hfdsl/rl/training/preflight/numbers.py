@@ -39,16 +39,16 @@ def _with_widths(subject: Subject) -> Iterator[tuple[str, Program, str, dict[typ
 def lengths_agree(subject: Subject) -> Iterator[Finding]:
     """The limit on a response's tokens is the width of the columns that hold them."""
     for _, program, field, sizes in _with_widths(subject):
-        for other in other_sizes(program, sizes):
-            limit = f"{other.role}.generation.max_tokens"
+        for mismatch in other_sizes(program, sizes):
+            limit = f"{mismatch.role}.generation.max_tokens"
             if subject.has(limit):
                 yield subject.finding(
                     "HF711",
-                    other.message,
+                    mismatch.message,
                     limit,
-                    related={field: f"R = {other.size}"},
-                    changes=(SetField(limit, other.size), SetField(field, other.configured)),
-                    advice=f"set max_tokens to {other.size}, or R to {other.configured}",
+                    related={field: f"R = {mismatch.size}"},
+                    changes=(SetField(limit, mismatch.size), SetField(field, mismatch.configured)),
+                    advice=f"set max_tokens to {mismatch.size}, or R to {mismatch.configured}",
                 )
 
 
@@ -97,7 +97,7 @@ def responses_of_a_prompt_differ(subject: Subject) -> Iterator[Finding]:
 
 def rollouts_are_of_the_whole_distribution(subject: Subject) -> Iterator[Finding]:
     """A policy that learns by log-probs of the whole distribution samples from all of it."""
-    for truncated in (each for program in subject.programs.values() for each in truncated_responses(program)):
+    for truncated in (response for program in subject.programs.values() for response in truncated_responses(program)):
         config, table = getattr(subject.config, truncated.role, None), f"{truncated.role}.generation"
         if truncated.how == GREEDY or not isinstance(config, (ActorConfig, SamplerConfig)) or not subject.has(table):
             continue
@@ -119,16 +119,16 @@ def rollouts_are_of_the_whole_distribution(subject: Subject) -> Iterator[Finding
 def divisors_are_lengths(subject: Subject) -> Iterator[Finding]:
     """The divisor of the sum over a response is the longest length, or 1."""
     for table, program, field, sizes in _with_widths(subject):
-        for other in other_divisors(program, sizes):
+        for divisor in other_divisors(program, sizes):
             constant = joined(table, "options.loss.constant")
             yield subject.finding(
                 "HF721",
-                other.message,
+                divisor.message,
                 constant,
-                related={field: f"R = {other.width}"},
+                related={field: f"R = {divisor.width}"},
                 notes=(SMALL_UPDATES,),
                 changes=(SetField(constant, "none"),) if _has_loss(subject, table) else (),
-                advice=f"set the constant to {other.width}",
+                advice=f"set the constant to {divisor.width}",
             )
 
 
@@ -199,7 +199,7 @@ def references_compute_alike(subject: Subject) -> Iterator[Finding]:
 
 def ratios_are_without_dropout(subject: Subject) -> Iterator[Finding]:
     """An update that forms ratios computes without dropout."""
-    for dropped in (each for program in subject.programs.values() for each in dropped_ratios(program)):
+    for dropped in (ratio for program in subject.programs.values() for ratio in dropped_ratios(program)):
         role = dropped.update.role
         fields = [field for name in dropped.drops if subject.has(field := f"{role}.{name}")]
         if fields or subject.has(f"{role}.model"):

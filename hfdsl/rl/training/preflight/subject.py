@@ -97,8 +97,8 @@ class Subject:
     def _all_parts(self) -> Sequence[tuple[str, Any]]:
         """One walk through the configuration serves all rules."""
         roles = self.loaded.roles
-        read = [field.name for field in fields(self.config) if field.name not in roles or is_ready(roles[field.name])]
-        return [part for name in read for part in _parts(getattr(self.config, name), name)]
+        names = [field.name for field in fields(self.config) if field.name not in roles or is_ready(roles[field.name])]
+        return [part for name in names for part in _parts(getattr(self.config, name), name)]
 
     @cached_property
     def deployment(self) -> Deployment:

@@ -93,13 +93,13 @@ class CheckpointWriter:
         self._in_progress = None  # a failure is reported once
         with _write_errors(position):
             try:
-                done = saving.done(wait)
+                finished = saving.done(wait)
             except LostProcessError:
                 if not self.running.recovers:
                     raise
                 self._write_again(position, saving)
                 return
-            if done:
+            if finished:
                 self._publish(position)
             else:
                 self._in_progress = position, saving
