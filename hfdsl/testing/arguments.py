@@ -48,17 +48,17 @@ def meshes_of(check: str, meshes: object) -> tuple[Mesh, ...] | None:
     return listed
 
 
-def names_of(check: str, argument: str, option: object, known: Sequence[str], kind: str) -> tuple[str, ...]:
+def names_of(check: str, argument: str, option: object, choices: Sequence[str], kind: str) -> tuple[str, ...]:
     """The names that an option gives, one or several, each of which there is; all where it is left out."""
     if option is None:
-        return tuple(known)
+        return tuple(choices)
     several = f"the name of a {kind} or several in a list"
     names = (option,) if isinstance(option, str) else several_of(check, argument, several, option)
     for name in names:
         if not isinstance(name, str):
             raise refused(check, argument, several, name)
-        if name not in known:
-            raise DefinitionError("HF921", f"{check}: no {kind} is called {name!r}; {closest(name, list(known))}")
+        if name not in choices:
+            raise DefinitionError("HF921", f"{check}: no {kind} is called {name!r}; {closest(name, list(choices))}")
     if not names:
         raise nothing(check, f"{argument} is empty")
     return names

@@ -147,13 +147,13 @@ def _tensors(expected: Any, actual: Any, tolerance: float | None) -> Iterator[Di
     if not wrong.any():
         return
     places = wrong.nonzero().reshape(-1)
-    first, each = int(places[0]), max(expected[0].numel(), 1) if expected.dim() else 1
+    first, row_size = int(places[0]), max(expected[0].numel(), 1) if expected.dim() else 1
     expected_part, actual_part = expected.reshape(-1)[first], actual.reshape(-1)[first]
     more = f" (and {len(places) - 1} more of {expected.numel()} values)" if len(places) > 1 else ""
-    place = f"[{', '.join(map(str, _index(first % each, expected.shape[1:])))}] " if expected.dim() > 1 else ""
+    place = f"[{', '.join(map(str, _index(first % row_size, expected.shape[1:])))}] " if expected.dim() > 1 else ""
     yield Difference(
         "",
-        first // each if expected.dim() else None,
+        first // row_size if expected.dim() else None,
         f"{place}{expected_part.item()!r}",
         f"{place}{actual_part.item()!r}{more}",
     )

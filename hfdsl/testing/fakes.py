@@ -259,7 +259,7 @@ def _rows(arguments: Mapping[str, Any]) -> int | None:
 
 
 def _answer(
-    what: str,
+    subject: str,
     signature: Signature,
     arguments: Mapping[str, Any],
     *,
@@ -275,7 +275,7 @@ def _answer(
     rows = call.rows if call.row_count is not None else range(_rows(arguments) or 0)
     kind = signature.returns
     if isinstance(kind, StaticType):
-        return sample(kind.annotation, f"the result of {what}")
+        return sample(kind.annotation, f"the result of {subject}")
     objects = {
         name: raw
         for value in arguments.values()
@@ -283,7 +283,7 @@ def _answer(
         for name, raw in to_columns(value).items()
         if isinstance(raw, list)
     }
-    needs = f"{what} makes {signature.returns}, and nothing that it takes says how large"
+    needs = f"{subject} makes {signature.returns}, and nothing that it takes says how large"
     raw_columns = _columns(
         kind, sizes, Draw(call, rows), columns, objects, lambda dim: f"{needs} {dim} is: dims={{{dim}: ...}}"
     )

@@ -151,8 +151,8 @@ def _in_parts(parameters: Sequence[Parameter], exported: Sequence[Mapping[str, A
     shapes = {parameter.name: parameter.shape for parameter in parameters}
     return any(
         hasattr(part, "new_empty") and tuple(part.shape) != shapes.get(name, tuple(part.shape))
-        for each in exported
-        for name, part in each.items()
+        for parts in exported
+        for name, part in parts.items()
     )
 
 
@@ -177,7 +177,7 @@ def _joined(
     """
     from hfdsl.runtime.weights.resharding import local_boxes  # late: it loads torch
 
-    layout, mesh, whole, known = side.layout(), side.placement.mesh, dict[str, Any](), dict[str, Any]()
+    layout, mesh, whole, covered = side.layout(), side.placement.mesh, dict[str, Any](), dict[str, Any]()
     if layout is None:
         return {}
     for parameter, (rank, parts) in product(parameters, enumerate(exported)):
@@ -186,11 +186,11 @@ def _joined(
             continue
         where, (shape, placed) = f"'{side.role}', rank {rank} ({mesh.coordinates(rank)})", local_boxes(boxes)
         if part is None or tuple(part.shape) != shape:
-            found = "none" if part is None else f"one of {tuple(part.shape)}"
-            problem = f"exports {found} of '{parameter.name}', and its boxes {', '.join(map(in_words, boxes))}"
+            actual = "none" if part is None else f"one of {tuple(part.shape)}"
+            problem = f"exports {actual} of '{parameter.name}', and its boxes {', '.join(map(in_words, boxes))}"
             raise BrokenLayoutError(f"{where}: {problem} are of {shape}")
         full = whole.setdefault(parameter.name, part.new_zeros(parameter.shape))
-        seen = known.setdefault(parameter.name, part.new_zeros(parameter.shape).bool())
+        seen = covered.setdefault(parameter.name, part.new_zeros(parameter.shape).bool())
         for box, place in placed.items():
             values, there = part[tuple(slice(*ends) for ends in place)], tuple(slice(*ends) for ends in box)
             if bool((seen[there] & (full[there] != values)).any()):
@@ -209,7 +209,7 @@ def _check_side(backend: Any, side: SyncSide, whole: Mapping[str, Any]) -> bool:
     if layout is None:
         return False
     held: list[Mapping[str, Any]] = backend.of_workers(side.role, methodcaller("held_weights", side.effect.state))
-    parts = [{name: getattr(part, "tensor", part) for name, part in each.items()} for each in held]
+    parts = [{name: getattr(part, "tensor", part) for name, part in rank_parts.items()} for rank_parts in held]
     check_layout(layout, side.placement.mesh, whole, parts, role=side.role)
     return True
 

@@ -43,9 +43,9 @@ class Divergence:
     def __str__(self) -> str:
         first, second = self.where
         width = max(map(len, self.where))
-        what = f"'{self.node}' ({self.span})" if self.node else "the result, though all nodes agree"
+        place = f"'{self.node}' ({self.span})" if self.node else "the result, though all nodes agree"
         return (
-            f"'{self.dataflow}' has other values in step {self.step}, first in {what}: {self.difference}\n"
+            f"'{self.dataflow}' has other values in step {self.step}, first in {place}: {self.difference}\n"
             f"  {first:{width}}  {self.difference.expected}\n"
             f"  {second:{width}}  {self.difference.actual}"
         )

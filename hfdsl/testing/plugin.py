@@ -203,20 +203,20 @@ def _held(config: pytest.Config) -> dict[str, str]:
         return {}
     from hfdsl.single_controller.ray_internals import actors, references
 
-    found: dict[str, str] = {}
+    resources: dict[str, str] = {}
     for key, actor in actors().items():
         if actor["State"] != "DEAD":
             named = f" '{actor['Name']}'" if actor["Name"] else ""
             of = actor["ActorClassName"].rpartition("<locals>.")[2]
-            found[key] = f"actor {of}{named}, {actor['State'].lower().replace('_', ' ')}"
+            resources[key] = f"actor {of}{named}, {actor['State'].lower().replace('_', ' ')}"
     for key, group in ray.util.placement_group_table().items():
         if group["state"] != "REMOVED":
-            found[key] = f"placement group '{group['name']}' of {len(group['bundles'])} bundles"
+            resources[key] = f"placement group '{group['name']}' of {len(group['bundles'])} bundles"
     watched = _watched()
     for key, number in references().items():
         if number and key not in watched:
-            found[key] = f"object {key} ({number} reference{'s' * (number > 1)} in this process)"
-    return found
+            resources[key] = f"object {key} ({number} reference{'s' * (number > 1)} in this process)"
+    return resources
 
 
 def _watched() -> set[str]:

@@ -223,8 +223,8 @@ class _Recording:
         )
         return self._compared(replay, call, around(body), signature["returns"])
 
-    def _read(self, file: Path, what: str) -> Any:
-        return read_value(file, what, trust=self.trust, main=self.script.module)
+    def _read(self, file: Path, subject: str) -> Any:
+        return read_value(file, subject, trust=self.trust, main=self.script.module)
 
     def _function(self, call: Mapping[str, Any], function: Any) -> Body:
         """The body of a function; without trust it is one that a module declares."""
@@ -281,10 +281,10 @@ class _Recording:
 
     def _called(self, call: Mapping[str, Any], rank: int, body: Body) -> Any:
         label = call["label"]
-        place, what = call_folder(self.folder, label, rank), f"of '{label}' on rank {rank}"
-        recorded = self._read(place / ARGUMENTS, f"the arguments {what}")
+        place, owner = call_folder(self.folder, label, rank), f"of '{label}' on rank {rank}"
+        recorded = self._read(place / ARGUMENTS, f"the arguments {owner}")
         written = is_written(place / COLLECTIVES)
-        heard = self._read(place / COLLECTIVES, f"the collectives {what}") if written else []
+        heard = self._read(place / COLLECTIVES, f"the collectives {owner}") if written else []
         current = Call(**recorded["call"])
         with (
             self.tape.playing(label, heard),

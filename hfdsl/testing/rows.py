@@ -122,10 +122,10 @@ def check_rows(
 
 
 def _signature(function: Any) -> Signature:
-    read = getattr(function, SIGNATURE, None)
-    if read is None or isinstance(function, type):
+    read_signature = getattr(function, SIGNATURE, None)
+    if read_signature is None or isinstance(function, type):
         raise refused("check_rows", "function", "one under @hf.function", function)
-    signature: Signature = read()
+    signature: Signature = read_signature()
     if not isinstance(signature.rows, WholeRows) and not _with_rows(signature):
         raise nothing("check_rows", f"the result of '{signature.name}' has no rows")
     return signature
@@ -213,13 +213,16 @@ def _cases(draw: DrawFn, signature: Signature, arguments: Mapping[str, Any], uni
     units = min(lengths_given) // unit if lengths_given else draw(st.integers(1, MAX_UNITS))
     if not units:
         reject()  # less than one group
-    drawn = {port.name: port.type for port in signature.ports if port.required and port.name not in arguments}
-    dims = {name: [dim for spec in fields_of(name, kind).values() for dim in spec.dims] for name, kind in drawn.items()}
+    drawn_ports = {port.name: port.type for port in signature.ports if port.required and port.name not in arguments}
+    dims = {
+        name: [dim for spec in fields_of(name, kind).values() for dim in spec.dims]
+        for name, kind in drawn_ports.items()
+    }
     sizes: dict[Any, int] = {}
     for name, lengths in dims.items():
         sizes |= rows_bound(name, lengths[0], units * unit, sizes) if lengths else {}
     sizes = whole_sizes(draw, [length for lengths in dims.values() for length in lengths], sizes)
-    values |= {name: draw(_value(name, kind, sizes)) for name, kind in drawn.items()}
+    values |= {name: draw(_value(name, kind, sizes)) for name, kind in drawn_ports.items()}
     return _Case(values, units, draw(st.integers(0, units)), draw(st.integers(0, units - 1)))
 
 
@@ -346,8 +349,8 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 def _turned(case: _Case, column: Any) -> list[int]:
     """The rows of a column that groups in another order would give."""
-    each = len(column) // case.units
-    return [group * each + i for group in case.order() for i in range(each)]
+    size = len(column) // case.units
+    return [group * size + i for group in case.order() for i in range(size)]
 
 
 def _are_needed(

@@ -95,12 +95,12 @@ def _named(cuts: Mapping[int, Interruption]) -> str:
     return ", ".join(f"'{cuts[number]}' at {number}" for number in sorted(cuts))
 
 
-def _compare(straight: Sequence[Any], results: Sequence[Any], what: str) -> None:
+def _compare(straight: Sequence[Any], results: Sequence[Any], subject: str) -> None:
     if len(results) != len(straight):
-        raise BrokenQueueError(f"{what} gave {len(results)} results instead of {len(straight)}")
+        raise BrokenQueueError(f"{subject} gave {len(results)} results instead of {len(straight)}")
     for number, (expected, actual) in enumerate(zip(straight, results, strict=True)):
         if difference := first_difference(expected, actual):
-            raise BrokenQueueError(f"{what} gave another result {number}: {difference.message}")
+            raise BrokenQueueError(f"{subject} gave another result {number}: {difference.message}")
 
 
 class _RaisedError(Exception):

@@ -35,8 +35,8 @@ class Draw:
     def seeds(self, column: int, count: int) -> list[int]:
         """A number for each of ``count`` rows: one for each row of the call, or several for each."""
         rows = self.rows if self.rows and count % len(self.rows) == 0 else range(count)
-        each = count // len(rows) if rows else 0
-        return [self.call.stream_seed(STREAM_NUMBER, column, row, i) for row in rows for i in range(each)]
+        per_row = count // len(rows) if rows else 0
+        return [self.call.stream_seed(STREAM_NUMBER, column, row, i) for row in rows for i in range(per_row)]
 
     def column(self, number: int, spec: ColumnSpec, shape: tuple[int, ...]) -> Any:
         """A tensor; of a ragged column rows of random lengths, of truth values runs that are true."""

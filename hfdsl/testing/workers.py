@@ -86,11 +86,11 @@ def check_worker(
         return _steps(flow, _placed(flow, role, init, mesh), batches, steps)
 
     meant = steps_on(Mesh())
-    tried = [mesh for mesh in every if flow.check(_placed(flow, role, init, mesh)).ok]
-    faults = {mesh: _fault(steps_on, mesh, meant, tolerance) for mesh in tried}
+    valid_meshes = [mesh for mesh in every if flow.check(_placed(flow, role, init, mesh)).ok]
+    faults = {mesh: _fault(steps_on, mesh, meant, tolerance) for mesh in valid_meshes}
     ran = [mesh for mesh, fault in faults.items() if fault is not REFUSED]
     if all(mesh.world_size == 1 for mesh in ran):
-        several = sum(mesh.world_size > 1 for mesh in tried)
+        several = sum(mesh.world_size > 1 for mesh in valid_meshes)
         reason = f"of {several} larger that the check allows none divides these rows" if several else "none is larger"
         raise nothing("check_worker", f"{label} ran on meshes of one rank alone; {reason}: give other rows, or meshes=")
     wrong = {mesh: fault for mesh, fault in faults.items() if fault is not None and fault is not REFUSED}
@@ -133,9 +133,9 @@ def _one_call(role: type[Worker], signature: Signature, label: str, arguments: M
     return dataflow(body)
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
+def _free(name: str, names: Sequence[str]) -> str:
     """The name, or one like it that no input has."""
-    return _free(f"{name}_", taken) if name in taken else name
+    return _free(f"{name}_", names) if name in names else name
 
 
 def _placed(flow: Dataflow[..., Any], role: type[Worker], init: Sequence[Any], mesh: Mesh) -> Deployment:

@@ -333,7 +333,7 @@ def _smallest(cases: Cases, law: Law, case: Case) -> Case:
 
 
 def _reported(subject: LawSubject, law: Law, case: Case, again: str) -> BrokenLaw:
-    said, trial = _fault(subject, law, case) or ("it broke once, and did not when it was tried again", None)
+    message, trial = _fault(subject, law, case) or ("it broke once, and did not when it was tried again", None)
     lines = [("case", str(case))]
     if trial is not None:
         lines += [
@@ -344,7 +344,7 @@ def _reported(subject: LawSubject, law: Law, case: Case, again: str) -> BrokenLa
     chosen = f'only="{law.id}", meshes=[{as_code(case.mesh)}], containers="{case.kind.name}"'
     lines.append(("again", f"{again}, {chosen})"))
     width = max(len(name) for name, _ in lines)
-    return BrokenLaw(law, case, said, "\n".join(f"  {name:<{width}}  {text}" for name, text in lines))
+    return BrokenLaw(law, case, message, "\n".join(f"  {name:<{width}}  {text}" for name, text in lines))
 
 
 def _result(trial: Trial) -> str:

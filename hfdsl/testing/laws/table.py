@@ -68,13 +68,15 @@ def coverage(trial: Trial) -> None:
 def agreement(trial: Trial) -> None:
     """Ranks that differ along no split axis receive equal values; of a pair, ranks that have the same rows."""
     parts, _ = trial.dispatch(trial.value())
-    known = trial.subject.declared is not None
+    is_declared = trial.subject.declared is not None
     first: dict[Any, int] = {}
     for rank, part in enumerate(parts):
         rows = trial.read(part)
-        other = first.setdefault(trial.place(rank) if known else frozenset(rows), rank)
-        same = trial.read(parts[other]) == rows and trial.case.kind.whole(part) == trial.case.kind.whole(parts[other])
-        want(same, f"ranks {other} and {rank} are replicas of each other and receive different values")
+        first_rank = first.setdefault(trial.place(rank) if is_declared else frozenset(rows), rank)
+        same = trial.read(parts[first_rank]) == rows and trial.case.kind.whole(part) == trial.case.kind.whole(
+            parts[first_rank]
+        )
+        want(same, f"ranks {first_rank} and {rank} are replicas of each other and receive different values")
 
 
 def round_trip(trial: Trial) -> None:
@@ -113,11 +115,11 @@ def _should_get(rows: Iterable[int]) -> str:
 def partition(trial: Trial) -> None:
     """No row goes to two coordinates of the split axes; of a pair, sets of rows do not overlap."""
     parts, _ = trial.dispatch(trial.value())
-    known = trial.subject.declared is not None
+    is_declared = trial.subject.declared is not None
     holders: dict[Any, list[int]] = {}
     for rank, part in enumerate(parts):
         rows = trial.read(part)
-        holders.setdefault(trial.place(rank) if known else frozenset(rows), sorted(rows))
+        holders.setdefault(trial.place(rank) if is_declared else frozenset(rows), sorted(rows))
     placed = sorted(row for rows in holders.values() for row in rows)
     twice = next((a for a, b in pairwise(placed) if a == b), None)
     want(twice is None, f"row {twice} arrives twice, beside the replicas that have the same rows")
@@ -166,7 +168,7 @@ def no_aliasing(trial: Trial) -> None:
 
     def unharmed(when: str) -> None:
         now = [trial.seen(container) for container in mine]
-        wrong = next((said for container in mine if (said := kind.whole(container)) is not None), None)
+        wrong = next((damage for container in mine if (damage := kind.whole(container)) is not None), None)
         want(wrong is None, f"the caller's object is {wrong} {when}")
         meant = [
             trial.seen(container) for container in (trial.value() if trial.subject.per_rank else [trial.value()])

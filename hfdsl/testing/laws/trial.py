@@ -141,7 +141,7 @@ def _kind(value: Any) -> str:
     return f"a {type(value).__name__}" if len(repr(value)) > 60 else repr(value)
 
 
-def want(holds: object, said: str) -> None:
+def want(holds: object, message: str) -> None:
     """Raise ``Breach`` unless it holds."""
     if not holds:
-        raise Breach(said)
+        raise Breach(message)

@@ -76,8 +76,8 @@ def _whole_record(value: Any) -> str | None:
 def _whole_list(value: Any) -> str | None:
     if not isinstance(value, list):
         return f"a {type(value).__name__} where a list was given"
-    other = next((row for row in value if type(row) is not int), None)
-    return None if other is None else f"the row {other!r}, which was a plain number"
+    foreign = next((row for row in value if type(row) is not int), None)
+    return None if foreign is None else f"the row {foreign!r}, which was a plain number"
 
 
 def _tensor(rows: Sequence[int]) -> Any:

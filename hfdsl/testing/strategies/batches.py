@@ -73,10 +73,12 @@ def tensors(
     count, values = 1, elements(chosen, extreme=extreme)
     for length in shape:
         count *= length
-    drawn = draw(st.lists(values, min_size=min(count, MAX_DRAWN_ELEMENTS), max_size=min(count, MAX_DRAWN_ELEMENTS)))
-    rest = [draw(values)] * (count - len(drawn)) if count > len(drawn) else []
+    drawn_values = draw(
+        st.lists(values, min_size=min(count, MAX_DRAWN_ELEMENTS), max_size=min(count, MAX_DRAWN_ELEMENTS))
+    )
+    padding = [draw(values)] * (count - len(drawn_values)) if count > len(drawn_values) else []
     wide = torch.float64 if chosen.name in FLOATS else None  # what is too large for f16 becomes an infinity
-    flat = torch.tensor([*drawn, *rest], dtype=wide) if count else torch.zeros(0)
+    flat = torch.tensor([*drawn_values, *padding], dtype=wide) if count else torch.zeros(0)
     tensor = flat.to(getattr(torch, chosen.torch_name)).reshape(tuple(shape))
     if extreme and tensor.dim() and tensor.numel() > 1 and draw(st.booleans()):
         return tensor.repeat_interleave(2, -1)[..., ::2]
@@ -136,7 +138,7 @@ def batches(
             near = closest(name, list(schema(record).fields))
             raise WiringError("HF201", f"batches: '{record.__name__}' has no column '{name}'; {near}")
     rows = b if b is None or isinstance(b, int) else draw(b)
-    known = draw(dims(record, b=rows, sizes=sizes))
+    bound = draw(dims(record, b=rows, sizes=sizes))
     raw_columns: dict[str, Any] = {}
     for name, spec in schema(record).fields.items():
         if columns is not None and name in columns:
@@ -148,7 +150,7 @@ def batches(
                 st.integers(-100, 100) if spec.type is int else st.integers(-400, 400).map(_quarter)
             )
         else:
-            raw_columns[name] = draw(column(spec, tuple(int(evaluate(dim, known)) for dim in spec.dims), extreme))
+            raw_columns[name] = draw(column(spec, tuple(int(evaluate(dim, bound)) for dim in spec.dims), extreme))
     return record(**raw_columns)
 
 

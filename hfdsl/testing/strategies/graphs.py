@@ -101,9 +101,9 @@ class Program:
         """The line of the source in which ``v{index + 1}`` is made."""
         return HEAD.count("\n") + 1 + index
 
-    def demanded(self, what: str) -> int:
+    def demanded(self, divisor: str) -> int:
         """A number that must divide the rows of a call."""
-        return {"dp": self.dp, "ranks": self.ranks, "pairs": 2}.get(what, 1)
+        return {"dp": self.dp, "ranks": self.ranks, "pairs": 2}.get(divisor, 1)
 
     def with_line(self, index: int, text: str) -> Program:
         """The program with another text in the line of ``v{index + 1}``."""
@@ -166,12 +166,14 @@ def operations(values: list[tuple[str, ProgramLine]]) -> list[ProgramLine]:
     lines = []
     for name, value in values[-3:]:
         if value.kind != "SampleMetrics":
-            taken = [("hf.repeat({}, 2)", value.rows * 2)] if value.rows < 96 else [("{}", value.rows)]
-            taken += [(f"hf.minibatches({{}}, {n})[0]", value.rows // n) for n in (2, 3) if value.rows % n == 0]
-            taken += [("hf.take({}, 12)", 12)] if value.rows >= 12 else []
+            row_operations = [("hf.repeat({}, 2)", value.rows * 2)] if value.rows < 96 else [("{}", value.rows)]
+            row_operations += [
+                (f"hf.minibatches({{}}, {n})[0]", value.rows // n) for n in (2, 3) if value.rows % n == 0
+            ]
+            row_operations += [("hf.take({}, 12)", 12)] if value.rows >= 12 else []
             lines += [
                 ProgramLine(text.format(name), value.kind, rows, text.format(value.origin), value.thinned)
-                for text, rows in taken
+                for text, rows in row_operations
             ]
     return [replace(line, thinned=line.thinned and "repeat" not in line.text) for line in lines]
 

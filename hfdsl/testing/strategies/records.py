@@ -37,13 +37,13 @@ def records(draw: st.DrawFn, *, max_columns: int = 5) -> type[Batch]:
     """
     row = draw(st.sampled_from(("B", "hf.Mul[B, Literal[2]]")))
     always = _column(row)  # without one nobody would know how many rows there are
-    other = always | always.map(lambda kind: f"{kind} | None") | st.sampled_from(METRICS)
-    columns = [draw(always), *draw(st.lists(other, max_size=max_columns - 1))]
+    kinds = always | always.map(lambda kind: f"{kind} | None") | st.sampled_from(METRICS)
+    columns = [draw(always), *draw(st.lists(kinds, max_size=max_columns - 1))]
     lines = [f"    {name}: {kind}\n" for name, kind in zip("abcdefghijklmnopqrstuvwxyz", columns, strict=False)]
     source = HEAD + "".join(lines)
     note(source.strip())
-    drawn: Any = load(source)["Drawn"]
-    record: type[Batch] = drawn
+    drawn_class: Any = load(source)["Drawn"]
+    record: type[Batch] = drawn_class
     return record
 
 

@@ -47,17 +47,17 @@ def dims(
     >>> find(dims(Halves), lambda sizes: True)
     {B: 2}
     """
-    known: dict[Any, int] = dict(sizes or {})
+    bound: dict[Any, int] = dict(sizes or {})
     row = schema(records[0]).row if records else None
     if b is not None and row is not None:
-        known |= rows_bound(records[0].__name__, row, b, known)
+        bound |= rows_bound(records[0].__name__, row, b, bound)
     specs = [spec for record in records for spec in schema(record).fields.values()]
-    return whole_sizes(draw, [dim for spec in specs for dim in spec.dims], known)
+    return whole_sizes(draw, [dim for spec in specs for dim in spec.dims], bound)
 
 
-def whole_sizes(draw: st.DrawFn, lengths: Sequence[Size], known: Mapping[Any, int]) -> dict[Any, int]:
+def whole_sizes(draw: st.DrawFn, lengths: Sequence[Size], bound: Mapping[Any, int]) -> dict[Any, int]:
     """The sizes that are known, and drawn ones for all other dims, with which every length is a whole number."""
-    sizes = dict(known)
+    sizes = dict(bound)
     terms = [term for length in lengths for term in length.terms]
     divides = {atom for monomial, _ in terms for atom, power in monomial if power < 0}
     atoms = dict.fromkeys(atom for length in lengths for atom in length.atoms)
@@ -68,19 +68,19 @@ def whole_sizes(draw: st.DrawFn, lengths: Sequence[Size], known: Mapping[Any, in
         for monomial, factor in terms:
             if (atom, 1) in monomial:
                 below = factor.denominator
-                for other, power in monomial:
-                    below *= sizes.get(other, 1) ** -power if power < 0 else 1
+                for other_dim, power in monomial:
+                    below *= sizes.get(other_dim, 1) ** -power if power < 0 else 1
                 step = lcm(step, below)
         sizes[atom] = step * draw(st.integers(1, MAX_MULTIPLE))
     return sizes
 
 
-def rows_bound(what: str, row: Size, b: int, known: Mapping[Any, int]) -> dict[Atom, int]:
+def rows_bound(subject: str, row: Size, b: int, sizes: Mapping[Any, int]) -> dict[Atom, int]:
     """The dim that makes ``row`` be ``b``; HF310 where none does."""
-    solved = solve(row, constant(b), {atom: constant(n) for atom, n in known.items()}) or {}
+    solved = solve(row, constant(b), {atom: constant(n) for atom, n in sizes.items()}) or {}
     numbers = {atom: size.value for atom, size in solved.items()}
     if any(number is None or number.denominator != 1 for number in numbers.values()):
-        raise SizeError("HF310", f"'{what}' has {row} rows, which {b} is not for any size of its dims")
+        raise SizeError("HF310", f"'{subject}' has {row} rows, which {b} is not for any size of its dims")
     return {atom: int(number or 0) for atom, number in numbers.items()}
 
 
@@ -111,19 +111,19 @@ def bindings(
     >>> find(bindings(flow, three), lambda sizes: sizes[B] > 4)
     {B: 6}
     """
-    known: dict[type[Dim], int] = dict(sizes or {})
-    inputs = [node.result for node in build_context(dataflow.body, deployment, known).program.graph.inputs]
+    bound: dict[type[Dim], int] = dict(sizes or {})
+    inputs = [node.result for node in build_context(dataflow.body, deployment, bound).program.graph.inputs]
     records = [kind.record for kind in inputs if isinstance(kind, RecordType)]
     atoms = dict.fromkeys(a for r in records for s in schema(r).fields.values() for d in s.dims for a in d.atoms)
     for dim in atoms:
-        if not isinstance(dim, type) or dim in known:
+        if not isinstance(dim, type) or dim in bound:
             continue
-        asked, _ = size_report(build_context(dataflow.body, deployment, known))
-        left = next((report.sizes for report in asked if report.dim is dim), SizeSet())
-        choices = list(left.upward(left.least, MAX_CHOICES))
+        reports, _ = size_report(build_context(dataflow.body, deployment, bound))
+        allowed = next((report.sizes for report in reports if report.dim is dim), SizeSet())
+        choices = list(allowed.upward(allowed.least, MAX_CHOICES))
         if not choices:
-            if set(known) == set(sizes or {}):
+            if set(bound) == set(sizes or {}):
                 raise SizeError("HF310", f"no size of {dim} satisfies '{dataflow.body.__name__}'")
             reject()  # another size of a dim before it may leave some
-        known[dim] = draw(st.sampled_from(choices))
-    return known
+        bound[dim] = draw(st.sampled_from(choices))
+    return bound
