@@ -207,7 +207,7 @@ def draw(question: Program) -> AgentReply:
     target: CommandTarget = load(question.target, _texts(question.sizes))
     plans = target.plans("draw")
     mermaid = flowchart(target.scene(plans)).rstrip()
-    return AgentReply(DrawAnswer(ok=True, findings=_listed([each.report for each in plans]), mermaid=mermaid), mermaid)
+    return AgentReply(DrawAnswer(ok=True, findings=_listed([plan.report for plan in plans]), mermaid=mermaid), mermaid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,18 +85,18 @@ class Checker:
         with tempfile.TemporaryDirectory(prefix="hfdsl-canary-") as folder:
             (Path(folder) / FILE).write_text(source, encoding="utf-8")
             try:
-                done = subprocess.run(
+                process = subprocess.run(
                     self.command() or [], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT, check=False
                 )
             except subprocess.TimeoutExpired:
                 raise RuntimeError(f"no answer within {TIMEOUT:g} s") from None
         try:
-            seen = self.read(done.stdout)
+            seen = self.read(process.stdout)
         except ValueError:
             seen = {}
-        if not seen and done.returncode not in (0, 1):
-            lines = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
-            raise RuntimeError(f"exit code {done.returncode}: {lines[-1]}")
+        if not seen and process.returncode not in (0, 1):
+            lines = (process.stderr or process.stdout).strip().splitlines() or ["nothing"]
+            raise RuntimeError(f"exit code {process.returncode}: {lines[-1]}")
         return sighting(source, seen, torch=importlib.util.find_spec("torch") is not None)
 
 

@@ -114,12 +114,12 @@ def draw(arguments: argparse.Namespace) -> int:
     for plan in plans:
         if plan.report.findings:
             show_report(plan.report, arguments, sys.stderr)
-    drawn = target.scene(plans)
+    scene = target.scene(plans)
     if not arguments.output:
-        say(flowchart(drawn).rstrip())
+        say(flowchart(scene).rstrip())
         return OK
     try:
-        draw_scene(drawn, arguments.output)
+        draw_scene(scene, arguments.output)
     except OSError as error:
         raise UsageError(f"cannot write '{arguments.output}': {error.strerror}") from None
     return OK

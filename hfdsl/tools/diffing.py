@@ -69,20 +69,20 @@ def differences(first: Facts, second: Facts) -> tuple[ProgramDifference, ...]:
 
 def _compared(sides: Sequence[Sequence[Fact]], summaries: Sequence[Mapping[str, str]]) -> Iterator[ProgramDifference]:
     texts = [{(fact.subject, fact.aspect): fact.text for fact in facts} for facts in sides]
-    places = [{key: place for place, key in enumerate(known)} for known in texts]
+    places = [{key: place for place, key in enumerate(facts)} for facts in texts]
     aspects: dict[str, list[str]] = {}
 
     def place(key: tuple[str, str]) -> tuple[int, tuple[str, str]]:
         """A sort key for facts, independent of the order of the two programs."""
-        return min(known[key] for known in places if key in known), key
+        return min(side_places[key] for side_places in places if key in side_places), key
 
     for subject, aspect in sorted({*texts[0], *texts[1]}, key=place):
         aspects.setdefault(subject, []).append(aspect)
     for subject, named in aspects.items():
-        in_first, in_second = (any((subject, aspect) in known for aspect in named) for known in texts)
+        in_first, in_second = (any((subject, aspect) in facts for aspect in named) for facts in texts)
         if in_first and in_second:
             for aspect in named:
-                before, after = (known.get((subject, aspect)) for known in texts)
+                before, after = (facts.get((subject, aspect)) for facts in texts)
                 if before != after:
                     yield ProgramDifference(subject, aspect, before, after)
         else:

@@ -152,13 +152,13 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _ask(command: list[str], timeout: float) -> tuple[bool, str]:
     """Whether a program succeeds within its time, and its output; of a failure, the last line."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         return False, f"no answer within {timeout:g} s"
     except OSError as error:
         return False, str(error)
-    output = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).strip()
-    return done.returncode == 0, output.splitlines()[-1] if output and done.returncode else output
+    output = (process.stdout if process.returncode == 0 else process.stderr or process.stdout).strip()
+    return process.returncode == 0, output.splitlines()[-1] if output and process.returncode else output
 
 
 def _gpus() -> Iterator[DoctorRow]:
@@ -199,5 +199,7 @@ def _ray(*, start: bool) -> Iterator[DoctorRow]:
     if importlib.util.find_spec("ray") is None:
         return
     works, output = _ask([sys.executable, "-c", RAY if start else "import ray"], 180)
-    done = "a local cluster starts, runs a task and stops" if start else "can be imported; --ray starts a local cluster"
-    yield DoctorRow("ray start" if start else "ray import", "ok" if works else "broken", done if works else output)
+    success = (
+        "a local cluster starts, runs a task and stops" if start else "can be imported; --ray starts a local cluster"
+    )
+    yield DoctorRow("ray start" if start else "ray import", "ok" if works else "broken", success if works else output)

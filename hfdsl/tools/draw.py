@@ -85,7 +85,7 @@ def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
     draw_scene(scene(plan), path)
 
 
-def draw_scene(drawn: Scene, path: str | os.PathLike[str]) -> None:
+def draw_scene(scene: Scene, path: str | os.PathLike[str]) -> None:
     """Draw a scene into a file.
 
     Raises:
@@ -94,12 +94,12 @@ def draw_scene(drawn: Scene, path: str | os.PathLike[str]) -> None:
     """
     file = check_path(path)
     if file.suffix.lower() in TEXT:
-        file.write_text(flowchart(drawn), encoding="utf-8")
+        file.write_text(flowchart(scene), encoding="utf-8")
         return
     from hfdsl.tools.layout import lay_out  # late, as the others: Mermaid needs no layout
     from hfdsl.tools.picture import svg
 
-    sheet = lay_out(folded(drawn))
+    sheet = lay_out(folded(scene))
     if file.suffix.lower() == ".svg":
         file.write_text(svg(sheet), encoding="utf-8")
         return

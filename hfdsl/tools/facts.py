@@ -143,8 +143,8 @@ class _Described:
                     self.add(subject, aspect, text)
                 continue
             formal = signature.port(port)
-            read = columns_of(formal.type, operand) if formal is not None and isinstance(operand, Ref) else ()
-            for column in read:
+            columns = columns_of(formal.type, operand) if formal is not None and isinstance(operand, Ref) else ()
+            for column in columns:
                 self.add(subject, f"reads {port}.{column}", expression(graph, names, operand, column))
 
     # -- the deployment
@@ -264,7 +264,7 @@ def _origin(graph: Graph, names: Mapping[int, str], operand: Operand, column: st
         return f"minibatches({text}, {node.op.count})[{node.op.index}]", stored
     numbers = [(entry.name, getattr(node.op, entry.name)) for entry in fields(node.op)]
     written = [f"{name}={stable(value)}" for name, value in numbers if value is not None]
-    written += [f"{name}={expression(graph, names, other, VALUE)}" for name, other in others]
+    written += [f"{name}={expression(graph, names, argument, VALUE)}" for name, argument in others]
     return f"{type(node.op).__name__.lower()}({', '.join([text, *written])})", stored
 
 

@@ -86,7 +86,7 @@ class Session:
         question = {**asdict(self.question), "texts": self.texts}
         package = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-P", "-m", "hfdsl.tools.overlay"],
             input=json.dumps(question),
             capture_output=True,
@@ -96,10 +96,10 @@ class Session:
             check=False,
         )
         try:
-            return [_outcome(fields) for fields in json.loads(done.stdout)]
+            return [_outcome(fields) for fields in json.loads(process.stdout)]
         except ValueError:
-            message = done.stderr.strip() or "nothing"
-            raise UsageError(f"the check ended with exit code {done.returncode} and said\n\n{message}") from None
+            message = process.stderr.strip() or "nothing"
+            raise UsageError(f"the check ended with exit code {process.returncode} and said\n\n{message}") from None
 
     def text(self, file: str) -> str:
         """A file as it would be."""
@@ -136,10 +136,10 @@ def repaired(session: Session, current: list[TargetOutcome]) -> tuple[Session, l
         if not open_:
             return session, current
         for batch in (joint(open_), open_[:1]):
-            tried = session.with_edits(list(dict.fromkeys(edit for _, repair in batch for edit in repair.edits)))
-            after = _outcomes(tried)
+            edited = session.with_edits(list(dict.fromkeys(edit for _, repair in batch for edit in repair.edits)))
+            after = _outcomes(edited)
             if after is not None and _works(batch, current, after):
-                session, current = tried, after
+                session, current = edited, after
                 break
         else:
             refused.add(_again(open_[0]))
@@ -182,9 +182,9 @@ def _works(batch: Sequence[Repair], before: Sequence[TargetOutcome], after: Sequ
     expected = keys(before) - Counter(key for key, _ in batch)
     edits = list(dict.fromkeys(edit for _, repair in batch for edit in repair.edits))
     remaining = keys(after, edits)
-    known = {key[0] for key in remaining.keys() & keys(before).keys()}
+    persisting = {key[0] for key in remaining.keys() & keys(before).keys()}
     # A configuration that cannot be read has findings of that alone. If all have gone, the others were hidden by them.
-    unread = {outcome.target for outcome in before if outcome.raised and outcome.target.endswith(".toml")} - known
+    unread = {outcome.target for outcome in before if outcome.raised and outcome.target.endswith(".toml")} - persisting
     return (
         failures[0] == failures[1] and Counter({k: n for k, n in remaining.items() if k[0] not in unread}) <= expected
     )

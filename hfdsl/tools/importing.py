@@ -226,7 +226,7 @@ def candidates(module: ModuleType) -> Iterator[tuple[str, Any]]:
         defined_here = getattr(value, "__module__", None) == module.__name__
         makes = inspect.isfunction(value) and defined_here and _is_experiment(value.__annotations__.get("return"))
         if (isinstance(value, Experiment) or makes or (isinstance(value, Dataflow) and defined_here)) and not any(
-            value is other for other in seen
+            value is listed for listed in seen
         ):
             seen.append(value)
             yield name, value

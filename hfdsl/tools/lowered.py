@@ -90,7 +90,7 @@ def show_plans(arguments: argparse.Namespace) -> int:
             show_prediction(plan, arguments)
         elif output.machine(arguments):
             findings = [finding.as_dict() for finding in (*run.report, *report)]
-            left_out = [left.as_dict() for left in run.lowered.left_out]
+            left_out = [setting.as_dict() for setting in run.lowered.left_out]
             output.show_json({"findings": findings, "not_lowered": left_out, "plan": plan_as_dict(plan)})
         else:
             output.show_report(run.report, arguments)
@@ -119,7 +119,7 @@ def convert(arguments: argparse.Namespace) -> int:
     report = replace(run.report, findings=order(list(dict.fromkeys((*run.report.findings, *findings)))))
     exit_code = output.OK if report.ok else output.FINDINGS
     if output.machine(arguments):
-        left_out = [left.as_dict() for left in run.lowered.left_out]
+        left_out = [setting.as_dict() for setting in run.lowered.left_out]
         output.show_json({"toml": text, "not_lowered": left_out, "findings": [finding.as_dict() for finding in report]})
         return exit_code
     output.show_report(report, arguments, sys.stderr)

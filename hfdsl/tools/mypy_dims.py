@@ -127,7 +127,7 @@ def column_spec(column: Instance, names: Names) -> ColumnSpec:
     base = next(info for info in column.type.mro if info.fullname == COLUMN)
     dtype, *dims = map_instance_to_supertype(column, base).args
     proper = get_proper_type(dtype)
-    known = DTYPES.get(proper.type.fullname) if isinstance(proper, Instance) else None
-    if known is None or not dims:
+    element = DTYPES.get(proper.type.fullname) if isinstance(proper, Instance) else None
+    if element is None or not dims:
         raise OpaqueError
-    return ColumnSpec(known, tuple(read(dim, names) for dim in dims))
+    return ColumnSpec(element, tuple(read(dim, names) for dim in dims))

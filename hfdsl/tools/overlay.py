@@ -42,12 +42,12 @@ def main() -> None:
 
 def lay_over(texts: Mapping[str, str]) -> None:
     """Import ``texts``, by the real paths of their files, in place of the files."""
-    read = SourceFileLoader.get_code
+    original = SourceFileLoader.get_code
 
     def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
         text = texts.get(os.path.realpath(loader.path))
         if text is None:
-            return read(loader, name)
+            return original(loader, name)
         linecache.cache[loader.path] = (len(text), None, text.splitlines(keepends=True), loader.path)
         return compile(text, loader.path, "exec", dont_inherit=True)
 

@@ -63,7 +63,7 @@ def _bandwidths(texts: Sequence[str]) -> dict[str, float]:
         except ValueError:
             bandwidths[name] = 0.0
         if name not in BANDWIDTHS or not bandwidths[name] > 0:
-            *first, last = (f"{known}=BYTES" for known in BANDWIDTHS)
+            *first, last = (f"{name}=BYTES" for name in BANDWIDTHS)
             raise UsageError(f"--bandwidth takes {', '.join(first)} or {last}, got '{text}'")
     return bandwidths
 

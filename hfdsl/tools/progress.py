@@ -67,12 +67,14 @@ class ProgressBar:
 
     def text(self, record: Record) -> str:
         """The line after a step."""
-        done = WIDTH * record.step // max(self.steps, 1)
-        bar = f"[{'#' * done}{'-' * (WIDTH - done)}]"
+        filled = WIDTH * record.step // max(self.steps, 1)
+        bar = f"[{'#' * filled}{'-' * (WIDTH - filled)}]"
         seconds = self.seconds_per_step
         speed = [] if seconds is None else [f"{seconds:.2g} s a step" if seconds < 100 else f"{seconds:.0f} s a step"]
-        left = [] if seconds is None else [f"{in_words(seconds * (self.steps - record.step))} left"]
-        return "  ".join([bar, f"step {record.step} of {self.steps}", *speed, *left, *shown_metrics(record)[:METRICS]])
+        time_left = [] if seconds is None else [f"{in_words(seconds * (self.steps - record.step))} left"]
+        return "  ".join(
+            [bar, f"step {record.step} of {self.steps}", *speed, *time_left, *shown_metrics(record)[:METRICS]]
+        )
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -92,6 +94,6 @@ def in_words(seconds: float) -> str:
     for i, (name, size) in enumerate(units):
         if total >= size and i < len(units) - 1:
             smaller, part = units[i + 1]
-            rest = total % size // part
-            return f"{total // size} {name}" + (f" {rest} {smaller}" if rest else "")
+            remainder = total % size // part
+            return f"{total // size} {name}" + (f" {remainder} {smaller}" if remainder else "")
     return f"{total} s"

@@ -44,14 +44,14 @@ def _replayed(arguments: argparse.Namespace) -> int:
         if call["label"] == arguments.node:
             say(f"hfdsl replay: this runs {_code(header, call)}{_trusted(steps[step], arguments)}", file=sys.stderr)
     around = _debugged if arguments.pdb else _as_it_is
-    done = replay(steps[step], arguments.node, arguments.rank, around, trust=arguments.trust)
+    replayed = replay(steps[step], arguments.node, arguments.rank, around, trust=arguments.trust)
     if machine(arguments):
-        show_json({"node": done.label, "rank": done.rank, "same": done.same, "text": str(done)})
+        show_json({"node": replayed.label, "rank": replayed.rank, "same": replayed.same, "text": str(replayed)})
     else:
-        say(str(done))
-    if arguments.pdb and done.error is not None:
-        pdb.post_mortem(done.error.__traceback__)
-    return OK if done.same else FINDINGS
+        say(str(replayed))
+    if arguments.pdb and replayed.error is not None:
+        pdb.post_mortem(replayed.error.__traceback__)
+    return OK if replayed.same else FINDINGS
 
 
 def _code(header: Mapping[str, Any], call: Mapping[str, Any]) -> str:

@@ -46,9 +46,9 @@ class ShortSchema(GenerateJsonSchema):
     def generate(self, schema: CoreSchema, mode: JsonSchemaMode = "validation") -> dict[str, Any]:
         """The schema of a type, without the names and the sentences of its classes."""
         generated = super().generate(schema, mode)
-        for each in (generated, *generated.get("$defs", {}).values()):
-            each.pop("title", None)
-            each.pop("description", None)
+        for definition in (generated, *generated.get("$defs", {}).values()):
+            definition.pop("title", None)
+            definition.pop("description", None)
         return generated
 
 
@@ -79,7 +79,7 @@ class ServedTool:
         try:
             question = self.questions.validate_python(dict(arguments))
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            wrong = "; ".join(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors())
             field_names = ", ".join(field.name for field in fields(self.tool.asks))
             return result(failed(self.tool, unusable(f"{self.tool.name} takes {field_names}; {wrong}")))
         with anyio.move_on_after(patience):
@@ -90,7 +90,7 @@ class ServedTool:
     async def _answered(self, question: dict[str, Any]) -> types.CallToolResult:
         package = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
-        done = await anyio.run_process(
+        process = await anyio.run_process(
             [sys.executable, "-P", "-m", "hfdsl.tools.answers"],
             input=json.dumps({"tool": self.tool.name, "question": question}).encode(),
             stderr=None,  # the server's own, which clients keep as its log
@@ -98,9 +98,11 @@ class ServedTool:
             check=False,
         )
         try:
-            reply = json.loads(done.stdout)
+            reply = json.loads(process.stdout)
         except ValueError:
-            ended = f"the process ended with exit code {done.returncode} before it answered; see the log of the server"
+            ended = (
+                f"the process ended with exit code {process.returncode} before it answered; see the log of the server"
+            )
             return result(failed(self.tool, unanswered(ended)))
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=reply["text"])],

@@ -79,9 +79,9 @@ def _largest(rows: Sequence[LagRow]) -> int:
 def _slowest(plan: CompiledPlan, seconds: Mapping[str, CallSeconds], lag: int) -> Throughput:
     """The bottleneck, computed from the median duration of each call."""
     medians = {
-        label: median(drawn.seconds) if isinstance(drawn, RecordedSeconds) else drawn.median
-        for label, drawn in seconds.items()
-        if isinstance(drawn, (DrawnSeconds, RecordedSeconds))
+        label: median(call_seconds.seconds) if isinstance(call_seconds, RecordedSeconds) else call_seconds.median
+        for label, call_seconds in seconds.items()
+        if isinstance(call_seconds, (DrawnSeconds, RecordedSeconds))
     }
     return throughput(plan, medians, lag)
 
@@ -119,7 +119,7 @@ def _of_calls(plan: CompiledPlan, named: Mapping[str, DrawnSeconds]) -> Mapping[
         call_names = sorted({*labels, *methods})
         raise UsageError(f"'{plan.name}' has no call '{unknown[0]}'; {closest(unknown[0], call_names)}")
     by_label = {label: named.get(label, named.get(method)) for label, method in zip(labels, methods, strict=True)}
-    return {label: drawn for label, drawn in by_label.items() if drawn is not None}
+    return {label: call_seconds for label, call_seconds in by_label.items() if call_seconds is not None}
 
 
 def _drawn(label: str, entry: Any) -> DrawnSeconds:

@@ -40,7 +40,7 @@ def run_steps(target: CommandTarget, arguments: argparse.Namespace) -> int:
             show_report(compiled.report, arguments, sys.stderr)
     plan = plans[0]
     seed = experiment.seed if arguments.seed is None else arguments.seed
-    done = 0
+    steps_done = 0
     try:
         stepping = _stepping(target, experiment, plans, arguments)
         _writable(arguments.trace)
@@ -49,18 +49,18 @@ def run_steps(target: CommandTarget, arguments: argparse.Namespace) -> int:
         with launched as running, _traced(running, arguments.trace):
             for number, step in enumerate(stepping(running)):
                 _show(number, step, arguments)
-                done += 1
+                steps_done += 1
     except KeyboardInterrupt:
-        say(f"interrupted after {_steps(done)}", file=sys.stderr)
+        say(f"interrupted after {_steps(steps_done)}", file=sys.stderr)
         return INTERRUPTED
     except _BatchesError as failure:
-        say(f"the batches of '{target.text}' fail at step {done}\n\n{failure}", file=sys.stderr)
+        say(f"the batches of '{target.text}' fail at step {steps_done}\n\n{failure}", file=sys.stderr)
         return FINDINGS
     except HfError as error:
-        _show_failure(error, done, arguments)
+        _show_failure(error, steps_done, arguments)
         return FINDINGS
-    if arguments.steps and done < arguments.steps:
-        say(f"the batches of '{target.text}' end after {_steps(done)}", file=sys.stderr)
+    if arguments.steps and steps_done < arguments.steps:
+        say(f"the batches of '{target.text}' end after {_steps(steps_done)}", file=sys.stderr)
     return OK
 
 

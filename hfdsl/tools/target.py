@@ -215,5 +215,5 @@ def _sizes(
     return sizes
 
 
-def _there_are(known: Mapping[str, object]) -> str:
-    return f"; there are: {', '.join(sorted(known)) or 'none'}"
+def _there_are(names: Mapping[str, object]) -> str:
+    return f"; there are: {', '.join(sorted(names)) or 'none'}"
