@@ -42,14 +42,16 @@ def read_arguments(words: Iterable[WordText], place: Span) -> HydraArguments:
     """Read words as Hydra does."""
     overrides, flags = list[Override](), list[tuple[str, str]]()
     unread, refused = list[Unread](), list[tuple[str, Span]]()
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         span, text = span_of(word, place), text_of(word)
         before = _before_hole(word)
         if before.startswith("-"):
             name, equals, _ = before.partition("=")
-            argument = word if equals else rest.pop(0) if name in (*CONFIG_NAME, *CONFIG_PATH) and rest else ()
+            argument = (
+                word if equals else remaining.pop(0) if name in (*CONFIG_NAME, *CONFIG_PATH) and remaining else ()
+            )
             unknown = [piece.reason for piece in (*word, *argument) if isinstance(piece, Hole)]
             if unknown and name not in CONFIG_PATH:
                 unread.append(Unread(f"the value of '{name}' is not known: {unknown[0]}", span))

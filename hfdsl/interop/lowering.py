@@ -92,7 +92,7 @@ class Lowered:
     def keys_of(self, name: str) -> tuple[str, ...]:
         """The keys that decide about a field, or about those below it; where there are none, those of the one above."""
         while name:
-            below = [entry for other, entry in self.fields.items() if f"{other}.".startswith(f"{name}.")]
+            below = [entry for field_name, entry in self.fields.items() if f"{field_name}.".startswith(f"{name}.")]
             if keys := tuple(dict.fromkeys(key for entry in below for key in entry.keys)):
                 return keys
             name = name.rpartition(".")[0]
@@ -151,8 +151,8 @@ class Draft:
         self.fields[name] = LoweredField(value, owners, note)
         self.uses(*keys)
 
-    def take(self, name: str, key: str, read: Callable[[Any], Any]) -> bool:
-        """A field with the value of a key; ``read`` makes hfdsl's of it, or raises ``ValueError`` with the reason.
+    def take(self, name: str, key: str, convert: Callable[[Any], Any]) -> bool:
+        """A field with the value of a key; ``convert`` makes hfdsl's of it, or raises ``ValueError`` with the reason.
 
         Where there is no value, or it is not known, the key is left out, and the answer is False.
         """
@@ -160,16 +160,16 @@ class Draft:
             value = self.configuration.value(key)
             if value == MISSING:
                 raise NotKnown(key, "it has to be given")
-            self.put(name, read(value), key)
+            self.put(name, convert(value), key)
         except NotKnown as error:
             self.leave_out(key, f"its value is not known: {error.reason}")
         except ValueError as error:
             self.leave_out(key, str(error))
         return name in self.fields
 
-    def refer(self, name: str, other: str, *keys: str) -> None:
+    def refer(self, name: str, target: str, *keys: str) -> None:
         """A field with the value of another one."""
-        self.put(name, FieldReference(f"${other}"), *keys)
+        self.put(name, FieldReference(f"${target}"), *keys)
 
     def uses(self, *keys: str) -> None:
         """Keys that the draft follows otherwise, such as one that chooses the dataflow."""
@@ -184,7 +184,7 @@ class Draft:
         others = [key for key in self.configuration.explicit if key not in self._used and self._differs(key)]
         why = {**{key: _reason(key, reasons) for key in others}, **self._why}
         left_out = [LeftOut(key, self._shown(key), reason, self._span(key)) for key, reason in why.items()]
-        left_out.sort(key=lambda left: (left.span.file, left.span.line, left.span.column))
+        left_out.sort(key=lambda setting: (setting.span.file, setting.span.line, setting.span.column))
         first = [name for name in FIRST if name in self.fields]
         fields = {name: self.fields[name] for name in (*first, *self.fields)}
         return Lowered(self.configuration, fields, tuple(left_out))

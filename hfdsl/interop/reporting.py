@@ -95,7 +95,7 @@ class Repairs:
         if problem.repairs and self._joint:
             words = " and ".join(f"{key} to {value}" for key, value in self._joint)
             edits = [fix.edits for key, value in self._joint for fix in setting_fix(self.configuration, key, value)[1]]
-            joint = Fix(f"set {words}", tuple(edit for each in edits for edit in each))
+            joint = Fix(f"set {words}", tuple(edit for key_edits in edits for edit in key_edits))
             whole = (joint,) if len(edits) == len(self._joint) else ()
             return _helped(problem.finding, [joint.title], whole)
         for key in dict.fromkeys(self.configuration.owner(key) for key in problem.repairs):
@@ -125,11 +125,11 @@ class Repairs:
             for rule in self.arithmetic:
                 for value in self._nearest(first, size, frozenset({rule}), warnings=True):
                     changed = self._with(first, value)
-                    others = [(key, other) for key, other in current.items() if key != first]
+                    others = [(key, size) for key, size in current.items() if key != first]
                     pairs += [
                         ((first, value), (key, nearest))
-                        for key, other in others
-                        for nearest in changed._nearest(key, other, changed.arithmetic)
+                        for key, size in others
+                        for nearest in changed._nearest(key, size, changed.arithmetic)
                     ]
 
         def change(pair: tuple[tuple[str, int], ...]) -> float:
@@ -266,7 +266,7 @@ def override(finding: Finding) -> tuple[tuple[str, str], ...]:
     >>> override(Finding("HF976", "", Label(NOWHERE), help=("set data.train_batch_size to 96 or 112",)))
     (('data.train_batch_size', '96'),)
     """
-    return next((tuple(tried) for sentence in finding.help if (tried := TRIED.findall(sentence))), ())
+    return next((tuple(settings) for sentence in finding.help if (settings := TRIED.findall(sentence))), ())
 
 
 def setting_fix(configuration: Configuration, key: str, value: Any) -> tuple[str, tuple[Fix, ...]]:

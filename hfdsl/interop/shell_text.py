@@ -79,12 +79,12 @@ class ComposedText(SourceText):
 
 def composed(words: Items) -> ComposedText | None:
     """Words as one text that a shell runs, with blanks between them; None where nothing of it is known."""
-    known = next((piece for word in words for piece in word if isinstance(piece, TextPiece)), None)
-    if known is None:
+    first_piece = next((piece for word in words for piece in word if isinstance(piece, TextPiece)), None)
+    if first_piece is None:
         return None
-    blank = replace(known, text=" ", written=False)
+    blank = replace(first_piece, text=" ", written=False)
     pieces = tuple(piece for word in words for piece in (*word, blank))
-    return ComposedText(known.source.file, "".join(map(_shown, pieces)), pieces)
+    return ComposedText(first_piece.source.file, "".join(map(_shown, pieces)), pieces)
 
 
 def _shown(piece: TextPiece | Hole) -> str:
@@ -112,14 +112,14 @@ def text_of(text: WordText) -> str | None:
 
 def without_prefix(word: WordText, prefix: str) -> WordText:
     """A word that begins with some text, without it."""
-    rest = list(word)
-    while prefix and isinstance(piece := rest.pop(0), TextPiece):
+    pieces = list(word)
+    while prefix and isinstance(piece := pieces.pop(0), TextPiece):
         count = min(len(prefix), len(piece.text))
         prefix = prefix[count:]
         if count < len(piece.text):
             start = piece.start + count if piece.written else piece.start
-            rest.insert(0, replace(piece, text=piece.text[count:], start=start))
-    return tuple(rest)
+            pieces.insert(0, replace(piece, text=piece.text[count:], start=start))
+    return tuple(pieces)
 
 
 def split(text: WordText) -> list[WordText]:

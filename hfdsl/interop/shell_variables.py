@@ -119,7 +119,7 @@ class Variables(Conditions):
             if first is not None and all(same(value, first) for value in values):
                 joined[name] = first
             else:
-                known = next(value for value in values if value is not None)
-                place = next((p.span for text in texts(known) for p in text), self.source.span(0, 0))
+                first_known = next(value for value in values if value is not None)
+                place = next((p.span for text in texts(first_known) for p in text), self.source.span(0, 0))
                 joined[name] = (Hole(f"'{name}' depends on {cause}", place),)
         return joined

@@ -200,8 +200,9 @@ class Composition:
                 continue
             siblings = {name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == above}
             near = get_close_matches(last, siblings, n=1, cutoff=0.85)
-            other = self.explicit.get(f"{above}.{near[0]}".lstrip(".")) if near else None
-            if near and (other is None or other.span.file != setting.span.file):  # an ancestor has the right key, too
+            correct = self.explicit.get(f"{above}.{near[0]}".lstrip(".")) if near else None
+            # an ancestor may have the right key, too
+            if near and (correct is None or correct.span.file != setting.span.file):
                 yield Finding(
                     "HF973",
                     f"NeMo-RL {self.known.version} has no key '{key}'",

@@ -179,17 +179,21 @@ def _schedule(draft: Draft, optimizer: str) -> None:
         return
     named = [(str(part["name"]).rpartition(".")[2], part.get("kwargs")) for part in parts if _is_scheduler(part)]
     warmup = named[0][1] if named and named[0][0] == "LinearLR" and len(named) > 1 else None
-    rest = named[1:] if warmup is not None else named
+    schedulers = named[1:] if warmup is not None else named
     schedules = {"ConstantLR": "constant", "CosineAnnealingLR": "cosine"}
-    if len(rest) != 1 or rest[0][0] not in schedules or not _is_ratio(rest[0], c.known("policy.optimizer.kwargs.lr")):
+    if (
+        len(schedulers) != 1
+        or schedulers[0][0] not in schedules
+        or not _is_ratio(schedulers[0], c.known("policy.optimizer.kwargs.lr"))
+    ):
         draft.leave_out(key, "schedules of hfdsl are constant, or fall along a line or a cosine, after a warmup")
         return
-    draft.put(f"{optimizer}.schedule", schedules[rest[0][0]], key)
+    draft.put(f"{optimizer}.schedule", schedules[schedulers[0][0]], key)
     steps = warmup.get("total_iters") if isinstance(warmup, dict) else None
     if is_integer(steps) and steps > 0:
         draft.put(f"{optimizer}.warmup_steps", steps * updates, key)
-    arguments = rest[0][1]
-    if rest[0][0] == "CosineAnnealingLR" and is_integer(length := arguments.get("T_max")):
+    arguments = schedulers[0][1]
+    if schedulers[0][0] == "CosineAnnealingLR" and is_integer(length := arguments.get("T_max")):
         warm = draft.fields.get(f"{optimizer}.warmup_steps")
         draft.put(f"{optimizer}.total_steps", length * updates + (0 if warm is None else warm.value), key)
 

@@ -107,8 +107,8 @@ def lower(c: Configuration) -> Lowered:
     Raises:
         NotLowered: HF981 for a step that no dataflow of hfdsl has, HF982 where a size is not known.
     """
-    known = table("nemo-rl")
-    draft = Draft(c, usual=known.engines[known.default])
+    library = table("nemo-rl")
+    draft = Draft(c, usual=library.engines[library.default])
     try:
         _demand_one_response(c)
         _algorithm(draft)

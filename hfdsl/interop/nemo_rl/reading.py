@@ -84,7 +84,7 @@ def _in(environment: Mapping[str, str], reading: RunReading) -> RunReading:
 
 
 def _from_launch(launch: Launch, words: Items, source: SourceText) -> RunReading:
-    place, rest = Span(launch.span.file, launch.span.line, launch.span.column), list[WordText]()
+    place, overrides = Span(launch.span.file, launch.span.line, launch.span.column), list[WordText]()
     config: WordText | None = None
     remaining = list(words)
     while remaining:
@@ -96,22 +96,22 @@ def _from_launch(launch: Launch, words: Items, source: SourceText) -> RunReading
         elif before.startswith("--config="):
             config = word
         elif not (text or "").startswith((">", "2>", "|")):
-            rest.append(word)
+            overrides.append(word)
     if config is None:
-        return _composed(None, tuple(rest), place)
+        return _composed(None, tuple(overrides), place)
     name = text_of(config)
     if name is None:
-        return _composed(None, tuple(rest), place, f"the file of --config is not known: {holes(config)}")
+        return _composed(None, tuple(overrides), place, f"the file of --config is not known: {holes(config)}")
     name = name.removeprefix("--config=")
     folder = Path(source.file).parent
     file = next((base / name for base in (Path(), folder, *folder.parents) if is_file(base / name)), None)
     if file is None and Path(name).stem in table("nemo-rl").engines:
-        reading = _composed(None, tuple(rest), place, name=Path(name).stem)
-        taken = Unread(f"'{name}' is not there, and taken as that of NeMo-RL {table('nemo-rl').version}", place)
-        return replace(reading, unread=(taken, *reading.unread))
+        reading = _composed(None, tuple(overrides), place, name=Path(name).stem)
+        assumption = Unread(f"'{name}' is not there, and taken as that of NeMo-RL {table('nemo-rl').version}", place)
+        return replace(reading, unread=(assumption, *reading.unread))
     if file is None:
-        return _composed(None, tuple(rest), place, f"'{name}' is not there to be read")
-    return _composed(file, tuple(rest), place)
+        return _composed(None, tuple(overrides), place, f"'{name}' is not there to be read")
+    return _composed(file, tuple(overrides), place)
 
 
 def _composed(path: Path | None, words: Items, place: Span, unknown: str = "", *, name: str = DEFAULT) -> RunReading:
@@ -144,10 +144,10 @@ def _demand_grpo(composition: Composition, path: Path) -> None:
     """Refuse a file of another algorithm."""
     if composition.exists("grpo"):
         return
-    other = next((name for name in OTHER_ALGORITHMS if composition.exists(name)), None)
-    if other is not None:
-        spans = [setting.span for key, setting in composition.explicit.items() if key.startswith(f"{other}.")]
+    algorithm = next((name for name in OTHER_ALGORITHMS if composition.exists(name)), None)
+    if algorithm is not None:
+        spans = [setting.span for key, setting in composition.explicit.items() if key.startswith(f"{algorithm}.")]
         place = min(spans, key=lambda span: (span.file != str(path), span.line), default=Span(str(path), 1))
-        raise ReadError(f"'{path}' configures '{other}', and this reader knows NeMo-RL's GRPO", place)
+        raise ReadError(f"'{path}' configures '{algorithm}', and this reader knows NeMo-RL's GRPO", place)
     if "" not in composition.unknown_below:
         raise ReadError(f"'{path}' configures no GRPO of NeMo-RL: it has no 'grpo'", Span(str(path), 1))

@@ -138,11 +138,11 @@ def own_gpus(c: Configuration) -> tuple[int, int]:
 def train_gpus(c: Configuration) -> int:
     """The GPUs of training."""
     nodes, per_node = policy_nodes(c), c.size(GPUS)
-    taken = reward_gpus(c)[1] if c.size(NODES) == 1 else 0
+    reward_model_gpus = reward_gpus(c)[1] if c.size(NODES) == 1 else 0
     if c.value(COLOCATED):
-        result = nodes * (per_node - taken)
+        result = nodes * (per_node - reward_model_gpus)
     elif nodes == 1:
-        result = per_node - own_gpus(c)[1] - taken
+        result = per_node - own_gpus(c)[1] - reward_model_gpus
     else:
         result = (nodes - own_gpus(c)[0]) * per_node
     if result < 1:

@@ -103,16 +103,16 @@ def _optimizer_steps(c: Configuration) -> str:
     if not is_whole(c, "actor"):
         raise NotKnown(RING, f"{copy_size(c)} GPUs a row do not divide {gpus(c, 'actor')}", c.span(RING))
     total, batch, epochs = samples(c), c.size(TRAIN), c.size("train.max_epochs")
-    whole, rest = divmod(total, batch)
+    whole, remainder = divmod(total, batch)
     passes = f" x {counted(epochs, 'epoch')} (train.max_epochs)" if epochs > 1 else ""
-    if not rest:
+    if not remainder:
         return (
             f"{TRAIN} counts samples: the actor makes {counted(whole * epochs, 'optimizer step')} a step, {total:,} "
             f"samples / {batch:,}{passes}."
         )
     return (
         f"{TRAIN} counts samples: {total:,} samples of a step are {whole} optimizer steps of {batch:,}{passes}, and "
-        f"{rest} samples are left."
+        f"{remainder} samples are left."
     )
 
 

@@ -74,34 +74,34 @@ def trainer_arguments(words: Items) -> int | None:
 
 def from_options(words: Items, span: Span) -> RunReading:
     """The run of a command with these options."""
-    place, known = Span(span.file, span.line, span.column), table("openrlhf")
+    place, library = Span(span.file, span.line, span.column), table("openrlhf")
     options = read_options(words, place, dashes=False)
     explicit, findings, unknown = dict[str, Setting](), list[Finding](), list[Setting]()
     for setting in options.settings:
-        key = _name(setting.key, known.options)
+        key = _name(setting.key, library.options)
         if key is None:
             unknown.append(setting)
             continue
         explicit[key] = replace(setting, key=key)
-        message = "" if setting.unknown else _refusal(explicit[key], known.options[key])
+        message = "" if setting.unknown else _refusal(explicit[key], library.options[key])
         if message:
             findings.append(Finding("HF972", message, Label(setting.span, "argparse refuses it")))
             explicit[key] = replace(explicit[key], unknown="its value is none that argparse takes")
     unread, below = list(options.unread), dict[str, Unread]()
     flat = [setting for setting in unknown if "." not in setting.key]
     if len(flat) >= FLAT_OPTIONS:
-        findings.append(_older(flat, known.version, known.options))
+        findings.append(_older(flat, library.version, library.options))
         unknown = [setting for setting in unknown if "." in setting.key]
         below[""] = Unread("the command is one of an older version", flat[0].span)
         unread.append(Unread("values of options of an older version", flat[0].span))
-    findings += [_unknown(setting, known.version, known.options) for setting in unknown]
+    findings += [_unknown(setting, library.version, library.options) for setting in unknown]
     findings += [
         Finding("HF971", f"'{(text_of(word) or '?')[:40]}' belongs to no option", Label(place, "argparse refuses it"))
         for word in options.positional
     ]
     configuration = Configuration(
         library="openrlhf",
-        defaults=known.engines[known.default],
+        defaults=library.engines[library.default],
         explicit=explicit,
         place=place,
         unread=tuple(unread),

@@ -168,18 +168,18 @@ class HydraComposition:
 
 def applied(
     arguments: HydraArguments,
-    known: LibraryTable,
+    library: LibraryTable,
     engine: str,
     place: Span,
     unread: Sequence[Unread],
     base: Sequence[Setting] = (),
 ) -> RunReading:
     """The run of the defaults of an engine, with the settings of a file and overrides."""
-    composition = HydraComposition(known, engine, place)
+    composition = HydraComposition(library, engine, place)
     groups = [o for o in arguments.overrides if _is_group(o)]
     for override in groups:
         composition.choose(override)
-    composition.defaults = known.engines[composition.engine]
+    composition.defaults = library.engines[composition.engine]
     for setting in base:
         composition.explicit[setting.key] = setting
     for override in arguments.overrides:

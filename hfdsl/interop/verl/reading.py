@@ -117,31 +117,31 @@ def _behind_file(source: SourceText, inputs: Inputs) -> RunReading:
 
 def _from_yaml(source: SourceText, arguments: HydraArguments, place: Span, unread: list[Unread]) -> RunReading:
     settings = read_yaml(source)
-    known = table("verl")
-    engine, rest = "dp", list[Setting]()
+    library = table("verl")
+    engine, own_settings = "dp", list[Setting]()
     for setting in settings:
         if setting.key == "defaults" and isinstance(setting.value, list):
-            engine = _defaults(setting, known, engine, unread)
-        elif setting.key == "model_engine" and setting.value in known.engines:
+            engine = _defaults(setting, library, engine, unread)
+        elif setting.key == "model_engine" and setting.value in library.engines:
             engine = str(setting.value)
         elif not setting.key.startswith(("hydra.", "defaults.")) and setting.key != "hydra":
-            rest.append(setting)
-    if not any(setting.key.startswith("actor_rollout_ref.") for setting in rest) and not any(
+            own_settings.append(setting)
+    if not any(setting.key.startswith("actor_rollout_ref.") for setting in own_settings) and not any(
         s.key == "defaults" for s in settings
     ):
         raise ReadError(f"'{source.file}' configures no {TRAINER}: it has no 'actor_rollout_ref'", Span(source.file, 1))
-    reading = applied(arguments, known, engine, place, unread, rest)
-    return replace(reading, findings=(*_unknown_in_file(rest, known, engine, reading), *reading.findings))
+    reading = applied(arguments, library, engine, place, unread, own_settings)
+    return replace(reading, findings=(*_unknown_in_file(own_settings, library, engine, reading), *reading.findings))
 
 
-def _defaults(setting: Setting, known: LibraryTable, engine: str, unread: list[Unread]) -> str:
+def _defaults(setting: Setting, library: LibraryTable, engine: str, unread: list[Unread]) -> str:
     """The engine that a ``defaults`` list chooses; other entries are not read."""
     for entry in setting.value:
         pairs = entry if isinstance(entry, dict) else {str(entry): None}
         for name, choice in pairs.items():
             if name in CONFIG_NAMES and choice is None:
                 engine = CONFIG_NAMES[name]
-            elif name.removeprefix("override ").strip() == "model_engine" and choice in known.engines:
+            elif name.removeprefix("override ").strip() == "model_engine" and choice in library.engines:
                 engine = str(choice)
             elif name != "_self_":
                 unread.append(Unread(f"the entry '{name}' of 'defaults' is another file", setting.span))
@@ -149,10 +149,10 @@ def _defaults(setting: Setting, known: LibraryTable, engine: str, unread: list[U
 
 
 def _unknown_in_file(
-    settings: Sequence[Setting], known: LibraryTable, engine: str, reading: RunReading
+    settings: Sequence[Setting], library: LibraryTable, engine: str, reading: RunReading
 ) -> Iterator[Finding]:
     """Keys of a file that this version of verl does not have: a typo, or another version."""
-    defaults = known.engines[engine]
+    defaults = library.engines[engine]
     open_tables = {key for key, value in defaults.items() if isinstance(value, dict)}
     tables, searches = {key.rpartition(".")[0] for key in defaults}, 0
     for setting in settings:
@@ -162,14 +162,14 @@ def _unknown_in_file(
         if above not in tables or any(k.startswith(f"{setting.key}.") for k in defaults):
             continue
         target = defaults.get(f"{above}._target_")
-        names = known.fields.get(target) if isinstance(target, str) else None
+        names = library.fields.get(target) if isinstance(target, str) else None
         if names is not None and name in names:
             continue
         near = nearest_key(setting.key, defaults) if searches < MAX_SEARCHES else None
         searches += 1
         yield Finding(
             "HF973",
-            f"verl {known.version} has no key '{setting.key}'",
+            f"verl {library.version} has no key '{setting.key}'",
             Label(setting.span, "nothing reads it" if names is None else "verl refuses it when the workers start"),
             notes=(f"did you mean {near}?",) if near else (),
             fixes=renamed(replace(setting, key=name), near.rpartition(".")[2])

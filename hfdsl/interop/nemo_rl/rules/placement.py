@@ -37,11 +37,13 @@ def generation_has_gpus(c: Configuration) -> Iterator[Problem]:
         key = "env.reward_model.resources.num_nodes"
         yield finding(c, "HF974", f"{NODES} = {total}, and the reward model takes all of them", key, NODES)
         return
-    taken = reward_gpus(c)[1] if total == 1 else 0
+    reward_model_gpus = reward_gpus(c)[1] if total == 1 else 0
     if c.value(COLOCATED):
-        if taken >= per_node:
+        if reward_model_gpus >= per_node:
             key = "env.reward_model.resources.gpus_per_node"
-            yield finding(c, "HF974", f"{GPUS} = {per_node}, and the reward model takes {taken} of them", key, GPUS)
+            yield finding(
+                c, "HF974", f"{GPUS} = {per_node}, and the reward model takes {reward_model_gpus} of them", key, GPUS
+            )
         return
     own_nodes, own_gpus = get(c, OWN_NODES), get(c, OWN_GPUS)
     if nodes == 1:
@@ -53,7 +55,7 @@ def generation_has_gpus(c: Configuration) -> Iterator[Problem]:
             return
         if own_nodes not in (None, 1):
             yield finding(c, "HF974", f"{OWN_NODES} = {own_nodes}, and there is one node", OWN_NODES, NODES)
-        if own_gpus + taken >= per_node:
+        if own_gpus + reward_model_gpus >= per_node:
             yield finding(
                 c,
                 "HF974",
