@@ -128,11 +128,11 @@ def deployment(curve: Curve, teacher: Path, seed: int) -> hf.Deployment:
     """All roles in one process."""
     model = replace(MODEL, seed=seed)
     actor, critic = w.ActorConfig(model, w.GenerationConfig(RESPONSE), TRAINING), w.CriticConfig(model, TRAINING)
-    other = replace(actor, model=replace(MODEL, seed=seed + 1))
+    second_actor = replace(actor, model=replace(MODEL, seed=seed + 1))
     placements: dict[str, Callable[[hf.ResourcePool], Any]] = {
         "actor": lambda pool: hf.place(w.Actor, actor, pool=pool),
         "left": lambda pool: hf.place(w.Actor, actor, pool=pool),
-        "right": lambda pool: hf.place(w.Actor, other, pool=pool),
+        "right": lambda pool: hf.place(w.Actor, second_actor, pool=pool),
         "critic": lambda pool: hf.place(w.Critic, critic, pool=pool),
         "cost_critic": lambda pool: hf.place(w.Critic, critic, pool=pool),
         "reference": lambda pool: hf.place(w.Reference, w.ReferenceConfig(model), pool=pool),

@@ -45,12 +45,12 @@ def changes(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
 
 def seconds(function: Callable[[], Any]) -> float:
     """The least CPU time of three calls."""
-    taken = []
+    times = []
     for _ in range(3):
         start = time.process_time()
         function()
-        taken.append(time.process_time() - start)
-    return min(taken)
+        times.append(time.process_time() - start)
+    return min(times)
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def main() -> None:
         if not torch.equal(copy, after):
             raise RuntimeError("the copy is not what was sent")
         share = len(places) / ELEMENTS
-        cells = " | ".join(f"{taken * 1e3:.0f} ms" for taken in times)
+        cells = " | ".join(f"{seconds_taken * 1e3:.0f} ms" for seconds_taken in times)
         print(f"| {rate:g} | {share:.1%} | {3 * share:.1%} | {cells} |", flush=True)
 
 

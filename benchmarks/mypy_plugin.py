@@ -76,9 +76,9 @@ def seconds(folder: Path, plugin: bool, text: str) -> float:
     # Compiled files as an installed package has them, whatever the caller's Python is told about its own.
     settings = {"PYTHONPATH": str(ROOT), "MYPYPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     before, others = _cpu_of_children(), {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    done = subprocess.run(command, cwd=folder, env=others | settings, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stdout + done.stderr)
+    process = subprocess.run(command, cwd=folder, env=others | settings, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise SystemExit(process.stdout + process.stderr)
     return _cpu_of_children() - before
 
 

@@ -62,20 +62,20 @@ def size(rng: random.Random) -> int:
 def requirement(rng: random.Random, dims: Sequence[str]) -> str:
     """A requirement over dims: divisibility or a bound, linear or not, or one that is only evaluated."""
     a, b, c = (rng.choice(dims) for _ in range(3))
-    number, other = size(rng), rng.choice(PRIMES[:8])
+    number, prime = size(rng), rng.choice(PRIMES[:8])
     return rng.choice(
         (
             f"{a} % {rng.choice((8, 64, 96, number))} == 0",
-            f"({a} + {b}) % {other} == 0",
-            f"{a} * {b} % {other} == 0",
-            f"{a} * {a} % {other} == 0",
-            f"({a} * {a} + {b}) % {other} == 1",
+            f"({a} + {b}) % {prime} == 0",
+            f"{a} * {b} % {prime} == 0",
+            f"{a} * {a} % {prime} == 0",
+            f"({a} * {a} + {b}) % {prime} == 1",
             f"{a} * {b} * {c} <= {number}",
             f"{a} * {b} >= {number}",
             f"{a} % {b} == 0",
             f"{a} >= 2 * {b}",
-            f"{a} // {other} % 2 == 1 or {b} == {number}",
-            f"({a} + {b} + {c}) * ({a} + {b} + {c}) * ({a} + {b}) % {other} == 0",
+            f"{a} // {prime} % 2 == 1 or {b} == {number}",
+            f"({a} + {b} + {c}) * ({a} + {b} + {c}) * ({a} + {b}) % {prime} == 0",
             f"{a} == {number}",
         )
     )
@@ -92,8 +92,8 @@ def pool(rng: random.Random) -> tuple[str, int]:
     """The nodes of a pool, as they are written, and how many slots that is."""
     match rng.randrange(5):
         case 0:
-            nodes, each = rng.choice((1, 2, 50, 1000, 50_000)), rng.choice((1, 8))
-            return f"[{each}] * {nodes}", nodes * each
+            nodes, gpus = rng.choice((1, 2, 50, 1000, 50_000)), rng.choice((1, 8))
+            return f"[{gpus}] * {nodes}", nodes * gpus
         case 1:
             slots = rng.choice((400_000, 65_521, 2**17, 720_720))
             return f"[{slots}]", slots
@@ -253,8 +253,8 @@ def main() -> None:
         folder = Path(name).resolve()
         sys.path.insert(0, str(folder))
         rows = sorted(measured(folder, range(arguments.first, arguments.first + arguments.seeds)), reverse=True)
-    for seconds, seed, what, codes in rows[: arguments.show]:
-        print(f"{seconds:7.3f} s  seed {seed:5}  {what:6}  {codes}")
+    for seconds, seed, kind, codes in rows[: arguments.show]:
+        print(f"{seconds:7.3f} s  seed {seed:5}  {kind:6}  {codes}")
     over = sum(seconds > LIMIT for seconds, *_ in rows)
     print(f"{len(rows)} programs, {over} over {LIMIT} s of CPU")
     sys.exit(over > 0)

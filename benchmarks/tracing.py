@@ -67,16 +67,16 @@ def main() -> None:
                 wall[traced].append(took[0] / arguments.steps)
                 cpu[traced].append(took[1] / arguments.steps)
     results = {
-        f"{what} {'with' if traced else 'without'} a trace": statistics.median(times[traced]) * 1000
-        for what, times in (("wall", wall), ("driver CPU", cpu))
+        f"{clock} {'with' if traced else 'without'} a trace": statistics.median(times[traced]) * 1000
+        for clock, times in (("wall", wall), ("driver CPU", cpu))
         for traced in (False, True)
     }
     results["wall, added in percent"] = (statistics.median(wall[True]) / statistics.median(wall[False]) - 1) * 100
     if arguments.json:
         print(json.dumps(results | {"load": os.getloadavg()[0]}))
         return
-    for what, value in results.items():
-        print(f"{what:32} {value:8.3f}{'' if 'percent' in what else ' ms a step'}")
+    for name, value in results.items():
+        print(f"{name:32} {value:8.3f}{'' if 'percent' in name else ' ms a step'}")
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 

@@ -46,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             with plan.launch("ray") as running:
                 for drawing in steps:
                     start = time.perf_counter()
-                    done = running.step(lengths.prompts(drawing))
+                    result = running.step(lengths.prompts(drawing))
                     walls.append((time.perf_counter() - start) * 1e3)
-                    if done.tokens.tensor.tolist() != drawing:
-                        raise SystemExit(f"rows are not in their order: {done.tokens.tensor.tolist()}, not {drawing}")
+                    if result.tokens.tensor.tolist() != drawing:
+                        raise SystemExit(f"rows are not in their order: {result.tokens.tensor.tolist()}, not {drawing}")
                     loads = [sum(drawing[first : first + size]) for first in range(0, rows, size)]
                     in_order = max(loads) * ranks / sum(drawing)
                     recorded = running.timeline.imbalances.get("actor.update")

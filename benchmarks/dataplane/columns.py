@@ -97,9 +97,9 @@ def prompts(rows: int, number: int, chain: Chain = WIDE) -> torch.Tensor:
 
 def computed(chain: Chain, role: str, columns: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """What a role makes of what it reads: columns, or a number for an update. Rows do not depend on one another."""
-    read = [columns[name] for name in chain.reads[role]]
-    digest = torch.zeros(len(read[0]), dtype=torch.int64)
-    for place, column in enumerate(read):
+    inputs = [columns[name] for name in chain.reads[role]]
+    digest = torch.zeros(len(inputs[0]), dtype=torch.int64)
+    for place, column in enumerate(inputs):
         weights = torch.arange(column.shape[1]) % 97 + place + 1
         digest = (digest * 31 + (column.to(torch.int64) * weights).sum(1)) % 65_521
     if not chain.makes(role):
@@ -110,7 +110,7 @@ def computed(chain: Chain, role: str, columns: Mapping[str, torch.Tensor]) -> di
         mask = name.endswith("mask")
         values = (digest[:, None] + torch.arange(width) * (place + 1)) % (2 if mask else 32_000)
         if not mask:
-            values[:, 0] = read[0][:, 0].to(torch.int64)
+            values[:, 0] = inputs[0][:, 0].to(torch.int64)
         outputs[name] = values.to(dtype)
     return outputs
 

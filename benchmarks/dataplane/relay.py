@@ -107,8 +107,8 @@ def on_hfdsl(ranks: int, a_node: int, arguments: argparse.Namespace) -> dict[str
         measure.cluster(arguments.store, cpus=ranks),
         light.compile(placed, optimize=hf.Optimize(relay=False)).launch("ray", timeout=900) as running,
     ):
-        other = running.also(relayed.compile(placed, optimize=hf.Optimize(relay=True)))
-        steps = {f"**hfdsl**, {DIRECT}": running.step, f"**hfdsl**, {RELAYED}": other.step}
+        through_relay = running.also(relayed.compile(placed, optimize=hf.Optimize(relay=True)))
+        steps = {f"**hfdsl**, {DIRECT}": running.step, f"**hfdsl**, {RELAYED}": through_relay.step}
         return summaries(steps, arguments.times)
 
 

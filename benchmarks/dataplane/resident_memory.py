@@ -14,8 +14,8 @@ from pathlib import Path
 
 def anonymous(pid: int) -> int:
     """KiB of anonymous memory that a process holds."""
-    found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) if found else 0
+    match = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(match[1]) if match else 0
 
 
 def watch(pid: int) -> None:

@@ -244,8 +244,8 @@ class OnQueue:
 
     def _again(self, keys: list[str], name: str) -> None:
         """The trainer reads a role's output and writes it under its own name."""
-        read = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=[name, "response_mask"])
-        tq.kv_batch_put(keys=keys, partition_id="train", fields=read.select(name))
+        fields = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=[name, "response_mask"])
+        tq.kv_batch_put(keys=keys, partition_id="train", fields=fields.select(name))
 
     def step(self, batch: Any) -> tuple[int, int]:
         """One step: the two digests."""
@@ -262,8 +262,8 @@ class OnQueue:
         self._again(keys, "values")
         critic.score(meta)
         names = list(self._pools.chain.reads["advantage"])
-        read = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=names)
-        advantages = self._advantage({name: dense(read[name]) for name in names})
+        fields = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=names)
+        advantages = self._advantage({name: dense(fields[name]) for name in names})
         tq.kv_batch_put(keys=keys, partition_id="train", fields=TensorDict(advantages, batch_size=[len(keys)]))
         digests = sum(critic.queue_update_critic(meta)), sum(actor.queue_update_actor(meta))
         tq.kv_clear(keys=keys, partition_id="train")

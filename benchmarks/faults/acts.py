@@ -55,8 +55,8 @@ class Side:
         results = self._results
         if results is None:
             results = self._results = self.running.stream(self._batches())
-        given: Metrics = next(results)
-        return given
+        metrics: Metrics = next(results)
+        return metrics
 
     def _batches(self) -> Iterator[Prompts]:
         while True:
@@ -73,9 +73,9 @@ class Side:
         """The next result, whose sync is verified."""
         with self.running.verifying("policy"):
             result = self.step()
-            found = self.running.verify("policy")
-            if len(found.compared) != 1 or found.skipped:
-                raise AssertionError(found)
+            verification = self.running.verify("policy")
+            if len(verification.compared) != 1 or verification.skipped:
+                raise AssertionError(verification)
             return result
 
     def evaluate(self) -> list[float]:
@@ -116,17 +116,17 @@ def acts(program: str) -> list[Act]:
     """Those of a program, steps more often than others."""
     calls = CALLS[program]
     step = Act("step", lambda side, _: side.step(), calls)
-    found = [
+    choices = [
         *[step] * 3,
         Act("evaluation", lambda side, _: side.evaluate(), EVALUATION_CALLS),
         Act("save", lambda side, choice: side.save(choice < 0.5), ()),
         Act("load", lambda side, choice: side.load(side.saves[int(choice * len(side.saves))]), ()),
     ]
     if program != "queued":
-        found.append(Act("recorded step", lambda side, _: side.recorded(), calls))
+        choices.append(Act("recorded step", lambda side, _: side.recorded(), calls))
     if program == "synced":
-        found.append(Act("verified step", lambda side, _: side.verified(), calls))
-    return found
+        choices.append(Act("verified step", lambda side, _: side.verified(), calls))
+    return choices
 
 
 def recordings_differ(run: Side, undisturbed: Side, choice: float) -> str:
@@ -149,5 +149,5 @@ def recordings_differ(run: Side, undisturbed: Side, choice: float) -> str:
         if difference := first_difference(*values):
             return f"the {part} of '{label}' on rank {rank}: {difference}"
     label, rank, _ = files[int(choice * len(files))]
-    done = replay(ours, label, rank)
-    return "" if done.same else str(done)
+    replayed = replay(ours, label, rank)
+    return "" if replayed.same else str(replayed)

@@ -165,18 +165,18 @@ def killed(run: Run, lot: random.Random, most: int, seconds: float) -> tuple[int
 def remaining(run: Run, patience: float = 120.0) -> list[int]:
     """The processes that are still there after some time."""
     until = time.monotonic() + patience
-    while (left := run.processes()) and time.monotonic() < until:
+    while (pids := run.processes()) and time.monotonic() < until:
         time.sleep(0.1)
-    return left
+    return pids
 
 
 def drivers(
     folder: Path, kills: int, minutes: float, seed: int, seconds: float, backends: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """A row for each run that was killed again and again."""
-    lot, until, done, number = random.Random(seed), time.monotonic() + 60 * minutes, 0, 0
+    lot, until, killed_count, number = random.Random(seed), time.monotonic() + 60 * minutes, 0, 0
     expected = dict[tuple[str, int], Any]()
-    while done < kills and time.monotonic() < until:
+    while killed_count < kills and time.monotonic() < until:
         program, backend = ("synchronous", "asynchronous")[number % 2], backends[number // 2 % len(backends)]
         number += 1
         if (program, seed) not in expected:
@@ -186,11 +186,11 @@ def drivers(
             expected[program, seed] = straight.results()
         every, behind = lot.choice((1, 2, 5)), lot.random() < 0.5
         run = configured(folder / str(number), program, backend, seed, every, behind)
-        count, wrong = killed(run, lot, min(12, kills - done), seconds)
-        done += count
+        count, wrong = killed(run, lot, min(12, kills - killed_count), seconds)
+        killed_count += count
         results = run.results() if not wrong else {}
-        if left := remaining(run):
-            wrong.append(f"processes {left} were left behind")
+        if pids := remaining(run):
+            wrong.append(f"processes {pids} were left behind")
         metrics = results.get("metrics", [{}])
         trained = next((value for name, value in metrics[-1].items() if name.endswith("trained")), 0)
         yield {

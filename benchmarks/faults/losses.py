@@ -69,14 +69,14 @@ def losses(program: Program, run: Side, undisturbed: Side) -> Iterator[Fault | s
         where, thread, moment = struck(program, act, kind, statistics.median(usual) if usual else 0.0)
         unnamed |= {pid: before[pid] for pid in moment if pid in before}
         yield f"{kind or 'nothing'} {where} in {act.name} {run.running.steps} of {program.name} {program.layout}"
-        known, start, seconds = len(run.running.recoveries), time.monotonic(), 0.0
+        earlier, start, seconds = len(run.running.recoveries), time.monotonic(), 0.0
         wrong: dict[str, Any] = {}
         try:
             wrong = done(program, act, run, undisturbed)
             seconds = time.monotonic() - start
             if thread is not None:
                 thread.join()
-            if moment and len(run.running.recoveries) == known:  # it died after its part
+            if moment and len(run.running.recoveries) == earlier:  # it died after its part
                 start = time.monotonic()
                 wrong |= {name: value for name, value in done(program, step, run, undisturbed).items() if value}
                 seconds = time.monotonic() - start
@@ -86,7 +86,7 @@ def losses(program: Program, run: Side, undisturbed: Side) -> Iterator[Fault | s
             thread.join()
             where = " and ".join(f"{group} {rank}" for group, rank in (before.get(pid, ("new", 0)) for pid in moment))
             unnamed |= {pid: before[pid] for pid in moment if pid in before}
-        recoveries = run.running.recoveries[known:]
+        recoveries = run.running.recoveries[earlier:]
         if quiet and not recoveries and not any(wrong.values()):
             usual.append(seconds)
             continue

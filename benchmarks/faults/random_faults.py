@@ -62,8 +62,8 @@ def child(seed: int, deadline: float) -> None:
 
 def run(faults: int, seconds: float, seed: int, deadline: float, patience: float) -> Iterator[Fault]:
     """Faults in processes of their own, until there are so many or the time is up."""
-    until, done = time.monotonic() + seconds, 0
-    while done < faults and time.monotonic() < until:
+    until, fault_count = time.monotonic() + seconds, 0
+    while fault_count < faults and time.monotonic() < until:
         command = [sys.executable, "-m", __spec__.name, "--child", str(seed), "--deadline", str(deadline)]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -74,23 +74,23 @@ def run(faults: int, seconds: float, seed: int, deadline: float, patience: float
         threading.Thread(target=notes.extend, args=(process.stderr,), daemon=True).start()
         doing = "start"
         try:
-            while done < faults and time.monotonic() < until:
+            while fault_count < faults and time.monotonic() < until:
                 try:
                     line = lines.get(timeout=patience)
                 except queue.Empty:
                     yield unended(doing, f"nothing for {patience:g} s, seed {seed}")
-                    done += 1
+                    fault_count += 1
                     break
                 if line is None:
                     process.wait(patience)
                     yield unended(doing, f"status {process.returncode}, seed {seed}: {''.join(notes[-30:])}")
-                    done += 1
+                    fault_count += 1
                     break
                 event: dict[str, Any] = json.loads(line) if line.startswith("{") else {"doing": doing}
                 if "doing" in event:
                     doing = event["doing"]
                 else:
-                    done += event["kind"] != "nothing"
+                    fault_count += event["kind"] != "nothing"
                     yield Fault(**event)
         finally:
             for sent in (signal.SIGTERM, signal.SIGKILL):
@@ -151,8 +151,8 @@ def table(faults: Sequence[Fault]) -> str:
 
 def quantiles(values: Sequence[float | None]) -> str:
     """The median, and the longest."""
-    known = [value for value in values if value is not None]
-    return f"{statistics.median(known):.2f}, at most {max(known):.2f}" if known else "-"
+    measured = [value for value in values if value is not None]
+    return f"{statistics.median(measured):.2f}, at most {max(measured):.2f}" if measured else "-"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -74,12 +74,12 @@ class Program:
 
     def pids(self) -> dict[int, tuple[str, int]]:
         """The processes that there are, each with its group and rank."""
-        found = {}
+        processes = {}
         for file in self.folder.glob("pid *"):
             _, role, rank = file.name.split()
             if text := file.read_text():
-                found[int(text)] = (self.group_of[role], int(rank))
-        return found
+                processes[int(text)] = (self.group_of[role], int(rank))
+        return processes
 
     def place(self, how: str, calls: Sequence[str] = ()) -> str:
         """Have one of these calls fail, of its own if there are none."""

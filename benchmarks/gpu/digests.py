@@ -48,14 +48,16 @@ def main() -> None:
         count = sum(weight.nbytes for weight in held.values())
         fused = [digest.value for digest in digests(parts.items())]
         assert fused == [value % 2**64 for _, value in sorted(by_torch(parts).items())]
-        read = busy(partial(largest, held), arguments.times)
+        maximum_seconds = busy(partial(largest, held), arguments.times)
         rows = {
             "one kernel": seconds(partial(digests, parts.items()), arguments.times),
             "torch's sums": seconds(partial(by_torch, parts), arguments.times),
         }
-        print(f"{size}: {count / 1e9:.2f} GB in {len(held)} weights; a maximum over them {read * 1e3:.2f} ms")
-        for name, taken in rows.items():
-            print(f"  {name:14s} {taken * 1e3:8.2f} ms  {count / taken / 1e9:8.1f} GB/s", flush=True)
+        print(
+            f"{size}: {count / 1e9:.2f} GB in {len(held)} weights; a maximum over them {maximum_seconds * 1e3:.2f} ms"
+        )
+        for name, row_seconds in rows.items():
+            print(f"  {name:14s} {row_seconds * 1e3:8.2f} ms  {count / row_seconds / 1e9:8.1f} GB/s", flush=True)
 
 
 if __name__ == "__main__":

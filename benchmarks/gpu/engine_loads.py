@@ -60,11 +60,11 @@ class TwoWays(VllmEngine):
 @torch.no_grad()
 def digests(weights: Iterator[tuple[str, torch.Tensor]]) -> dict[str, int]:
     """A sum of the bits of each weight, in which every element has a factor of its own."""
-    found = {}
+    digests_by_name = {}
     for name, weight in weights:
         bits = weight.contiguous().flatten().view(torch.int16 if weight.element_size() == 2 else torch.int32).long()
-        found[name] = int((bits * (1 + torch.arange(len(bits), device=bits.device) % 999_983)).sum())
-    return found
+        digests_by_name[name] = int((bits * (1 + torch.arange(len(bits), device=bits.device) % 999_983)).sum())
+    return digests_by_name
 
 
 class Trainer:
@@ -75,11 +75,11 @@ class Trainer:
         model = ModelConfig(config=config, dtype=dtype)
         generation = GenerationConfig(TOKENS, engine="vllm", cache_tokens=PROMPTS * (PROMPT + TOKENS))
         self.policy: Policy = policy(model, 1.0, SoleRank())
-        made = sampling(self.policy, model, generation, BatchingConfig(tokens=4096), None)
-        assert made.external is not None
-        assert made.engine_weights is not None
-        self.engine: EngineHandle = made.external
-        self.weights = made.engine_weights
+        sampler = sampling(self.policy, model, generation, BatchingConfig(tokens=4096), None)
+        assert sampler.external is not None
+        assert sampler.engine_weights is not None
+        self.engine: EngineHandle = sampler.external
+        self.weights = sampler.engine_weights
         draw = torch.Generator().manual_seed(0)
         self.prompts = torch.randint(2, vocabulary, (PROMPTS, PROMPT), generator=draw).to(device())
 
@@ -130,7 +130,7 @@ class Trainer:
 
 def loads(trainer: Trainer, times: int) -> list[float]:
     """The seconds of some loads, each after an update."""
-    return [taken for _ in range(times) for taken in [updated(trainer, trainer.load)]]
+    return [update_seconds for _ in range(times) for update_seconds in [updated(trainer, trainer.load)]]
 
 
 def updated(trainer: Trainer, call: Callable[[], object]) -> float:
@@ -156,8 +156,8 @@ def measure(hidden: int, layers: int, vocabulary: int, dtype: Any, times: int) -
     tokens = {}
     for way, on in (("reload_weights", True), ("in place", False)):
         trainer.reload(on=on)
-        taken = loads(trainer, times + 1)
-        row(way, taken, size, copied, trainer.agrees())
+        times_taken = loads(trainer, times + 1)
+        row(way, times_taken, size, copied, trainer.agrees())
         parts(trainer)
     for way, on in (("reload_weights", True), ("in place", False)):
         trainer.reload(on=on)
@@ -200,12 +200,12 @@ def span(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def row(way: str, taken: list[float], size: int, copied: float, alike: str) -> None:
+def row(way: str, seconds: list[float], size: int, copied: float, alike: str) -> None:
     """A row of the table: the first load apart."""
-    first, rest = taken[0], taken[1:]
-    cells = [f"{1e3 * value:.2f}" for value in (first, median(rest), min(rest))]
-    rate = size / median(rest)
-    print(f"| {way} | {' | '.join(cells)} | {rate / 1e9:,.1f} | {copied / median(rest):.0%} | {alike} |", flush=True)
+    first, later = seconds[0], seconds[1:]
+    cells = [f"{1e3 * value:.2f}" for value in (first, median(later), min(later))]
+    rate = size / median(later)
+    print(f"| {way} | {' | '.join(cells)} | {rate / 1e9:,.1f} | {copied / median(later):.0%} | {alike} |", flush=True)
 
 
 def main() -> None:

@@ -48,8 +48,8 @@ class Holder(hf.Worker):
     def __init__(self, size: Size, layout: Layout, *, filled: bool) -> None:
         torch.manual_seed(0)
         self.weights = {
-            each.name: torch.empty(each.shape, dtype=torch.bfloat16, device=DEVICE).fill_(0.0)
-            for each in size.parameters()
+            parameter.name: torch.empty(parameter.shape, dtype=torch.bfloat16, device=DEVICE).fill_(0.0)
+            for parameter in size.parameters()
         }
         for weight in self.weights.values() if filled else ():
             weight.normal_()
@@ -119,7 +119,7 @@ def by_hand(rank: int, port: int, names: list[str], times: int) -> None:
     dist.init_process_group("nccl" if GPUS else "gloo", init_method=address, rank=rank, world_size=2)
     for name in names:
         size = SIZES[name]
-        weights = [torch.zeros(each.shape, dtype=torch.bfloat16, device=DEVICE) for each in size.parameters()]
+        weights = [torch.zeros(parameter.shape, dtype=torch.bfloat16, device=DEVICE) for parameter in size.parameters()]
         halves = [torch.zeros(weight.numel() // 2, dtype=torch.bfloat16, device=DEVICE) for weight in weights]
         large = torch.zeros(min(size.bytes, 2**30), dtype=torch.uint8, device=DEVICE)
 
@@ -135,22 +135,22 @@ def by_hand(rank: int, port: int, names: list[str], times: int) -> None:
         def send(large: torch.Tensor = large) -> None:
             (dist.send if rank == 0 else dist.recv)(large, 1 - rank)
 
-        one = seconds(partial(dist.broadcast, large, 0), times) * size.bytes / large.nbytes
-        row(rank == 0, name, "one broadcast of its bytes, by hand", size.bytes, one)
+        broadcast_seconds = seconds(partial(dist.broadcast, large, 0), times) * size.bytes / large.nbytes
+        row(rank == 0, name, "one broadcast of its bytes, by hand", size.bytes, broadcast_seconds)
         sent = seconds(send, times) * size.bytes / large.nbytes
         row(rank == 0, name, "one send of its bytes, by hand", size.bytes, sent)
         row(rank == 0, name, "broadcasts of parameters, by hand", size.bytes, seconds(broadcast, times))
-        taken = seconds(gather, times)
-        row(rank == 0, name, "all-gathers of halves, by hand", size.bytes // 2, taken)
+        gather_seconds = seconds(gather, times)
+        row(rank == 0, name, "all-gathers of halves, by hand", size.bytes // 2, gather_seconds)
         del weights, halves, large
     dist.barrier()
     dist.destroy_process_group()
 
 
-def row(shown: bool, model: str, way: str, received: int, taken: float, more: str = "") -> None:
+def row(shown: bool, model: str, way: str, received: int, duration: float, more: str = "") -> None:
     if shown:
-        size, speed = f"{received / 1e9:.3f} GB", f"{received / taken / 1e9:.1f} GB/s"
-        print(f"{model:6} {size:>10}  {way:36} {taken * 1e3:9.2f} ms {speed:>11}  {more}", flush=True)
+        size, speed = f"{received / 1e9:.3f} GB", f"{received / duration / 1e9:.1f} GB/s"
+        print(f"{model:6} {size:>10}  {way:36} {duration * 1e3:9.2f} ms {speed:>11}  {more}", flush=True)
 
 
 # -- by schedule -------------------------------------------------------------------------------------------------------
@@ -191,9 +191,9 @@ def by_schedule(name: str, way: str, times: int, bucket_bytes: int) -> None:
         if not direct:
             row(True, name, f"hf.sync, {way}", size.bytes, seconds(running.step, times, lambda: None))
         else:
-            taken, checked = in_turns(running.step, verified, times)
-            row(True, name, f"hf.sync, {way}", size.bytes, taken, memory(running.step) if GPUS else "")
-            cost = f"{checked / taken - 1:+.1%}; every 20th step {(checked / taken - 1) / 20:+.2%}"
+            median_seconds, checked = in_turns(running.step, verified, times)
+            row(True, name, f"hf.sync, {way}", size.bytes, median_seconds, memory(running.step) if GPUS else "")
+            cost = f"{checked / median_seconds - 1:+.1%}; every 20th step {(checked / median_seconds - 1) / 20:+.2%}"
             memory_too = f"; {memory(verified)}" if GPUS else ""
             row(True, name, "  with digests on both sides", size.bytes, checked, cost + memory_too)
         compared = running.verify("policy")
@@ -201,15 +201,15 @@ def by_schedule(name: str, way: str, times: int, bucket_bytes: int) -> None:
             raise RuntimeError(f"not compared: {compared.skipped}")
 
 
-def in_turns(one: Callable[[], Any], other: Callable[[], Any], times: int) -> tuple[float, float]:
+def in_turns(first: Callable[[], Any], second: Callable[[], Any], times: int) -> tuple[float, float]:
     """The median seconds of two calls that take turns, so that both have what else the machine does."""
-    taken: tuple[list[float], list[float]] = ([], [])
+    durations: tuple[list[float], list[float]] = ([], [])
     for _ in range(times + 2):
-        for function, spans in zip((one, other), taken, strict=True):
+        for function, spans in zip((first, second), durations, strict=True):
             start = time.perf_counter()
             function()
             spans.append(time.perf_counter() - start)
-    return statistics.median(taken[0][2:]), statistics.median(taken[1][2:])
+    return statistics.median(durations[0][2:]), statistics.median(durations[1][2:])
 
 
 def compare(arguments: argparse.Namespace, port: int) -> None:

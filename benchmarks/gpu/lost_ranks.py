@@ -102,7 +102,7 @@ def run(args: argparse.Namespace, losses: Mapping[int, tuple[str, int]]) -> list
         ) as running:
             print(f"launched in {time.perf_counter() - start:.1f} s", flush=True)
             for step in range(args.steps):
-                known = len(running.recoveries)
+                earlier = len(running.recoveries)
                 if step in losses:
                     strike(Path(name), *losses[step], generating)
                 start = time.perf_counter()
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace, losses: Mapping[int, tuple[str, int]]) -> list
                 print(f"step {step}: loss {curve[-1][0]:.3e}, score {curve[-1][1]:.4f}, {seconds:.1f} s", flush=True)
                 intervals = (interval for interval in running.timeline.intervals if interval.name == "actor.generate")
                 generating = max((interval.stop - interval.start for interval in intervals), default=generating)
-                for recovered in running.recoveries[known:]:
+                for recovered in running.recoveries[earlier:]:
                     where, rank = losses[step]
                     usual = min(seconds for *_, seconds in curve)
                     print(
@@ -123,9 +123,9 @@ def run(args: argparse.Namespace, losses: Mapping[int, tuple[str, int]]) -> list
     return curve
 
 
-def apart(first: Sequence[Sequence[float]], other: Sequence[Sequence[float]], column: int) -> str:
+def apart(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], column: int) -> str:
     """The largest difference of a column of two curves."""
-    return f"{max(abs(a[column] - b[column]) for a, b in zip(first, other, strict=True)):.2g}"
+    return f"{max(abs(a[column] - b[column]) for a, b in zip(first, second, strict=True)):.2g}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -145,9 +145,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for step, rows in enumerate(zip(*curves, strict=True)):
         cells = [f"{row[0]:.3e}" for row in rows] + [f"{row[1]:.4f}" for row in rows]
         print(f"| {step} | " + " | ".join(cells) + " |")
-    for column, what in enumerate(("loss", "score")):
+    for column, name in enumerate(("loss", "score")):
         again, lost = (apart(curves[0], curve, column) for curve in curves[1:])
-        print(f"{what}: {again} apart without losses, {lost} with them", flush=True)
+        print(f"{name}: {again} apart without losses, {lost} with them", flush=True)
 
 
 if __name__ == "__main__":

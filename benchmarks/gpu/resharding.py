@@ -54,15 +54,15 @@ class Copy(w.Sampler):
 
     @hf.register(hf.Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
     @hf.reads("policy")
-    def loaded(self, asked: Asked) -> Loaded:
+    def loaded(self, request: Asked) -> Loaded:
         wait()
         return Loaded(bytes=sum(weight.nbytes for weight in self.copy.state().values()))
 
 
 @hf.dataflow
-def synced(asked: Asked, actor: w.Actor, sampler: Copy) -> Loaded:
+def synced(request: Asked, actor: w.Actor, sampler: Copy) -> Loaded:
     hf.sync(actor, sampler)
-    return sampler.loaded(asked)
+    return sampler.loaded(request)
 
 
 def configuration(arguments: argparse.Namespace) -> w.ActorConfig:
@@ -97,12 +97,16 @@ def in_place(rank: int, arguments: argparse.Namespace, port: int) -> None:
     context = RankContext(rank=rank, world_size=RANKS, mesh=mesh, collectives=collectives)
     actor = build_worker(deployment["actor"], construction_call("actor", deployment, 0), context)
     slices, policy = actor.sampling.slices, actor.policy
-    parameters = list({id(each): each for each in policy.parameters()}.values())
-    whole = {name for name, each in slices.policy.named_parameters() if each.shape == policy.get_parameter(name).shape}
-    held = sum(each.nbytes for each in parameters)
-    sliced = sum(each.nbytes for name, each in policy.named_parameters() if name not in whole)
+    parameters = list({id(parameter): parameter for parameter in policy.parameters()}.values())
+    whole = {
+        name
+        for name, parameter in slices.policy.named_parameters()
+        if parameter.shape == policy.get_parameter(name).shape
+    }
+    held = sum(parameter.nbytes for parameter in parameters)
+    sliced = sum(parameter.nbytes for name, parameter in policy.named_parameters() if name not in whole)
     raw = raw_seconds(actor.axis("micro_dp"), sliced, parameters[0].device, arguments.times)
-    taken: dict[str, list[tuple[float, float]]] = {}
+    spans_by_way: dict[str, list[tuple[float, float]]] = {}
     buckets = {"by parameter": 0, "in buckets": slices.bucket_bytes}
     for turn in range(2 * (arguments.times + 2)):  # in turns, after two of each that warm up
         way = [*buckets][turn % 2]
@@ -113,7 +117,7 @@ def in_place(rank: int, arguments: argparse.Namespace, port: int) -> None:
             wait()
             entered = time.perf_counter()
         wait()
-        taken.setdefault(way, []).append((entered - start, time.perf_counter() - entered))
+        spans_by_way.setdefault(way, []).append((entered - start, time.perf_counter() - entered))
     gathers = {way: counted_gathers(actor, slices, size) for way, size in buckets.items()}
     peak = 0
     if GPUS:
@@ -129,7 +133,7 @@ def in_place(rank: int, arguments: argparse.Namespace, port: int) -> None:
             f"model {needed / 1e9:.3f} GB, of which a rank has {held / 1e9:.3f} GB and receives {sliced / 1e9:.3f} GB"
         )
         print(f"one raw all-gather   {raw * 1e3:8.2f} ms  {sliced / raw / 1e9:7.1f} GB/s received")
-        for way, spans in taken.items():
+        for way, spans in spans_by_way.items():
             fold, back = (statistics.median(span) for span in zip(*spans[2:], strict=True))
             print(
                 f"{way:20} {fold * 1e3:8.2f} ms  {sliced / fold / 1e9:7.1f} GB/s, {fold / raw:.2f}x of raw, "
@@ -160,15 +164,15 @@ def verified(arguments: argparse.Namespace) -> None:
         actor=hf.place(w.Actor, config, pool=pools[0]),
         sampler=hf.place(Copy, w.SamplerConfig(config.model, config.generation), pool=pools[1]),
     )
-    asked = Asked(x=torch.zeros(1))
+    request = Asked(x=torch.zeros(1))
     optimize = hf.Optimize(direct=not arguments.store)
     with synced.compile(deployment, {B: 1}, optimize=optimize).launch("ray", deadline=300) as running:
-        size = running.step(asked).bytes.value
-        plain = seconds(lambda: running.step(asked), arguments.times)
+        size = running.step(request).bytes.value
+        plain = seconds(lambda: running.step(request), arguments.times)
 
         def step() -> None:
             with running.verifying("policy"):
-                running.step(asked)
+                running.step(request)
 
         checked = seconds(step, arguments.times)
     cost = checked - plain

@@ -19,14 +19,14 @@ def wait() -> None:
 
 def seconds(function: Callable[[], Any], times: int, finish: Callable[[], None] = wait) -> float:
     """The median of some calls, after two that warm up; ``finish`` waits for what a call has begun."""
-    taken = []
+    durations = []
     for _ in range(times + 2):
         finish()
         start = time.perf_counter()
         function()
         finish()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken[2:])
+        durations.append(time.perf_counter() - start)
+    return statistics.median(durations[2:])
 
 
 def busy(work: Callable[[], object], times: int) -> float:

@@ -56,8 +56,8 @@ class Maker(hf.Worker):
         self.columns = {size: torch.randn(ROWS, size // 4 // ROWS, device=DEVICE) for size in sizes}
 
     @hf.register(hf.Dispatch.DP_PROTO)
-    def make(self, asked: Asked) -> Column:
-        return Column(x=self.columns[int(asked.size.tensor[0])])
+    def make(self, request: Asked) -> Column:
+        return Column(x=self.columns[int(request.size.tensor[0])])
 
 
 class Reader(hf.Worker):
@@ -68,8 +68,8 @@ class Reader(hf.Worker):
 
 
 @hf.dataflow
-def move(asked: Asked, maker: Maker, reader: Reader) -> Total:
-    return reader.read(maker.make(asked))
+def move(request: Asked, maker: Maker, reader: Reader) -> Total:
+    return reader.read(maker.make(request))
 
 
 @contextmanager
@@ -77,8 +77,8 @@ def planned(
     sizes: Sequence[int], *, one_gpu: bool, direct: bool, launch: Literal["local", "ray"] = "ray"
 ) -> Iterator[Callable[[int], Any]]:
     """A step that moves a column of a size from role to role."""
-    pool, other = hf.ResourcePool([1]), hf.ResourcePool([1])
-    reader = hf.place(Reader, pool=pool, colocate=False) if one_gpu else hf.place(Reader, pool=other)
+    pool, second_pool = hf.ResourcePool([1]), hf.ResourcePool([1])
+    reader = hf.place(Reader, pool=pool, colocate=False) if one_gpu else hf.place(Reader, pool=second_pool)
     places = hf.Deployment(maker=hf.place(Maker, sizes, pool=pool), reader=reader)
     plan = move.compile(places, {B: ROWS}, optimize=hf.Optimize(direct=direct))
     with plan.launch(launch, deadline=300) as running:
@@ -196,10 +196,10 @@ def alone(sizes: Sequence[int], args: argparse.Namespace) -> dict[str, list[floa
     links = direct.Links([a, b, c], 120)
     say("links are joined")
     cells: dict[str, list[float | None]] = {}
-    for name, asked, method in (("raw NCCL, two GPUs", (a, b), "raw"), ("device copy, one GPU", (a,), "copy")):
+    for name, processes, method in (("raw NCCL, two GPUs", (a, b), "raw"), ("device copy, one GPU", (a,), "copy")):
         if not skipped(name, args):
             values = [
-                ray.get([getattr(process, method).remote(size, args.times) for process in asked])[0]
+                ray.get([getattr(process, method).remote(size, args.times) for process in processes])[0]
                 for size in sizes[1:]
             ]
             cells[name] = [None, *(print_row(name, size, value) for size, value in zip(sizes[1:], values, strict=True))]
@@ -227,8 +227,8 @@ def alone(sizes: Sequence[int], args: argparse.Namespace) -> dict[str, list[floa
             ray.get(links.unmap_after_transfers())
         cells[name] = [moved(name, a, reader, transport, size, args.times) for size in sizes]
     links.close()
-    for one in (a, b, c):
-        ray.kill(one)
+    for worker in (a, b, c):
+        ray.kill(worker)
     return cells
 
 

@@ -58,15 +58,15 @@ class Engine(hf.Worker):
 
     @hf.register(hf.Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
     @hf.reads("policy")
-    def seen(self, asked: Asked) -> Seen:
+    def seen(self, request: Asked) -> Seen:
         torch.cuda.synchronize()
         return Seen(tensors=len(self.state))
 
 
 @hf.dataflow
-def synced(asked: Asked, trainer: Trainer, engine: Engine) -> Seen:
+def synced(request: Asked, trainer: Trainer, engine: Engine) -> Seen:
     hf.sync(trainer, engine)
-    return engine.seen(asked)
+    return engine.seen(request)
 
 
 def in_a_plan(layers: int, sources: int, readers: int, times: int, trace: str | None = None) -> float:
@@ -141,14 +141,14 @@ class Process:
         """GB/s of a broadcast of one large buffer."""
         x = torch.empty(size, dtype=torch.uint8, device="cuda")
         options = dist.BroadcastOptions()
-        found: list[float] = []
+        durations: list[float] = []
         for _ in range(times + 2):
             torch.cuda.synchronize()
             start = time.perf_counter()
             self.group.broadcast([x], options).wait()
             torch.cuda.synchronize()
-            found.append(time.perf_counter() - start)
-        return size / statistics.median(found[2:]) / 1e9
+            durations.append(time.perf_counter() - start)
+        return size / statistics.median(durations[2:]) / 1e9
 
     def ship(self) -> Any:
         return self.state

@@ -48,8 +48,8 @@ def outcomes(library: Library, reading: RunReading, name: str, folder: Path) -> 
     converted = config.load(file)
     same = str(load(lowered).experiment().compile()) == str(converted.experiment().compile())
     yield "lowered, with the plan of its conversion" if same else "lowered, with another plan than its conversion"
-    for each in ConfigCheck(elsewhere=True).reports(converted):
-        for finding in each:
+    for findings in ConfigCheck(elsewhere=True).reports(converted):
+        for finding in findings:
             print(name, "|", finding.code, finding.message)
             yield f"conversion: {CODES[finding.code].severity} {finding.code}"
 

@@ -94,7 +94,7 @@ def mutants(original: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for key in SIZES:
         if is_integer(value := configuration.known(key)):
             others = dict.fromkeys((value + 1, value - 1, value * 2, value * 3, max(1, value // 2), 0))
-            changes += [f"{key}={other}" for other in others if other != value]
+            changes += [f"{key}={replacement}" for replacement in others if replacement != value]
     for key in SWITCHES:
         if isinstance(value := configuration.known(key), bool):
             changes.append(f"{key}={str(not value).lower()}")
@@ -112,8 +112,8 @@ def main() -> None:
     parser.add_argument("--accepted", type=Path)
     arguments = parser.parse_args()
     if arguments.task == "compare":
-        asked, answered = ([json.loads(line) for line in file.open()] for file in arguments.files)
-        compare(asked, {verdict["id"]: verdict for verdict in answered}, "NeMo-RL")
+        questions_asked, answered = ([json.loads(line) for line in file.open()] for file in arguments.files)
+        compare(questions_asked, {verdict["id"]: verdict for verdict in answered}, "NeMo-RL")
         return
     questions = list(examples(arguments.files[0] / "examples"))
     if arguments.mutants:
@@ -121,8 +121,8 @@ def main() -> None:
         chosen = [q for q in questions if q["id"] in accepted]
         chosen = chosen[:: max(1, len(chosen) // arguments.mutants)][: arguments.mutants]
         questions = [mutant for original in chosen for mutant in mutants(original)]
-    for each in questions:
-        print(json.dumps(each))
+    for question in questions:
+        print(json.dumps(question))
 
 
 if __name__ == "__main__":

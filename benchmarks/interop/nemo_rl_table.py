@@ -43,27 +43,27 @@ def demands(schema: Any, definitions: Any, prefix: str = "", depth: int = 0) -> 
     required = set(schema.get("required", ()))
     for key, inner in schema.get("properties", {}).items():
         name = f"{prefix}.{key}" if prefix else key
-        variants = [resolved(each, definitions) for each in inner.get("anyOf", [inner])]
-        types = sorted({each["type"] for each in variants if "type" in each})
+        variants = [resolved(variant, definitions) for variant in inner.get("anyOf", [inner])]
+        types = sorted({variant["type"] for variant in variants if "type" in variant})
         facts: dict[str, Any] = {"required": True} if key in required else {}
-        if types and all("type" in each for each in variants):
+        if types and all("type" in variant for variant in variants):
             facts["types"] = types
-        choices = sorted({str(c) for each in variants for c in each.get("enum", ())})
-        if choices and all("enum" in each or each.get("type") == "null" for each in variants):
+        choices = sorted({str(c) for variant in variants for c in variant.get("enum", ())})
+        if choices and all("enum" in variant or variant.get("type") == "null" for variant in variants):
             facts["choices"] = choices
         if facts:
             yield name, facts
-        tables = [each for each in variants if each.get("properties")]
+        tables = [variant for variant in variants if variant.get("properties")]
         if len(tables) == 1 and depth < 6:
             yield from demands(tables[0], definitions, name, depth + 1)
         elif depth < 6:  # one of several tables: that with ``enabled: true`` where the switch is on
             for table in tables:
                 switched_on = resolved(table["properties"].get("enabled", {}), definitions).get("const") is True
                 for inner_name, inner_facts in demands(table, definitions, name, depth + 1):
-                    kept = {"types": inner_facts["types"]} if "types" in inner_facts else {}
+                    demand = {"types": inner_facts["types"]} if "types" in inner_facts else {}
                     if switched_on and inner_facts.get("required") and inner_name.count(".") == name.count(".") + 1:
-                        kept["required_with"] = f"{name}.enabled"
-                    yield inner_name, kept
+                        demand["required_with"] = f"{name}.enabled"
+                    yield inner_name, demand
 
 
 def resolved(schema: Any, definitions: Any) -> Any:
@@ -95,12 +95,12 @@ def main(checkout: Path, output: Path) -> None:
         return dict(leaves(omegaconf.to_container(config.load_config(path), resolve=False)))
 
     base = read(checkout / BASE)
-    digest, engines, known = hashlib.sha256(), {}, set(base) | set(options)
+    digest, engines, fields = hashlib.sha256(), {}, set(base) | set(options)
     for path in sorted((checkout / ROOM).rglob("*.yaml")):
         content = read(path)
         digest.update(path.read_bytes())
         if any(key.startswith("grpo.") for key in content):
-            known |= set(content)
+            fields |= set(content)
             if path.parent == checkout / ROOM and path != checkout / BASE:
                 engines[path.stem] = {
                     "changed": {k: v for k, v in content.items() if k not in base or base[k] != v},
@@ -115,7 +115,7 @@ def main(checkout: Path, output: Path) -> None:
         "default": "grpo_math_1B",
         "keys": base,
         "engines": engines,
-        "fields": {"": sorted(known)},
+        "fields": {"": sorted(fields)},
         "options": options,
     }
     output.write_text(json.dumps(table, indent=0, sort_keys=True) + "\n", "utf-8")

@@ -300,8 +300,8 @@ def changes(settings: Settings, knobs: Knobs) -> Iterator[tuple[str, str, Settin
             yield "a misspelled key", f"{key} -> {name}", [(name if k == key else k, v) for k, v in settings]
     for first, second in knobs.swapped:
         if {first, second} <= present.keys() and present[first] != present[second]:
-            other = {first: present[second], second: present[first]}
-            yield "swapped", f"{first} <-> {second}", [(key, other.get(key, text)) for key, text in settings]
+            swapped = {first: present[second], second: present[first]}
+            yield "swapped", f"{first} <-> {second}", [(key, swapped.get(key, text)) for key, text in settings]
     for key, text in knobs.contradictions:
         if present.get(key) != text:
             yield "a contradiction", f"{key}={text}", changed(key, text)
@@ -315,12 +315,12 @@ def draw(identity: str, settings: Settings, knobs: Knobs, seed: str) -> Iterator
         kinds.setdefault(change[0], []).append(change)
     for alike in kinds.values():
         source.shuffle(alike)
-    drawn = 0
-    while kinds and drawn < knobs.mutants:
+    mutant_count = 0
+    while kinds and mutant_count < knobs.mutants:
         for kind in source.sample(sorted(kinds), len(kinds)):
-            if drawn < knobs.mutants:
+            if mutant_count < knobs.mutants:
                 yield kinds[kind].pop()
-                drawn += 1
+                mutant_count += 1
             if not kinds[kind]:
                 del kinds[kind]
 
@@ -365,10 +365,10 @@ def commands(folder: Path, library: str) -> Iterator[tuple[str, list[str], dict[
             start = arguments(launch.words)
             words = [text_of(word) for word in launch.words[start or 0 :]]
             hole = [] if library == "verl" else ["unknown"]
-            known = [text for word in words for text in (hole if word is None else [word])]
+            known_words = [text for word in words for text in (hole if word is None else [word])]
             if start is not None:
-                megatron = any("ppo_megatron" in word for word in known)
-                yield f"{path.relative_to(folder)}#{number}", known, {"megatron": megatron}
+                megatron = any("ppo_megatron" in word for word in known_words)
+                yield f"{path.relative_to(folder)}#{number}", known_words, {"megatron": megatron}
 
 
 def bases(library: str, folder: Path | None) -> Iterator[tuple[str, Settings, dict[str, Any]]]:
@@ -477,15 +477,15 @@ def judge(mutants: Path, verdicts: Path, checkout: Path, processes: int) -> None
     from hfdsl.interop.reading import Inputs
     from hfdsl.interop.text import COMMAND_LINE, ReadError, SourceText
 
-    said = {verdict["id"]: verdict for line in verdicts.open() if (verdict := json.loads(line))}
-    asked = [json.loads(line) for line in mutants.open()]
-    accepted = {question["base"] for question in asked if question["kind"] == "base"
-                and said.get(question["id"], {}).get("ok")}  # fmt: skip
+    verdict_of = {verdict["id"]: verdict for line in verdicts.open() if (verdict := json.loads(line))}
+    questions = [json.loads(line) for line in mutants.open()]
+    accepted = {question["base"] for question in questions if question["kind"] == "base"
+                and verdict_of.get(question["id"], {}).get("ok")}  # fmt: skip
     counts, kinds, seconds = Counter[str](), dict[str, Counter[str]](), list[float]()
     said_of_base: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory() as name:
-        for number, question in enumerate(asked):
-            verdict = said.get(question["id"])
+        for number, question in enumerate(questions):
+            verdict = verdict_of.get(question["id"])
             if verdict is None or question["base"] not in accepted:
                 counts["no verdict" if verdict is None else "of a base that is refused"] += 1
                 continue
@@ -509,10 +509,10 @@ def judge(mutants: Path, verdicts: Path, checkout: Path, processes: int) -> None
             if verdict["ok"] and not wrong:
                 agreement = "accepted, blamed" if errors else "accepted, with a warning" if findings else "accepted"
             else:
-                found = findings if wrong else errors
-                agreement = ("wrong" if wrong else "refused") + (", found" if found else ", missed")
-            what = "bases" if question["kind"] == "base" else "mutants"
-            counts[f"{what}: {agreement}"] += 1
+                reported = findings if wrong else errors
+                agreement = ("wrong" if wrong else "refused") + (", found" if reported else ", missed")
+            group = "bases" if question["kind"] == "base" else "mutants"
+            counts[f"{group}: {agreement}"] += 1
             kinds.setdefault(question["kind"], Counter())[agreement] += 1
             if agreement.endswith(("blamed", "missed", "warning")):
                 words = verdict.get("error") or verdict.get("wrong") or ""
@@ -524,10 +524,10 @@ def judge(mutants: Path, verdicts: Path, checkout: Path, processes: int) -> None
                     findings[:1],
                 )
                 sys.stdout.write(" | ".join(map(str, row)) + "\n")
-            if processes and number % max(1, len(asked) // processes) == 0:
+            if processes and number % max(1, len(questions) // processes) == 0:
                 time_process(path, overrides, question["library"])
-    for what, count in sorted(counts.items()):
-        sys.stdout.write(f"{what:40}{count:6}\n")
+    for group, count in sorted(counts.items()):
+        sys.stdout.write(f"{group:40}{count:6}\n")
     for kind, agreements in sorted(kinds.items()):
         sys.stdout.write(f"{kind:28}{dict(sorted(agreements.items()))}\n")
     seconds.sort()

@@ -118,8 +118,8 @@ def start_processes(args: Any) -> None:
         size = args.rollout.micro_batch_size
         batches = [samples[i : i + size] for i in range(0, len(samples), size)]
         demand(len(batches) >= ranks, f"sample batches of {role}")
-        each = -(-len(batches) // ranks)
-        hands = [sum(map(len, batches[rank * each : (rank + 1) * each])) for rank in range(ranks)]
+        per_rank = -(-len(batches) // ranks)
+        hands = [sum(map(len, batches[rank * per_rank : (rank + 1) * per_rank])) for rank in range(ranks)]
         demand(not trained or len({hand // args.train.micro_batch_size for hand in hands}) == 1, f"{role} waits")
 
 
@@ -139,10 +139,10 @@ def mutants(words: list[str]) -> Iterator[list[str]]:
     values = {setting.key: setting.value for setting in options.settings}
     for key in SIZES:
         if isinstance(value := values.get(key), int):
-            for other in dict.fromkeys((value + 1, value - 1, value * 2, value * 3, max(1, value // 2), 0)):
-                yield [*words, f"--{key}", str(other)]
+            for number in dict.fromkeys((value + 1, value - 1, value * 2, value * 3, max(1, value // 2), 0)):
+                yield [*words, f"--{key}", str(number)]
         elif key.startswith("ds."):
-            yield from ([*words, f"--{key}", str(other)] for other in (2, 3))
+            yield from ([*words, f"--{key}", str(number)] for number in (2, 3))
     for key in SWITCHES:
         name = f"--{key}"
         yield [word for word in words if word != name] if name in words else [*words, name]
@@ -176,12 +176,12 @@ def main(checkout: Path) -> None:
                 kind = "mutants" if number else "examples"
                 refused = verdict(checkout, command)
                 began = time.perf_counter()
-                found = findings(command)
+                reported = findings(command)
                 seconds.append(time.perf_counter() - began)
-                agree = "both refuse" if refused and found else "both accept"
-                if bool(refused) != bool(found):
+                agree = "both refuse" if refused and reported else "both accept"
+                if bool(refused) != bool(reported):
                     agree = "only OpenRLHF refuses" if refused else "only hfdsl refuses"
-                    print(path.name, set(command) - set(words), "|", refused[:160], "|", found[:1])
+                    print(path.name, set(command) - set(words), "|", refused[:160], "|", reported[:1])
                 counts[f"{kind}: {agree}"] += 1
     for name, count in sorted(counts.items()):
         print(f"{name:40}{count:6}")

@@ -72,9 +72,9 @@ def main(count: int) -> None:
         [reading] = from_script(SourceText("run.sh", text), Inputs("run.sh"))
         report = report_on(LIBRARIES["trl"], reading, "run.sh")
         times["hfdsl"].append(time.perf_counter() - started)
-        found = any(CODES[finding.code].severity == "error" for finding in report)
-        counts[f"TRL {'refuses' if refused else 'accepts'}, hfdsl {'refuses' if found else 'accepts'}"] += 1
-        if found != bool(refused):
+        refuses = any(CODES[finding.code].severity == "error" for finding in report)
+        counts[f"TRL {'refuses' if refused else 'accepts'}, hfdsl {'refuses' if refuses else 'accepts'}"] += 1
+        if refuses != bool(refused):
             sys.stdout.write(f"{text}\n  TRL: {refused or 'accepts'}\n  hfdsl: {[f.message for f in report]}\n")
     for name, number in sorted(counts.items()):
         sys.stdout.write(f"{name:40}{number:6}\n")

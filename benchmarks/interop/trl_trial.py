@@ -62,14 +62,14 @@ class Trial:
         """What TRL says of a run."""
         started = time.perf_counter()
         answer: dict[str, Any] = {"id": question["id"], "ok": True}
-        said = io.StringIO()
+        stderr = io.StringIO()
         try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
                 self.run(question)
         except WrongError as error:
             answer |= {"wrong": str(error), "stage": self.stage}
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever TRL raises is its verdict
-            words = said.getvalue().strip().splitlines()[-1:] if isinstance(error, SystemExit) else [str(error)]
+            words = stderr.getvalue().strip().splitlines()[-1:] if isinstance(error, SystemExit) else [str(error)]
             answer |= {"ok": False, "stage": self.stage, "error": f"{type(error).__name__}: {' '.join(words)}"[:300]}
         return answer | {"s": round(time.perf_counter() - started, 3)}
 

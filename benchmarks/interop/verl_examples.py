@@ -111,8 +111,8 @@ def mutants(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
     values = {o.setting.key: o.setting.value for o in arguments.overrides}
     for key in SIZES:
         if isinstance(value := values.get(key), int):
-            for other in dict.fromkeys((value + 1, value - 1, value * 2, value * 3, max(1, value // 2), 0)):
-                yield judged(f"{key}={other}")
+            for number in dict.fromkeys((value + 1, value - 1, value * 2, value * 3, max(1, value // 2), 0)):
+                yield judged(f"{key}={number}")
     for key in SWITCHES:
         if isinstance(value := values.get(key), bool):
             yield judged(f"{key}={not value}")
@@ -169,8 +169,8 @@ def main() -> None:
     parser.add_argument("--accepted", type=Path)
     arguments = parser.parse_args()
     if arguments.task == "compare":
-        asked, answered = ([json.loads(line) for line in file.open()] for file in arguments.files)
-        compare(asked, {verdict["id"]: verdict for verdict in answered})
+        questions_asked, answered = ([json.loads(line) for line in file.open()] for file in arguments.files)
+        compare(questions_asked, {verdict["id"]: verdict for verdict in answered})
         return
     questions = list(scripts(arguments.files[0], dict(pair.split("=", 1) for pair in arguments.env)))
     if arguments.mutants:

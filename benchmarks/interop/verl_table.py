@@ -110,7 +110,7 @@ def number(hint: Any, value: Any) -> dict[str, Any]:
     kinds = {int: "int", float: "float"}
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)  # and no tuple of numbers
     alternatives = typing.get_args(hint) if is_union else (hint,)
-    kind = next((kinds[each] for each in (float, int) if each in alternatives), "")
+    kind = next((kinds[kind_type] for kind_type in (float, int) if kind_type in alternatives), "")
     if not kind or str in alternatives:
         return {}
     return {"type": kind} | ({"none": True} if type(None) in alternatives or value is None else {})

@@ -183,8 +183,8 @@ class Trial:
             return MagicMock()
 
         def transfer(backend: str, **_: Any) -> None:
-            known = ("naive", "nccl", "nixl", "hccl", "kimi_ckpt_engine", "mooncake", "delta_sharded", "delta")
-            demand(backend in known, f"Checkpoint engine {backend} not registered")
+            engines = ("naive", "nccl", "nixl", "hccl", "kimi_ckpt_engine", "mooncake", "delta_sharded", "delta")
+            demand(backend in engines, f"Checkpoint engine {backend} not registered")
 
         with (
             patch.object(self.workers, "init_device_mesh", mesh), patch.object(self.workers, "get_rollout_class",
@@ -204,8 +204,8 @@ class Trial:
             sizes = [getattr(engine, name) for name in names]
             demand(min(sizes) > 0 and world % math.prod(sizes) == 0, f"megatron: {world} GPUs, {sizes}")
             experts, tensor = engine.expert_model_parallel_size, engine.expert_tensor_parallel_size
-            each = (sizes[0] if tensor is None else tensor) * experts * sizes[1]
-            demand(each > 0 and world % each == 0, f"megatron: {world} GPUs, {each} for experts")
+            model_gpus = (sizes[0] if tensor is None else tensor) * experts * sizes[1]
+            demand(model_gpus > 0 and world % model_gpus == 0, f"megatron: {world} GPUs, {model_gpus} for experts")
             virtual = engine.virtual_pipeline_model_parallel_size
             demand(virtual is None or sizes[1] > 1, "megatron: interleaved schedule without pipeline")
             return int(world // math.prod(sizes))
@@ -214,9 +214,9 @@ class Trial:
             return int(world // engine.ulysses_parallel_size)
         if engine.strategy == "torchtitan":
             names = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
-            each = math.prod(getattr(engine, name) for name in names)
-            demand(each > 0 and world % each == 0, f"torchtitan: {world} GPUs, {each} for a row")
-            return int(world // each)
+            model_gpus = math.prod(getattr(engine, name) for name in names)
+            demand(model_gpus > 0 and world % model_gpus == 0, f"torchtitan: {world} GPUs, {model_gpus} for a row")
+            return int(world // model_gpus)
         size, rows = engine.fsdp_size, engine.ulysses_sequence_parallel_size
         demand(size < 0 or size >= world or (size > 0 and world % size == 0), f"create_device_mesh: {world} % {size}")
         demand(rows > 0 and (rows == 1 or world % rows == 0), f"init_device_mesh: {world} % {rows}")
@@ -366,11 +366,11 @@ class Trial:
         """What the rollout's servers would refuse: ``RolloutReplica``, then vLLM's arguments by reading."""
         settings = self.utils.omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
         names = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-        each = math.prod(getattr(settings, name) for name in names)
-        demand(each > 0, f"an engine on {each} GPUs")
-        node = min(config.trainer.n_gpus_per_node, each)
-        assert each % node == 0, f"world_size {each} must be divisible by gpus_per_node {node}"
-        demand(self.gpus % each == 0 and self.gpus >= each, f"{self.gpus} % {each}")
+        engine_gpus = math.prod(getattr(settings, name) for name in names)
+        demand(engine_gpus > 0, f"an engine on {engine_gpus} GPUs")
+        node = min(config.trainer.n_gpus_per_node, engine_gpus)
+        assert engine_gpus % node == 0, f"world_size {engine_gpus} must be divisible by gpus_per_node {node}"
+        demand(self.gpus % engine_gpus == 0 and self.gpus >= engine_gpus, f"{self.gpus} % {engine_gpus}")
         demand(settings.temperature >= 0, "temperature must be non-negative")
         demand(0 < settings.top_p <= 1, "top_p must be in (0, 1]")
         demand(isinstance(settings.top_k, int) and settings.top_k >= -1, "top_k must be an integer from -1")
@@ -390,8 +390,8 @@ class Trial:
         trainer, table = self.trainer, config.trainer
         backends = [table.logger] if isinstance(table.logger, str) else table.logger
         for backend in backends:
-            known = backend == "tracking" or backend in self.tracking.Tracking.supported_backend
-            assert known, f"{backend} is not supported"
+            is_supported = backend == "tracking" or backend in self.tracking.Tracking.supported_backend
+            assert is_supported, f"{backend} is not supported"
         assert table.resume_mode in ("disable", "auto", "resume_path"), f"Unknown resume mode {table.resume_mode}"
         if table.resume_mode == "resume_path":
             assert isinstance(table.resume_from_path, str), "resume ckpt must be str type"

@@ -30,13 +30,13 @@ EQUIVALENT = Path(__file__).parent / "equivalent.toml"
 KEYS = ("file", "function", "before", "after", "nth")
 
 
-def listed(path: Path, drawn: list[Mutant]) -> set[Mutant]:
+def listed(path: Path, mutants: list[Mutant]) -> set[Mutant]:
     """The mutants that a list in TOML names, as survivors are printed."""
     names = [tuple(entry[key] for key in KEYS) for entry in tomllib.loads(path.read_text("utf-8")).get("mutant", ())]
-    return {mutant for mutant in drawn if tuple(getattr(mutant, key) for key in KEYS) in names}
+    return {mutant for mutant in mutants if tuple(getattr(mutant, key) for key in KEYS) in names}
 
 
-def draw(files: list[str], sample: int | None, each: int, seed: int) -> tuple[list[Mutant], int]:
+def draw(files: list[str], sample: int | None, per_file: int, seed: int) -> tuple[list[Mutant], int]:
     """A sample of the mutants, with at least so many of each file, and how many there are."""
     chance = random.Random(seed)
     by_file = {
@@ -45,16 +45,16 @@ def draw(files: list[str], sample: int | None, each: int, seed: int) -> tuple[li
     total = sum(map(len, by_file.values()))
     if sample is None:
         return [mutant for file_mutants in by_file.values() for mutant in file_mutants], total
-    drawn = [mutant for file_mutants in by_file.values() for mutant in file_mutants[:each]]
-    rest = [mutant for file_mutants in by_file.values() for mutant in file_mutants[each:]]
-    return drawn + chance.sample(rest, max(0, min(sample - len(drawn), len(rest)))), total
+    chosen = [mutant for file_mutants in by_file.values() for mutant in file_mutants[:per_file]]
+    unchosen = [mutant for file_mutants in by_file.values() for mutant in file_mutants[per_file:]]
+    return chosen + chance.sample(unchosen, max(0, min(sample - len(chosen), len(unchosen)))), total
 
 
-def interval(killed: int, tried: int) -> tuple[float, float]:
+def interval(killed: int, total: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share."""
-    z, share = 1.96, killed / tried
-    middle, width = share + z * z / (2 * tried), z * math.sqrt(share * (1 - share) / tried + (z / (2 * tried)) ** 2)
-    return (middle - width) / (1 + z * z / tried), (middle + width) / (1 + z * z / tried)
+    z, share = 1.96, killed / total
+    middle, width = share + z * z / (2 * total), z * math.sqrt(share * (1 - share) / total + (z / (2 * total)) ** 2)
+    return (middle - width) / (1 + z * z / total), (middle + width) / (1 + z * z / total)
 
 
 def report(fates: dict[Mutant, str], total: int) -> str:
@@ -65,17 +65,17 @@ def report(fates: dict[Mutant, str], total: int) -> str:
         count = Counter({fate: number for (of, fate), number in counts.items() if of == file})
         lines.append(row(file, count))
     count = Counter(fates.values())
-    tried = count.total() - count["equivalent"]
+    judged = count.total() - count["equivalent"]
     killed = count["killed"] + count["timeout"]
-    low, high = interval(killed, tried)
+    low, high = interval(killed, judged)
     sure = f" (95 % interval {low:.1%} to {high:.1%}; a sample of {total})" if len(fates) < total else ""
-    return "\n".join([*lines, row("all", count), "", f"killed {killed} of {tried}: {killed / tried:.1%}{sure}"])
+    return "\n".join([*lines, row("all", count), "", f"killed {killed} of {judged}: {killed / judged:.1%}{sure}"])
 
 
 def row(name: str, count: Counter[str]) -> str:
     """A row of the table."""
-    killed, left = count["killed"] + count["timeout"], count["survived"] + count["unreached"]
-    return f"| {name} | {count.total()} | {killed} | {count['timeout']} | {left} | {count['equivalent']} |"
+    killed, missed = count["killed"] + count["timeout"], count["survived"] + count["unreached"]
+    return f"| {name} | {count.total()} | {killed} | {count['timeout']} | {missed} | {count['equivalent']} |"
 
 
 def main() -> None:
@@ -89,15 +89,17 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=25, help="at most so many for a property")
     parser.add_argument("--longest", type=float, default=5.0, help="CPU seconds; slower tests do not run")
     parser.add_argument("--only", type=Path, help="mutants to try again: what an earlier run printed")
-    asked = parser.parse_args()
-    files = [str(f.relative_to(ROOT)) for p in asked.paths for f in sorted((ROOT / p).rglob("*.py")) or [ROOT / p]]
-    drawn, total = draw(files, asked.sample, asked.each, asked.seed)
-    if asked.only:
-        again = listed(asked.only, drawn)
-        drawn = [mutant for mutant in drawn if mutant in again]
-    known = listed(EQUIVALENT, drawn)
-    fates = dict.fromkeys(drawn, "equivalent")
-    print(f"# {len(drawn)} of {total} mutants of {len(files)} files, {len(known)} of them equivalent", flush=True)
+    arguments = parser.parse_args()
+    files = [str(f.relative_to(ROOT)) for p in arguments.paths for f in sorted((ROOT / p).rglob("*.py")) or [ROOT / p]]
+    mutants, total = draw(files, arguments.sample, arguments.each, arguments.seed)
+    if arguments.only:
+        again = listed(arguments.only, mutants)
+        mutants = [mutant for mutant in mutants if mutant in again]
+    equivalent = listed(EQUIVALENT, mutants)
+    fates = dict.fromkeys(mutants, "equivalent")
+    print(
+        f"# {len(mutants)} of {total} mutants of {len(files)} files, {len(equivalent)} of them equivalent", flush=True
+    )
 
     def tried(mutant: Mutant, fate: str) -> None:
         fates[mutant] = fate
@@ -105,9 +107,9 @@ def main() -> None:
             lines = [f"{key} = {json.dumps(getattr(mutant, key))}" for key in KEYS]
             print(f"[[mutant]]  # {fate}, line {mutant.lines.start}", *lines, "", sep="\n", flush=True)
 
-    plugin = Trying(ROOT, [m for m in drawn if m not in known], asked.examples, asked.longest, tried)
+    plugin = Trying(ROOT, [m for m in mutants if m not in equivalent], arguments.examples, arguments.longest, tried)
     options = ["-q", "--capture=no", "-p", "no:cacheprovider", "-o", "timeout=0", "-m", "not ray and not gpu"]
-    code = pytest.main([*options, *asked.tests], plugins=[plugin])
+    code = pytest.main([*options, *arguments.tests], plugins=[plugin])
     print(report(fates, total))
     sys.exit(code)
 

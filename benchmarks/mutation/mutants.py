@@ -156,8 +156,8 @@ def other_values(node: ast.AST) -> Iterator[ast.AST]:
     """Another operator, number, order of arguments or result."""
     match node:
         case ast.Compare(left, [op], [right]):
-            for other in COMPARED[type(op)]:
-                yield ast.Compare(left, [other()], [right])
+            for operator in COMPARED[type(op)]:
+                yield ast.Compare(left, [operator()], [right])
             if isinstance(op, (ast.Eq, ast.NotEq)) and isinstance(right, ast.Constant) and isinstance(right.value, str):
                 yield ast.Compare(left, [op], [ast.Constant(right.value + "~")])
         case ast.BinOp(left, op, right) if type(op) in CALCULATED and not (is_text(left) or is_text(right)):

@@ -53,7 +53,7 @@ class Trying:
         for file in self.files.values():  # what tests would import late
             importlib.import_module(file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
         gc.unfreeze()  # tests/conftest.py freezes what was there, and get_objects leaves that out
-        caches = [each for each in gc.get_objects() if type(each) is functools._lru_cache_wrapper]
+        caches = [candidate for candidate in gc.get_objects() if type(candidate) is functools._lru_cache_wrapper]
         functions = live_functions(set(self.files))
         gc.freeze()  # children share what is there
         tests = in_child(lambda: self.reach(items, caches))
@@ -116,9 +116,9 @@ def try_few(item: pytest.Item, examples: int) -> None:
 def live_functions(files: set[str]) -> dict[CodeType, list[FunctionType]]:
     """The functions of some files by their code, wherever they are kept: in classes, properties, tables, closures."""
     functions: dict[CodeType, list[FunctionType]] = {}
-    for each in gc.get_objects():
-        if isinstance(each, FunctionType) and each.__code__.co_filename in files:
-            functions.setdefault(each.__code__, []).append(each)
+    for live in gc.get_objects():
+        if isinstance(live, FunctionType) and live.__code__.co_filename in files:
+            functions.setdefault(live.__code__, []).append(live)
     return functions
 
 

@@ -79,12 +79,12 @@ def deployment() -> hf.Deployment:
 
 def milliseconds(action: Callable[[], object], times: int = 20) -> float:
     """The median of what an action takes."""
-    taken = []
+    times_taken = []
     for _ in range(times):
         start = process_time()
         action()
-        taken.append(1000 * (process_time() - start))
-    return statistics.median(taken)
+        times_taken.append(1000 * (process_time() - start))
+    return statistics.median(times_taken)
 
 
 def analysis(plan: CompiledPlan) -> None:
@@ -108,8 +108,8 @@ def main() -> None:
     }
     nodes, queue_count = len(plan.graph.nodes), len(plan.split.queues)
     print(f"{nodes} nodes, {queue_count} queues\n\n| | ms |\n|---|--:|")
-    for what, taken in rows.items():
-        print(f"| {what} | {taken:.1f} |")
+    for name, duration in rows.items():
+        print(f"| {name} | {duration:.1f} |")
 
 
 if __name__ == "__main__":

@@ -204,9 +204,9 @@ def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured
         lengths.append(rollout.length.value)
         timelines.append(running.timeline)
     count = case.measured(args.steps)
-    seconds, made = case.seconds(times, args.steps), lengths[case.before : case.before + count]
+    seconds, measured_lengths = case.seconds(times, args.steps), lengths[case.before : case.before + count]
     calls = recorded_seconds(running.plan, timelines[1:]) if case.lag is None else {}
-    return Measured(seconds, case.rows * sum(made) / count / seconds, calls)
+    return Measured(seconds, case.rows * sum(measured_lengths) / count / seconds, calls)
 
 
 def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
@@ -225,8 +225,8 @@ def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
             for case in of_kind:
                 plan = first if case is of_kind[0] else compiled(case, places, args)
                 base = synchronous.get((case.rows, case.tail))
-                left = args.until - (time.perf_counter() - start)
-                if base is not None and base.seconds * case.batches(args.steps) > left:
+                seconds_left = args.until - (time.perf_counter() - start)
+                if base is not None and base.seconds * case.batches(args.steps) > seconds_left:
                     print(f"left out for want of time: {case}", file=sys.stderr, flush=True)
                     continue
                 result = measured(launched if plan is first else launched.also(plan), case, args)

@@ -40,8 +40,8 @@ def drawn_length(most: int, prompt: Sequence[int], row: int) -> int:
     (True, True)
     """
     tail = prompt[0]
-    drawn = Random(f"{prompt} {row}").lognormvariate(math.log(most / tail), math.log(tail) / P99)
-    return min(most, max(1, round(drawn)))
+    length = Random(f"{prompt} {row}").lognormvariate(math.log(most / tail), math.log(tail) / P99)
+    return min(most, max(1, round(length)))
 
 
 class LongTailSampler(Sampler):

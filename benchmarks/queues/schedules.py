@@ -66,15 +66,15 @@ def drawn(seed: int) -> Schedule:
 def admission_only(s: Schedule) -> list[int]:
     """The staleness of every group that is trained under admission control, which takes what is done first."""
     running: list[tuple[float, int, int]] = []  # when it is done, its number, its version
-    done: list[int] = []  # versions, in the order in which groups were done
+    stamps: list[int] = []  # versions, in the order in which groups were done
     trained, number, lost, version, now, busy_until = list[int](), 0, 0, 0, 0.0, math.inf
     while version < s.updates:
         while len(running) < s.slots and number - lost < (s.lag + version + 1) * s.batch:
             heapq.heappush(running, (now + s.group_seconds(number), number, version))
             number += 1
-        if busy_until == math.inf and len(done) >= s.batch:
-            trained += [version - stamp for stamp in done[: s.batch]]
-            del done[: s.batch]
+        if busy_until == math.inf and len(stamps) >= s.batch:
+            trained += [version - stamp for stamp in stamps[: s.batch]]
+            del stamps[: s.batch]
             busy_until = now + s.update_seconds(version)
         now = min(busy_until, running[0][0] if running else math.inf)
         if busy_until <= now:
@@ -84,7 +84,7 @@ def admission_only(s: Schedule) -> list[int]:
             if s.lost(group):
                 lost += 1
             else:
-                done.append(stamp)
+                stamps.append(stamp)
     return trained
 
 

@@ -513,9 +513,9 @@ def table(figures: dict[str, Any], case: Case) -> str:
             continue
         median, length = statistics.median(side["steps"]), statistics.fmean(side["tokens"])
         parts = [side["parts"].get(part, 0.0) for part in PARTS]
-        rest = side["parts"].get("all", 0.0) - sum(parts)
+        remainder = side["parts"].get("all", 0.0) - sum(parts)
         cells = [f"{1e3 * median:.0f}", f"{1e3 * min(side['steps']):.0f}", f"{median / base:.2f}×"]
-        cells += [f"{length * case.rows / median:,.0f}", *[f"{1e3 * part:.0f}" for part in (*parts, rest)]]
+        cells += [f"{length * case.rows / median:,.0f}", *[f"{1e3 * part:.0f}" for part in (*parts, remainder)]]
         lines.append(f"| {name} | " + " | ".join([*cells, f"{length:.1f}", f"{side['memory']:.1f}"]) + " |")
     return "\n".join(lines)
 

@@ -31,9 +31,9 @@ def ragged(rows: int, longest: int) -> tuple[torch.Tensor, torch.Tensor, torch.T
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(1, END, (rows, PROMPT), generator=draw)
     lengths = torch.linspace(1, longest, rows).round()[torch.randperm(rows, generator=draw), None]
-    drawn = torch.rand(rows, longest, generator=draw) * 0.8
-    drawn = torch.where(torch.arange(longest) == lengths - 1, 1 - 2.0**-24, drawn)
-    return ids.to(device()), torch.ones_like(ids).bool().to(device()), drawn.to(device())
+    numbers = torch.rand(rows, longest, generator=draw) * 0.8
+    numbers = torch.where(torch.arange(longest) == lengths - 1, 1 - 2.0**-24, numbers)
+    return ids.to(device()), torch.ones_like(ids).bool().to(device()), numbers.to(device())
 
 
 def timed(run: Callable[[], Any]) -> float:
@@ -86,9 +86,9 @@ def main() -> None:
         cells = f"{before:.0f} | {fastest:.0f} | {after:.0f} | {fastest_after:.0f} | {before / after:.2f}×"
         print(f"| {name} | {cells} |", flush=True)
     if "captured" in args.engines:
-        ids, mask, drawn = prompts
+        ids, mask, numbers = prompts
         cached_bytes = [steps.kept()]
-        for few, draws in ((args.rows, None), (args.rows // 2, drawn[: args.rows // 2])):
+        for few, draws in ((args.rows, None), (args.rows // 2, numbers[: args.rows // 2])):
             steps(ids[:few], mask[:few], draws)
             cached_bytes.append(steps.kept())
         print(

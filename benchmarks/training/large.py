@@ -44,11 +44,11 @@ class LastStepError(Exception):
 
 def words(seed: int, *, held_out: bool) -> Iterator[str]:
     """Different words, without end; whether a word is held out depends on the word alone."""
-    draw, drawn = Random(seed), set[str]()
+    draw, seen = Random(seed), set[str]()
     while True:
         word = "".join(draw.choices(ascii_lowercase, k=draw.randint(3, 14)))
-        if (crc32(word.encode()) % HELD_OUT_SHARE == 0) == held_out and word not in drawn:
-            drawn.add(word)
+        if (crc32(word.encode()) % HELD_OUT_SHARE == 0) == held_out and word not in seen:
+            seen.add(word)
             yield word
 
 
@@ -65,8 +65,8 @@ def prepare(folder: Path) -> None:
     """Write the words."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, count in {"train": TRAINING, "held_out": HELD_OUT}.items():
-        drawn = islice(words(len(name), held_out=name == "held_out"), count)
-        rows = ({"word": word, "backward": word[::-1]} for word in drawn)
+        chosen = islice(words(len(name), held_out=name == "held_out"), count)
+        rows = ({"word": word, "backward": word[::-1]} for word in chosen)
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
 
 

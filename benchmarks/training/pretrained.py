@@ -46,22 +46,28 @@ def buys(draw: Random, name: str, thing: str) -> Problem:
 
 
 def gives(draw: Random, name: str, thing: str) -> Problem:
-    left, gone = draw.randint(2, 30), draw.randint(2, 20)
-    return f"{name} has {left + gone} {thing} and gives {gone} away. How many {thing} does {name} have left?", left
+    remaining, gone = draw.randint(2, 30), draw.randint(2, 20)
+    return (
+        f"{name} has {remaining + gone} {thing} and gives {gone} away. How many {thing} does {name} have left?",
+        remaining,
+    )
 
 
 def boxes(draw: Random, name: str, thing: str) -> Problem:
-    count, each = draw.randint(2, 9), draw.randint(2, 9)
-    return f"{name} has {count} boxes with {each} {thing} in each. How many {thing} does {name} have?", count * each
+    count, per_box = draw.randint(2, 9), draw.randint(2, 9)
+    return (
+        f"{name} has {count} boxes with {per_box} {thing} in each. How many {thing} does {name} have?",
+        count * per_box,
+    )
 
 
 def shares(draw: Random, name: str, thing: str) -> Problem:
-    friends, each = draw.randint(2, 9), draw.randint(2, 9)
+    friends, share = draw.randint(2, 9), draw.randint(2, 9)
     question = (
-        f"{name} shares {friends * each} {thing} equally among {friends} friends. "
+        f"{name} shares {friends * share} {thing} equally among {friends} friends. "
         f"How many {thing} does each friend get?"
     )
-    return question, each
+    return question, share
 
 
 def buys_and_gives(draw: Random, name: str, thing: str) -> Problem:
@@ -74,12 +80,12 @@ def buys_and_gives(draw: Random, name: str, thing: str) -> Problem:
 
 
 def boxes_and_loose(draw: Random, name: str, thing: str) -> Problem:
-    count, each, loose = draw.randint(2, 9), draw.randint(2, 9), draw.randint(2, 20)
+    count, per_box, loose = draw.randint(2, 9), draw.randint(2, 9), draw.randint(2, 20)
     question = (
-        f"{name} has {count} boxes with {each} {thing} in each, and {loose} more {thing} on the table. "
+        f"{name} has {count} boxes with {per_box} {thing} in each, and {loose} more {thing} on the table. "
         f"How many {thing} does {name} have in total?"
     )
-    return question, count * each + loose
+    return question, count * per_box + loose
 
 
 def two_days(draw: Random, name: str, thing: str) -> Problem:
@@ -92,12 +98,12 @@ def two_days(draw: Random, name: str, thing: str) -> Problem:
 
 
 def change(draw: Random, name: str, thing: str) -> Problem:
-    count, price, rest = draw.randint(2, 9), draw.randint(2, 9), draw.randint(1, 20)
+    count, price, remainder = draw.randint(2, 9), draw.randint(2, 9), draw.randint(1, 20)
     question = (
-        f"{name} buys {count} {thing} for {price} dollars each and pays with {count * price + rest} dollars. "
+        f"{name} buys {count} {thing} for {price} dollars each and pays with {count * price + remainder} dollars. "
         f"How many dollars does {name} get back?"
     )
-    return question, rest
+    return question, remainder
 
 
 Kind = Callable[[Random, str, str], Problem]
@@ -155,11 +161,11 @@ def convert(source: Path, target: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    read = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+    source_model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     # What was read from GGUF counts as quantized, which cannot be saved; a plain model with the same weights can.
-    settings = {name: value for name, value in read.config.to_dict().items() if name != "quantization_config"}
+    settings = {name: value for name, value in source_model.config.to_dict().items() if name != "quantization_config"}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), dtype=torch.float32)
-    model.load_state_dict(read.state_dict())
+    model.load_state_dict(source_model.state_dict())
     # Some versions of transformers read the end of a response as the beginning of a message, and no token to pad with.
     tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(model.config.pad_token_id)

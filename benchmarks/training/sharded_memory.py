@@ -113,9 +113,9 @@ def updates(rank: int, args: argparse.Namespace, port: int) -> None:
         if passes is not None and rank == 0:
             torch.cuda.synchronize()
             free, device = torch.cuda.mem_get_info()
-            kept = torch.cuda.memory_reserved()
+            reserved = torch.cuda.memory_reserved()
             passed = [passes.forward, passes.between, passes.backward, torch.cuda.max_memory_allocated()]
-            figures = [*passed, torch.cuda.memory_allocated(), kept, device - free - kept]
+            figures = [*passed, torch.cuda.memory_allocated(), reserved, device - free - reserved]
             print(f"| {step + 1} | {' | '.join(f'{figure / GIB:.2f}' for figure in figures)} |", flush=True)
     dist.barrier()
     dist.destroy_process_group()
