@@ -60,16 +60,16 @@ def callee(body: Callable[..., Any], definition: Function, call: ast.Call) -> Fu
     """The function that a body calls by a name of its module, or by one that it imports of hfdsl itself."""
     match call.func:
         case ast.Name(name):
-            value = _named(body, definition, name)
+            value = _resolve_name(body, definition, name)
         case ast.Attribute(ast.Name(name), attribute):
-            module = _named(body, definition, name)
+            module = _resolve_name(body, definition, name)
             value = getattr(module, attribute, None) if isinstance(module, ModuleType) else None
         case _:
             value = None
     return value if isinstance(value, FunctionType) else None
 
 
-def _named(body: Callable[..., Any], definition: Function, name: str) -> Any:
+def _resolve_name(body: Callable[..., Any], definition: Function, name: str) -> Any:
     for statement in ast.walk(definition):
         match statement:
             case ast.ImportFrom(module=str(module), names=names, level=0) if module.partition(".")[0] == "hfdsl":

@@ -145,7 +145,7 @@ class Context:
         """The tester of changes that may remove a finding; None where none are to be tried."""
         return self.trials(finding) if self.trials is not None else None
 
-    def named(self, dim: type[Dim]) -> str:
+    def dim_in_words(self, dim: type[Dim]) -> str:
         """A dim, with its size where it has several."""
         return f"{dim} = {self.sizes[dim]}" if dim in self.alternatives else str(dim)
 

@@ -42,9 +42,9 @@ class KeptRows:
 
     @cached_property
     def _labels(self) -> Mapping[str, Label]:
-        return dict(reversed(list(self._named())))  # the first of those that keep the same
+        return dict(reversed(list(self._first_filters())))  # the first of those that keep the same
 
-    def _named(self) -> Iterator[tuple[str, Label]]:
+    def _first_filters(self) -> Iterator[tuple[str, Label]]:
         for node in self._program.graph.nodes:
             rows = self._program.inference.rows(node.id)
             if isinstance(node.op, Filter) and rows is not None:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.types.dims import Dim
-from hfdsl.types.numbers import listed
+from hfdsl.types.numbers import join_numbers
 
 Rule: TypeAlias = Callable[[Context], Iterable[Finding]]
 
@@ -89,7 +89,7 @@ def _merged(
     context: Context, first: Finding, helped: Sequence[Finding], sizes_shown: SizesShown, *, complete: bool
 ) -> Finding:
     where = " and ".join(
-        f"{dim} = {listed(sizes, ' or ')} of {listed(context.alternatives[dim], ', ')}"
+        f"{dim} = {join_numbers(sizes, ' or ')} of {join_numbers(context.alternatives[dim], ', ')}"
         for dim, sizes in sizes_shown.items()
         if len(sizes) < len(context.alternatives[dim])
     )
@@ -111,7 +111,7 @@ def _of_one_size(context: Context, line: str) -> bool:
 
 def refuse_multiple_sizes(context: Context) -> Finding:
     """The finding that a plan is for one size of each dim."""
-    sizes = ", ".join(f"{dim} = ({listed(sizes, ', ')})" for dim, sizes in context.alternatives.items())
+    sizes = ", ".join(f"{dim} = ({join_numbers(sizes, ', ')})" for dim, sizes in context.alternatives.items())
     names = ", ".join(map(str, context.alternatives))
     return Finding(
         "HF302",

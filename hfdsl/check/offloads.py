@@ -170,13 +170,13 @@ class SharedGpus:
         self.calls = tuple(_calls(context, self.places))
 
     @cached_property
-    def _taken(self) -> list[_Gap]:
+    def _used_gaps(self) -> list[_Gap]:
         """The gaps in which parts are on the host, as in the worked example."""
         requested = [gap for gap in self.gaps if self.places[gap.period.role].offload and not gap.in_loop]
-        used = {*requested, *self._without_spare(requested, self._needed(requested))}
+        used = {*requested, *self._without_spare(requested, self._needed_gaps(requested))}
         return [gap for gap in self.gaps if gap in used]
 
-    def _needed(self, requested: Sequence[_Gap]) -> Sequence[_Gap]:
+    def _needed_gaps(self, requested: Sequence[_Gap]) -> Sequence[_Gap]:
         """The gaps to use beside those of roles with ``offload=True``, until each call fits its GPUs or none helps."""
         needed: dict[_Gap, None] = {}
         while self.gaps:
@@ -205,7 +205,7 @@ class SharedGpus:
 
         Between two calls of one method, which are turns of a loop, a part stays on the GPU if there is room.
         """
-        return tuple(gap.period for gap in self._taken)
+        return tuple(gap.period for gap in self._used_gaps)
 
     @cached_property
     def fullest(self) -> list[tuple[ResidentMemory, Fraction | None]]:
@@ -214,7 +214,7 @@ class SharedGpus:
         More than that is too much wherever the nodes of the pool are placed.
         """
         most: dict[tuple[str, range], tuple[ResidentMemory, Fraction | None]] = {}
-        for resident in self.resident_memory(self._taken):
+        for resident in self.resident_memory(self._used_gaps):
             where = resident.root.name, resident.slots
             size = gpu_sizes(self.context.cluster, resident.root, resident.slots)[1]
             if where not in most or resident.of(size) > most[where][0].of(size):
@@ -298,12 +298,14 @@ class SharedGpus:
                 calls = [i for i, call in enumerate(self.calls) if call.role in roles] if self.gaps else []
                 for i in calls:
                     yield ResidentMemory(
-                        root, range(low, high), self._left(amounts, away.get(i, {})), self.calls[i].node, i
+                        root, range(low, high), self._remaining_memory(amounts, away.get(i, {})), self.calls[i].node, i
                     )
                 if not calls:
                     yield ResidentMemory(root, range(low, high), amounts, None, -1)
 
-    def _left(self, amounts: Mapping[str, GpuMemory], away: Mapping[str, set[str]]) -> Mapping[str, GpuMemory]:
+    def _remaining_memory(
+        self, amounts: Mapping[str, GpuMemory], away: Mapping[str, set[str]]
+    ) -> Mapping[str, GpuMemory]:
         """The memory that roles keep while some of their parts are ``away``; roles that keep none are left out."""
         remaining: dict[str, GpuMemory] = {}
         for role, memory in amounts.items():
@@ -334,7 +336,9 @@ class SharedGpus:
         options: list[tuple[tuple[bool, bool, int, Fraction], list[_Gap]]] = []
         for role in resident.amounts:
             gaps = [gap for gap in self.gaps if gap.period.role == role and resident.place in gap.calls]
-            after = replace(resident, amounts=self._left(resident.amounts, {role: {gap.period.part for gap in gaps}}))
+            after = replace(
+                resident, amounts=self._remaining_memory(resident.amounts, {role: {gap.period.part for gap in gaps}})
+            )
             if after.of(size) < resident.of(size):
                 suffices, in_loop = not after.more_than(size), any(gap.in_loop for gap in gaps)
                 calls = min(len(gap.calls) for gap in gaps)

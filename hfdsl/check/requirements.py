@@ -168,11 +168,13 @@ def holds(text: str, scope: Scope) -> tuple[Answer, str]:
         DefinitionError: HF114 for what is not arithmetic, HF323 for an unknown name.
     """
     used: dict[str, Fraction | None] = {}
-    answer, shown = verdict(text, scope, used), _listed(used)
+    answer, shown = verdict(text, scope, used), _values_in_words(used)
     with suppress(ZeroDivisionError):
         if values := {side: evaluate(expression, scope) for side, expression in _sides(text)}:
             others = {name: value for name, value in used.items() if name not in values}
-            shown = f"{_listed(values)}, with {_listed(others)}" if others else _listed(values)
+            shown = (
+                f"{_values_in_words(values)}, with {_values_in_words(others)}" if others else _values_in_words(values)
+            )
     return answer, shown
 
 
@@ -199,7 +201,7 @@ def _sides(text: str) -> tuple[tuple[str, ast.expr], ...]:
     return tuple((ast.unparse(side), side) for side in sides)
 
 
-def _listed(values: Mapping[str, Fraction | bool | None]) -> str:
+def _values_in_words(values: Mapping[str, Fraction | bool | None]) -> str:
     return " and ".join(f"{name} = {value if value is not None else '?'}" for name, value in values.items())
 
 

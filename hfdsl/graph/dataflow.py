@@ -161,7 +161,7 @@ class Dataflow(Generic[P, R]):
         from hfdsl.check.run import check
 
         if deployment is not None:
-            _placed(self, deployment)
+            _check_deployment(self, deployment)
         return check(self.body, deployment, _sizes(dims), _described(self, cluster))
 
     def compile(
@@ -181,7 +181,7 @@ class Dataflow(Generic[P, R]):
         """
         from hfdsl.plan.build import compile_dataflow
 
-        _placed(self, deployment)
+        _check_deployment(self, deployment)
         return compile_dataflow(self.body, deployment, _sizes(dims), _described(self, cluster), optimize)
 
 
@@ -214,7 +214,7 @@ def _sizes(dims: Mapping[Any, Sizes] | None) -> Mapping[type[Dim], Sizes]:
     return {} if dims is None else dims
 
 
-def _placed(flow: Dataflow[..., Any], deployment: object) -> None:
+def _check_deployment(flow: Dataflow[..., Any], deployment: object) -> None:
     # By its parts: the room of deployments comes after this one.
     if not hasattr(deployment, "placements"):
         raise ResourceError("HF507", f"'{flow.body.__name__}' is placed by an hf.Deployment, got {deployment!r}")

@@ -179,7 +179,7 @@ def _value(node: Node, call: CallBindings, values: list[Value], filters: _Filter
                 return source
             return RecordValue(source.type, constant(rows) if isinstance(rows, int) else atom_size(rows))
         case Filter(group):
-            return _kept(node, group, call, values, filters)
+            return _filtered_record(node, group, call, values, filters)
         case Pack(record):
             _match_columns(record, node, call, values)
             return RecordValue(RecordType(record), _result_rows(record, call))
@@ -200,7 +200,7 @@ def _value(node: Node, call: CallBindings, values: list[Value], filters: _Filter
             return _result(node.result, call)
 
 
-def _kept(node: Node, group: int, call: CallBindings, values: list[Value], filters: _Filters) -> Value:
+def _filtered_record(node: Node, group: int, call: CallBindings, values: list[Value], filters: _Filters) -> Value:
     """The record with the rows that a filter keeps; filters by the same column keep the same rows."""
     (_, batch), (_, keep) = node.arguments
     record, column = operand_value(values, batch), keep if isinstance(keep, Constant) else operand_value(values, keep)
@@ -212,7 +212,7 @@ def _kept(node: Node, group: int, call: CallBindings, values: list[Value], filte
     wrong = any(mismatch.kind is not MismatchKind.ROWS_UNKNOWN for mismatch in call.mismatches[before:])
     if wrong or column is None or LOST in record.rows.atoms:
         return RecordValue(record.type, atom_size(LOST))
-    return RecordValue(record.type, atom_size(filters.kept(keep, group, record.rows)) * constant(group))
+    return RecordValue(record.type, atom_size(filters.kept_groups(keep, group, record.rows)) * constant(group))
 
 
 @dataclass
@@ -228,7 +228,7 @@ class _Filters:
         filters = sum(isinstance(node.op, Filter) for node in self.graph.nodes)
         return equal_values(self.graph) if filters > 1 else None
 
-    def kept(self, keep: Operand, group: int, rows: Size) -> KeptGroups:
+    def kept_groups(self, keep: Operand, group: int, rows: Size) -> KeptGroups:
         """The number of groups of these rows that a filter by a column keeps."""
         column = keep if self.equal is None else equal_column(self.graph, self.equal, keep)
         return self.groups.setdefault((column, group), KeptGroups(len(self.groups) + 1, rows / constant(group)))

@@ -54,7 +54,7 @@ class InnerTracing(Tracing, Protocol):
         """Whether several values were used as one before."""
         ...
 
-    def returned(self, signature: Signature, expected: str, shown: str) -> None:
+    def record_return(self, signature: Signature, expected: str, shown: str) -> None:
         """An inner dataflow returns something else than its annotation says."""
         ...
 
@@ -79,7 +79,7 @@ def dataflow_signature(body: Callable[..., Any]) -> Signature | None:
     ports = tuple(
         Port(
             name=parameter.name,
-            type=declared(types.get(parameter.name, Any)) or StaticType(Any),
+            type=annotated_type(types.get(parameter.name, Any)) or StaticType(Any),
             required=parameter.default is parameter.empty
             or present_role(parameter, types.get(parameter.name)) is not None,
             keyword_only=parameter.kind is parameter.KEYWORD_ONLY,
@@ -87,11 +87,11 @@ def dataflow_signature(body: Callable[..., Any]) -> Signature | None:
         )
         for parameter in parameters
     )
-    returns = declared(types.get("return", Any)) or StaticType(Any)
+    returns = annotated_type(types.get("return", Any)) or StaticType(Any)
     return Signature(name=body.__name__, ports=ports, returns=returns, rows=Independent, body=body)
 
 
-def declared(annotation: Any) -> PortType | None:
+def annotated_type(annotation: Any) -> PortType | None:
     """The type that an annotation stands for; None where it says nothing that can be decided here."""
     try:
         return port_type(annotation, "it")
@@ -112,7 +112,7 @@ def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, 
         if port.name in values:
             annotation, value = hints.get(port.name, Any), values[port.name]
             if not accepts(annotation, value):
-                facts = _code(port.type, value), _expected(annotation), _shown(value)
+                facts = _code(port.type, value), _expected(annotation), _value_in_words(value)
                 producer = value if isinstance(value, Symbolic) else None
                 if not tracer.is_known_container(value):
                     tracer.misuse(MisuseKind.ARGUMENT, signature.name, port.name, facts, producer, signature)
@@ -128,7 +128,7 @@ def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, 
     returns = hints.get("return", Any)
     if not accepts(returns, result):
         if len(tracer.misuses) == misuse_count:  # after a misuse another value was meant
-            tracer.returned(signature, _expected(returns), _shown(result))
+            tracer.record_return(signature, _expected(returns), _value_in_words(result))
         return _broken(tracer, signature.name)
     return as_annotated(returns, result, _narrow)
 
@@ -143,7 +143,7 @@ def accepts(annotation: Any, value: Any) -> bool:
     if isinstance(value, SymbolicRole):
         return is_subclass(value._role, origin or annotation)
     if isinstance(value, Symbolic):
-        port_type = declared(annotation)
+        port_type = annotated_type(annotation)
         return port_type is None or value._type is None or fits_type(port_type, value._type)
     if isinstance(value, (tuple, list, dict)):
         entries = tuple(value.values() if isinstance(value, dict) else value)
@@ -151,7 +151,7 @@ def accepts(annotation: Any, value: Any) -> bool:
             return len(inner) == len(value) and all(map(accepts, inner, value))
         if isinstance(origin, type) and is_subclass(type(value), origin):
             return all(accepts(inner[0] if origin is tuple else inner[-1], entry) for entry in entries)
-    port_type = declared(annotation)
+    port_type = annotated_type(annotation)
     if port_type is None or isinstance(value, (Batch, Worker)):  # a real one, which is reported where it is used
         return True
     return isinstance(port_type, StaticType) and fits_static(Constant(value), port_type.annotation)
@@ -213,11 +213,11 @@ def is_role(kind: Any) -> bool:
 
 
 def _expected(annotation: Any) -> str:
-    kind = declared(annotation)
+    kind = annotated_type(annotation)
     return annotation_text(annotation) if kind is None or isinstance(kind, StaticType) else str(kind)
 
 
-def _shown(value: Any) -> str:
+def _value_in_words(value: Any) -> str:
     if isinstance(value, SymbolicRole):
         return f"the role '{value._name}' of class {value._role.__name__}"
     if isinstance(value, Symbolic):

@@ -275,10 +275,10 @@ class _Pass:
             case Queue() if before is not None:
                 return QueueStep(node.id, before)
             case Filter(group):
-                return self.kept(node, group, after)
+                return self.filter_step(node, group, after)
         return None
 
-    def kept(self, node: Node, group: int, after: Size | None) -> RowStep | None:
+    def filter_step(self, node: Node, group: int, after: Size | None) -> RowStep | None:
         """The key of a filter: its column, wherever it was read from, and the rows that the column has."""
         keep, column = node.arguments[1][1], stored_column(self.graph, node.arguments[1][1])
         rows, atom = self.of(keep), None if after is None else next(iter(after.atoms), None)

@@ -39,13 +39,17 @@ def row_weights_read(graph: Graph, node: Node) -> Ref | None:
         return None
     for port, column, _ in balancing(node.op.signature):
         operand = dict(node.arguments).get(port.name)
-        return _made(graph, Ref(operand.node, operand.column or column or None)) if isinstance(operand, Ref) else None
+        return (
+            _source_column(graph, Ref(operand.node, operand.column or column or None))
+            if isinstance(operand, Ref)
+            else None
+        )
     return None
 
 
-def _made(graph: Graph, ref: Ref) -> Ref | None:
+def _source_column(graph: Graph, ref: Ref) -> Ref | None:
     node = graph.nodes[ref.node]
     if not (isinstance(node.op, Derived) and node.op.same_rows):
         return ref
     inner = node.source(ref.column or VALUE)
-    return _made(graph, inner) if isinstance(inner, Ref) else None
+    return _source_column(graph, inner) if isinstance(inner, Ref) else None

@@ -293,8 +293,10 @@ def _stage(parts: Split, number: int, inference: Inference | None, names: Mappin
     new = {node: position for position, node in enumerate(numbers)}
     fed = {names[node.id]: node for node, _ in parts.queues if parts.producer(node) == number}
     results = tuple(ref for ref in graph.output.refs() if ref.node in new)
-    outputs: dict[str, Output] = {name: Output(_moved(node.arguments[0][1], new)) for name, node in fed.items()}
-    results_made = Output(tuple(Output(_moved(ref, new)) for ref in results))
+    outputs: dict[str, Output] = {
+        name: Output(_renumbered_operand(node.arguments[0][1], new)) for name, node in fed.items()
+    }
+    results_made = Output(tuple(Output(_renumbered_operand(ref, new)) for ref in results))
     nodes = [_renumbered(graph.nodes[node], new, names, inference) for node in numbers]
     calls = [graph.nodes[node] for node in numbers]
     called = {node.op.role for node in calls if isinstance(node.op, RoleCall)}
@@ -336,9 +338,9 @@ def _renumbered(node: Node, new: Mapping[int, int], names: Mapping[int, str], in
         if rows is not None and node.op.decides:  # of several steps it takes as many as one may put in
             rows = at_most(rows)
         return replace(node, id=new[node.id], op=Input(names[node.id], record, rows), arguments=())
-    arguments = tuple((port, _moved(operand, new)) for port, operand in node.arguments)
+    arguments = tuple((port, _renumbered_operand(operand, new)) for port, operand in node.arguments)
     return replace(node, id=new[node.id], arguments=arguments)
 
 
-def _moved(operand: Operand, new: Mapping[int, int]) -> Operand:
+def _renumbered_operand(operand: Operand, new: Mapping[int, int]) -> Operand:
     return replace(operand, node=new[operand.node]) if isinstance(operand, Ref) else operand

@@ -182,7 +182,7 @@ class Tracer:
         arguments = tuple((name, operand) for name, operand in operands if operand is not None)
         self.inner_calls.append(InnerCall(signature, arguments, traced_span(run_body.__code__)))
 
-    def returned(self, signature: Signature, expected: str, shown: str) -> None:
+    def record_return(self, signature: Signature, expected: str, shown: str) -> None:
         """Record that an inner dataflow returns another type than it is annotated with."""
         place = replace(signature.span, calls=_with_call(traced_span(run_body.__code__), signature.name))
         self.misuses.append(Misuse(MisuseKind.RETURNED, place, signature.name, candidates=(expected, shown)))

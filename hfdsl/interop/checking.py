@@ -50,9 +50,8 @@ def report_on(library: Library, reading: RunReading, name: str, version: str = "
     left_out = list(dict.fromkeys(_text(reason, str(span)) for reason, span in _left_out(reading, not_judged)))
     facts = f" with {library.name} {library.version}"
     if reading.assumed_unset:
-        facts += (
-            f"\nassumed: {_listed(reading.assumed_unset)} {'is' if len(reading.assumed_unset) == 1 else 'are'} not set"
-        )
+        verb = "is" if len(reading.assumed_unset) == 1 else "are"
+        facts += f"\nassumed: {_names_in_words(reading.assumed_unset)} {verb} not set"
         facts += " in the environment (--env NAME=VALUE)"
     facts += "".join(f"\nnot judged: {text}" for text in left_out)
     return Report(name, findings, facts, Coverage(not_judged=tuple(left_out)))
@@ -77,7 +76,7 @@ def explain(library: Library, inputs: Inputs) -> Iterator[Page]:
     for name, reading in named_readings(library, inputs):
         unread = [_text(entry.reason, str(entry.span)) for entry in reading.unread]
         if reading.assumed_unset:
-            unread.append(f"variables of the environment, taken as not set: {_listed(reading.assumed_unset)}")
+            unread.append(f"variables of the environment, taken as not set: {_names_in_words(reading.assumed_unset)}")
         yield page(f"{name}, with {library.name} {library.version}", library.outline, reading.configuration, unread)
 
 
@@ -90,7 +89,7 @@ def _text(reason: str, place: str) -> str:
     return reason if place.startswith("<") else f"{place}: {reason}"
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _names_in_words(names: tuple[str, ...]) -> str:
     return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:6])} and {len(names) - 6} more"
 
 

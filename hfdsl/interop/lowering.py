@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from hfdsl.check.findings import Finding, Label
 from hfdsl.errors import ConfigError
 from hfdsl.graph.spans import NOWHERE, Span
-from hfdsl.interop.reporting import shown
+from hfdsl.interop.reporting import value_text
 from hfdsl.interop.settings import MISSING, Configuration, NotKnown, is_integer
 from hfdsl.rl.training.toml.values import FieldReference
 
@@ -111,7 +111,7 @@ class NotLowered(ConfigError):  # noqa: N818  # says what it is
 def not_lowered(configuration: Configuration, key: str, why: str) -> NotLowered:
     """HF981 at a key whose value hfdsl has no counterpart of."""
     owner = configuration.owner(key)
-    message = f"{owner} = {shown(configuration.known(key))} has no counterpart in hfdsl: {why}"
+    message = f"{owner} = {value_text(configuration.known(key))} has no counterpart in hfdsl: {why}"
     return NotLowered("HF981", message, Finding("HF981", message, label_of(configuration, owner)))
 
 
@@ -125,7 +125,7 @@ def unknown_size(configuration: Configuration, error: NotKnown) -> NotLowered:
 def label_of(configuration: Configuration, key: str) -> Label:
     """The place of a key with its value; the command where the value is the library's default."""
     setting = configuration.setting(key)
-    text = f"{configuration.owner(key)} = {shown(configuration.known(key))}"
+    text = f"{configuration.owner(key)} = {value_text(configuration.known(key))}"
     if setting is None:
         place = configuration.place
         return Label(Span(place.file, place.line, place.column), f"{text} by default")
@@ -183,7 +183,7 @@ class Draft:
         """All fields, and what is left out: ``reasons`` by the key, or by the table that it is in."""
         others = [key for key in self.configuration.explicit if key not in self._used and self._differs(key)]
         why = {**{key: _reason(key, reasons) for key in others}, **self._why}
-        left_out = [LeftOut(key, self._shown(key), reason, self._span(key)) for key, reason in why.items()]
+        left_out = [LeftOut(key, self._value_text(key), reason, self._span(key)) for key, reason in why.items()]
         left_out.sort(key=lambda setting: (setting.span.file, setting.span.line, setting.span.column))
         first = [name for name in FIRST if name in self.fields]
         fields = {name: self.fields[name] for name in (*first, *self.fields)}
@@ -200,9 +200,9 @@ class Draft:
         unknown = object()
         return bool(configuration.known(key, unknown) != default.known(key, None))
 
-    def _shown(self, key: str) -> str:
+    def _value_text(self, key: str) -> str:
         try:
-            return shown(self.configuration.value(key))
+            return value_text(self.configuration.value(key))
         except NotKnown:
             return "?"
 
@@ -235,7 +235,7 @@ def number(value: Any) -> int | float:
         ValueError: for another value.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{shown(value)} is no number")  # noqa: TRY004  # take reports ValueError
+        raise ValueError(f"{value_text(value)} is no number")  # noqa: TRY004  # take reports ValueError
     return value
 
 
@@ -246,7 +246,7 @@ def size(value: Any) -> int:
         ValueError: for another value.
     """
     if not is_integer(value) or value < 1:
-        raise ValueError(f"{shown(value)} is no size")
+        raise ValueError(f"{value_text(value)} is no size")
     return int(value)
 
 
@@ -257,7 +257,7 @@ def text(value: Any) -> str:
         ValueError: for another value, and for an empty one.
     """
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{shown(value)} is no text")
+        raise ValueError(f"{value_text(value)} is no text")
     return value
 
 
@@ -266,7 +266,7 @@ def one_of(names: Mapping[Any, T]) -> Callable[[Any], T]:
 
     def read(value: Any) -> T:
         if not isinstance(value, (str, int, bool, type(None))) or value not in names:
-            listed = ", ".join(shown(name) for name in names)
+            listed = ", ".join(value_text(name) for name in names)
             raise ValueError(f"hfdsl has counterparts of {listed}")
         return names[value]
 

@@ -238,7 +238,7 @@ def finding(
     elif label:
         labels[0] = Label(labels[0].span, label)
     defaults = [key for key in owners if key not in explicit and configuration.has(key)]
-    noted = [f"{key} = {shown(configuration.known(key))} by default" for key in defaults if key not in message]
+    noted = [f"{key} = {value_text(configuration.known(key))} by default" for key in defaults if key not in message]
     notes = (*notes, *advice, *noted)
     result = Finding(code, message, primary=labels[0], related=tuple(labels[1:]), notes=notes, fixes=tuple(fixes))
     return Problem(result, tuple(repairs))
@@ -248,10 +248,10 @@ def _label(configuration: Configuration, key: str) -> str:
     setting = configuration.explicit[key]
     elsewhere = setting.value_span not in (NOWHERE, setting.span) and setting.value_span.line != setting.span.line
     place = f", from line {setting.value_span.line}" if elsewhere else ""
-    return f"{key} = {shown(configuration.known(key))}{place}"
+    return f"{key} = {value_text(configuration.known(key))}{place}"
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value as configurations write it.
 
     >>> [shown(value) for value in (None, True, 1e-6, "vllm", [1], "")]
@@ -273,7 +273,7 @@ def setting_fix(configuration: Configuration, key: str, value: Any) -> tuple[str
     """Setting a key, in words and, where it is written out in a file, as an edit."""
     owner = configuration.owner(key)
     setting = configuration.explicit.get(owner)
-    title = f"set {owner} to {shown(value)}"
+    title = f"set {owner} to {value_text(value)}"
     if (
         setting is None
         or setting.text is None
@@ -281,4 +281,4 @@ def setting_fix(configuration: Configuration, key: str, value: Any) -> tuple[str
         or setting.value_span.file.startswith("<")
     ):
         return title, ()
-    return title, (Fix(title, (Edit(setting.value_span, shown(value)),)),)
+    return title, (Fix(title, (Edit(setting.value_span, value_text(value)),)),)

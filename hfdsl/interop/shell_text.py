@@ -55,7 +55,7 @@ class ComposedText(SourceText):
         """Where each piece begins in the text."""
         offsets = [0]
         for piece in self.pieces:
-            offsets.append(offsets[-1] + len(_shown(piece)))
+            offsets.append(offsets[-1] + len(_piece_text(piece)))
         return offsets
 
     def span(self, start: int, end: int) -> Span:
@@ -84,10 +84,10 @@ def composed(words: Items) -> ComposedText | None:
         return None
     blank = replace(first_piece, text=" ", written=False)
     pieces = tuple(piece for word in words for piece in (*word, blank))
-    return ComposedText(first_piece.source.file, "".join(map(_shown, pieces)), pieces)
+    return ComposedText(first_piece.source.file, "".join(map(_piece_text, pieces)), pieces)
 
 
-def _shown(piece: TextPiece | Hole) -> str:
+def _piece_text(piece: TextPiece | Hole) -> str:
     return piece.text if isinstance(piece, TextPiece) else "…"
 
 

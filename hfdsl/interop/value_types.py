@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from math import isnan
 from typing import Any
 
-from hfdsl.interop.reporting import Problem, finding, setting_fix, shown
+from hfdsl.interop.reporting import Problem, finding, setting_fix, value_text
 from hfdsl.interop.settings import Configuration, is_integer
 
 INFINITE = float("inf")
@@ -36,8 +36,8 @@ class ValueBounds:
         return (self.low < number if self.open else self.low <= number) and number <= self.high
 
     def __str__(self) -> str:
-        below = "" if self.high == INFINITE else f"at most {shown(self.high)}"
-        above = "" if self.low == -INFINITE else f"{'above' if self.open else 'at least'} {shown(self.low)}"
+        below = "" if self.high == INFINITE else f"at most {value_text(self.high)}"
+        above = "" if self.low == -INFINITE else f"{'above' if self.open else 'at least'} {value_text(self.low)}"
         return " and ".join(filter(None, (above, below)))
 
     def nearest(self, number: float) -> float | None:
@@ -103,5 +103,5 @@ def bounds_problem(c: Configuration, key: str, bounds: ValueBounds) -> Problem |
 def refused(c: Configuration, key: str, why: str, near: Any = None) -> Problem:
     """A finding that a library refuses a value; ``near`` is one that it takes."""
     sentence, fixes = setting_fix(c, key, near) if near is not None else ("", ())
-    message = f"{key} = {shown(c.value(key))} is {why}"
+    message = f"{key} = {value_text(c.value(key))} is {why}"
     return finding(c, "HF972", message, key, advice=(sentence,) if sentence else (), fixes=fixes)

@@ -46,7 +46,7 @@ class GpuPeak:
         return self.processes * CONTEXT + sum(sum(parts.values()) for parts in self.roles.values())
 
     def __str__(self) -> str:
-        held = "; ".join(f"{role} {_listed(parts)}" for role, parts in self.roles.items() if parts)
+        held = "; ".join(f"{role} {_parts_in_words(parts)}" for role, parts in self.roles.items() if parts)
         held += f"; {byte_amount(CONTEXT)} of CUDA for each process"
         besides = f"; besides, {', '.join(self.unknown)}" if self.unknown else ""
         return f"{self.pool.name} {byte_amount(self.bytes)} of each GPU at {self.step}: {held}{besides}"
@@ -81,7 +81,7 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
                 pool=pool,
                 step=step.label,
                 roles=_with(
-                    _held(plan, phases, step.node, step.role, _method(plan, step)),
+                    _held_parts(plan, phases, step.node, step.role, _method(plan, step)),
                     None if step.role in engines else step.role,
                     arriving.get(step.node),
                 ),
@@ -107,7 +107,7 @@ def _with(
     return {name: {**parts, **(more or {})} if name == role else parts for name, parts in held.items()}
 
 
-def _held(
+def _held_parts(
     plan: Plan, phases: Mapping[str, GpuBytes], node: int, running: str | None, method: str
 ) -> dict[str, Mapping[str, int]]:
     away = {(period.role, period.part) for period in plan.offloads if _covers(period.after, period.before, node)}
@@ -127,5 +127,5 @@ def _covers(after: int | None, before: int | None, node: int) -> bool:
     return after < node < before if after < before else node > after or node < before
 
 
-def _listed(parts: Mapping[str, int]) -> str:
+def _parts_in_words(parts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {byte_amount(size)}" for name, size in parts.items())

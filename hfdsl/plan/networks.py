@@ -53,7 +53,7 @@ def to_networkx(plan: Plan, timeline: Timeline | None = None) -> nx.DiGraph:
 
 def _node(plan: Plan, number: int) -> Attributes:
     node = plan.node(number)
-    return described_node(node) | described(node.result, plan.inference.values[number], _known(plan))
+    return described_node(node) | described(node.result, plan.inference.values[number], _sizes(plan))
 
 
 def _step(plan: Plan, step: Step) -> Attributes:
@@ -91,10 +91,10 @@ def _columns(plan: Plan, source: int, columns: tuple[str, ...]) -> Attributes:
     inner = kind.inner if isinstance(kind, ListType) else kind
     specs = {name: stored_spec(inner, name) for name in columns}
     declared = {name: spec for name, spec in specs.items() if spec is not None}
-    return described_columns(declared, rows_of(plan.inference.values[source]), _known(plan))
+    return described_columns(declared, rows_of(plan.inference.values[source]), _sizes(plan))
 
 
-def _known(plan: Plan) -> Mapping[Any, Size]:
+def _sizes(plan: Plan) -> Mapping[Any, Size]:
     return {dim: constant(size) for dim, size in plan.dims.items()}
 
 

@@ -198,23 +198,23 @@ class Reader:
         parts = [self.fetch(node, column, chunk, rows) for chunk, rows in overlap.items()]
         if len(parts) > 1:
             ranks = [f"rank {self.layouts[node].holders[chunk]}" for chunk in overlap]
-            all_present(self._named(node, column), parts, ranks)
-            _alike(self._named(node, column), spec, parts, ranks)
+            all_present(self._label(node, column), parts, ranks)
+            _alike(self._label(node, column), spec, parts, ranks)
         return picked_rows(join_column(spec, parts), positions(ranges, needed))
 
-    def _named(self, node: int, column: str) -> str:
+    def _label(self, node: int, column: str) -> str:
         label = self.nodes[node].label
         return f"column '{column}' of '{label}'" if column else f"the result of '{label}'"
 
     def _absent(self, ref: Ref, ranges: RowRanges) -> str:
         """In words, that a column is absent and which ranks left it out."""
         for node, (column, *_), rows in self.sources(ref.node, (ref.column or VALUE,), ranges):
-            layout, label = self.layouts[node], self._named(node, column)
+            layout, label = self.layouts[node], self._label(node, column)
             if isinstance(self.nodes[node].op, Input) or layout.group == DRIVER:
                 return f"{label} is absent"
             ranks = [str(layout.holders[chunk]) for chunk in self.overlap(node, merged(rows))]
             return f"{label} is absent (rank{'s' if ranks[1:] else ''} {', '.join(ranks)} did not return it)"
-        return f"{self._named(ref.node, ref.column or VALUE)} is absent: the record was built without it"
+        return f"{self._label(ref.node, ref.column or VALUE)} is absent: the record was built without it"
 
     def value(self, operand: Operand, wanted: PortType, ranges: RowRanges) -> Any:
         """Rows of an operand as the body of ``wanted``'s port takes them: record, column, metric, list or object."""

@@ -118,7 +118,7 @@ def _sums(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[str]:
         inputs = sum(edge.bytes or 0 for edge in sized if isinstance(plan.node(edge.source).op, Input))
         moved = sum(edge.moved or 0 for edge in sized if not isinstance(plan.node(edge.source).op, Input))
         stay = sum((edge.bytes or 0) - (edge.moved or 0) for edge in sized)
-        besides = f"; besides, {_listed(unknown)} of unknown size" if unknown else ""
+        besides = f"; besides, {_first_names(unknown)} of unknown size" if unknown else ""
         sums = (inputs, "from the caller"), (moved, "between processes"), (stay, "read in place")
         yield f"bytes    {', '.join(f'{byte_amount(count)} {where}' for count, where in sums)}{besides}"
     yield from (f"{'sync' if not i else '':8} {sync}" for i, sync in enumerate(syncs))
@@ -143,7 +143,7 @@ def _overlap(plan: Plan) -> Iterator[str]:
     pairs = [step.label for step in plan.steps[:-1] if step.custom is not None]
     if pairs:
         ends, their = ("ends", "its") if len(pairs) == 1 else ("end", "their")
-        yield f"         later steps begin once {_listed(pairs)} {ends}: the driver runs {their} collect function"
+        yield f"         later steps begin once {_first_names(pairs)} {ends}: the driver runs {their} collect function"
 
 
 def _queues(plan: Plan) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _memory(plan: Plan, processes: Collection[ProcessMemory]) -> Iterator[str]:
     lines = []
     for fullest in peaks(processes):
         unsized = fullest.unsized
-        more = f", plus {_listed(unsized)} of unknown size," if unsized else ""
+        more = f", plus {_first_names(unsized)} of unknown size," if unsized else ""
         group, rank = fullest.process
         text = f"{pools[group]}: values peak at {byte_amount(fullest.bytes)}{more} on rank {rank} in {fullest.step}"
         most = max(
@@ -195,7 +195,7 @@ def _most_sent(memory: ProcessMemory) -> str:
     return f"a process sends up to {payloads} of unknown size"
 
 
-def _listed(names: Iterable[str]) -> str:
+def _first_names(names: Iterable[str]) -> str:
     """The first two names, and a sign that there are more."""
     first = tuple(islice(names, 3))
     return f"{', '.join(first[:2])}{' ...' if len(first) > 2 else ''}"

@@ -211,7 +211,7 @@ class TraceFile:
         head, step = self._head, f'"args":{{"plan":{json.dumps(timeline.plan)},"step":{timeline.number}'
         for process in dict.fromkeys((DRIVER_PROCESS, *(interval.process for interval in timeline.intervals))):
             if process not in self._seen:
-                yield from self._named(process)
+                yield from self._name_events(process)
         began = f'"epoch":{timeline.start}}}}}'
         length = f'"ts":{at(timeline.start)},"dur":{timeline.seconds * 1e6:.3f}'
         yield f"{head('X', DRIVER_PROCESS, 'step', timeline.plan)},{length},{step},{began}"
@@ -239,7 +239,7 @@ class TraceFile:
             self._heads[key] = json.dumps({"ph": phase, "cat": kind, "name": name, **place})[:-1]
         return self._heads[key]
 
-    def _named(self, process: Process) -> Iterator[str]:
+    def _name_events(self, process: Process) -> Iterator[str]:
         group, rank = process
         title = "driver" if process == DRIVER_PROCESS else None
         self._seen.add(process)

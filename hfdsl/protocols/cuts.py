@@ -238,7 +238,7 @@ class Slices(Cut):
             for group in range(index * groups // count, (index + 1) * groups // count)
             for start, block, heads in zip(starts(blocks), blocks, units, strict=True)
         ]
-        ranges = _joined(piece for start, stop in slices for piece in _taken(part[dim], start, min(stop, size)))
+        ranges = _joined(piece for start, stop in slices for piece in _clipped(part[dim], start, min(stop, size)))
         return (*part[:dim], ranges, *part[dim + 1 :])
 
     def _slice(self, parameter: Parameter, group: int, groups: int, start: int, block: int, units: int) -> Range:
@@ -274,7 +274,7 @@ class Shards(Cut):
         """As ``Cut.cut``; HF734 for a parameter without that dim."""
         size = _length(parameter, part, self.dim, self)
         share = -(-size // count)
-        ranges = _joined(_taken(part[self.dim], index * share, min((index + 1) * share, size)))
+        ranges = _joined(_clipped(part[self.dim], index * share, min((index + 1) * share, size)))
         return (*part[: self.dim], ranges, *part[self.dim + 1 :]) if ranges else None
 
 
@@ -322,7 +322,7 @@ def starts(sizes: Sequence[int]) -> Iterator[int]:
         start += size
 
 
-def _taken(ranges: Sequence[Range], start: int, stop: int) -> Iterator[Range]:
+def _clipped(ranges: Sequence[Range], start: int, stop: int) -> Iterator[Range]:
     """The elements ``start`` to ``stop`` of ranges that follow one another.
 
     >>> list(_taken([(0, 2), (8, 12)], 1, 4))

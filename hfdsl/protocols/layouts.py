@@ -261,12 +261,14 @@ def holdings(layout: Layout, parameter: Parameter, mesh: Mesh) -> tuple[Holding,
         ProtocolError: HF734 where the parameter cannot be cut so.
     """
     by_boxes: dict[tuple[Box, ...], tuple[int, ...]] = {}
-    for boxes, ranks in _held(layout, parameter, mesh):
+    for boxes, ranks in _boxes_by_ranks(layout, parameter, mesh):
         by_boxes[boxes] = (*by_boxes[boxes], *ranks) if boxes in by_boxes else ranks
     return tuple(Holding(boxes, tuple(sorted(ranks))) for boxes, ranks in by_boxes.items() if boxes)
 
 
-def _held(layout: Layout, parameter: Parameter, mesh: Mesh) -> Iterator[tuple[tuple[Box, ...], tuple[int, ...]]]:
+def _boxes_by_ranks(
+    layout: Layout, parameter: Parameter, mesh: Mesh
+) -> Iterator[tuple[tuple[Box, ...], tuple[int, ...]]]:
     if not isinstance(layout, StandardLayout):
         for rank in range(mesh.world_size):
             boxes = layout.boxes(parameter, mesh, rank)

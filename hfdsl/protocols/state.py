@@ -232,11 +232,12 @@ def sync_methods(source: type, target: type) -> tuple[tuple[str, str], ...]:
 def no_sync(source: type, target: type) -> str:
     """Why nothing can be synced from ``source`` to ``target``."""
 
-    def listed(kind: EffectKind, role: type) -> str:
+    def methods(kind: EffectKind, role: type) -> str:
         return ", ".join(map(repr, methods_with(role, kind))) or "nothing"
 
     return (
-        f"{source.__name__} exports {listed('exports', source)} and {target.__name__} loads {listed('loads', target)}; "
+        f"{source.__name__} exports {methods('exports', source)} and "
+        f"{target.__name__} loads {methods('loads', target)}; "
         "declare a method with @hf.exports(state) and one with @hf.loads(state)"
     )
 

@@ -38,7 +38,7 @@ def dispatched(step: Step, group: GroupView, reader: Reader) -> list[dict[str, A
         if port is not None:
             rows = reader.table.rows.get(operand.node, 0) if isinstance(operand, Ref) else 0
             values[name] = reader.value(operand, port.type, ((0, rows),))
-    positional, keywords = _passed(step, values)
+    positional, keywords = _arguments(step, values)
     returned = step.custom.dispatch_fn(group, *positional.values(), **keywords) if step.custom else ((), {})
     lists = _by_name(step, tuple(positional), returned)
     for name, entries in lists.items():
@@ -46,7 +46,7 @@ def dispatched(step: Step, group: GroupView, reader: Reader) -> list[dict[str, A
     return [{name: entries[rank] for name, entries in lists.items()} for rank in range(group.world_size)]
 
 
-def _passed(step: Step, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _arguments(step: Step, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values passed by position and by keyword, both in the order of the parameters, however the call wrote them.
 
     A parameter after one that is left to its default can only be passed by keyword.

@@ -139,7 +139,7 @@ def digests(pieces: Iterable[tuple[str, HeldPart]], dtypes: Mapping[str, str] | 
     """
     begun = BegunDigests(dtypes)
     begun.add(pieces)
-    return begun.taken()
+    return begun.digests()
 
 
 class BegunDigests:
@@ -171,7 +171,7 @@ class BegunDigests:
                     self._on_devices.add(index, words, starts)
             self._on_devices.launch()
 
-    def taken(self) -> Digests:
+    def digests(self) -> Digests:
         """Those of all pieces, in their order; each device is waited for once."""
         with torch.no_grad():
             sums = self._sums | self._on_devices.digests()

@@ -170,11 +170,11 @@ def late_ranks(processes: Mapping[Process, WatchedProcess | None], running: Mapp
         if doing is not None:
             call = running.get(name)
             since = call.time if call is not None else math.inf
-            lines.append((place, since, name, _named(name, processes[name], call), doing))
+            lines.append((place, since, name, _process_in_words(name, processes[name], call), doing))
     return "".join(f"\n  {who}: {doing}" for _, _, _, who, doing in sorted(lines))
 
 
-def _named(name: Process, process: WatchedProcess | None, call: Called | None) -> str:
+def _process_in_words(name: Process, process: WatchedProcess | None, call: Called | None) -> str:
     group, rank = name
     where = f" (pid {process.pid} on node {process.node[:8]})" if process is not None else ""
     since = f" in {call.labels}, called {time.monotonic() - call.time:.0f} s ago" if call is not None else ""

@@ -58,7 +58,7 @@ def probe_protocols(plan: Plan) -> None:
             probed.add(method)
             wrong = _Probe(step, step.custom, plan.mesh(step.role or "")).wrong_row()
             if wrong is not None:
-                raise ProtocolError("HF427", f"{_named(step, step.custom)} {wrong} ({step.signature.span})")
+                raise ProtocolError("HF427", f"{_protocol_in_words(step, step.custom)} {wrong} ({step.signature.span})")
 
 
 class _NoNumber(Exception):  # noqa: N818  # no error: what cannot be probed is left to the first step
@@ -97,7 +97,7 @@ class _Probe:
         return [_numbers(entries[rank]) for rank in range(group.world_size)]
 
 
-def _named(step: Step, functions: Functions) -> str:
+def _protocol_in_words(step: Step, functions: Functions) -> str:
     names = [
         getattr(function, "__name__", type(function).__name__)
         for function in (functions.dispatch_fn, functions.collect_fn)

@@ -16,7 +16,7 @@ from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.files import SavedStep
 from hfdsl.runtime.queues.stage_run import StageRun
 from hfdsl.runtime.recovery.ended_calls import Replies, ended_calls
-from hfdsl.runtime.recovery.steps import LOSS_SECONDS, RecoverableBackend, named
+from hfdsl.runtime.recovery.steps import LOSS_SECONDS, RecoverableBackend, ranks_in_words
 from hfdsl.runtime.routings import Routings
 from hfdsl.runtime.step import StepRun
 from hfdsl.runtime.timeline import StepRecord, timeline
@@ -175,10 +175,10 @@ class StepRunner:
                 raise SizeError(error.code, f"{error.message}, in step {number} while {queues()}") from None
             except LostProcessError as error:
                 backend = self._processes.backend
-                lost = backend.lost(LOSS_SECONDS) if isinstance(backend, RecoverableBackend) else {}
+                lost = backend.lost_ranks(LOSS_SECONDS) if isinstance(backend, RecoverableBackend) else {}
                 if not lost:
                     raise
-                text = f"step {number} of '{self.plan.name}' lost {named(lost)} while {queues()}"
+                text = f"step {number} of '{self.plan.name}' lost {ranks_in_words(lost)} while {queues()}"
                 named_loss = LostProcessError("HF806", f"{text}: {error.message}")
                 named_loss.deaths = error.deaths
                 raise named_loss from None

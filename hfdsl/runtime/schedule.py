@@ -167,7 +167,7 @@ class QueueState:
         """Places in use. Under "wait" a lost group keeps its place until the reader has passed it."""
         if self.spec.late != "wait":
             return len(self.groups)
-        return len(self.groups) - sum(group.status == "lost" for group in self._passed())
+        return len(self.groups) - sum(group.status == "lost" for group in self._passed_groups())
 
     def admits(self, count: int) -> bool:
         """Whether ``count`` groups may be dispatched now."""
@@ -230,7 +230,7 @@ class QueueState:
         Late groups that are ready are dropped in either case (``drop_late``).
         """
         state = self.drop_late()
-        passed = state._passed() if self.spec.late == "wait" else list(state.groups.values())
+        passed = state._passed_groups() if self.spec.late == "wait" else list(state.groups.values())
         groups = tuple(islice((group for group in passed if group.status == "ready"), self.spec.batch))
         if len(groups) < self.spec.batch:
             return state, None
@@ -244,7 +244,7 @@ class QueueState:
     def _is_late(self, group: QueuedGroup) -> bool:
         return self.version - group.version > self.spec.lag
 
-    def _passed(self) -> list[QueuedGroup]:
+    def _passed_groups(self) -> list[QueuedGroup]:
         """The groups that the reader passes in order, until its batch is full or it has to wait."""
         passed, ready = list[QueuedGroup](), 0
         for group in self.groups.values():

@@ -69,7 +69,7 @@ class RankCall:
     def arguments(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any], RowSplit]:
         """The arguments of the call, and the split of the rows of those that were cut here."""
         if not self.recipes:
-            return *self._named(list(values)), NO_SPLIT
+            return *self._split_arguments(list(values)), NO_SPLIT
         source = iter(values)
         values_by_place = [next(source) if recipe is None else recipe.whole(source) for recipe in self.recipes]
         cuts = [(at, recipe) for at, recipe in enumerate(self.recipes) if recipe is not None and recipe.chunks]
@@ -78,9 +78,9 @@ class RankCall:
         row_split = NO_SPLIT
         for at, recipe in cuts:
             values_by_place[at], row_split = recipe.cut(values_by_place[at])
-        return *self._named(values_by_place), row_split
+        return *self._split_arguments(values_by_place), row_split
 
-    def _named(self, values: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def _split_arguments(self, values: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         positions = len(values) - len(self.keywords)
         return values[:positions], dict(zip(self.keywords, values[positions:], strict=True))
 
@@ -173,7 +173,7 @@ class Host:
             result = complete(getattr(self._roles[call.role], call.method)(*args, **kwargs))
         except BaseException as error:  # noqa: BLE001  # the user's code may raise anything, even SystemExit
             raise self._role_error(call.role, call.method, error) from None
-        return _returned(call, result, row_split)
+        return _reply(call, result, row_split)
 
     def _role_error(self, role: str, method: str, error: BaseException) -> RoleError:
         if ends_process(error):
@@ -204,14 +204,14 @@ class AsyncHost(Host):
             raise
         except BaseException as error:  # noqa: BLE001  # the user's code may raise anything
             raise self._role_error(call.role, call.method, error) from None
-        return _returned(call, result, row_split)
+        return _reply(call, result, row_split)
 
 
 def _arrived(value: Any) -> Any:
     return ray.get(value) if isinstance(value, ray.ObjectRef) else value
 
 
-def _returned(call: RankCall, result: Any, row_split: RowSplit) -> Any:
+def _reply(call: RankCall, result: Any, row_split: RowSplit) -> Any:
     if not call.keep:
         return None  # no call collects it
     return Shard(result, row_split) if call.joins and row_split.rows else result

@@ -109,7 +109,7 @@ def _read(processes: Mapping[int, WatchedProcess]) -> dict[int, str]:
     offsets = {rank: process.path.stat().st_size for rank, process in processes.items() if _is_there(process)}
     for rank in offsets:
         os.kill(processes[rank].pid, DUMP_SIGNAL)
-    return {rank: _written(processes[rank].path, size) for rank, size in offsets.items()}
+    return {rank: _text_after(processes[rank].path, size) for rank, size in offsets.items()}
 
 
 def _is_there(process: WatchedProcess) -> bool:
@@ -119,7 +119,7 @@ def _is_there(process: WatchedProcess) -> bool:
         return False
 
 
-def _written(path: Path, offset: int) -> str:
+def _text_after(path: Path, offset: int) -> str:
     """The text after an offset, once no more arrives."""
     until = time.monotonic() + DUMP_SECONDS
     last_size = offset
@@ -149,7 +149,7 @@ def parse(text: str, thread: int) -> tuple[Frame, ...]:
     return tuple(Frame(file, int(line), function) for file, line, function in FRAME.findall(blocks.get(thread, "")))
 
 
-def listed(ranks: Iterable[int]) -> str:
+def ranks_in_words(ranks: Iterable[int]) -> str:
     """Ranks in words, for a message.
 
     >>> listed([1]), listed([0, 1, 2, 5])
@@ -170,4 +170,4 @@ def grouped(texts: Mapping[int, str]) -> Sequence[str]:
     by_text: dict[str, list[int]] = {}
     for rank, text in sorted(texts.items()):
         by_text.setdefault(text, []).append(rank)
-    return [f"{listed(ranks)}: {text}" for text, ranks in by_text.items()]
+    return [f"{ranks_in_words(ranks)}: {text}" for text, ranks in by_text.items()]

@@ -18,7 +18,7 @@ from hfdsl.single_controller.host import InitArguments, host_class
 from hfdsl.single_controller.pool import RayResourcePool
 from hfdsl.single_controller.ray_internals import actor_id, forget_start, is_restarting
 from hfdsl.single_controller.roles import RayClassWithInitArgs
-from hfdsl.single_controller.stacks import listed
+from hfdsl.single_controller.stacks import ranks_in_words
 from hfdsl.single_controller.waiting import Waiter, fetch
 
 TENSOR_TRANSPORT_OPTION = "enable_tensor_transport"
@@ -127,7 +127,9 @@ def await_restarts(workers: Sequence[Any], name: str, deadline: float | None) ->
     until = inf if deadline is None else time.monotonic() + deadline
     while starting := [rank for rank, worker in enumerate(workers) if is_restarting(worker)]:
         if time.monotonic() > until:
-            raise DeadlineError("HF807", f"{listed(starting)} of group {name} did not restart within {deadline:g} s")
+            raise DeadlineError(
+                "HF807", f"{ranks_in_words(starting)} of group {name} did not restart within {deadline:g} s"
+            )
         time.sleep(0.05)
 
 

@@ -19,7 +19,7 @@ from ray import ObjectRef
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError, RayTaskError
 
 from hfdsl.errors import DeadlineError, HfError, LostProcessError, ResourceError, RoleError
-from hfdsl.single_controller.stacks import Frame, WatchedProcess, grouped, listed, stacks
+from hfdsl.single_controller.stacks import Frame, WatchedProcess, grouped, ranks_in_words, stacks
 from hfdsl.types.numbers import is_duration
 
 DEADLINE_SECONDS: Final = 1800.0
@@ -134,7 +134,9 @@ class Waiter:
             raise DeadlineError("HF807", self._late(refs, label, seconds or 0.0)) from None
         except RoleError as error:
             if dead := _dead_ranks(refs):
-                raise LostProcessError("HF806", f"in {label} {listed(dead)} died: {error.message}") from error.__cause__
+                raise LostProcessError(
+                    "HF806", f"in {label} {ranks_in_words(dead)} died: {error.message}"
+                ) from error.__cause__
             raise
 
     def within(self, seconds: float | None) -> Waiter:

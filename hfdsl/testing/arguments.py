@@ -18,7 +18,7 @@ __tracebackhide__ = True  # pytest shows the user's own lines
 
 def refused(check: str, argument: str, takes: str, got: object) -> DefinitionError:
     """HF921: an argument of another kind than a check takes."""
-    return DefinitionError("HF921", f"{check}: {argument} takes {takes}, got {_shown(got)}")
+    return DefinitionError("HF921", f"{check}: {argument} takes {takes}, got {_value_text(got)}")
 
 
 def nothing(check: str, why: str) -> DefinitionError:
@@ -26,7 +26,7 @@ def nothing(check: str, why: str) -> DefinitionError:
     return DefinitionError("HF922", f"{check} would compare nothing: {why}")
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     text = as_code(value)

@@ -111,7 +111,7 @@ def _plain(expected: Any, actual: Any, tolerance: float | None) -> Iterator[Diff
                 difference if difference.row is not None else replace(difference, row=row) for difference in inner
             )
     elif not _equal(expected, actual, tolerance):
-        yield Difference("", None, _shown(expected), _shown(actual))
+        yield Difference("", None, _value_text(expected), _value_text(actual))
 
 
 def _equal(expected: Any, actual: Any, tolerance: float | None) -> bool:
@@ -167,6 +167,6 @@ def _index(flat: int, shape: Any) -> list[int]:
     return index
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     text = "absent" if value is None else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -100,7 +100,7 @@ def _pool(*sizes: int) -> ResourcePool:
     return ResourcePool(sizes, use_gpu=False)
 
 
-def _placed(a: Any, b: Any, others: ResourcePool, meshes: tuple[Mesh, Mesh], colocate: bool = True) -> Deployment:
+def _deployment(a: Any, b: Any, others: ResourcePool, meshes: tuple[Mesh, Mesh], colocate: bool = True) -> Deployment:
     return Deployment(
         a=place(p.Role, 1, pool=a, mesh=meshes[0], colocate=colocate),
         b=place(p.Role, by=2, pool=b, mesh=meshes[1], colocate=colocate),
@@ -111,18 +111,18 @@ def _placed(a: Any, b: Any, others: ResourcePool, meshes: tuple[Mesh, Mesh], col
 
 def _one_pool() -> Deployment:
     pool = _pool(4)
-    return _placed(pool, pool, pool, (Mesh(dp=2, tp=2, gen_tp=1), Mesh(pp=2, dp=2)))
+    return _deployment(pool, pool, pool, (Mesh(dp=2, tp=2, gen_tp=1), Mesh(pp=2, dp=2)))
 
 
 def _own_processes() -> Deployment:
     pool = _pool(2)
-    return _placed(pool, pool, pool, (Mesh(dp=2), Mesh(tp=2)), colocate=False)
+    return _deployment(pool, pool, pool, (Mesh(dp=2), Mesh(tp=2)), colocate=False)
 
 
 def _apart() -> Deployment:
     left, right = _pool(2, 2).split([2, 2])
     meshes = Mesh(tp=2, order=("tp", "dp", "pp")), Mesh(pp=2)
-    return _placed(left, _pool(1).merge(_pool(1)), right, meshes)
+    return _deployment(left, _pool(1).merge(_pool(1)), right, meshes)
 
 
 DEPLOYMENTS: dict[str, Callable[[], Deployment]] = {

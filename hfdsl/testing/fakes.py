@@ -79,7 +79,7 @@ def fake(
     torch.Size([2, 512])
     """
     real: type = role_of("fake", role)
-    _known(f"fake({real.__name__})", columns, _results(real))
+    _check_column_names(f"fake({real.__name__})", columns, _results(real))
     return _fake_class(role, sizes_of("fake", dims), seconds, columns, seed)
 
 
@@ -142,7 +142,9 @@ def faked(
     if not isinstance(deployment, Deployment):
         raise refused("faked", "deployment", "an hf.Deployment", deployment)
     sizes = sizes_of("faked", dims)
-    _known("faked", columns, {name for place in deployment.placements.values() for name in _results(place.role)})
+    _check_column_names(
+        "faked", columns, {name for place in deployment.placements.values() for name in _results(place.role)}
+    )
     by_role: dict[str, dict[str, Seconds]] = {}
     for node, duration in named_of("faked", "seconds=", seconds, 'seconds={"actor.update": 0.5}').items():
         role, _, method = node.partition(".")
@@ -172,7 +174,7 @@ def _results(role: type) -> set[str]:
     }
 
 
-def _known(subject: str, columns: Columns, names: Collection[str]) -> None:
+def _check_column_names(subject: str, columns: Columns, names: Collection[str]) -> None:
     for name, maker in named_of(
         subject, "columns=", columns, 'columns={"score": lambda shape: torch.ones(shape)}'
     ).items():
@@ -202,7 +204,7 @@ def fake_batch(
         raise refused("fake_batch", "record", "a class derived from hf.Batch", record)
     subject, draw = f"fake_batch({record.__name__}, dims)", Draw(Call(seed, 0, 0, 0), None)
     sizes = {atom: constant(number) for atom, number in sizes_of("fake_batch", dims).items()}
-    _known(subject, columns, schema(record).fields)
+    _check_column_names(subject, columns, schema(record).fields)
     values = _columns(RecordType(record), sizes, draw, columns, {}, lambda dim: f"{subject} needs dims={{{dim}: ...}}")
     return rebuild(record, values)
 

@@ -30,7 +30,7 @@ class NodeValues:
     values: Mapping[int, Any]
 
 
-def seen(graph: Graph) -> tuple[Node, ...]:
+def observed_nodes(graph: Graph) -> tuple[Node, ...]:
     """The nodes whose values are looked at: calls that give something."""
     return tuple(node for node in graph.calls if not _returns_nothing(node))
 
@@ -41,7 +41,7 @@ def _returns_nothing(node: Node) -> bool:
 
 def observed(plan: CompiledPlan) -> CompiledPlan:
     """The plan of the same steps that returns what every node makes, beside its result."""
-    nodes = {node.id: Output(Ref(node.id)) for node in seen(plan.graph)}
+    nodes = {node.id: Output(Ref(node.id)) for node in observed_nodes(plan.graph)}
     return replace(plan, graph=replace(plan.graph, output=Output({**nodes, RESULT: plan.graph.output})))
 
 
@@ -59,7 +59,7 @@ def eager_steps(
         records = dict(zip((node.label for node in graph.inputs), inputs, strict=True))
         with observed_calls() as calls:
             result = fresh(**records, **workers)
-        yield NodeValues({**{node.id: calls[numbers[node.id]] for node in seen(graph)}, RESULT: result})
+        yield NodeValues({**{node.id: calls[numbers[node.id]] for node in observed_nodes(graph)}, RESULT: result})
 
 
 def steps(running: Any, batches: Sequence[tuple[Batch, ...]]) -> Iterator[NodeValues]:

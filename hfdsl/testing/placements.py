@@ -108,7 +108,7 @@ def check_placements(
     graph = dataflow.trace()
     wanted = names_of("check_placements", "on=", on, EVERYWHERE, "backend")
     runs: list[Run] = [run for name in wanted for run in EVERYWHERE if run == name]
-    named = _named(deployments)
+    named = _by_name(deployments)
     inputs = [_inputs_of(graph, batch) for batch in batches]
     if not inputs:
         raise nothing("check_placements", "it has no batch")
@@ -130,7 +130,7 @@ def check_placements(
         raise nothing("check_placements", "all values are lists, and no two placements have as many ranks")
 
 
-def _named(deployments: Sequence[Deployment] | Mapping[str, Deployment]) -> dict[str, Deployment]:
+def _by_name(deployments: Sequence[Deployment] | Mapping[str, Deployment]) -> dict[str, Deployment]:
     takes = "them in a list or by name"
     if isinstance(deployments, Deployment):
         raise refused("check_placements", "deployments", f"{takes}, as in [deployment]", deployments)
@@ -174,10 +174,10 @@ def _label(graph: Graph, node: Node) -> str:
 
 
 def _numbered(deployments: Sequence[Deployment]) -> dict[str, Deployment]:
-    def shown(deployment: Deployment) -> str:
+    def meshes_in_words(deployment: Deployment) -> str:
         return ", ".join(f"{name} {place.mesh}" for name, place in deployment.placements.items())
 
-    return {f"deployments[{i}]: {shown(deployment)}": deployment for i, deployment in enumerate(deployments)}
+    return {f"deployments[{i}]: {meshes_in_words(deployment)}": deployment for i, deployment in enumerate(deployments)}
 
 
 def _steps(

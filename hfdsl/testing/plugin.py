@@ -179,12 +179,12 @@ def _hf_no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.node.get_closest_marker("ray"):
         yield
         return
-    before = _held(request.config)
+    before = _cluster_resources(request.config)
     yield
     if request.node.stash.get(FAILED, False):
         return  # its traceback holds what the test held
     until, collect = time.monotonic() + CLEANUP_SECONDS, 0.0
-    while leaked := {key: label for key, label in _held(request.config).items() if key not in before}:
+    while leaked := {key: label for key, label in _cluster_resources(request.config).items() if key not in before}:
         now = time.monotonic()
         if now > until:
             shown = "\n".join(f"  {label}" for label in sorted(leaked.values()))
@@ -196,7 +196,7 @@ def _hf_no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         time.sleep(0.05)
 
 
-def _held(config: pytest.Config) -> dict[str, str]:
+def _cluster_resources(config: pytest.Config) -> dict[str, str]:
     """Actors, placement groups and references on the cluster, by ID, each with a label."""
     ray = config.stash.get(CLUSTER, None)
     if ray is None or not ray.is_initialized():

@@ -210,7 +210,7 @@ class _Recording:
         body = self._function(call, signature["function"]) if worker is None else getattr(worker, call["method"])
         earlier = list(self._earlier(call, worker, rank)) if worker is not None else []
         for before in earlier:
-            self._called(before, rank, getattr(worker, before["method"]))
+            self._replay_call(before, rank, getattr(worker, before["method"]))
         replay = Replayed(
             label=call["label"],
             rank=rank,
@@ -279,7 +279,7 @@ class _Recording:
             if changes and is_written(call_folder(self.folder, earlier["label"], rank) / RESULT):
                 yield earlier
 
-    def _called(self, call: Mapping[str, Any], rank: int, body: Body) -> Any:
+    def _replay_call(self, call: Mapping[str, Any], rank: int, body: Body) -> Any:
         label = call["label"]
         place, owner = call_folder(self.folder, label, rank), f"of '{label}' on rank {rank}"
         recorded = self._read(place / ARGUMENTS, f"the arguments {owner}")
@@ -302,14 +302,14 @@ class _Recording:
             else self._read(result_file, f"the result of '{replay.label}' on rank {replay.rank}")
         )
         try:
-            result = self._called(call, replay.rank, body)
+            result = self._replay_call(call, replay.rank, body)
         except CheckpointError:
             raise
         except Exception as error:  # noqa: BLE001  # what the body raises is what one wants to see
             return replace(replay, error=_own_lines(error))
         if replay.failed_then:
             return replace(replay, result=result)
-        difference = first_difference(_declared(returns, then), _declared(returns, result))
+        difference = first_difference(_as_declared(returns, then), _as_declared(returns, result))
         return replace(replay, result=result, difference=difference)
 
 
@@ -320,7 +320,7 @@ def _check_label(labels: Sequence[str], node: str) -> None:
         raise CheckpointError("HF906", f"the recorded step has no call '{node}'; {hint}")
 
 
-def _declared(returns: type[Batch] | None, value: Any) -> Any:
+def _as_declared(returns: type[Batch] | None, value: Any) -> Any:
     return upcast(value, returns) if isinstance(value, Batch) and returns is not None else value
 
 

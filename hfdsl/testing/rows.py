@@ -107,7 +107,7 @@ def check_rows(
 
     def fault(case: _Case) -> str | None:
         """The mistake of the function on this case, as text."""
-        if wrong := _written(signature, case, size):
+        if wrong := _changed_argument(signature, case, size):
             return f"'{signature.name}' writes into its arguments, which others read too\n  {wrong}"
         wrong = _torn(signature, case, size, tolerance) if unit is not None else None
         return _report(signature, wrong) if wrong else None
@@ -281,7 +281,7 @@ def _rows_of(raw: Any, rows: Sequence[int]) -> Any:
     return [raw[row] for row in rows] if isinstance(raw, list) else raw[list(rows)]
 
 
-def _written(signature: Signature, case: _Case, size: int) -> str | None:
+def _changed_argument(signature: Signature, case: _Case, size: int) -> str | None:
     """The first argument that is another after the call than before.
 
     Values are compared too: torch does not count a write by ``.numpy()``, and nobody one into an object of a row.

@@ -88,10 +88,12 @@ def check_stream(
             }
             place = Path(folder, str(index))
             place.mkdir()
-            _compare(straight, _interrupted(launch, batches, cuts, place), f"a run with {_named(cuts)}")
+            _compare(
+                straight, _interrupted(launch, batches, cuts, place), f"a run with {_interruptions_in_words(cuts)}"
+            )
 
 
-def _named(cuts: Mapping[int, Interruption]) -> str:
+def _interruptions_in_words(cuts: Mapping[int, Interruption]) -> str:
     return ", ".join(f"'{cuts[number]}' at {number}" for number in sorted(cuts))
 
 

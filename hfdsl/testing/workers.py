@@ -83,10 +83,10 @@ def check_worker(
     flow = _one_call(role, signature, label, given)
 
     def steps_on(mesh: Mesh) -> list[Any]:
-        return _steps(flow, _placed(flow, role, init, mesh), batches, steps)
+        return _steps(flow, _deployment(flow, role, init, mesh), batches, steps)
 
     meant = steps_on(Mesh())
-    valid_meshes = [mesh for mesh in every if flow.check(_placed(flow, role, init, mesh)).ok]
+    valid_meshes = [mesh for mesh in every if flow.check(_deployment(flow, role, init, mesh)).ok]
     faults = {mesh: _fault(steps_on, mesh, meant, tolerance) for mesh in valid_meshes}
     ran = [mesh for mesh, fault in faults.items() if fault is not REFUSED]
     if all(mesh.world_size == 1 for mesh in ran):
@@ -138,7 +138,7 @@ def _free(name: str, names: Sequence[str]) -> str:
     return _free(f"{name}_", names) if name in names else name
 
 
-def _placed(flow: Dataflow[..., Any], role: type[Worker], init: Sequence[Any], mesh: Mesh) -> Deployment:
+def _deployment(flow: Dataflow[..., Any], role: type[Worker], init: Sequence[Any], mesh: Mesh) -> Deployment:
     [name] = flow.trace().roles
     return Deployment(**{name: place(role, *init, pool=ResourcePool([mesh.world_size], name="pool"), mesh=mesh)})
 

@@ -167,7 +167,7 @@ def check(question: CheckedProgram) -> AgentReply:
         raise UsageError(failure)
     reports = [outcome.report for outcome in results if outcome.report is not None]
     left_out = tuple(f"{level}: {text}" for level, text in omissions(reports))
-    answer = CheckAnswer(ok=all(reports), findings=_listed(reports), left_out=left_out)
+    answer = CheckAnswer(ok=all(reports), findings=_agent_findings(reports), left_out=left_out)
     return AgentReply(answer, as_agent(reports, []))
 
 
@@ -195,9 +195,9 @@ def plan(question: PlacedProgram) -> AgentReply:
     target = load(question.target, _texts(question.sizes), question.cluster or None)
     plans = target.plans("plan")
     reports = [compiled.report for compiled in plans]
-    answer = PlanAnswer(ok=True, findings=_listed(reports), plan=plans_as_dict(target, plans))
+    answer = PlanAnswer(ok=True, findings=_agent_findings(reports), plan=plans_as_dict(target, plans))
     warnings = [as_agent(reports, [])] if answer.findings else []
-    return AgentReply(answer, "\n\n".join([*warnings, target.shown(plans)]))
+    return AgentReply(answer, "\n\n".join([*warnings, target.plans_text(plans)]))
 
 
 def draw(question: Program) -> AgentReply:
@@ -207,7 +207,9 @@ def draw(question: Program) -> AgentReply:
     target: CommandTarget = load(question.target, _texts(question.sizes))
     plans = target.plans("draw")
     mermaid = flowchart(target.scene(plans)).rstrip()
-    return AgentReply(DrawAnswer(ok=True, findings=_listed([plan.report for plan in plans]), mermaid=mermaid), mermaid)
+    return AgentReply(
+        DrawAnswer(ok=True, findings=_agent_findings([plan.report for plan in plans]), mermaid=mermaid), mermaid
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +264,7 @@ def reply(tool: Tool, question: object) -> AgentReply:
 
 def refuted(tool: Tool, report: Report) -> AgentReply:
     """The reply about a program with errors."""
-    return AgentReply(tool.answers(ok=False, findings=_listed([report])), as_agent([report], []))
+    return AgentReply(tool.answers(ok=False, findings=_agent_findings([report])), as_agent([report], []))
 
 
 def failed(tool: Tool, finding: Finding) -> AgentReply:
@@ -276,7 +278,7 @@ def unanswered(why: str) -> Finding:
     return Finding("HF993", why, Label(NOWHERE))
 
 
-def _listed(reports: Sequence[Report]) -> tuple[AgentFinding, ...]:
+def _agent_findings(reports: Sequence[Report]) -> tuple[AgentFinding, ...]:
     return tuple(AgentFinding.of(finding) for report in reports for finding in report)
 
 

@@ -99,7 +99,7 @@ def _outcomes_of(text: str, question: Question) -> Iterator[TargetOutcome]:
         for target in programs_of(text, sizes, cluster) if question.discover else [load(text, sizes, cluster)]:
             reports = target.reports(elsewhere=question.elsewhere)
             for report in reports:
-                yield TargetOutcome(target.text, _named(report, target) if question.discover else report)
+                yield TargetOutcome(target.text, _with_file_name(report, target) if question.discover else report)
             if target.rounds is not None and all(reports):
                 target.rounds.plans()  # whether the two go together
     except UsageError as error:
@@ -111,7 +111,7 @@ def _outcomes_of(text: str, question: Question) -> Iterator[TargetOutcome]:
         yield TargetOutcome(text, Report(text, findings), raised=True)
 
 
-def _named(report: Report, target: CommandTarget) -> Report:
+def _with_file_name(report: Report, target: CommandTarget) -> Report:
     """A report that names its file."""
     file = target.text if target.loaded is not None else parts_of(target.text)[0]
     return replace(report, facts=f" in {file}{report.facts}")

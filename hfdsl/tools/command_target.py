@@ -84,7 +84,7 @@ class CommandTarget:
         first, *others = self.rounds.plans() if self.rounds else (compiled(self.deployed(command), self.loaded),)
         return replace(first, report=report), *others
 
-    def shown(self, plans: Sequence[CompiledPlan]) -> str:
+    def plans_text(self, plans: Sequence[CompiledPlan]) -> str:
         """Plans of this target, for people."""
         if self.loaded is None:
             return "\n\n".join(map(str, plans))

@@ -75,7 +75,7 @@ def plan(arguments: argparse.Namespace) -> int:
     else:
         for plan in plans:
             show_report(plan.report, arguments)
-        say("\n" + target.shown(plans))
+        say("\n" + target.plans_text(plans))
     return OK
 
 

@@ -195,7 +195,7 @@ def _kind(formal: Type, actual: ProperType) -> str | None:
     return "HF401" if listed else "HF204" if takes_record and is_record else None
 
 
-def _called(context: SigContext) -> str:
+def _callee_name(context: SigContext) -> str:
     callee = context.context.callee if isinstance(context.context, CallExpr) else None
     if isinstance(callee, MemberExpr) and isinstance(callee.expr, NameExpr):
         return f"{callee.expr.name}.{callee.name}"
@@ -221,7 +221,7 @@ def call(context: SigContext, method: str, named: Named) -> CallableType:
     if True not in ours or _overloaded(context, method):
         return signature
     free = {variable(v.name, v.id): v.id for v in signature.variables if isinstance(v, TypeVarType)}
-    matched = _RoleCall(_called(context), context.api, free)
+    matched = _RoleCall(_callee_name(context), context.api, free)
     kind = "column" if signature.is_type_obj() and _is(RECORD, signature.ret_type) else "port"
     formals = list(signature.arg_types)
     for i, arguments in enumerate(context.args):
@@ -280,7 +280,7 @@ def scatter(context: MethodContext, named: Named) -> Type:
 class HfdslPlugin(Plugin):
     """The hooks; each may run for any call of any module, and first asks whether it is one of hfdsl's."""
 
-    def named(self, fullname: str, arguments: list[Type]) -> Instance:
+    def instance(self, fullname: str, arguments: list[Type]) -> Instance:
         """The type of a class of hfdsl or of builtins, which mypy has read before it calls a hook that needs it.
 
         Raises:
@@ -293,23 +293,23 @@ class HfdslPlugin(Plugin):
 
     def get_type_analyze_hook(self, fullname: str) -> Callable[[AnalyzeTypeContext], Type] | None:
         """``Add``, ``Mul``, ``Div``."""
-        return partial(analyze, named=self.named) if fullname in OPERATIONS else None
+        return partial(analyze, named=self.instance) if fullname in OPERATIONS else None
 
     def get_function_signature_hook(self, fullname: str) -> Callable[[FunctionSigContext], CallableType] | None:
         """Functions and the constructors of records."""
         if fullname.startswith(FOREIGN):
             return None
-        return merge if fullname == MERGE else partial(call, method="", named=self.named)
+        return merge if fullname == MERGE else partial(call, method="", named=self.instance)
 
     def get_method_signature_hook(self, fullname: str) -> Callable[[MethodSigContext], CallableType] | None:
         """The methods of roles, and dataflows."""
         if fullname.startswith(FOREIGN):
             return None
-        return partial(call, method=fullname.rpartition(".")[2], named=self.named)
+        return partial(call, method=fullname.rpartition(".")[2], named=self.instance)
 
     def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
         """``register(Dispatch.ALL_TO_ALL)``."""
-        return partial(scatter, named=self.named) if fullname == SCATTER else None
+        return partial(scatter, named=self.instance) if fullname == SCATTER else None
 
     def report_config_data(self, ctx: ReportConfigContext) -> object:
         """Normal forms are in mypy's cache: another release of hfdsl reads everything again."""

@@ -36,7 +36,7 @@ class Demands:
         return cls(context.program.graph.name, tuple(sizes), tuple(others), not mistakes, deployment is not None)
 
     def __str__(self) -> str:
-        others = [_others(self.others)] if self.others else []
+        others = [_other_demands(self.others)] if self.others else []
         parts = ["\n\n".join([*map(_dim, self.dims), *others]) or "any sizes will do"]
         if not self.complete:
             parts.append("values that do not fit their ports hide some demands; 'hfdsl check' reports which")
@@ -74,7 +74,7 @@ def _dim(dim_report: DimReport) -> str:
     return "\n".join([f"{dim_report.dim}: {dim_report}{beside}{now}", *map(_line, dim_report.demands)])
 
 
-def _others(rules: tuple[DemandReport, ...]) -> str:
+def _other_demands(rules: tuple[DemandReport, ...]) -> str:
     return "\n".join(["beside these:", *map(_line, rules)])
 
 

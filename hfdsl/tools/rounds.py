@@ -15,7 +15,7 @@ from hfdsl.rl.training.experiments import compiled
 from hfdsl.rl.training.rounds import Rounds, StepResult, check_rounds, kept_rows
 from hfdsl.rl.training.run_config import UpdateConfig
 from hfdsl.runtime.running import Running
-from hfdsl.tools.scene import Link, Scene, returned, scene
+from hfdsl.tools.scene import Link, Scene, results_by_box, scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class RoundsAndUpdate:
         """The update after a round, from what the rounds have kept."""
         first, then = scene(sampling), scene(updating)
         kept_ref = kept_rows(sampling, updating)
-        source = next(key for key, ref in returned(sampling).items() if ref == kept_ref)
+        source = next(key for key, ref in results_by_box(sampling).items() if ref == kept_ref)
         boxes = tuple(replace(box, key=f"u{box.key}", stage=first.stages + box.stage) for box in then.boxes)
         links = tuple(replace(link, source=f"u{link.source}", target=f"u{link.target}") for link in then.links)
         filled = Link(source, next(box.key for box in boxes if box.kind == "input"), (), *self._filled())

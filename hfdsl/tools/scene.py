@@ -89,7 +89,13 @@ def scene(plan: Plan) -> Scene:
     last = 1 + max((step.stage for step in plan.steps), default=0)
     inputs = [
         SceneBox(
-            key=f"n{n.id}", kind="input", lane=DRIVER, role=n.label, stage=0, title=n.label, lines=_declared(plan, n.id)
+            key=f"n{n.id}",
+            kind="input",
+            lane=DRIVER,
+            role=n.label,
+            stage=0,
+            title=n.label,
+            lines=_row_counts(plan, n.id),
         )
         for n in plan.graph.inputs
     ]
@@ -97,11 +103,11 @@ def scene(plan: Plan) -> Scene:
     links = [_link(plan, edge) for edge in plan.edges]
     results: list[SceneBox] = []
     for key, (name, value) in _results(plan).items():
-        kind = () if value.column else _declared(plan, value.node)
+        kind = () if value.column else _row_counts(plan, value.node)
         results.append(
             SceneBox(key=key, kind="result", lane=DRIVER, role=key, stage=last, title=name or "result", lines=kind)
         )
-        links += _returned(plan, value, key)
+        links += _result_links(plan, value, key)
     sizes = "  ".join(f"{dim.__name__}={number}" for dim, number in plan.dims.items())
     boxes = (*inputs, *calls, *results)
     return Scene(
@@ -160,7 +166,7 @@ def _together(links: list[Link]) -> Link:
     return replace(links[0], amount=amount, transport=" / ".join(dict.fromkeys(link.transport for link in links)))
 
 
-def returned(plan: Plan) -> dict[str, Ref]:
+def results_by_box(plan: Plan) -> dict[str, Ref]:
     """The results of a plan, by the keys of their boxes."""
     return {key: value for key, (_, value) in _results(plan).items()}
 
@@ -222,7 +228,7 @@ def _call(plan: Plan, step: Step) -> SceneBox:
     )
 
 
-def _declared(plan: Plan, node: int) -> tuple[str, ...]:
+def _row_counts(plan: Plan, node: int) -> tuple[str, ...]:
     kind = str(plan.node(node).result)
     rows = getattr(plan.inference.values[node], "rows", None)
     return (f"{kind} · {rows} rows" if rows is not None else kind,)
@@ -232,10 +238,10 @@ def _link(plan: Plan, edge: Edge) -> Link:
     late = plan.read_lags.get((edge.source, edge.target))
     versions = versions_text(late, tokens_have_versions(plan.graph, edge.source)) if late else ""
     amount = " · ".join(filter(None, (_amount(edge.bytes), versions)))
-    return Link(f"n{edge.source}", f"n{edge.target}", _named(edge.columns), amount, edge.transport)
+    return Link(f"n{edge.source}", f"n{edge.target}", _column_names(edge.columns), amount, edge.transport)
 
 
-def _named(columns: tuple[str, ...]) -> tuple[str, ...]:
+def _column_names(columns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(column for column in columns if column != VALUE)
 
 
@@ -244,11 +250,11 @@ def _amount(count: int | None) -> str:
     return "unknown size" if count is None else byte_amount(count) if count else ""
 
 
-def _returned(plan: Plan, value: Ref, key: str) -> Iterator[Link]:
+def _result_links(plan: Plan, value: Ref, key: str) -> Iterator[Link]:
     """The links from the nodes that produce a result to its box."""
     columns: dict[int, list[str]] = {}
     for column in columns_of(plan.node(value.node).result, value):
         for node, stored in origins(plan.graph, value.node, column):
             columns.setdefault(node, []).append(stored)
     for node, names in columns.items():
-        yield Link(f"n{node}", key, _named(tuple(names)), "", "to caller")
+        yield Link(f"n{node}", key, _column_names(tuple(names)), "", "to caller")

@@ -98,7 +98,9 @@ def _read(file: Path, plan: CompiledPlan) -> Mapping[str, CallSeconds]:
         text = file.read_text(encoding="utf-8-sig")
         if file.suffix != ".toml":
             return recorded_seconds(plan, read_trace(text))
-        return _of_calls(plan, {name: _drawn(name, entry) for name, entry in dict(parse_toml(text)["seconds"]).items()})
+        return _of_calls(
+            plan, {name: _call_seconds(name, entry) for name, entry in dict(parse_toml(text)["seconds"]).items()}
+        )
     except OSError as error:
         raise UsageError(f"cannot read '{file}': {error.strerror}") from None
     except KeyError:
@@ -122,7 +124,7 @@ def _of_calls(plan: CompiledPlan, named: Mapping[str, DrawnSeconds]) -> Mapping[
     return {label: call_seconds for label, call_seconds in by_label.items() if call_seconds is not None}
 
 
-def _drawn(label: str, entry: Any) -> DrawnSeconds:
+def _call_seconds(label: str, entry: Any) -> DrawnSeconds:
     """``41.0``, or ``{ median = 41.0, tail = 3.0 }``."""
     values = entry if isinstance(entry, dict) else {"median": entry}
     if not values.keys() <= {"median", "tail"} or "median" not in values:

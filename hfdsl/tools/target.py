@@ -112,7 +112,7 @@ def programs_of(text: str, sizes: Sequence[str] = (), cluster: str | None = None
         return
     source = source_of(place)
     others = [(name, value) for name, value in candidates(source.module) if not isinstance(value, Dataflow)]
-    names = [name for name, value in others if not (inspect.isroutine(value) and _needed(value))]
+    names = [name for name, value in others if not (inspect.isroutine(value) and _required_parameters(value))]
     targets = [load(f"{place}:{name}", sizes, cluster) for name in names]
     used = [target.dataflow for target in targets]
     flows = [(n, v) for n, v in candidates(source.module) if isinstance(v, Dataflow)]
@@ -168,7 +168,7 @@ def _defines_programs(file: Path) -> bool:
     return not named.isdisjoint(("dataflow", "Experiment"))
 
 
-def _needed(function: Callable[..., Any]) -> list[str]:
+def _required_parameters(function: Callable[..., Any]) -> list[str]:
     """The parameters of a function that have no default."""
     parameters = inspect.signature(function).parameters.values()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -176,7 +176,7 @@ def _needed(function: Callable[..., Any]) -> list[str]:
 
 
 def _call(function: Callable[[], Any], shown: str) -> Any:
-    if needed := _needed(function):
+    if needed := _required_parameters(function):
         raise UsageError(f"'{shown}' takes {', '.join(needed)}; a function that makes a target takes nothing")
     try:
         return function()

@@ -225,7 +225,7 @@ def diff(arguments: argparse.Namespace) -> int:
     else:
         width = max(map(len, changed))
         for name, (before, after) in changed.items():
-            say(f"{name:{width}}  {_shown(before)} -> {_shown(after)}")
+            say(f"{name:{width}}  {_value_text(before)} -> {_value_text(after)}")
     return FINDINGS if changed else OK
 
 
@@ -296,5 +296,5 @@ def _fields(place: str, *, beside_run: bool) -> dict[str, Any]:
     return tomllib.loads(to_toml(ConfigCheck().load(place, (), Finder()).table()))
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return value if value == "(absent)" else json.dumps(value, ensure_ascii=False)

@@ -142,7 +142,7 @@ class Batch:
     def __getitem__(self: BatchT, rows: slice) -> BatchT:
         if not isinstance(rows, slice) or rows.step not in (None, 1):
             raise WiringError(
-                "HF206", f"'{type(self).__name__}' takes slices of consecutive rows, got [{_shown(rows)}]"
+                "HF206", f"'{type(self).__name__}' takes slices of consecutive rows, got [{_slice_text(rows)}]"
             )
         start, stop, _ = rows.indices(len(self))
         return self.__hf_slice__(start, max(start, stop))
@@ -367,6 +367,6 @@ def _fit_together(batch: Batch) -> None:
             )
 
 
-def _shown(rows: object) -> str:
+def _slice_text(rows: object) -> str:
     parts = (rows.start, rows.stop, rows.step) if isinstance(rows, slice) else (rows,)
     return ":".join("" if part is None else repr(part) for part in parts)

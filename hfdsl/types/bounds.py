@@ -131,7 +131,7 @@ def _out_of_bounds(bounds: Within | None, value: Any) -> str | None:
 
 def _wrong_type(annotation: Any, value: Any) -> str:
     near = difflib.get_close_matches(value, _texts(annotation), n=1) if isinstance(value, str) else []
-    return f"takes {shown(annotation)}, got {brief(value)}" + (f"; did you mean '{near[0]}'?" if near else "")
+    return f"takes {annotation_text(annotation)}, got {brief(value)}" + (f"; did you mean '{near[0]}'?" if near else "")
 
 
 def _texts(annotation: Any) -> list[str]:
@@ -145,7 +145,7 @@ def is_union(annotation: Any) -> bool:
     return get_origin(annotation) in (Union, UnionType)
 
 
-def shown(annotation: Any) -> str:
+def annotation_text(annotation: Any) -> str:
     """An annotation for a message.
 
     >>> shown(int | None), shown(Literal["a", "b"]), shown(tuple[float, ...])
@@ -153,14 +153,14 @@ def shown(annotation: Any) -> str:
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if is_union(annotation):
-        return " or ".join(map(shown, arguments))
+        return " or ".join(map(annotation_text, arguments))
     if origin is Annotated:
-        return shown(arguments[0])
+        return annotation_text(arguments[0])
     if origin is Literal:
         return " or ".join(map(repr, arguments))
     if origin is tuple:
         listed = arguments[:1] if arguments[1:] == (...,) else arguments
-        return f"a list of {', '.join(map(shown, listed))}"
+        return f"a list of {', '.join(map(annotation_text, listed))}"
     if origin in (dict, Mapping) or annotation is dict:
         return "a table"
     if is_dataclass(annotation):

@@ -85,7 +85,7 @@ def in_digits(number: Fraction | int) -> str:
     return f"about {'-' if number < 0 else ''}1e{power}"
 
 
-def listed(numbers: Sequence[int], separator: str) -> str:
+def join_numbers(numbers: Sequence[int], separator: str) -> str:
     """List numbers for a message; of many, the first ones, the last, and the number of those left out.
 
     >>> listed((1, 2, 3), " or "), listed(range(1, 101), ", ")

@@ -66,7 +66,7 @@ class LosingBackend(LocalBackend):
         if self._gone is not None:
             raise LostProcessError("HF806", f"'{self._gone}' is lost")
 
-    def lost(self, wait: float) -> Mapping[str, Sequence[int]]:
+    def lost_ranks(self, wait: float) -> Mapping[str, Sequence[int]]:
         """What is lost."""
         return {} if self._gone is None else {self._gone: [0]}
 

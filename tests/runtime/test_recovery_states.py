@@ -49,7 +49,7 @@ class Numbers:
             if GROUPS[group]:
                 self.states[group] = None
 
-    def lost(self, wait: float) -> Mapping[str, Sequence[int]]:
+    def lost_ranks(self, wait: float) -> Mapping[str, Sequence[int]]:
         return {group: [0] for group in self.gone}
 
     def copy_states(self, peers: bool) -> Any:

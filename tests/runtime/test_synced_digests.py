@@ -110,7 +110,7 @@ def test_nothing_is_read_before_its_memory_was_written_last(data: st.DataObject)
             start, size = spans[int(name[1:])]
             written[start : start + size] = [clock[0]] * size
             transfer = Transfer(Parameter(name, (size,), "float32"), ((0, size),), 0, 0)
-            arriving.written(WeightMessage(0, 0, (transfer,)))
+            arriving.note_write(WeightMessage(0, 0, (transfer,)))
         arriving.begin(pieces, pieces, str, lambda held: held.items())
     reads: Any = arriving._begun
     assert reads.after.keys() == pieces.keys()

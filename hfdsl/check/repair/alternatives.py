@@ -22,17 +22,17 @@ MOVE = 20  # how many demands take as long as placing roles otherwise
 
 def changed(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> Deployment:
     """The deployment with other places for some roles."""
-    return placed(deployment, {**deployment.placements, **placements})
+    return with_placements(deployment, {**deployment.placements, **placements})
 
 
-def placed(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> Deployment:
+def with_placements(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> Deployment:
     """The deployment with these places and no others."""
     changed = copy(deployment)
     changed.placements = dict(placements)
     return changed
 
 
-def moved(placements: Mapping[str, Placement[Any]], context: Context) -> Context | None:
+def with_moved_roles(placements: Mapping[str, Placement[Any]], context: Context) -> Context | None:
     """The program with other places for some roles."""
     deployment = context.program.deployment
     if deployment is None:
@@ -57,7 +57,7 @@ def works(context: Context, placements: Mapping[str, Placement[Any]]) -> bool:
     """Whether rows and roles work out with other places for some roles at least as well as they do now."""
     if not context.budget.spend("moves", MOVE + context.cost):
         return False
-    deployment, after = context.program.deployment, moved(placements, context)
+    deployment, after = context.program.deployment, with_moved_roles(placements, context)
     if deployment is None or after is None:
         return False
     unmet_after = sum(len(unmet(placement)) for placement in placements.values())

@@ -16,9 +16,9 @@ from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Edit, Fix, in_words
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair import edits
-from hfdsl.check.repair.alternatives import moved, placed
+from hfdsl.check.repair.alternatives import with_moved_roles, with_placements
 from hfdsl.check.repair.suggestions import Suggestion
-from hfdsl.check.repair.trials import written
+from hfdsl.check.repair.trials import with_edits
 from hfdsl.check.requirements import Scope, holds, names
 from hfdsl.check.sources import argument_span, call_at, span_of
 from hfdsl.deploy.deployment import Deployment, Placement
@@ -31,7 +31,7 @@ from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.dims import Answer, Size
 
 
-def named(misuse: Misuse) -> Iterator[Suggestion]:
+def nearest_names(misuse: Misuse) -> Iterator[Suggestion]:
     """The nearest names of a column, method or port."""
     if misuse.kind is MisuseKind.KEYWORD_ONLY and misuse.signature is not None:
         yield from _rewritten(
@@ -133,7 +133,7 @@ def cut_groups(place: Span, group: int, rows: int) -> Iterator[Suggestion]:
     yield from _rewritten(words, changed, certain=False)
 
 
-def taken(call: Span, rows: int, most: int) -> Iterator[Suggestion]:
+def fewer_rows(call: Span, rows: int, most: int) -> Iterator[Suggestion]:
     """Fewer rows in a ``take``, or as many, which start over from the first."""
     written = call_at(call)
     if written is None or len(written.args) != 2:
@@ -155,7 +155,7 @@ def _rewritten(
     """
     if changes:
         fix = Fix(title or words, tuple(changes)) if certain else None
-        yield Suggestion((Change(words, partial(written, tuple(changes)), fix),))
+        yield Suggestion((Change(words, partial(with_edits, tuple(changes)), fix),))
 
 
 def filled(context: Context, deployment: Mapping[str, Placement[Any]], roles: Sequence[str]) -> Iterator[Suggestion]:
@@ -176,14 +176,14 @@ def filled(context: Context, deployment: Mapping[str, Placement[Any]], roles: Se
         fix = Fix(f"set dp to {dp}", (edit,)) if edit is not None else None
         changed = {role: replace(deployment[role], mesh=replace(mesh, dp=dp)) for role in roles}
         words = f"set dp to {dp}: {mesh.pp} * {dp} * {mesh.tp} = {slots}"
-        yield Suggestion((Change(words, partial(moved, changed), fix),))
+        yield Suggestion((Change(words, partial(with_moved_roles, changed), fix),))
     if ranks < slots:
         part, _ = place.pool.split([ranks, slots - ranks])
         changed = {role: replace(deployment[role], pool=part) for role in roles}
         words = f"split the pool: pool.split([{ranks}, {slots - ranks}])"
         if context.numbers is not None:
             words = f'use a part of the pool: {{ part_of = "{place.pool.name}", slots = [0, {ranks}] }}'
-        yield Suggestion((Change(words, partial(moved, changed)),))
+        yield Suggestion((Change(words, partial(with_moved_roles, changed)),))
 
 
 def enlarged(context: Context, deployment: Mapping[str, Placement[Any]], roles: Sequence[str]) -> Iterator[Suggestion]:
@@ -201,9 +201,9 @@ def enlarged(context: Context, deployment: Mapping[str, Placement[Any]], roles: 
     processes = [min(per_node, ranks - first) for first in range(0, ranks, per_node)]
     larger = ResourcePool(processes, pool.use_gpu, pool.name)
     changes = {role: replace(deployment[role], pool=larger) for role in roles}
-    if has_capacity(context.cluster, placed(current, {**deployment, **changes})):
+    if has_capacity(context.cluster, with_placements(current, {**deployment, **changes})):
         words = f"give pool '{pool.name}' {ranks} slots: processes {shape(processes)}"
-        yield Suggestion((Change(words, partial(moved, changes)),))
+        yield Suggestion((Change(words, partial(with_moved_roles, changes)),))
 
 
 def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggestion]:
@@ -211,7 +211,7 @@ def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggest
     edit = edits.rename(deployment.span, old, new)
     fix = Fix(f"replace '{old}' by '{new}'", (edit,)) if edit else None
     places = {new if name == old else name: place for name, place in deployment.placements.items()}
-    renamed = placed(deployment, places)
+    renamed = with_placements(deployment, places)
     yield Suggestion(
         (
             Change(

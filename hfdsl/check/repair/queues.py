@@ -12,7 +12,7 @@ from hfdsl.check.context import Change
 from hfdsl.check.findings import Edit, Fix
 from hfdsl.check.repair.groups import with_nodes
 from hfdsl.check.repair.suggestions import Suggestion
-from hfdsl.check.repair.trials import written
+from hfdsl.check.repair.trials import with_edits
 from hfdsl.check.sources import call_at, span_of
 from hfdsl.graph.program import Node, Queue
 
@@ -26,7 +26,7 @@ def _change(queue: Node, arguments: dict[str, Any]) -> Change:
     words = ", ".join(f"{name}={_text(value)}" for name, value in arguments.items())
     edits = _edits(queue, arguments)
     if edits is not None:
-        return Change(words, partial(written, edits), Fix(f"hf.queue(..., {words})", edits))
+        return Change(words, partial(with_edits, edits), Fix(f"hf.queue(..., {words})", edits))
 
     def changed(node: Node) -> Node:
         same = node.span == queue.span and isinstance(node.op, Queue)

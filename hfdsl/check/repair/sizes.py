@@ -14,7 +14,7 @@ from hfdsl.check.findings import Fix
 from hfdsl.check.repair.search import SUBSTITUTION, PairSearch, Search
 from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.types.dims import Answer, Dim, constant
-from hfdsl.types.numbers import listed
+from hfdsl.types.numbers import join_numbers
 
 Sizes = Mapping[type[Dim], Sequence[int]]
 """Other sizes for each dim, the sizes of the other dims unchanged."""
@@ -77,12 +77,12 @@ def resized(context: Context, sizes: Sizes, works: str = WORKS) -> Iterator[Sugg
     for dim, new_sizes in sizes.items():
         then = works if all(_repairs_all(context, {dim: new_size}) for new_size in new_sizes) else THIS_WORKS
         changes = tuple(_size_change(context, {dim: new_size}, str(new_size)) for new_size in new_sizes)
-        yield Suggestion(changes, f"set {context.named(dim)} to ", f": {then}")
+        yield Suggestion(changes, f"set {context.dim_in_words(dim)} to ", f": {then}")
 
 
 def in_words(context: Context, sizes: Sizes) -> str:
     """Each dim with its sizes."""
-    return " or ".join(f"{context.named(dim)} set to {listed(n, ' or ')}" for dim, n in sizes.items())
+    return " or ".join(f"{context.dim_in_words(dim)} set to {join_numbers(n, ' or ')}" for dim, n in sizes.items())
 
 
 def resized_together(context: Context, atoms: Iterable[object], broken: set[DemandKey]) -> Iterator[Suggestion]:

@@ -102,7 +102,7 @@ class Trials:
         return changed is not None and improves(finding_key(finding), before, self._keys(changed))
 
 
-def written(edits: Sequence[Edit], context: Context) -> Context | None:
+def with_edits(edits: Sequence[Edit], context: Context) -> Context | None:
     """The program with edits in the dataflow's own text: it is compiled again, and traced."""
     body = rewritten(context.program.body, edits)
     if body is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import MOVE, moved, scope_of, unmet, works
+from hfdsl.check.repair.alternatives import MOVE, scope_of, unmet, with_moved_roles, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.requirements import MESH_SIZES, Scope, config_fields, holds, names, numbers, remainder
 from hfdsl.deploy.deployment import Placement
@@ -39,7 +39,10 @@ def classes_fit_meshes(context: Context) -> Iterator[Finding]:
                 where = f"'{placement.role.__name__}' requires {text}"  # however often it is placed
                 message = f"{where}: {_unknown(text, scope) if unknown else error.message}"
                 yield Finding(
-                    error.code, message, _declared(placement.role, text), (Label(placement.span, "placed here"),)
+                    error.code,
+                    message,
+                    _declaration_label(placement.role, text),
+                    (Label(placement.span, "placed here"),),
                 )
         filled = placement.mesh.world_size == placement.pool.world_size  # else what mends HF501 gives another mesh
         for text, shown in unmet(placement).items():
@@ -50,12 +53,12 @@ def classes_fit_meshes(context: Context) -> Iterator[Finding]:
                 "HF512",
                 f"role '{name}' requires {text}, but {shown}{f': {shown_remainder}' if shown_remainder else ''}",
                 Label(placement.span, f"placed on {placement.mesh}"),
-                (_declared(placement.role, text),),
+                (_declaration_label(placement.role, text),),
             )
             yield with_suggestions(context, finding, _meshes(context, name, placement, text), most=1)
 
 
-def _declared(role: type, text: str) -> Label:
+def _declaration_label(role: type, text: str) -> Label:
     """The class, of a role and its bases, that brings a requirement in."""
     bringing = [cls for cls in role.__mro__ if text in vars(cls).get(REQUIREMENTS, ())]
     return Label(definition_span(bringing[-1]), f"declared with requires({text!r})")
@@ -75,7 +78,7 @@ def _meshes(context: Context, role: str, placement: Placement[Any], text: str) -
             variants = (replace(placement, mesh=mesh) for mesh in affordable)
             working = (variant for variant in variants if not unmet(variant) and works(context, {role: variant}))
             places = [{role: variant} for variant in islice(working, MAX_CHANGES)]
-            changes = (Change(spelled(place[role].mesh), partial(moved, place)) for place in places)
+            changes = (Change(spelled(place[role].mesh), partial(with_moved_roles, place)) for place in places)
             yield Suggestion(tuple(changes), "use ", f": {text} then holds and the pool is filled")
 
 

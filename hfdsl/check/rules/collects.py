@@ -58,7 +58,7 @@ def _in_the_body(axis: str, output: AxisPlacement) -> str:
     return ""
 
 
-def _others(
+def _other_collects(
     body: Callable[..., Any],
     registration: Registration,
     protocol: Protocol,
@@ -102,10 +102,10 @@ def values_are_kept(context: Context) -> Iterator[Finding]:
         value = value.inner if isinstance(value, ListValue) else value
         rows = isinstance(value, (ColumnSpec, ObjSpec)) or (isinstance(value, RecordValue) and value.rows is not None)
         for axis, code in method.collect_faults.items() if rows else ():
-            yield _lost(context, node, method, axis, code)
+            yield _lost_rows(context, node, method, axis, code)
 
 
-def _lost(context: Context, node: Node, method: PlacedMethod, axis: str, code: str) -> Finding:
+def _lost_rows(context: Context, node: Node, method: PlacedMethod, axis: str, code: str) -> Finding:
     protocol, placement, leaves = method.protocol, method.placement, dict(method.registration.leaves)
     output = {**default_leaves(protocol), **leaves}[axis]
     pick, size = dict(protocol.picks)[axis], axis_size(placement.mesh, axis)
@@ -116,7 +116,7 @@ def _lost(context: Context, node: Node, method: PlacedMethod, axis: str, code: s
         Label(node.span, f"{size} coordinates along {axis}"),
         (Label(placement.span, f"placed on {placement.mesh}"), Label(method.signature.span, declared)),
     )
-    suggestions = _others(method.signature.body, method.registration, protocol, axis, size, output)
+    suggestions = _other_collects(method.signature.body, method.registration, protocol, axis, size, output)
     return with_suggestions(context, finding, suggestions, _in_the_body(axis, output))
 
 

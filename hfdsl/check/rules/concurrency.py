@@ -28,7 +28,7 @@ def concurrent_calls_overlap(context: Context) -> Iterator[Finding]:
     for stage in range(split.count):
         lags = [queue.lag or 0 for node, queue in split.queues if split.producer(node) == stage]
         for node in split.calls(stage) if lags else ():
-            calls = _declared(context, node)
+            calls = _concurrency(context, node)
             if not isinstance(node.op, RoleCall) or calls < 2:
                 continue
             why = _obstacle(context, node, node.op, stage)
@@ -49,7 +49,7 @@ def concurrent_calls_overlap(context: Context) -> Iterator[Finding]:
                 )
 
 
-def _declared(context: Context, node: Node) -> int:
+def _concurrency(context: Context, node: Node) -> int:
     place = context.program.placement(node)
     if place is None or not isinstance(node.op, RoleCall):
         return 1

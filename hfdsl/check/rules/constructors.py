@@ -74,7 +74,7 @@ def _as_declared(
 ) -> Iterator[Suggestion]:
     from hfdsl.check.repair import declarations  # late: most programs need none
 
-    written = _written(placement, path)
+    written = _argument_expression(placement, path)
     yield from declarations.built_as_declared(
         declarations.Argument(
             role=name, placement=placement, path=path, value=value, annotation=annotation, written=written
@@ -95,7 +95,7 @@ def constructors_take_numbers(context: Context) -> Iterator[Finding]:
             )
 
 
-def _written(placement: Placement[Any], path: str) -> ast.expr | None:
+def _argument_expression(placement: Placement[Any], path: str) -> ast.expr | None:
     """The expression of a value in the call of ``hf.place``: of ``config.rate`` the 2.0 in ``Config(rate=2.0)``."""
     parameter, *fields = path.split(".")
     node = _argument(placement, parameter)
@@ -107,7 +107,7 @@ def _written(placement: Placement[Any], path: str) -> ast.expr | None:
 
 def _value_span(placement: Placement[Any], path: str) -> Span:
     """The place of a value; of the argument that it is in where it is not written there."""
-    written = _written(placement, path)
+    written = _argument_expression(placement, path)
     return (
         _argument_span(placement, path.partition(".")[0]) if written is None else span_of(placement.span.file, written)
     )

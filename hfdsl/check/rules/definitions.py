@@ -15,7 +15,7 @@ from hfdsl.types.batches import schema
 from hfdsl.types.dims import Size
 
 
-def _called(context: Context) -> dict[Signature, Node]:
+def _first_calls(context: Context) -> dict[Signature, Node]:
     """Every signature that the program calls, with its first call."""
     first_calls: dict[Signature, Node] = {}
     for node, *_ in context.program.kinds:
@@ -45,7 +45,7 @@ def _entry(kind: PortType) -> PortType:
 
 def results_are_bound(context: Context) -> Iterator[Finding]:
     """A type variable in a result is bound by an input, since nothing else determines its size."""
-    for signature, node in _called(context).items():
+    for signature, node in _first_calls(context).items():
         bound = {variable for port in signature.ports for variable in _variables(sizes_of(port.type))}
         for variable in (v for v in _variables(_left_open(signature.returns)) if v not in bound):
             ports = ", ".join(f"{port.name}: {port.type}" for port in signature.ports) or "none"
@@ -60,7 +60,7 @@ def results_are_bound(context: Context) -> Iterator[Finding]:
 
 def records_name_dims(context: Context) -> Iterator[Finding]:
     """The dims of a record are dims of the program: no call binds a type variable in one."""
-    kinds = [_entry(port.type) for signature in _called(context) for port in signature.ports]
+    kinds = [_entry(port.type) for signature in _first_calls(context) for port in signature.ports]
     kinds += [_entry(node.result) for node, *_ in context.program.kinds]
     inputs = {node.op.record for node in context.program.graph.nodes if isinstance(node.op, Input)}
     for record in dict.fromkeys(kind.record for kind in kinds if isinstance(kind, RecordType)):

@@ -173,6 +173,6 @@ def fills_need_not_repeat(context: Context) -> Iterator[Finding]:
 
 
 def _fewer(node: Node, count: int, most: int) -> Iterator[Suggestion]:
-    from hfdsl.check.repair.fixes import taken  # as above
+    from hfdsl.check.repair.fixes import fewer_rows  # as above
 
-    yield from taken(node.span, count, most)
+    yield from fewer_rows(node.span, count, most)

@@ -41,12 +41,12 @@ class Groups:
     signature: Signature | None
 
     @property
-    def returned(self) -> Size | None:
+    def returned_rows(self) -> Size | None:
         """The row dim of what a call returns."""
         return None if self.signature is None else signature_rows(self.signature.returns)
 
     @property
-    def declared(self) -> tuple[Label, ...]:
+    def declaration_labels(self) -> tuple[Label, ...]:
         """The declaration of a call's groups; a filter declares them on its own line."""
         return () if self.signature is None else (Label(self.signature.span, f"declared rows={self.signature.rows}"),)
 
@@ -123,7 +123,7 @@ def _groups(
             cut = _cuts(origin, row_count, group, compare.base, case)
         if cut:
             return _thinned(context, node, groups, column, origin, case.dropping)
-    if repeats and 2 < group < repeats and groups.signature is not None and groups.returned == column.row:
+    if repeats and 2 < group < repeats and groups.signature is not None and groups.returned_rows == column.row:
         sizes = _sizes_of_groups(origin)
         if group not in sizes:
             return _partial(context, node, groups, column, repeats)
@@ -215,7 +215,7 @@ def _mixed(context: Context, node: Node, groups: Groups, column: RowColumn, repe
         "HF330",
         f"'{node.label}' reads groups of {groups.size} rows, in which different questions are mixed",
         Label(node.span, f"reads {words(context, column)}"),
-        (*_makers(context, column, RepeatStep, FillStep), *groups.declared),
+        (*_makers(context, column, RepeatStep, FillStep), *groups.declaration_labels),
     )
     if groups.signature is None:
         on_purpose = "to keep or drop several questions together, filter by a column of a function with rows=hf.Whole"
@@ -242,7 +242,7 @@ def _thinned(
         "HF331",
         f"'{node.label}' reads groups of {groups.size} rows, which an earlier filter has cut",
         Label(node.span, f"reads {words(context, column)}"),
-        (*labels, *groups.declared),
+        (*labels, *groups.declaration_labels),
     )
     from hfdsl.check.repair.groups import whole_groups  # late: most programs need none
 
@@ -255,7 +255,7 @@ def _partial(context: Context, node: Node, groups: Groups, column: RowColumn, re
         "HF332",
         f"'{node.label}' reads groups of {groups.size} rows, and hf.repeat made groups of {repeats}",
         Label(node.span, f"reads {words(context, column)}"),
-        (*_makers(context, column, RepeatStep), *groups.declared),
+        (*_makers(context, column, RepeatStep), *groups.declaration_labels),
     )
     return with_suggestions(
         context,

@@ -200,7 +200,7 @@ def _names(
         yield _about(
             sync,
             "HF730",
-            f"'{sync.target.role}' loads {_listed(missing)}, and '{sync.source.role}' does not export "
+            f"'{sync.target.role}' loads {_parameters_in_words(missing)}, and '{sync.source.role}' does not export "
             f"{'it' if len(missing) == 1 else 'them'}",
             notes=tuple(_advice(missing[0], exported, sync)),
         )
@@ -219,8 +219,8 @@ def _names(
         yield _about(
             sync,
             "HF731",
-            f"'{sync.source.role}' exports {_listed(unread)}, and '{sync.target.role}' has no parameter of "
-            f"{'that name' if len(unread) == 1 else 'those names'}",
+            f"'{sync.source.role}' exports {_parameters_in_words(unread)}, and '{sync.target.role}' has no parameter "
+            f"of {'that name' if len(unread) == 1 else 'those names'}",
         )
 
 
@@ -254,7 +254,7 @@ def _shapes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> I
             sync,
             "HF732",
             f"'{sync.source.role}' exports {out.name!r} as {out.shape}, and '{sync.target.role}' loads it as "
-            f"{into.shape}{_others(len(different))}",
+            f"{into.shape}{_other_count(len(different))}",
             notes=(advice,),
         )
 
@@ -272,7 +272,7 @@ def _dtypes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> I
             sync,
             "HF733",
             f"'{sync.source.role}' exports {out.name!r} in {out.dtype}, and '{sync.target.role}' loads it in "
-            f"{into.dtype}{_others(len(different))}",
+            f"{into.dtype}{_other_count(len(different))}",
             notes=(f"a sync converts between {', '.join(FLOATS[:-1])} and {FLOATS[-1]}; export it in {into.dtype}",),
         )
 
@@ -376,7 +376,7 @@ def _unproved(
         flaw, _ = flawed[0]
         side, mesh = (sync.source, meshes[0]) if flaw.side == "source" else (sync.target, meshes[1])
         count = sum(count for _, count in flawed)
-        yield _about(sync, flaw.code, f"'{side.role}'{_place(flaw, mesh)}: {flaw.message}{_others(count)}")
+        yield _about(sync, flaw.code, f"'{side.role}'{_place(flaw, mesh)}: {flaw.message}{_other_count(count)}")
 
 
 def _place(flaw: Flaw, mesh: Mesh) -> str:
@@ -403,10 +403,10 @@ def _methods(sync: WeightSync) -> tuple[Label, ...]:
     )
 
 
-def _listed(parameters: Sequence[Parameter]) -> str:
+def _parameters_in_words(parameters: Sequence[Parameter]) -> str:
     names = ", ".join(f"{parameter.name!r} {parameter.shape}" for parameter in parameters[:MOST_NAMES])
     return f"{names} and {len(parameters) - MOST_NAMES} more" if len(parameters) > MOST_NAMES else names
 
 
-def _others(count: int) -> str:
+def _other_count(count: int) -> str:
     return f"; so do {count - 1} other parameter{'s' * (count > 2)}" if count > 1 else ""

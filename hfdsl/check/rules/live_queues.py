@@ -73,8 +73,9 @@ def stages_need_processes_of_their_own(context: Context) -> Iterator[Finding]:
         old = "1 update" if queue.lag == 1 else f"{queue.lag} updates"
         yield Finding(
             "HF754",
-            f"{_named(feeding)} before the queue and {_named(reading)} behind it run on {on}, in processes that take "
-            f"one call at a time: with lag={queue.lag} rows may be {old} old, and no call there begins sooner",
+            f"{_calls_in_words(feeding)} before the queue and {_calls_in_words(reading)} behind it run on {on}, "
+            f"in processes that take one call at a time: with lag={queue.lag} rows may be {old} old, and no call there "
+            "begins sooner",
             Label(node.span, "separates the stages"),
             notes=("give the roles before the queue a pool of their own, or leave out the lag",),
         )
@@ -86,7 +87,7 @@ def _gpu_calls(context: Context, stage: int) -> dict[str, str]:
     return {node.label.partition("#")[0]: role for node, role, placement in calls if placement.pool.use_gpu}
 
 
-def _named(calls: Mapping[str, object]) -> str:
+def _calls_in_words(calls: Mapping[str, object]) -> str:
     first, *others = calls
     return f"'{first}'" + (f" and {len(others)} more" if others else "")
 

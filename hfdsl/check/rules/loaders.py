@@ -28,14 +28,14 @@ def batches_fit(context: Context) -> Iterator[Finding]:
     if context.loader is not None:
         graph = context.program.graph
         for finding in loader_findings(graph, context.loader, context.call_site):
-            yield with_suggestions(context, finding, _others(graph, context.loader))
+            yield with_suggestions(context, finding, _other_loaders(graph, context.loader))
 
 
-def _others(graph: Graph, loader: Callable[..., Any]) -> Iterator[Suggestion]:
+def _other_loaders(graph: Graph, loader: Callable[..., Any]) -> Iterator[Suggestion]:
     from hfdsl.check.repair import declarations  # late: most programs need none
 
     records = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
-    yield from declarations.other_loaders(_function(loader), lambda candidate: _gives(_returned(candidate), records))
+    yield from declarations.other_loaders(_function(loader), lambda candidate: _gives(_return_type(candidate), records))
 
 
 def _gives(returns: Any, records: list[type[Batch]]) -> bool:
@@ -55,13 +55,13 @@ def loader_findings(graph: Graph, loader: Callable[..., Any], experiment: Span) 
         Label(graph.span, f"takes {takes}"),
     )
     subject = f"the batches of '{graph.name}': '{name}'"
-    if needed := _needed(loader):
+    if needed := _required_parameters(loader):
         message = f"{subject} is called without arguments, and needs {', '.join(map(repr, needed))}"
         yield Finding("HF542", message, places[0], places[1:], notes=("give it those: lambda: loader(...)",))
     elif inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
         message = f"{subject} is an async function, and steps take their batches with a plain for"
         yield Finding("HF542", message, places[1], (places[2], places[0]), notes=("make it a plain def",))
-    elif problem := _problem(_returned(function), [node.record for node in inputs]):
+    elif problem := _problem(_return_type(function), [node.record for node in inputs]):
         yield Finding("HF542", f"{subject} {problem}", places[1], (places[2], places[0]))
 
 
@@ -84,7 +84,7 @@ def _function(loader: Any) -> Any:
     return loader if hasattr(loader, "__name__") else type(loader).__call__
 
 
-def _needed(loader: Callable[..., Any]) -> list[str]:
+def _required_parameters(loader: Callable[..., Any]) -> list[str]:
     """The parameters without which a loader cannot be called."""
     try:
         parameters = inspect.signature(loader).parameters.values()
@@ -98,7 +98,7 @@ def _needed(loader: Callable[..., Any]) -> list[str]:
     ]
 
 
-def _returned(function: Any) -> Any:
+def _return_type(function: Any) -> Any:
     try:
         return type_hints(function, "the loader").get("return", Any)
     except DefinitionError:

@@ -11,7 +11,7 @@ from hfdsl.check.capacity import has_capacity, shape, words
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.offloads import ResidentMemory, SharedGpus
-from hfdsl.check.repair.alternatives import changed, moved
+from hfdsl.check.repair.alternatives import changed, with_moved_roles
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.deploy.pools import ResourcePool
 
@@ -62,4 +62,4 @@ def _own_pool(context: Context, names: tuple[str, ...]) -> Iterator[Suggestion]:
     alone = {names[-1]: replace(place, pool=pool)}
     if has_capacity(context.cluster, changed(context.program.deployment, alone)):
         room = f"the cluster has room for hf.ResourcePool({shape(pool.processes)})"
-        yield Suggestion((Change(f"give '{names[-1]}' a pool of its own: {room}", partial(moved, alone)),))
+        yield Suggestion((Change(f"give '{names[-1]}' a pool of its own: {room}", partial(with_moved_roles, alone)),))

@@ -207,7 +207,7 @@ def _suggestions(misuse: Misuse) -> Iterator[Suggestion]:
     if misuse.kind in (*NAMES, MisuseKind.NO_SYNC):
         from hfdsl.check.repair import fixes  # late: most programs need none
 
-        yield from fixes.named(misuse) if misuse.kind in NAMES else fixes.reversed_sync(misuse.span)
+        yield from fixes.nearest_names(misuse) if misuse.kind in NAMES else fixes.reversed_sync(misuse.span)
 
 
 def _both(first: str, second: str) -> str:

@@ -190,7 +190,7 @@ class _Body:
             case ast.Subscript(source, index):
                 return _indexed(self.value(source), index)
             case ast.Call():
-                return self.called(node)
+                return self.call_result(node)
         return None
 
     def column(self, node: ast.expr) -> BodyValue:
@@ -208,7 +208,7 @@ class _Body:
             return None
         return RowTensor(len(spec.dims))
 
-    def called(self, call: ast.Call) -> BodyValue:
+    def call_result(self, call: ast.Call) -> BodyValue:
         """The result of a method of a tensor, of a function of torch, or of ``float``."""
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
         match call.func:

@@ -57,11 +57,11 @@ def overrides_agree(context: Context) -> Iterator[Finding]:
                     *([Label(placement.span, "placed here")] if placement is not None else []),
                 ),
             )
-            changes = () if placement is None else _declared(role, placement, called, override, difference)
+            changes = () if placement is None else _declaration_fixes(role, placement, called, override, difference)
             yield with_suggestions(context, finding, changes, difference.advice, most=1)
 
 
-def _declared(
+def _declaration_fixes(
     role: str, placement: Placement[Any], called: Signature, override: Signature, difference: _Difference
 ) -> Iterator[Suggestion]:
     from hfdsl.check.repair import declarations  # late: most programs need none

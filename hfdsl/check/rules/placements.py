@@ -207,7 +207,7 @@ def results_can_be_joined(context: Context) -> Iterator[Finding]:
             continue
         nothing = isinstance(result, StaticType) and result.annotation in (None, type(None))
         if isinstance(result, (ListType, StaticType)) and not nothing:
-            yield _unjoinable(node, result, method.chunks, protocol.name, (Label(node.span), _placed(method)))
+            yield _unjoinable(node, result, method.chunks, protocol.name, (Label(node.span), _placement_labels(method)))
         if not _has_rows(result) or any(isinstance(operand, Ref) for _, operand in node.arguments):
             continue
         arguments = dict(node.arguments)
@@ -218,12 +218,12 @@ def results_can_be_joined(context: Context) -> Iterator[Finding]:
                 f"'{node.label}' makes {result} from no rows: {protocol.name} has nothing to split over "
                 f"{method.chunks} chunks",
                 Label(node.span),
-                _placed(method),
+                _placement_labels(method),
                 notes=("give it a record whose rows are to be split, or place it on one rank",),
             )
 
 
-def _placed(method: PlacedMethod) -> tuple[Label, ...]:
+def _placement_labels(method: PlacedMethod) -> tuple[Label, ...]:
     return (Label(method.placement.span, f"placed on {method.placement.mesh}"),)
 
 

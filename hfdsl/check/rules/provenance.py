@@ -46,7 +46,7 @@ def _different_rows(context: Context, node: Node, left: RowColumn, right: RowCol
         "HF333",
         f"'{node.label}' combines '{names[0]}' and '{names[1]}', which have different rows",
         _label(context, node, right),
-        (_made(context, left, names[0]), _made(context, right, names[1])),
+        (_maker_label(context, left, names[0]), _maker_label(context, right, names[1])),
     )
     return with_suggestions(context, finding, (), _rows_advice(context, left, right))
 
@@ -67,7 +67,7 @@ def _label(context: Context, node: Node, column: RowColumn) -> Label:
     return Label(argument_span(node.span, signature_of(node), column.port), f"these are {words(context, column)}")
 
 
-def _made(context: Context, column: RowColumn, name: str) -> Label:
+def _maker_label(context: Context, column: RowColumn, name: str) -> Label:
     maker = context.program.graph.nodes[column.node]
     return Label(maker.span, f"'{name}' has the rows of {words(context, column)}")
 

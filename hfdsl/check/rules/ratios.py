@@ -163,7 +163,7 @@ class Makers:
     def maker(self, column: RowColumn) -> Node | None:
         """The call whose weights a column of floats comes from; None where it is not certain."""
         program = self.context.program
-        stored = _made(program.graph, column.ref)
+        stored = _original_column(program.graph, column.ref)
         if not isinstance(stored, Ref):
             return None
         node = program.graph.nodes[stored.node]
@@ -225,7 +225,7 @@ class Makers:
         """The columns of tokens that an update reads, where they were made, and their rows."""
         program, rows = self.context.program, list[tuple[Ref, Origin]]()
         for column in _token_columns(self.context, update):
-            stored, origin = _made(program.graph, column.ref), program.origins.of(column)
+            stored, origin = _original_column(program.graph, column.ref), program.origins.of(column)
             if isinstance(stored, Ref) and origin is not None:
                 rows.append((stored, origin))
         return rows
@@ -245,7 +245,7 @@ REPLACES = "hfdsl.rl.functions", "with_log_probs"
 """The module and name of the ready function that gives a rollout the log-probs of its other argument."""
 
 
-def _made(graph: Graph, operand: Operand) -> Operand:
+def _original_column(graph: Graph, operand: Operand) -> Operand:
     """The column that a column is, where the ready function only puts it into another rollout."""
     operand = stored_column(graph, operand)
     node = graph.nodes[operand.node] if isinstance(operand, Ref) else None
@@ -257,7 +257,7 @@ def _made(graph: Graph, operand: Operand) -> Operand:
     source = arguments.get(port)
     if (body.__module__, body.__name__) != REPLACES or not isinstance(source, Ref):
         return operand
-    return _made(graph, Ref(source.node, name))
+    return _original_column(graph, Ref(source.node, name))
 
 
 def _supersets(origin: Origin) -> Iterator[Origin]:
@@ -276,7 +276,7 @@ def _of_another_policy(context: Context, ratio: Ratio, maker: Node) -> Finding:
         f"'{ratio.update.label}' divides by '{name}' of '{maker.label}', not by log-probs of the '{ratio.state}' that "
         "it trains",
         _label(ratio, "the old log-probs of a ratio"),
-        (Label(maker.span, f"made from the weights {states} of role '{maker.role}'"), _declared(ratio)),
+        (Label(maker.span, f"made from the weights {states} of role '{maker.role}'"), _declaration_label(ratio)),
     )
     advice = (
         f"give it the log-probs of '{ratio.role}' from before its update; a method that corrects for samples of other "
@@ -292,7 +292,7 @@ def _of_the_updated_policy(context: Context, ratio: Ratio, maker: Node, earlier:
         f"'{ratio.update.label}' divides by '{name}' that '{maker.label}' made after an update on these rows, so "
         "the ratio misses that update",
         _label(ratio, "the old log-probs of a ratio"),
-        (Label(earlier.span, "trains on these rows before"), Label(maker.span, "made here"), _declared(ratio)),
+        (Label(earlier.span, "trains on these rows before"), Label(maker.span, "made here"), _declaration_label(ratio)),
     )
     advice = f"compute '{name}' once for all updates on these rows, before line {earlier.span.line}"
     return with_suggestions(context, finding, (), advice)
@@ -302,7 +302,7 @@ def _label(ratio: Ratio, words: str) -> Label:
     return Label(argument_span(ratio.update.span, signature_of(ratio.update), ratio.column.port), words)
 
 
-def _declared(ratio: Ratio) -> Label:
+def _declaration_label(ratio: Ratio) -> Label:
     signature = signature_of(ratio.update)
     return Label(ratio.update.span if signature is None else signature.span, f"declared ratio='{_name(ratio.column)}'")
 

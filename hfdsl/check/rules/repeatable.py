@@ -73,7 +73,9 @@ def _of_nodes(first: Node, second: Node) -> str | None:
         if isinstance(was, Ref) and isinstance(now, Ref) and was != now:
             return f"argument '{name}' is another value of the graph the second time"
         if was is None or now is None or not _alike(was, now):
-            return f"argument '{name}' is {_shown(was)} the first time, and {_shown(now)} the second"
+            return (
+                f"argument '{name}' is {_operand_in_words(was)} the first time, and {_operand_in_words(now)} the second"
+            )
     return None
 
 
@@ -85,7 +87,7 @@ def _count(node: Node) -> int | None:
     return None
 
 
-def _shown(operand: Operand | None) -> str:
+def _operand_in_words(operand: Operand | None) -> str:
     if isinstance(operand, Constant):
         return reprlib.repr(operand.value)
     return "left out" if operand is None else "a value of the graph"

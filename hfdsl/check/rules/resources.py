@@ -12,7 +12,7 @@ from typing import Any
 from hfdsl.check.capacity import Capacity, Claim, Claims, capacity_for, claims, has_capacity, shape, words
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import changed, moved, works
+from hfdsl.check.repair.alternatives import changed, with_moved_roles, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.check.rules.memory import overfull
@@ -57,7 +57,7 @@ def _too_large(context: Context, code: str, capacity: Capacity, claimed: Claims)
     claimants = [alone] if alone else relevant
     finding = Finding(
         code,
-        f"{_listed(claimants)} {'needs' if alone else 'need'} {_reason(capacity, claimants)}",
+        f"{_pools_in_words(claimants)} {'needs' if alone else 'need'} {_reason(capacity, claimants)}",
         Label(last.span, f"{_of(last, capacity)} for {words(last.roles)}"),
         (
             *(Label(d.span, f"{_of(d, capacity)} for {words(d.roles)}") for d in claimants if d is not last),
@@ -94,7 +94,7 @@ def _of(claim: Claim, capacity: Capacity) -> str:
     return f"{slots} GPUs" if capacity.resource == "GPU" else f"{slots * capacity.cpu / CPU_UNITS:g} CPUs"
 
 
-def _listed(claimants: Claims) -> str:
+def _pools_in_words(claimants: Claims) -> str:
     shown = [f"'{claim.pool.name}' {shape(claim.pool.processes)}" for claim in claimants[:4]]
     hidden = len(claimants) - len(shown)
     return (
@@ -138,7 +138,7 @@ def _fixes(context: Context, capacity: Capacity, claimed: Claims, culprit: Claim
 
 
 def _offer(text: str, places: Mapping[str, Placement[Any]]) -> Suggestion:
-    return Suggestion((Change(text, partial(moved, places)),))
+    return Suggestion((Change(text, partial(with_moved_roles, places)),))
 
 
 def _filling(deployment: Deployment, roles: Sequence[str], pool: ResourcePool) -> Mapping[str, Placement[Any]] | None:

@@ -12,7 +12,7 @@ from typing import Any
 from hfdsl.check.capacity import words
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import moved, works
+from hfdsl.check.repair.alternatives import with_moved_roles, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.deploy.deployment import Placement
@@ -68,7 +68,7 @@ def narrower(context: Context, places: Mapping[str, Placement[Any]], nearest: Se
             meshes = {name: spelled(place.mesh) for name, place in changed.items()}
             alike = len(set(meshes.values())) == 1
             words = next(iter(meshes.values())) if alike else ", ".join(f"{m} for '{n}'" for n, m in meshes.items())
-            changes.append(Change(words, partial(moved, changed)))
+            changes.append(Change(words, partial(with_moved_roles, changed)))
     yield Suggestion(tuple(changes), "use ", ": tp then divides the model and the pool is filled")
 
 

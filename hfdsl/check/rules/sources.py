@@ -63,7 +63,7 @@ def sources_take_alike(context: Context) -> Iterator[Finding]:
     """HF758: an update takes the same share of the loader's batches from every source."""
     shares = dict[Fraction, SourceQueue]()
     for source_queue in _source_queues(context):
-        dispatched, read_rows = _put_in(context, source_queue.first), _taken(context, source_queue)
+        dispatched, read_rows = _put_in(context, source_queue.first), _batch_rows(context, source_queue)
         first = source_queue.first.op
         if source_queue.trains and isinstance(first, Queue) and dispatched.value and read_rows.value:
             share = Fraction(int(read_rows.value), source_queue.queue.group) / Fraction(
@@ -106,7 +106,7 @@ def _put_in(context: Context, node: Node) -> Size:
     return constant(0) if rows is None else context.known(rows)
 
 
-def _taken(context: Context, source_queue: SourceQueue) -> Size:
+def _batch_rows(context: Context, source_queue: SourceQueue) -> Size:
     rows = source_queue.queue.rows
     if rows is None:
         return context.known(at_most(_put_in(context, source_queue.node)))

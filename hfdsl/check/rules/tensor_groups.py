@@ -13,7 +13,7 @@ from typing import Any
 from hfdsl.check.capacity import shape
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import moved, works
+from hfdsl.check.repair.alternatives import with_moved_roles, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.deploy.cluster import Cluster
@@ -34,7 +34,7 @@ class Crossing:
     boundary: int
 
     @property
-    def named(self) -> str:
+    def ranks_in_words(self) -> str:
         """The ranks in words: consecutive ones by their ends."""
         if self.ranks.step == 1:
             return f"{self.ranks[0]} to {self.ranks[-1]}"
@@ -49,8 +49,9 @@ def tensor_groups_stay(context: Context) -> Iterator[Finding]:
         order = "" if crossing.ranks.step == 1 else f" of the order {mesh.order}"
         finding = Finding(
             "HF503",
-            f"role '{name}': a tensor-parallel group crosses nodes: ranks {crossing.named} are one group{order}, "
-            f"and pool '{pool.name}' {shape(pool.processes)} ends a node after rank {crossing.boundary - 1}",
+            f"role '{name}': a tensor-parallel group crosses nodes: ranks {crossing.ranks_in_words} are "
+            f"one group{order}, and pool '{pool.name}' {shape(pool.processes)} ends a node after rank "
+            f"{crossing.boundary - 1}",
             Label(placement.span, f"tp = {mesh.tp}"),
             notes=(
                 "for nodes whose GPUs are linked as one node's are, describe the cluster: hf.Nodes(..., domain=...)",
@@ -77,7 +78,7 @@ def _reordered(context: Context, name: str, placement: Placement[Any]) -> Iterat
         reordered = replace(placement, mesh=replace(mesh, order=(*others, "tp")))
         if _crossing(context, reordered) is None and works(context, {name: reordered}):
             text = f"number the ranks of a group one after another: {spelled(reordered.mesh)}"
-            yield Suggestion((Change(text, partial(moved, {name: reordered})),))
+            yield Suggestion((Change(text, partial(with_moved_roles, {name: reordered})),))
 
 
 def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterator[Suggestion]:
@@ -90,7 +91,7 @@ def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterato
             # a finding that another split would have as well counts, too
             if _stride(narrow_mesh) == 1 and works(context, {name: narrow}):
                 text = f"where a GPU holds 1/{size} of a layer, use {spelled(narrow_mesh)}: its groups stay on a node"
-                yield Suggestion((Change(text, partial(moved, {name: narrow})),))
+                yield Suggestion((Change(text, partial(with_moved_roles, {name: narrow})),))
 
 
 def _crossing(context: Context, placement: Placement[Any]) -> Crossing | None:

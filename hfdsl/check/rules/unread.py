@@ -11,7 +11,7 @@ from hfdsl.check.sources import index_in_loop
 from hfdsl.graph.program import Filter, MiniBatch, Node, Queue, Repeat, Take
 from hfdsl.graph.spans import Span
 from hfdsl.graph.values import RecordValue
-from hfdsl.types.numbers import listed
+from hfdsl.types.numbers import join_numbers
 
 
 def unused(context: Context) -> Iterator[Finding]:
@@ -100,7 +100,7 @@ def _left_out(nodes: list[Node], readers: dict[int, list[Span]], counts: Abstrac
     yield Finding(
         "HF602",
         f"nothing reads {len(unread)} of the {len(nodes)} mini-batches, number{'s' * (len(unread) > 1)} "
-        f"{listed(unread, ' and ')}: the loop that reads the others leaves their rows out",
+        f"{join_numbers(unread, ' and ')}: the loop that reads the others leaves their rows out",
         Label(nodes[0].span, f"makes {len(nodes)} mini-batches"),
         (Label(shared, f"reads {len(readers)} of them"),),
         notes=(

@@ -11,7 +11,7 @@ from typing import Any
 
 from hfdsl.check.findings import Finding
 from hfdsl.interop.library_tables import table
-from hfdsl.interop.reporting import Problem, finding, shown
+from hfdsl.interop.reporting import Problem, finding, value_text
 from hfdsl.interop.settings import MISSING, Configuration
 
 
@@ -64,7 +64,7 @@ def values_have_types(c: Configuration) -> Iterator[Problem]:
             continue  # an interpolation that is not known
         if not any(_is(value, kind) for kind in types):
             words = " or ".join("nothing" if kind == "null" else _WORDS[kind] for kind in types)
-            yield finding(c, "HF972", f"{key} = {shown(value)} is no {words}", key)
+            yield finding(c, "HF972", f"{key} = {value_text(value)} is no {words}", key)
 
 
 SWITCHED_TABLES = ("dtensor_cfg", "megatron_cfg", "lora_cfg", "peft", "sequence_packing", "dynamic_batching", "draft",

@@ -123,13 +123,14 @@ def _refusal(setting: Setting, option: Mapping[str, Any]) -> str:
     name, value, kind = f"--{setting.key}", setting.value, option["type"]
     has_value = setting.value_span != setting.span
     if kind == "switch":
-        return f"{name} is a switch and takes no value: leave out '{_shown(value)}'" if has_value else ""
+        return f"{name} is a switch and takes no value: leave out '{_value_text(value)}'" if has_value else ""
     if not has_value:
         return f"{name} needs a value" if option.get("values") != "*" else ""
     values = value if isinstance(value, list) else [value]
     wanted = option.get("values", 1)
     if wanted != "*" and len(values) != wanted:
-        return f"{name} takes {'one value' if wanted == 1 else f'{wanted} values'}, not {len(values)}: {_shown(value)}"
+        number = "one value" if wanted == 1 else f"{wanted} values"
+        return f"{name} takes {number}, not {len(values)}: {_value_text(value)}"
     for item in values:
         if kind == "int" and not _is_int(item):
             return f"{name} = {item} is no integer"
@@ -146,7 +147,7 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from hfdsl.interop.reporting import shown
+from hfdsl.interop.reporting import value_text
 from hfdsl.interop.settings import is_integer
 
 SWITCHED = {"yes": True, "true": True, "t": True, "y": True, "1": True,
@@ -48,7 +48,7 @@ def parsed(key: str, value: Any, option: Mapping[str, Any], *, in_file: bool) ->
             return value if whole else _number(key, value, float, "number")
         case "switch":
             if (word := str(value).lower()) not in SWITCHED:
-                raise RefusedError(f"{key} = {shown(value)} is neither true nor false")
+                raise RefusedError(f"{key} = {value_text(value)} is neither true nor false")
             return SWITCHED[word]
     _check_choice(key, value, option.get("choices", ()))
     return value
@@ -58,7 +58,7 @@ def _number(key: str, value: Any, kind: type[int] | type[float], noun: str) -> i
     try:
         return kind(value if isinstance(value, str) else "")
     except ValueError:
-        raise RefusedError(f"{key} = {shown(value)} is no {noun}") from None
+        raise RefusedError(f"{key} = {value_text(value)} is no {noun}") from None
 
 
 def _check_choice(key: str, value: Any, choices: list[str]) -> None:
@@ -68,4 +68,4 @@ def _check_choice(key: str, value: Any, choices: list[str]) -> None:
     hint = f"; did you mean {near[0]}?" if near else ""
     if key in OF_OTHERS:
         raise RefusedError(f"no {key} of transformers is called '{value}'{hint}")
-    raise RefusedError(f"{key} = {shown(value)} is none of {', '.join(choices)}{hint}")
+    raise RefusedError(f"{key} = {value_text(value)} is none of {', '.join(choices)}{hint}")

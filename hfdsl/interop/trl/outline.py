@@ -100,12 +100,12 @@ def _evaluation(c: Configuration) -> str:
     return f"An evaluation batch is {counted(total, 'completion')}, {group} to a prompt."
 
 
-def _given(c: Configuration) -> str:
+def _generation_note(c: Configuration) -> str:
     return f"{GENERATION} decides the size of a generation." if c.value(GENERATION) is not None else ""
 
 
 OUTLINE: Outline = {
-    "A generation": (_generation, _given, _tokens, _loss),
+    "A generation": (_generation, _generation_note, _tokens, _loss),
     "Optimizer steps": (_micro_batches, _optimizer_steps, _reuse, _evaluation),
     "Who runs where": (_processes, _engine),
     "Staleness": (_staleness,),

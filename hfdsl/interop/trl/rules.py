@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from hfdsl.interop.library_tables import table
-from hfdsl.interop.reporting import Problem, Rule, finding, setting_fix, shown
+from hfdsl.interop.reporting import Problem, Rule, finding, setting_fix, value_text
 from hfdsl.interop.settings import Configuration, is_integer
 from hfdsl.interop.trl.units import (
     ACCUMULATION,
@@ -55,7 +55,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
         if key not in c.explicit or c.explicit[key].unknown or value is None:
             continue
         if not is_integer(value):
-            yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
+            yield finding(c, "HF972", f"{key} = {value_text(value)} is no integer", key)
         elif value < 1:
             yield finding(c, "HF972", f"{key} = {value} is not positive", key, advice=("the smallest size is 1",))
 
@@ -133,7 +133,7 @@ def choices_are_known(c: Configuration) -> Iterator[Problem]:
         if str(value) not in choices and (value is not None or c.defaults.get(key) is not None):
             near = get_close_matches(str(value), choices, n=1, cutoff=0.6)
             sentence, fixes = setting_fix(c, key, near[0]) if near else ("", ())
-            message = f"{key} = {shown(value)} is none of {', '.join(choices)}"
+            message = f"{key} = {value_text(value)} is none of {', '.join(choices)}"
             yield finding(c, "HF972", message, key, advice=(sentence,) if sentence else (), fixes=fixes)
 
 
@@ -293,13 +293,13 @@ def rewards_have_weights(c: Configuration) -> Iterator[Problem]:
     weights, functions, model = "reward_weights", "reward_funcs", "reward_model_name_or_path"
     if not c.has(functions) or c.value(weights) is None:
         return
-    count = len(_listed(c.value(functions))) + (c.value(model) is not None)
-    if count and len(_listed(c.value(weights))) != count:
-        message = f"{weights} has {len(_listed(c.value(weights)))} weights, and there are {count} reward functions"
+    count = len(_as_list(c.value(functions))) + (c.value(model) is not None)
+    if count and len(_as_list(c.value(weights))) != count:
+        message = f"{weights} has {len(_as_list(c.value(weights)))} weights, and there are {count} reward functions"
         yield finding(c, "HF974", message, weights, functions)
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     """The values of an argument that takes several."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
@@ -307,7 +307,7 @@ def _listed(value: Any) -> list[Any]:
 def rewards_can_be_found(c: Configuration) -> Iterator[Problem]:
     """A reward function has a name of TRL's own, or a path to import."""
     key = "reward_funcs"
-    for name in _listed(c.value(key)) if c.has(key) else []:
+    for name in _as_list(c.value(key)) if c.has(key) else []:
         if isinstance(name, str) and "." not in name and name not in REWARDS:
             near = get_close_matches(name, REWARDS, n=1, cutoff=0.6)
             yield finding(

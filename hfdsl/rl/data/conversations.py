@@ -127,7 +127,9 @@ def tools_of(row: Row, tools: str | Tools | None, place: str) -> list[dict[str, 
     listed = _list(row, tools, place, "tools") if isinstance(tools, str) else list(tools)
     for i, tool in enumerate(listed):
         if not isinstance(tool, Mapping):
-            raise DataError("HF902", f"{place}: '{tools}[{i}]' is {shown(tool)}, expected an object with a tool")
+            raise DataError(
+                "HF902", f"{place}: '{tools}[{i}]' is {kind_in_words(tool)}, expected an object with a tool"
+            )
     return [dict(tool) for tool in listed] or None
 
 
@@ -136,26 +138,26 @@ def _list(row: Row, field: str, place: str, of: str) -> list[Any]:
         raise DataError("HF902", f"{place}: the row has no field '{field}'; {closest(field, list(row))}")
     value = row[field]
     if not isinstance(value, (list, tuple)):
-        raise DataError("HF902", f"{place}: its field '{field}' is {shown(value)}, expected a list of {of}")
+        raise DataError("HF902", f"{place}: its field '{field}' is {kind_in_words(value)}, expected a list of {of}")
     return list(value)
 
 
 def _message(message: Any, label: str) -> Message:
     """A message with a role, and with a text unless it calls tools."""
     if not isinstance(message, Mapping):
-        raise DataError("HF902", f"{label} is {shown(message)}, expected an object with 'role' and 'content'")
+        raise DataError("HF902", f"{label} is {kind_in_words(message)}, expected an object with 'role' and 'content'")
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not role:
-        problem = f"is {shown(role)}" if "role" in message else "is missing"
+        problem = f"is {kind_in_words(role)}" if "role" in message else "is missing"
         raise DataError("HF902", f"{label}: 'role' {problem}, expected a text such as 'user'")
     if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
-        problem = f"is {shown(content)}" if "content" in message else "is missing"
+        problem = f"is {kind_in_words(content)}" if "content" in message else "is missing"
         raise DataError("HF902", f"{label}: 'content' {problem}, expected a text")
     # Tables such as parquet have every key in every message, with None for those that the message lacks.
     return {str(key): value for key, value in message.items() if value is not None or key == "content"}
 
 
-def shown(value: Any) -> str:
+def kind_in_words(value: Any) -> str:
     """The description of a value of a wrong kind, for an error.
 
     >>> shown(None), shown([1, 2]), shown({"a": 1})

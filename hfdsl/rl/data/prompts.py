@@ -9,7 +9,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from hfdsl.errors import DataError
-from hfdsl.rl.data.conversations import Conversation, Message, Tools, messages_of, shown, tools_of, with_system
+from hfdsl.rl.data.conversations import Conversation, Message, Tools, kind_in_words, messages_of, tools_of, with_system
 from hfdsl.rl.data.sources import Row
 from hfdsl.rl.fields import check_fields
 from hfdsl.types.batches import closest
@@ -239,7 +239,7 @@ def _check_text(value: Any, field: str, place: str) -> None:
         return
     is_conversation = isinstance(value, list) and value and all(isinstance(message, dict) for message in value)
     hint = f"; for a list of messages set prompt.messages = '{field}'" if is_conversation else ""
-    raise DataError("HF902", f"{place}: its field '{field}' is {shown(value)}, expected a text{hint}")
+    raise DataError("HF902", f"{place}: its field '{field}' is {kind_in_words(value)}, expected a text{hint}")
 
 
 def _check_length(tokens: Sequence[int], limit: int, part: str, dim: str, text: str, place: str) -> None:

@@ -216,16 +216,16 @@ class EngineProcess:
         """Wait for an answer, and where other ranks have a process of the engine, for word that it is ended."""
         if self.link is not None:
             self.link.meet()
-        while not self._connection.poll(min(self._left(), LOOK if self.link else self.deadline)):
+        while not self._connection.poll(min(self._seconds_left(), LOOK if self.link else self.deadline)):
             ended = self.link.ended() if self.link else None
             if ended is not None:
                 self.close()
                 raise ended
-            if not self._left():
+            if not self._seconds_left():
                 late = f"did not answer '{method}' within {self.deadline:g} s, its engine_deadline, and was ended"
                 raise self._ended(DeadlineError("HF955", f"engine {self.start.engine!r} {late}{self._tail()}"))
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return max(self._until - time.monotonic(), 0)
 
     def _ended(self, error: E) -> E:

@@ -101,7 +101,7 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
         connection.send(Failure(shortage, code="HF952"))
         return
     (folder / "config.json").write_text(start.config, "utf-8")
-    answer, engine = _tried(lambda: _adapter(start, folder))
+    answer, engine = _attempt(lambda: _adapter(start, folder))
     shutil.rmtree(folder, ignore_errors=True)
     connection.send(answer if engine is None else Reply(engine.copies))
     if engine is None:
@@ -113,7 +113,7 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
         method, *arguments = connection.recv()
         if method == "load":
             part, version = arguments
-            answer, _ = _tried(lambda part=part: engine.load(_received(connection, lent), part))  # type: ignore[misc]
+            answer, _ = _attempt(lambda part=part: engine.load(_received(connection, lent), part))  # type: ignore[misc]
             versions = {**after_load(versions, part), part: version} if isinstance(answer, Reply) else {}
         elif method == "release":
             lent.clear()
@@ -127,7 +127,7 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
                 versions, forgot = {}, True
             call = getattr(engine, method)
             wanted = arguments[:-1] if method in SAMPLING else arguments
-            answer, value = _tried(lambda call=call, wanted=wanted: call(*wanted))  # type: ignore[misc]
+            answer, value = _attempt(lambda call=call, wanted=wanted: call(*wanted))  # type: ignore[misc]
             answer = Reply(value) if isinstance(answer, Reply) else answer
         connection.send(answer)
 
@@ -183,7 +183,7 @@ def _received(
         connection.send(MORE)
 
 
-def _tried(call: Callable[[], Any]) -> tuple[Reply | Failure, Any]:
+def _attempt(call: Callable[[], Any]) -> tuple[Reply | Failure, Any]:
     """The answer to a call without its value, and the value."""
     try:
         return Reply(None), call()

@@ -120,9 +120,10 @@ class GenerationSlices:
         """The generation slice of each weight that is sliced for training, and the training slice in it."""
         sliced = ((weight, weight.training.data) for weight in weights if weight.training_dim is not None)
         buckets = gathered_in_buckets(sliced, self._replicas.begin_all_gather, self.bucket_bytes)
-        return chain.from_iterable(map(self._placed, buckets))  # which keeps no bucket while the next one begins
+        # unlike a generator expression, this keeps no bucket while the next one begins
+        return chain.from_iterable(map(self._arrived_slices, buckets))
 
-    def _placed(
+    def _arrived_slices(
         self, bucket: Sequence[tuple[_Weight, list[torch.Tensor]]]
     ) -> list[tuple[_Weight, torch.Tensor, torch.Tensor]]:
         """The generation slices, and the training slices in them, of a bucket that has arrived."""

@@ -62,7 +62,7 @@ def load(config: ModelConfig, tp: AxisGroup | None = None, *, output_layer: bool
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(config.seed)
                 model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32, **options)
-    placed: Any = _placed(parallelize(model, tp, name), getattr(torch, config.dtype))
+    placed: Any = _on_device(parallelize(model, tp, name), getattr(torch, config.dtype))
     if config.compile:
         compile_blocks(placed)
     return placed.eval()
@@ -100,7 +100,7 @@ def _saved(folder: Path, settings: Any, name: str, output_layer: bool, options: 
     return model
 
 
-def _placed(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+def _on_device(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """The model on the role's device, with parameters of a dtype.
 
     Buffers keep theirs. Rotary frequencies are buffers: in bfloat16 they are off by up to 1 part in 256, which after

@@ -39,7 +39,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from hfdsl.errors import ConfigError, HfError
 from hfdsl.rl.training.toml.changes import RenameField, SetField
 from hfdsl.types.batches import closest, nearest
-from hfdsl.types.bounds import annotations_of, is_union, misfit, removed, shown
+from hfdsl.types.bounds import annotation_text, annotations_of, is_union, misfit, removed
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ def value_of(annotation: Any, value: Any, path: str) -> Any:
         return {key: value_of(item, inner, joined(path, key)) for key, inner in value.items()}
     if annotation is Any:
         return value
-    raise ConfigError("HF901", f"{path} is declared as {shown(annotation)}, which no table can give", path)
+    raise ConfigError("HF901", f"{path} is declared as {annotation_text(annotation)}, which no table can give", path)
 
 
 def _dataclass(kind: type, value: Any, path: str) -> Any:
@@ -132,7 +132,7 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
         name for name, field in declared.items() if required(field) and name not in value and name not in matches
     ]
     if missing:
-        named = ", ".join(f"'{joined(path, name)}' ({shown(annotations[name])})" for name in missing)
+        named = ", ".join(f"'{joined(path, name)}' ({annotation_text(annotations[name])})" for name in missing)
         errors.append(ConfigError("HF901", f"{named} {'is' if len(missing) == 1 else 'are'} missing", path))
     arguments: dict[str, Any] = {}
     bounded = annotations_of(kind)
@@ -245,7 +245,7 @@ def item_annotations(annotation: Any, count: int) -> tuple[Any, ...]:
 
 
 def _wrong(annotation: Any, value: Any, path: str) -> ConfigError:
-    message = f"'{path}' takes {shown(annotation)}, got {value!r}"
+    message = f"'{path}' takes {annotation_text(annotation)}, got {value!r}"
     return ConfigError("HF901", message, path, changes=_readings(annotation, value, path))
 
 

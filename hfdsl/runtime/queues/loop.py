@@ -241,7 +241,7 @@ class LoggedWorld:
         link = self.links.of[self._index(self.expected[0])]
         if self.expected[0].kind == "dispatch":
             return link.feeds == stage
-        return link.reads == stage and self._wanted() <= self._seen
+        return link.reads == stage and self._next_groups() <= self._seen
 
     def dispatch(
         self, stage: int, numbers: Sequence[int], prompts: Sequence[int], version: int, batch: QueueBatch | None
@@ -259,7 +259,7 @@ class LoggedWorld:
 
     def ended(self) -> Sequence[QueuedId] | None:
         """The groups of the next decision of the log, once all of them have ended."""
-        wanted = self._wanted() - self._seen
+        wanted = self._next_groups() - self._seen
         while not wanted or not wanted <= self.arrived:
             groups = self.world.ended()
             if groups is None:
@@ -275,7 +275,7 @@ class LoggedWorld:
         """The groups that have ended, and that the loop has not seen."""
         return self.arrived - self._seen
 
-    def _wanted(self) -> set[QueuedId]:
+    def _next_groups(self) -> set[QueuedId]:
         """The groups that the log takes, drops or loses next; of a step that takes a batch of several queues all."""
         if not self.expected or self.expected[0].kind == "dispatch":
             return set()

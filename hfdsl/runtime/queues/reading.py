@@ -80,7 +80,7 @@ class QueueReader:
         """Where columns were made: rows of a queue, and there the name of each column that was made with these rows."""
         by_maker = list[tuple[MadeRows, dict[str, str]]]()
         for column in dict.fromkeys(part.column for part in slices):
-            maker_rows, name = self._made(queue, rows, column)
+            maker_rows, name = self._maker_of(queue, rows, column)
             names = next((entry_names for entry_rows, entry_names in by_maker if entry_rows == maker_rows), None)
             if names is None:
                 names = {}
@@ -88,7 +88,7 @@ class QueueReader:
             names[column] = name
         yield from by_maker
 
-    def _made(self, queue: int, rows: Sequence[GroupRow], column: str) -> tuple[MadeRows, str]:
+    def _maker_of(self, queue: int, rows: Sequence[GroupRow], column: str) -> tuple[MadeRows, str]:
         """Where a column was made, and its name there."""
         while (name := self.stages.queues[queue].through.get(column)) is not None:
             in_front = self.in_front(queue)

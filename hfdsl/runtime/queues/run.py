@@ -191,7 +191,7 @@ class QueueRun:
             self._unrecorded += [(self._of_stages[stage], number, step) for stage, step in steps.items()]
         return ended
 
-    def lost(self, group: QueuedId) -> bool:
+    def is_lost(self, group: QueuedId) -> bool:
         """Whether a filter removed a group, which has ended."""
         queue, number = group
         return number not in self._reader.dispatch_of(queue, number).kept
@@ -224,7 +224,7 @@ class QueueRun:
             runner.routings.measure(record)
             self._runner.keep(record)
 
-    def needed(self) -> list[set[int]]:
+    def needed_groups(self) -> list[set[int]]:
         """By queue the groups that are on their way, and those that may be read for others made of them."""
         needed: list[set[int]] = [set(queue.groups) for queue in self.loop.queues]
         for index, queue in enumerate(self.loop.queues) if self._hands_on else ():
@@ -238,7 +238,7 @@ class QueueRun:
         if counts == self._counts:
             return
         self._counts = counts
-        for index, (dispatches, needed) in enumerate(zip(self.dispatched, self.needed(), strict=True)):
+        for index, (dispatches, needed) in enumerate(zip(self.dispatched, self.needed_groups(), strict=True)):
             for number, dispatch in list(dispatches.items()):
                 gone = [group for group in dispatch.groups if group not in needed]
                 if len(gone) == len(dispatch.groups):

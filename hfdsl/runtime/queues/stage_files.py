@@ -83,7 +83,7 @@ def _batch_key(stages: QueueStages, stage: int, number: int) -> int:
 
 def _contents(run: QueueRun, backend: Backend) -> dict[int, tuple[Store, list[PayloadContent]]]:
     contents = dict[int, tuple[Store, list[PayloadContent]]]()
-    for queue, (dispatches, needed) in enumerate(zip(run.dispatched, run.needed(), strict=True)):
+    for queue, (dispatches, needed) in enumerate(zip(run.dispatched, run.needed_groups(), strict=True)):
         for number, dispatch in dispatches.items():
             remaining = [group for group in dispatch.groups if group in needed]
             with run.breaking(number):

@@ -103,7 +103,7 @@ class StageStream:
         try:
             run.loads.repeated = log.loads
             yield from run.given_out()
-            for decisions in loop.run(world, prompts, run.lost, log.expected):
+            for decisions in loop.run(world, prompts, run.is_lost, log.expected):
                 log.add(decisions)
                 log.add(run.loads.decisions())
                 self.decisions += len(decisions)

@@ -183,15 +183,15 @@ class Executor:
             RoleError: HF806 where ``held_weights()`` raises.
         """
         if exported:
-            return self.synced_digests.taken(sync)
+            return self.synced_digests.last_export(sync)
 
-        def taken(_: str, worker: Any) -> Digests | None:
+        def digest(_: str, worker: Any) -> Digests | None:
             start = Call(self._seed, 0, -1, self._rank)
             with in_call(start):
                 places = HeldBoxes.of(self._steps.values(), role, sync.state)
                 return rank_digests(worker, sync.state, self._rank, dtypes, places)
 
-        digests: Digests | None = self.workers.call(role, "held_weights", taken)
+        digests: Digests | None = self.workers.call(role, "held_weights", digest)
         return digests
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
@@ -276,7 +276,7 @@ class Executor:
                 self.store.drop(read_last_here)
             self.workers.offloader.after(call.plan, node, call.step)
             absent = tuple(name for name, value in columns.items() if value is None)
-            loads = self.in_flight.taken((call.plan, call.step, node))
+            loads = self.in_flight.pop_loads((call.plan, call.step, node))
             calls.append(
                 CallResult(
                     label=step.label,

@@ -250,8 +250,8 @@ class InFlight:
         finally:
             call.loads.end()
 
-    def taken(self, key: CallKey) -> tuple[LoadedAt, ...]:
-        """What a call has taken, once it has ended."""
+    def pop_loads(self, key: CallKey) -> tuple[LoadedAt, ...]:
+        """Remove and return the loads that an ended call took."""
         loads = self._loads.pop(key, None)
         return () if loads is None else tuple(loads.taken)
 

@@ -78,7 +78,7 @@ class RayGroups(RayStates):
         threads = self._threads[group.name] = extra_threads(self._plans[0].deployment, group)
         process.update_options({THREADS_OPTION: threads} if threads else {})
         self._groups[group.name] = RayWorkerGroup(
-            self._pools.placed(group.pool, timeout),
+            self._pools.place(group.pool, timeout),
             self._direct_groups.prepare(group.name, process),
             worker_env=self._worker_env,
             timeout=timeout,
@@ -137,7 +137,7 @@ class RayGroups(RayStates):
     def _forget_calls(self) -> None:
         """Forget the calls of a step that is to be repeated."""
 
-    def lost(self, wait: float) -> dict[str, list[int]]:
+    def lost_ranks(self, wait: float) -> dict[str, list[int]]:
         """The ranks whose process is gone, by process group; one that is busy for so many seconds is not."""
         pending = {
             worker.host.remote(): (group, rank)

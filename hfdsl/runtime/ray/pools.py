@@ -15,7 +15,7 @@ class Pools:
         self._processes_per_slot = processes_per_slot
         self._pools: dict[str, RayResourcePool] = {}
 
-    def placed(self, pool: ResourcePool, timeout: float) -> RayResourcePool:
+    def place(self, pool: ResourcePool, timeout: float) -> RayResourcePool:
         """The pool on the cluster, which has so many seconds to make room for it.
 
         Raises:
@@ -26,9 +26,9 @@ class Pools:
                 parent, start = pool.part_of
                 remaining = parent.world_size - start - pool.world_size
                 sizes = [size for size in (start, pool.world_size, remaining) if size]
-                self._pools[pool.name] = split_resource_pool(self.placed(parent, timeout), sizes)[1 if start else 0]
+                self._pools[pool.name] = split_resource_pool(self.place(parent, timeout), sizes)[1 if start else 0]
             elif pool.parts:
-                self._pools[pool.name] = merge_resource_pool(*(self.placed(part, timeout) for part in pool.parts))
+                self._pools[pool.name] = merge_resource_pool(*(self.place(part, timeout) for part in pool.parts))
             else:
                 self._pools[pool.name] = RayResourcePool(
                     pool.processes,

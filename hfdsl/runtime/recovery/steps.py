@@ -63,7 +63,7 @@ PEER_SECONDS = 3.0
 class RecoverableBackend(Backend, Protocol):
     """A backend whose processes can be lost and replaced."""
 
-    def lost(self, wait: float) -> Mapping[str, Sequence[int]]:
+    def lost_ranks(self, wait: float) -> Mapping[str, Sequence[int]]:
         """The ranks whose process is gone, by process group, where that is known after ``wait`` seconds."""
         ...
 
@@ -239,7 +239,7 @@ class Recovery:
             except Exception as error:
                 if raised_by_body(error):
                     raise
-                lost = self.backend.lost(LOSS_SECONDS if isinstance(error, LostProcessError) else PEER_SECONDS)
+                lost = self.backend.lost_ranks(LOSS_SECONDS if isinstance(error, LostProcessError) else PEER_SECONDS)
                 if not lost:
                     raise
                 losses.append((lost, error))
@@ -250,8 +250,9 @@ class Recovery:
                     first_lost, first = losses[0]
                     raise LostProcessError(
                         "HF840",
-                        f"step {step} of '{plan}' lost processes {len(losses)} times, first {named(first_lost)}, and "
-                        f"hf.Retries(attempts={self.retries.attempts}) allows no more: {_text(first)}",
+                        f"step {step} of '{plan}' lost processes {len(losses)} times, first "
+                        f"{ranks_in_words(first_lost)}, and hf.Retries(attempts={self.retries.attempts}) allows no "
+                        f"more: {_text(first)}",
                     ) from first
 
     def committed(self, plan: str, run: Callable[[Any], object], inputs: Any) -> None:
@@ -333,8 +334,8 @@ class Recovery:
         warnings.warn(
             HfWarning(
                 "HF840",
-                f"step {step} of '{plan}' lost {named(lost)}; the run continues after {recovered.seconds:.1f} s"
-                f"{again}: {recovered.cause}",
+                f"step {step} of '{plan}' lost {ranks_in_words(lost)}; the run continues after "
+                f"{recovered.seconds:.1f} s{again}: {recovered.cause}",
             ),
             stacklevel=2,
         )
@@ -344,7 +345,7 @@ class Recovery:
         try:
             restore()
         except LostProcessError as error:
-            if self.backend.lost(LOSS_SECONDS):
+            if self.backend.lost_ranks(LOSS_SECONDS):
                 raise  # the next attempt replaces these, too
             raise LostProcessError(
                 "HF840",
@@ -363,7 +364,7 @@ def _text(error: Exception) -> str:
     return str(getattr(error, "message", error)).partition("\n")[0]
 
 
-def named(lost: Mapping[str, Sequence[int]]) -> str:
+def ranks_in_words(lost: Mapping[str, Sequence[int]]) -> str:
     """Lost ranks for people.
 
     >>> named({"actor": [1], "critic": [0, 2]})

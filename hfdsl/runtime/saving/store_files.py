@@ -92,15 +92,15 @@ def fill_stores(state: FlatState, new_store: Callable[[int], Store]) -> None:
 def _value(entry: Any) -> Any:
     match entry:
         case ["ragged", on_gpu, values, offsets]:
-            return Jagged(_placed(values, on_gpu), offsets)
+            return Jagged(_on_device(values, on_gpu), offsets)
         case ["tensor", on_gpu, values]:
-            return _placed(values, on_gpu)
+            return _on_device(values, on_gpu)
         case ["objects", values]:
             return values
     raise ValueError("an entry is no column")
 
 
-def _placed(tensor: Any, on_gpu: bool) -> Any:
+def _on_device(tensor: Any, on_gpu: bool) -> Any:
     import torch
 
     return tensor.cuda() if on_gpu and torch.cuda.is_available() else tensor

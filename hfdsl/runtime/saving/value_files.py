@@ -184,7 +184,7 @@ class _Encoder:
             return {"$dataclass": name, "fields": {key: inner(getattr(value, key), key) for key in present}}
         return None
 
-    def _named(self, tag: str, named: Any, **content: Any) -> dict[str, Any] | None:
+    def _encode_name(self, tag: str, named: Any, **content: Any) -> dict[str, Any] | None:
         name = name_of(named, script=self._script)
         return None if name is None else {tag: name, **content}
 
@@ -200,10 +200,10 @@ class _Encoder:
         if kind in (range, slice):
             return {f"${kind.__name__}": [value.start, value.stop, value.step]} if _counts(value) else None
         if isinstance(value, Enum):
-            return self._named("$enum", kind, member=value.name) if value.name in kind.__members__ else None
+            return self._encode_name("$enum", kind, member=value.name) if value.name in kind.__members__ else None
         if isinstance(value, type):
-            return self._named("$class", value)
-        return self._named("$function", value) if kind is FunctionType else self._array(value, at)
+            return self._encode_name("$class", value)
+        return self._encode_name("$function", value) if kind is FunctionType else self._array(value, at)
 
     def _array(self, value: Any, at: str) -> Any:
         """The JSON of an array, its dtype, device or size, which only torch and NumPy have; else None."""

@@ -97,7 +97,7 @@ class _Decoder:
             return WRAPPERS[tag](self.decode(content))
         return _READERS[tag](self, content, **rest)
 
-    def named(self, name: str, kind: Callable[[Any], bool]) -> Any:
+    def resolve_name(self, name: str, kind: Callable[[Any], bool]) -> Any:
         """The class or function of a name; it has to be of that kind."""
         value = resolved(name, self._main)
         if not kind(value):
@@ -117,7 +117,7 @@ class _Decoder:
 
     def record(self, name: str, columns: dict[str, Any]) -> Batch:
         """A record with the columns that its class declares."""
-        kind = self.named(name, lambda value: isinstance(value, type) and issubclass(value, Batch))
+        kind = self.resolve_name(name, lambda value: isinstance(value, type) and issubclass(value, Batch))
         if list(columns) != list(schema(kind).fields):
             problem = f"'{name}' has the columns {', '.join(schema(kind).fields)}, and had {', '.join(columns)}"
             raise ValueError(problem)
@@ -125,12 +125,12 @@ class _Decoder:
 
     def namedtuple(self, name: str, items: list[Any]) -> Any:
         """A named tuple, made without its class's own code."""
-        kind = self.named(name, lambda value: isinstance(value, type) and issubclass(value, tuple))
+        kind = self.resolve_name(name, lambda value: isinstance(value, type) and issubclass(value, tuple))
         return tuple.__new__(kind, map(self.decode, items))
 
     def dataclass(self, name: str, fields: dict[str, Any]) -> Any:
         """An object of a dataclass, made without its class's own code."""
-        kind = self.named(name, lambda value: isinstance(value, type) and is_plain_dataclass(value))
+        kind = self.resolve_name(name, lambda value: isinstance(value, type) and is_plain_dataclass(value))
         instance = object.__new__(kind)
         for field in fields.keys() & state_names(kind):
             object.__setattr__(instance, field, self.decode(fields[field]))
@@ -138,7 +138,7 @@ class _Decoder:
 
     def enum(self, name: str, member: str) -> Any:
         """A member of an enum."""
-        kind = self.named(name, lambda value: isinstance(value, type) and issubclass(value, Enum))
+        kind = self.resolve_name(name, lambda value: isinstance(value, type) and issubclass(value, Enum))
         return kind.__members__[member]
 
     def array(self, name: str, dtype: str, shape: list[int], order: Any) -> Any:
@@ -208,8 +208,8 @@ _READERS: dict[str, Callable[..., Any]] = {
     "$scalar": _scalar,
     "$dict": lambda decoder, items: dict(decoder.items(items)),
     "$jagged": lambda decoder, parts: Jagged(*map(decoder.decode, parts)),
-    "$class": lambda decoder, name: decoder.named(name, lambda value: isinstance(value, type)),
-    "$function": lambda decoder, name: decoder.named(name, lambda value: isinstance(value, FunctionType)),
+    "$class": lambda decoder, name: decoder.resolve_name(name, lambda value: isinstance(value, type)),
+    "$function": lambda decoder, name: decoder.resolve_name(name, lambda value: isinstance(value, FunctionType)),
     "$ordered": _Decoder.ordered,
     "$record": _Decoder.record,
     "$namedtuple": _Decoder.namedtuple,

@@ -44,7 +44,7 @@ class ArrivingDigests:
         self._begun: DigestsBeside | None = None
         self._writes: list[tuple[torch.Tensor, int]] = []
 
-    def written(self, message: WeightMessage) -> None:
+    def note_write(self, message: WeightMessage) -> None:
         """The write of a message has been submitted."""
         for transfer in message.transfers:
             self._since += transfer.bytes
@@ -85,11 +85,11 @@ class ArrivingDigests:
             self._begun.add(groups[number], self._moments[number])
         self._writes = _writes(pieces.values())
 
-    def taken(self) -> Digests | None:
+    def digests(self) -> Digests | None:
         """The digests, once the device has come so far; None where they are not those of what the role keeps now."""
         if self._begun is None:
             return None
-        digests = self._begun.taken()
+        digests = self._begun.digests()
         return digests if all(tensor._version == count for tensor, count in self._writes) else None
 
 

@@ -61,10 +61,10 @@ class DigestsBeside:
         with self._within():
             self._begun.add(pieces)
 
-    def taken(self) -> Digests:
+    def digests(self) -> Digests:
         """The digests, in the order of the pieces; the host waits until all are read."""
         with self._within():
-            return self._begun.taken()
+            return self._begun.digests()
 
     def _within(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)

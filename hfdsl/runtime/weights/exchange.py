@@ -321,7 +321,7 @@ class ArrivingWeights:
 
     def digests(self) -> Digests | None:
         """Those of what the role has loaded; None where they have to be taken from what it holds now."""
-        return None if self._watched is None else self._watched.taken()
+        return None if self._watched is None else self._watched.digests()
 
     def load(self, worker: Any, load: Callable[[dict[str, torch.Tensor]], Any], *, in_place: bool) -> Any:
         """Write them where the role keeps its own, where ``in_place`` and it says where that is; else call ``load``.
@@ -354,7 +354,7 @@ class ArrivingWeights:
                 for transfer, part in unpacked(message, flat) if not failures else ():
                     held.part(transfer.parameter, transfer.box).copy_(part)
                 if self._watched is not None and not failures:
-                    self._watched.written(message)
+                    self._watched.note_write(message)
                 if message is messages[-1] and not failures:
                     submitted()
             except Exception as error:  # noqa: BLE001  # raised once all has arrived

@@ -108,8 +108,8 @@ class RankDigests:
         from hfdsl.runtime.weights.digest_stream import DigestsBeside
 
         beside = DigestsBeside(self._wanted.get(leaving.sync))
-        beside.add(placed(leaving.pieces, leaving.places, leaving.rank), leaving.moment)
-        digests = self._taken[leaving.sync] = beside.taken()
+        beside.add(located_pieces(leaving.pieces, leaving.places, leaving.rank), leaving.moment)
+        digests = self._taken[leaving.sync] = beside.digests()
         if reported:
             self._report(leaving.sync, leaving.rank, digests, exported=True)
 
@@ -160,7 +160,7 @@ class RankDigests:
         reports, self._reports = self._reports, []
         return reports
 
-    def taken(self, sync: VerifiedSync) -> Digests | None:
+    def last_export(self, sync: VerifiedSync) -> Digests | None:
         """The digests of the last export; None where this rank takes no part."""
         return self._taken.get(sync)
 
@@ -181,20 +181,22 @@ class HeldBoxes:
         for step in steps:
             for sync in step.parts if step.role == role else ():
                 if sync.state == state:
-                    places_of = partial(_known, sync, "exports")
+                    places_of = partial(_rank_places, sync, "exports")
                     return cls(sync.source_layout, sync.schedule.source_mesh, sync.schedule.parameters, places_of)
             if step.sync is not None and (step.role, step.sync.state) == (role, state):
                 schedule = step.sync.schedule
-                places_of = partial(_known, step.sync, "loads")
+                places_of = partial(_rank_places, step.sync, "loads")
                 return cls(step.sync.target_layout, schedule.target_mesh, schedule.parameters, places_of)
         return None
 
 
-def _known(sync: ScheduledSync, side: str, rank: int) -> dict[str, Any]:
+def _rank_places(sync: ScheduledSync, side: str, rank: int) -> dict[str, Any]:
     return sync.places.setdefault((side, rank), {})
 
 
-def placed(pieces: Mapping[str, HeldPart], places: HeldBoxes | None, rank: int) -> Iterable[tuple[str, HeldPart]]:
+def located_pieces(
+    pieces: Mapping[str, HeldPart], places: HeldBoxes | None, rank: int
+) -> Iterable[tuple[str, HeldPart]]:
     """The pieces that a rank holds, each with where it is in the whole."""
     if places is None:
         return pieces.items()
@@ -221,4 +223,4 @@ def rank_digests(
     else:
         value = worker.state() if hasattr(worker, "state") else None
     pieces = pieces_of(value)
-    return None if pieces is None else digests(placed(pieces, places, rank), dtypes)
+    return None if pieces is None else digests(located_pieces(pieces, places, rank), dtypes)

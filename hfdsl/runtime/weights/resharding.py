@@ -123,7 +123,7 @@ class LocalWeights:
         self.rank, self._layout, self._mesh, self._blame, self._places = rank, layout, mesh, blame, places
         pieces = pieces_of(values)
         if pieces is None:
-            raise self._other("something else than a dict of tensors by name")
+            raise self._mismatch("something else than a dict of tensors by name")
         self._pieces = pieces
         self._boxes: dict[str, list[tuple[Box, torch.Tensor | ComputedPart]]] = {}
         self._found: dict[tuple[str, Box], torch.Tensor | ComputedPart] = {}
@@ -170,7 +170,7 @@ class LocalWeights:
     def _find(self, parameter: Parameter, box: Box) -> torch.Tensor | ComputedPart:
         name = parameter.name if parameter.name in self._pieces else self._layout.stored_as(parameter.name)
         if name not in self._boxes:
-            self._boxes[name] = list(self._held(parameter, name))
+            self._boxes[name] = list(self._held_boxes(parameter, name))
         for held, tensor in self._boxes[name]:
             if held == box:
                 return tensor
@@ -182,12 +182,12 @@ class LocalWeights:
                         slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, held, strict=True)
                     )
                 ]
-        raise self._other(f"no {list(box)} of '{name}'")
+        raise self._mismatch(f"no {list(box)} of '{name}'")
 
-    def _held(self, parameter: Parameter, name: str) -> Iterator[tuple[Box, torch.Tensor | ComputedPart]]:
+    def _held_boxes(self, parameter: Parameter, name: str) -> Iterator[tuple[Box, torch.Tensor | ComputedPart]]:
         """The boxes that the rank has of a parameter, each with its values."""
         if name not in self._pieces:
-            raise self._other(f"no '{name}'")
+            raise self._mismatch(f"no '{name}'")
         piece = self._pieces[name]
         if piece.offset is None:
             if name not in self._places:
@@ -203,12 +203,12 @@ class LocalWeights:
                 return
             if tuple(piece.tensor.shape) != parameter.shape:
                 declared = f"its layout says {shape} of {parameter.shape}" if placed else "its layout says none"
-                raise self._other(f"'{name}' of shape {tuple(piece.tensor.shape)}, and {declared}")
+                raise self._mismatch(f"'{name}' of shape {tuple(piece.tensor.shape)}, and {declared}")
         if intersection(piece.box, whole(parameter.shape)) != piece.box:
-            raise self._other(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
+            raise self._mismatch(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
         yield piece.box, piece if isinstance(piece, ComputedPart) else piece.tensor
 
-    def _other(self, problem: str) -> SyncError:
+    def _mismatch(self, problem: str) -> SyncError:
         code, label, verb = self._blame
         error = SyncError(code, f"'{label}' {verb} {problem} on rank {self.rank}")
         error.role, error.ranks = label.partition(".")[0], (self.rank,)

@@ -161,7 +161,9 @@ def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Part
     for box, replicas in source.items():
         if len(set(replicas.values())) > 1:
             ranks, part = _minority(replicas), f"'{name}'{_place(box, source)} of '{sync.state}'"
-            problem = f"ranks of '{sync.source}' hold different values of {part}: {_listed(ranks)} and the others"
+            problem = (
+                f"ranks of '{sync.source}' hold different values of {part}: {_ranks_in_words(ranks)} and the others"
+            )
             raise _different(sync.source, name, ranks, problem)
     expected = sum(next(iter(replicas.values())) for replicas in source.values()) % 2**64
     wrong = _wrong(source, target, expected)
@@ -169,7 +171,7 @@ def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Part
         held = {rank: box for box, replicas in target.items() for rank in replicas}
         places = {_place(held[rank], target) for rank in wrong}
         where = places.pop() if len(places) == 1 else ""
-        problem = f"'{sync.target}' holds other values of '{name}'{where} of '{sync.state}' on {_listed(wrong)}"
+        problem = f"'{sync.target}' holds other values of '{name}'{where} of '{sync.state}' on {_ranks_in_words(wrong)}"
         raise _different(sync.target, name, wrong, f"{problem} than '{sync.source}' exported")
 
 
@@ -177,18 +179,18 @@ def _wrong(source: _Parts, target: _Parts, expected: int) -> tuple[int, ...]:
     """The ranks of the target that hold other values; of parts that only add up to others, all ranks."""
     if source.keys() == target.keys():
         right = {box: next(iter(replicas.values())) for box, replicas in source.items()}
-        return _others(target, right)
+        return _wrong_ranks(target, right)
     choices = [sorted(set(replicas.values())) for replicas in target.values()]
     count = 1
     for choice in choices:
         count *= len(choice)
     for values in product(*choices) if count <= MAX_COMBINATIONS else ():
         if sum(values) % 2**64 == expected:
-            return _others(target, dict(zip(target, values, strict=True)))
+            return _wrong_ranks(target, dict(zip(target, values, strict=True)))
     return tuple(sorted({rank for replicas in target.values() for rank in replicas}))
 
 
-def _others(target: _Parts, right: Mapping[Box, int]) -> tuple[int, ...]:
+def _wrong_ranks(target: _Parts, right: Mapping[Box, int]) -> tuple[int, ...]:
     wrong = {rank for box, replicas in target.items() for rank, value in replicas.items() if value != right[box]}
     return tuple(sorted(wrong))
 
@@ -203,7 +205,7 @@ def _place(box: Box, parts: _Parts) -> str:
     return "" if len(parts) == 1 else in_words(box)
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _ranks_in_words(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 

@@ -114,7 +114,7 @@ def check_laws(
     kinds = _kinds(containers)
     cases = Cases(subject, _meshes(subject, meshes_of("check_laws", meshes)), kinds, chosen=meshes is not None)
     again = _again(protocol, like, seed)
-    breaks = [broken for law in laws if (broken := _tried(cases, law, max_examples, seed, again))]
+    breaks = [broken for law in laws if (broken := _broken_law(cases, law, max_examples, seed, again))]
     if breaks:
         raise BrokenLaws(subject.name, breaks, len(laws))
 
@@ -292,7 +292,7 @@ class Cases:
 # -- trying them
 
 
-def _tried(cases: Cases, law: Law, count: int, seed: int, again: str) -> BrokenLaw | None:
+def _broken_law(cases: Cases, law: Law, count: int, seed: int, again: str) -> BrokenLaw | None:
     """The law on all cases; where it does not hold, on smaller ones."""
     examples = max(min(count, 5), round(count * law.share))
     for case in cases.some(law, examples, seed):
@@ -337,7 +337,7 @@ def _reported(subject: LawSubject, law: Law, case: Case, again: str) -> BrokenLa
     lines = [("case", str(case))]
     if trial is not None:
         lines += [
-            (f"rank {rank} ({case.mesh.coordinates(rank)})", f"receives {trial.seen(part)}")
+            (f"rank {rank} ({case.mesh.coordinates(rank)})", f"receives {trial.describe(part)}")
             for rank, part in enumerate(trial.parts[: case.mesh.world_size])
         ]
         lines += [("the caller", f"gets {_result(trial)}")] if trial.got is not None else []
@@ -350,5 +350,5 @@ def _reported(subject: LawSubject, law: Law, case: Case, again: str) -> BrokenLa
 def _result(trial: Trial) -> str:
     got = trial.got
     if not trial.subject.joins and isinstance(got, (list, tuple)):
-        return ", ".join(trial.seen(output) for output in got)
-    return trial.seen(got)
+        return ", ".join(trial.describe(output) for output in got)
+    return trial.describe(got)

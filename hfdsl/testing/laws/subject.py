@@ -95,7 +95,7 @@ def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str |
             that is declared.
         ProtocolError: HF412 for a name that no protocol has.
     """
-    tested = _meant(protocol, "protocol")
+    tested = _resolve_protocol(protocol, "protocol")
     if isinstance(tested, Protocol):
         if like is not None:
             message = f"check_laws: like= is for a pair of functions; {tested.name} is declared on mesh axes itself"
@@ -105,13 +105,13 @@ def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str |
     name = f"the pair {dispatch}, {collect}"
     if like is None:
         return LawSubject(name, tested)
-    declared = _meant(like, "like=")
+    declared = _resolve_protocol(like, "like=")
     if isinstance(declared, Functions):
         raise refused("check_laws", "like=", "a protocol that is declared on mesh axes", like)
     return LawSubject(name, tested, declared)
 
 
-def _meant(protocol: object, argument: str) -> Protocol | Functions:
+def _resolve_protocol(protocol: object, argument: str) -> Protocol | Functions:
     if isinstance(protocol, (Protocol, Functions)):
         return protocol
     if isinstance(protocol, Mapping):

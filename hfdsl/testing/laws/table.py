@@ -87,7 +87,9 @@ def round_trip(trial: Trial) -> None:
         return
     for place, entry in enumerate(got):
         meant = trial.of_rank(place) if trial.subject.per_rank else trial.rows
-        want(trial.read(entry) == meant, f"entry {place} of the result is {trial.seen(entry)}; the rank gave {meant}")
+        want(
+            trial.read(entry) == meant, f"entry {place} of the result is {trial.describe(entry)}; the rank gave {meant}"
+        )
 
 
 def row_map(trial: Trial) -> None:
@@ -167,11 +169,11 @@ def no_aliasing(trial: Trial) -> None:
     mine = [*value, *named] if trial.subject.per_rank else [value, named]
 
     def unharmed(when: str) -> None:
-        now = [trial.seen(container) for container in mine]
+        now = [trial.describe(container) for container in mine]
         wrong = next((damage for container in mine if (damage := kind.whole(container)) is not None), None)
         want(wrong is None, f"the caller's object is {wrong} {when}")
         meant = [
-            trial.seen(container) for container in (trial.value() if trial.subject.per_rank else [trial.value()])
+            trial.describe(container) for container in (trial.value() if trial.subject.per_rank else [trial.value()])
         ] * 2
         for number, (rows, before) in enumerate(zip(now, meant, strict=True)):
             passed = "by position" if 2 * number < len(meant) else "by name"
@@ -192,11 +194,11 @@ def no_aliasing(trial: Trial) -> None:
         for part in parts if kind.name == "list" else ():
             part.append(-1)
         unharmed("after ranks have appended to their own lists")
-    handed, seen = list(outputs), [trial.seen(output) for output in outputs]
+    handed, seen = list(outputs), [trial.describe(output) for output in outputs]
     trial.got = trial.subject.collect(trial.mesh, handed, added)
     same = len(handed) == len(outputs) and all(a is b for a, b in zip(handed, outputs, strict=True))
     want(same, "collect changed the list of outputs that it received")
-    want([trial.seen(output) for output in outputs] == seen, "collect changed an output that it received")
+    want([trial.describe(output) for output in outputs] == seen, "collect changed an output that it received")
     unharmed("after collect")
 
 
@@ -283,7 +285,7 @@ def _splits_and_joins(subject: LawSubject) -> bool:
     return subject.splits and subject.joins
 
 
-def _declared(subject: LawSubject) -> bool:
+def _declares(subject: LawSubject) -> bool:
     return subject.declared is not None
 
 
@@ -296,7 +298,7 @@ LAWS: tuple[Law, ...] = (
     Law("L6", "partition", "no row goes to two places", partition, _splits, orders=True),
     Law("L7", "padding", "pad rows never come back", padding, _splits_and_joins, rows="any"),
     Law("L8", "no_aliasing", "objects of others are neither changed nor shared", no_aliasing, rows="any", orders=True),
-    Law("L9", "placement", "ranks hold what is declared, others are not looked at", placement, _declared, orders=True),
+    Law("L9", "placement", "ranks hold what is declared, others are not looked at", placement, _declares, orders=True),
     Law("L10", "composition", "a plan gives what calls by hand give", composition, _splits_and_joins, share=0.02),
     Law("L11", "structure", "types, dtypes and columns stay, objects stay with their rows", structure, orders=True),
     Law("L12", "determinism", "the same call gives the same parts", determinism, orders=True),

@@ -121,7 +121,7 @@ class Trial:
         except (TypeError, AttributeError, IndexError, ValueError):
             raise Breach(f"{_kind(value)} stands where a {self.case.kind.name} of rows is needed") from None
 
-    def seen(self, value: Any) -> str:
+    def describe(self, value: Any) -> str:
         """The numbers of a value's rows, for the report; or what it is."""
         try:
             return " ".join(map(str, self.case.kind.read(value))) or "no rows"

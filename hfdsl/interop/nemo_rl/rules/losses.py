@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.interop.nemo_rl.units import GLOBAL, PROMPTS, SAMPLES, get, on, rows
-from hfdsl.interop.reporting import Problem, finding, shown
+from hfdsl.interop.reporting import Problem, finding, value_text
 from hfdsl.interop.settings import Configuration
 
 LOSS = "loss_fn"
@@ -65,7 +65,9 @@ def importance_weights_have_bounds(c: Configuration) -> Iterator[Problem]:
     if kind not in ("tis", "icepop", "seq-mask-tis"):
         yield finding(c, "HF972", f"{TRUNCATION} = {kind} is none of tis, icepop, seq-mask-tis", TRUNCATION)
     if not isinstance(high, int | float) or high <= 0:
-        yield finding(c, "HF974", f"{TRUNCATION} = {kind} needs {HIGH} above 0, not {shown(high)}", TRUNCATION, HIGH)
+        yield finding(
+            c, "HF974", f"{TRUNCATION} = {kind} needs {HIGH} above 0, not {value_text(high)}", TRUNCATION, HIGH
+        )
     elif isinstance(low, int | float) and low > high:
         yield finding(c, "HF974", f"{LOW} = {low} is above {HIGH} = {high}", LOW, HIGH)
     if low is None and kind in ("icepop", "seq-mask-tis"):

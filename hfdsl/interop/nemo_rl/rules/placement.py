@@ -25,7 +25,7 @@ from hfdsl.interop.nemo_rl.units import (
     split,
     uses_async_engine,
 )
-from hfdsl.interop.reporting import Problem, finding, shown
+from hfdsl.interop.reporting import Problem, finding, value_text
 from hfdsl.interop.settings import Configuration, is_integer
 
 
@@ -50,7 +50,7 @@ def generation_has_gpus(c: Configuration) -> Iterator[Problem]:
         if not is_size(own_gpus):
             yield finding(
                 c, "HF974", f"{COLOCATED} = False on one node needs {OWN_GPUS}, the GPUs of generation, and it is "
-                f"{shown(own_gpus)}", COLOCATED, OWN_GPUS,
+                f"{value_text(own_gpus)}", COLOCATED, OWN_GPUS,
             )  # fmt: skip
             return
         if own_nodes not in (None, 1):
@@ -68,7 +68,7 @@ def generation_has_gpus(c: Configuration) -> Iterator[Problem]:
     if not is_size(own_nodes):
         yield finding(
             c, "HF974", f"{COLOCATED} = False on {nodes} nodes needs {OWN_NODES}, the nodes of generation, and it is "
-            f"{shown(own_nodes)}", COLOCATED, OWN_NODES, NODES,
+            f"{value_text(own_nodes)}", COLOCATED, OWN_NODES, NODES,
         )  # fmt: skip
     elif own_nodes >= nodes:
         yield finding(
@@ -83,7 +83,7 @@ def generation_has_gpus(c: Configuration) -> Iterator[Problem]:
         yield finding(
             c,
             "HF974",
-            f"generation has whole nodes here, so that {OWN_GPUS} = {shown(own_gpus)} must be {GPUS} = {per_node}",
+            f"generation has whole nodes here, so that {OWN_GPUS} = {value_text(own_gpus)} must be {GPUS} = {per_node}",
             OWN_GPUS,
             GPUS,
             advice=(f"set {OWN_GPUS} to {per_node}",),

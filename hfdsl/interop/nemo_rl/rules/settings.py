@@ -33,7 +33,7 @@ from hfdsl.interop.nemo_rl.units import (
     parallel_keys,
     uses_async_engine,
 )
-from hfdsl.interop.reporting import Problem, finding, shown
+from hfdsl.interop.reporting import Problem, finding, value_text
 from hfdsl.interop.settings import MISSING, Configuration, is_integer
 
 SIZES = (PROMPTS, SAMPLES, GLOBAL, MICRO, LOGPROB, LONGEST, NEW_TOKENS, NODES, GPUS)
@@ -56,7 +56,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
         if is_integer(value) and value < 1:
             yield finding(c, "HF972", f"{key} = {value} is not positive", key, advice=("the smallest size is 1",))
         elif key in c.explicit and not isinstance(value, int) and key not in declared:
-            yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
+            yield finding(c, "HF972", f"{key} = {value_text(value)} is no integer", key)
 
 
 def runs_have_steps(c: Configuration) -> Iterator[Problem]:
@@ -73,7 +73,9 @@ def choices_are_known(c: Configuration) -> Iterator[Problem]:
         if value is not None and value != MISSING and value not in choices:
             near = get_close_matches(str(value), choices, n=1, cutoff=0.5)
             advice = (f"set {key} to {near[0]}",) if near else ()
-            yield finding(c, "HF972", f"{key} = {shown(value)} is none of {', '.join(choices)}", key, advice=advice)
+            yield finding(
+                c, "HF972", f"{key} = {value_text(value)} is none of {', '.join(choices)}", key, advice=advice
+            )
 
 
 def fractions_are_fractions(c: Configuration) -> Iterator[Problem]:

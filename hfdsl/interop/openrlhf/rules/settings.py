@@ -25,7 +25,7 @@ from hfdsl.interop.openrlhf.units import (
     rewards_are_remote,
     uses_critic,
 )
-from hfdsl.interop.reporting import Problem, finding, shown
+from hfdsl.interop.reporting import Problem, finding, value_text
 from hfdsl.interop.settings import Configuration, is_integer
 
 SIZES = (PROMPTS, SAMPLES, SAMPLE_BATCH, TRAIN, MICRO, RING, TENSOR, "data.max_len")
@@ -53,7 +53,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
         yield finding(
             c,
             "HF974",
-            f"{ENGINES} = {shown(engines)}: OpenRLHF generates with engines of vLLM only",
+            f"{ENGINES} = {value_text(engines)}: OpenRLHF generates with engines of vLLM only",
             ENGINES,
             advice=(f"set {ENGINES} to 1 or more",),
         )

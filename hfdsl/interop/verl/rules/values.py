@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hfdsl.interop.reporting import Problem, finding, setting_fix, shown
+from hfdsl.interop.reporting import Problem, finding, setting_fix, value_text
 from hfdsl.interop.settings import Configuration, is_integer
 from hfdsl.interop.value_types import choice_problem
 from hfdsl.interop.verl.units import (
@@ -87,7 +87,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
         if isinstance(value, float) and key.endswith("token_len_per_gpu"):
             continue  # a bound, to which lengths are compared
         if not isinstance(value, int):
-            yield finding(c, "HF972", f"{key} = {shown(value)} is no integer", key)
+            yield finding(c, "HF972", f"{key} = {value_text(value)} is no integer", key)
         elif value < 1:
             yield finding(
                 c, "HF972", f"{key} = {value} is not positive", key, advice=("the smallest that it can be is 1",)
@@ -237,7 +237,7 @@ def engines_have_memory(c: Configuration) -> Iterator[Problem]:
             yield finding(c, "HF972", f"{key} = {value} is not positive", key)
     mode = f"{ROLLOUT}.mode"
     if mode in c.explicit and (value := c.known(mode, otherwise="async")) not in ("async", "sync"):
-        yield finding(c, "HF972", f"{mode} = {shown(value)}: verl 0.9 has async alone", mode)
+        yield finding(c, "HF972", f"{mode} = {value_text(value)}: verl 0.9 has async alone", mode)
 
 
 def runs_have_steps(c: Configuration) -> Iterator[Problem]:
@@ -246,7 +246,7 @@ def runs_have_steps(c: Configuration) -> Iterator[Problem]:
         if key not in c.explicit or c.explicit[key].unknown:
             continue
         if (value := c.known(key, otherwise=0)) is None or isinstance(value, str | list):
-            yield finding(c, "HF972", f"{key} = {shown(value)} is no number", key)
+            yield finding(c, "HF972", f"{key} = {value_text(value)} is no number", key)
     steps, epochs = c.known("trainer.total_training_steps"), c.known("trainer.total_epochs")
     if is_integer(epochs) and epochs < 1:
         yield finding(c, "HF979", f"trainer.total_epochs = {epochs}: no step is ever made", "trainer.total_epochs")

@@ -79,7 +79,7 @@ def _source(subject: Subject, field: str, source: Source, table: str) -> Iterato
         problem = _unfit(reader, sample)
         if problem is not None:
             key = f"data.prompt.{reader.field}"
-            changes = tuple(SetField(key, text) for text in _meant(reader, sample))
+            changes = tuple(SetField(key, text) for text in _misspellings(reader, sample))
             yield subject.finding("HF902", problem, key, related={field: "the rows are these"}, changes=changes)
     if responses == 2:
         yield from _pairs(subject)
@@ -208,7 +208,7 @@ def _names(template: str) -> Iterator[str]:
     yield from ((name or "").partition("[")[0].partition(".")[0] for _, name, _, _ in parts if name)
 
 
-def _meant(reader: FieldReader, sample: Sample) -> Iterator[str]:
+def _misspellings(reader: FieldReader, sample: Sample) -> Iterator[str]:
     """The text of a field with similarly spelled names from the rows' fields."""
     field_names = list(sample.fields or dict.fromkeys(name for _, row in sample.rows for name in row))
     for name in reader.names:

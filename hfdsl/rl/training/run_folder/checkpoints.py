@@ -220,7 +220,7 @@ def read(checkpoint: Path, inputs: RunInputs, accepted: Collection[str] = ()) ->
         ways = f"{' '.join(f'--accept {kind}' for kind in kinds)} accepts the changes"
         ways += ", --set does so for a field" if "config" in kinds else ""
         ways = ways if all(difference.is_accepted(KINDS) for difference in refused) else "seed and meshes cannot change"
-        raise CheckpointError("HF905", f"'{checkpoint}' is of {listed(differing)}\n{ways}")
+        raise CheckpointError("HF905", f"'{checkpoint}' is of {differences_text(differing)}\n{ways}")
     if inputs.rows != position.rows:  # the order of rows is another, so the rest of the epoch is too
         position = replace(
             position, rows=inputs.rows, cursor=replace(position.cursor, epoch=position.cursor.epoch + 1, position=0)
@@ -294,7 +294,7 @@ KINDS = {"config": "another configuration", "data": "other data", "code": "other
 def different_inputs(former: RunInputs, inputs: RunInputs, *, compares_files: bool = True) -> list[InputDifference]:
     """The differences that may change the next steps; without ``compares_files``, data only by the number of rows."""
     differing = [
-        InputDifference("config", name, f"{_shown(before)} in the checkpoint, {_shown(now)} now")
+        InputDifference("config", name, f"{_value_text(before)} in the checkpoint, {_value_text(now)} now")
         for name, (before, now) in differences(former.config, inputs.config).items()
         if decides(name)
     ]
@@ -325,7 +325,7 @@ def _file_change(before: str, now: str) -> str:
     return "not there" if before == ABSENT else "not here" if now == ABSENT else "changed"
 
 
-def listed(differing: Sequence[InputDifference]) -> str:
+def differences_text(differing: Sequence[InputDifference]) -> str:
     """The text of differences: their kinds, and a line for each."""
     kinds = " and ".join(KINDS[kind] for kind in dict.fromkeys(difference.kind for difference in differing))
     return f"{kinds}:" + "".join(f"\n  {difference.name}: {difference.text}" for difference in differing)
@@ -338,7 +338,7 @@ def decides(name: str) -> bool:
     )
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return value if value == ABSENT else json.dumps(value)
 
 

@@ -111,7 +111,9 @@ def _resumed(checkpoint: Path, loaded: Loaded, inputs: RunInputs, accept: Collec
     """Start after a checkpoint."""
     resumed = checkpoints.read(checkpoint, inputs, accept)
     if resumed.differences:
-        _warn("HF905", f"'{checkpoint}' continues although it is of {checkpoints.listed(resumed.differences)}")
+        _warn(
+            "HF905", f"'{checkpoint}' continues although it is of {checkpoints.differences_text(resumed.differences)}"
+        )
     if not resumed.is_sealed:
         _warn(
             "HF905",
@@ -132,7 +134,7 @@ def _restarted(start: RunPosition, folder: Path, inputs: RunInputs, accept: Coll
     former, current = (RunInputs(config=config, rows=inputs.rows, data={}, code={}, versions={}) for config in configs)
     differing = checkpoints.different_inputs(former, current)
     if refused := [difference for difference in differing if not difference.is_accepted(accept)]:
-        raise _folder_in_use(folder, f" of {checkpoints.listed(refused)}\nstart another: --set output=FOLDER")
+        raise _folder_in_use(folder, f" of {checkpoints.differences_text(refused)}\nstart another: --set output=FOLDER")
     _warn("HF906", f"the run in '{folder}' ended before its first checkpoint: it starts again from step 0")
     return RunStart(start, last_kept_step=NO_STEP)
 
@@ -159,5 +161,5 @@ def load(running: Running, checkpoint: Path, differing: Sequence[InputDifference
         changed = [difference for difference in differing if difference.kind in ("config", "code")]
         if not changed:
             raise
-        problem = f"no role can continue from '{checkpoint}', which is of {checkpoints.listed(changed)}"
+        problem = f"no role can continue from '{checkpoint}', which is of {checkpoints.differences_text(changed)}"
         raise CheckpointError("HF905", problem) from error
