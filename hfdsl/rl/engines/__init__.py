@@ -1,1 +1,1 @@
-"""Generation engines: programs that sample faster than a model's own forward passes, each in a process of its own."""
+"""Generation engines: programs that sample faster than a model's own forward passes, each in a separate process."""

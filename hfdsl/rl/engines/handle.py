@@ -1,4 +1,4 @@
-"""A role's engine: it is started, has the role's weights in their newest version, and samples the role's rows.
+"""The engine of a role: hfdsl starts it, keeps it at the role's newest weights, and lets it sample the role's rows.
 
 An actor's engine in three steps, with the version that each side has::
 
@@ -55,22 +55,22 @@ from hfdsl.rl.workers.slicing import parts_problem
 from hfdsl.rl.workers.state_bytes import ITEM_BYTES
 
 ENGINES: Final = {"vllm": "hfdsl.rl.engines.vllm_engine:VllmEngine"}
-"""The classes that speak to engines, by what ``GenerationConfig.engine`` says."""
+"""The handle classes of engines, by the name in ``GenerationConfig.engine``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """Weights, and their version: a number from 1 that is another one whenever they have changed."""
+    """Weights with a version: a number from 1 that changes whenever they do."""
 
     version: int
     weights: Callable[[], Weights]
     stay: bool = False
-    """Whether they are in memory where later versions are too."""
+    """Whether later versions occupy the same memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Responses i64[B, R], their mask bool[B, R], and the log-probs that they were sampled with, f32[B, R]."""
+    """Responses i64[B, R], their mask bool[B, R], and their log-probs at sampling, f32[B, R]."""
 
     response: torch.Tensor
     mask: torch.Tensor
@@ -79,14 +79,14 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class VersionedSampled(Sampled):
-    """Responses whose tokens have versions i64[B, R] of their own; padding has that of the last token."""
+    """Responses with the version i64[B, R] of each token's weights; padding has that of the last token."""
 
     versions: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The prompts that an engine gets in a call, their seeds, and which of them are this rank's own."""
+    """The prompts of one call to an engine, their seeds, and which of them belong to this rank."""
 
     prompts: list[list[int]]
     seeds: list[int] | None
@@ -94,7 +94,7 @@ class Requests:
 
 
 class EngineHandle:
-    """The engine of a role, for a model with a configuration of transformers and weights of these shapes.
+    """The engine of a role, for a transformers configuration and weights of these shapes.
 
     ``ranks`` share the engine, and ``weight_peers`` gather its weights together. With ``lora``, the engine also has an
     adapter, whose matrices have the shapes ``adapter_shapes``. With ``in_flight``, it takes weights between tokens.
@@ -174,7 +174,7 @@ class EngineHandle:
         *,
         greedy: bool,
     ) -> Sampled:
-        """Responses to prompts i64[B, P], bool[B, P], by these weights, and by the adapter of an engine that has one.
+        """Sample responses to prompts i64[B, P], bool[B, P], with these weights and the engine's adapter, if any.
 
         They go to the engine where it has another version.
 
@@ -195,7 +195,7 @@ class EngineHandle:
     def sample_in_flight(
         self, ids: torch.Tensor, mask: torch.Tensor, weights: Callable[[], Versioned], *, greedy: bool
     ) -> VersionedSampled:
-        """Responses whose tokens may be of several versions, by an engine of one rank without an adapter.
+        """Sample responses whose tokens may have several versions, on an engine of one rank without an adapter.
 
         The running call takes the weights that arrive, into ``weights``. It may run beside others, in threads of their
         own: the engine then samples the rows of all of them in one batch.
@@ -217,7 +217,7 @@ class EngineHandle:
         return VersionedSampled(sampled.response, sampled.mask, sampled.log_probs, by_token.to(ids.device))
 
     def _replace(self, source: Versioned) -> None:
-        """Replace the weights of an engine that has rows; one that has died meanwhile is not started again."""
+        """Replace the weights of an engine that has rows; do not restart one that has died."""
         self.process.load(self._checked(source.weights(), "weights"), source.version)
 
     def _sampled(self, completions: Sequence[Completion], device: torch.device) -> Sampled:
@@ -233,11 +233,11 @@ class EngineHandle:
         return Sampled(response.to(device), response_mask.to(device), log_probs.to(device))
 
     def release(self) -> None:
-        """End the engine's use of the memory that weights stay in, before it is freed."""
+        """Stop the engine's use of the weights' memory before it is freed."""
         self.process.release()
 
     def sleep(self) -> None:
-        """Give back the memory of the device, where the engine has it.
+        """Free the engine's device memory.
 
         Weights that are lent are not kept: reading them again takes less time than a copy on the host does. An engine
         with an adapter keeps all, since the adapter would go with them.
@@ -247,12 +247,12 @@ class EngineHandle:
             self.asleep = True
 
     def _completions(self, requests: Requests, sources: Mapping[LoadPart, Versioned]) -> list[Completion]:
-        """Completions of all requests, by these weights."""
+        """Complete all requests with these weights."""
         self._load(sources)
         return self.process.generate(requests.prompts, requests.seeds) if requests.prompts else []
 
     def _load(self, sources: Mapping[LoadPart, Versioned]) -> None:
-        """Have an engine that is awake and has these versions.
+        """Ensure that the engine is awake and has these versions.
 
         Weights that are sharded are gathered by all ranks that hold a part. So where one rank needs them all take part,
         also one whose engine failed meanwhile: the others would wait for it.
@@ -293,7 +293,7 @@ class EngineHandle:
             raise error from None
 
     def _checked(self, weights: Weights, part: LoadPart) -> Weights:
-        """The weights, all of which the model has, and all that it has.
+        """The weights, checked to be exactly those of the model.
 
         Raises:
             WiringError: HF956.
@@ -302,7 +302,7 @@ class EngineHandle:
             yield name.removeprefix("model."), weight  # ``Policy`` holds the model as "model"
 
     def _requests(self, ids: torch.Tensor, mask: torch.Tensor, *, greedy: bool) -> Requests:
-        """What the engine is to do: rows of this rank, and of the others that share it.
+        """The requests of a call: the rows of this rank and of the ranks that share its engine.
 
         Raises:
             HfError: HF953 for a row that it cannot take, on all ranks.
@@ -347,20 +347,20 @@ class EngineHandle:
 
 
 def engine_adapter(lora: Lora, shapes: Shapes) -> EngineAdapter:
-    """What an engine has to know of an adapter whose matrices have these shapes."""
+    """The description of an adapter with matrices of these shapes, for an engine."""
     layers = {name.removesuffix(MATRIX_A).rpartition(".")[2] for name in shapes if name.endswith(MATRIX_A)}
     return EngineAdapter(lora.rank, lora.alpha, tuple(sorted(layers)))
 
 
 def engine_config(model: Any) -> Any:
-    """The configuration of a model of transformers, with the name of its class, by which an engine knows it."""
+    """The configuration of a transformers model with the name of its class, by which an engine finds it."""
     config = deepcopy(model.config)
     config.architectures = [type(model).__name__]
     return config
 
 
 def _token_versions(completion: Completion, versions: Sequence[int], length: int) -> list[int]:
-    """The version of each of so many tokens of a row; padding has that of the last token.
+    """The version of each of ``length`` tokens of a row; padding has that of the last token.
 
     >>> _token_versions(Completion([7, 7, 7], [0.0] * 3, loaded=(1, 1, 3)), [2, 3, 4, 5], 5)
     [2, 4, 4, 4, 4]
@@ -370,7 +370,7 @@ def _token_versions(completion: Completion, versions: Sequence[int], length: int
 
 
 def _token_bytes(config: Any, dtype: FloatDType, parts: int) -> int:
-    """The bytes of the keys and values of a token of a model in each of its engine's parts."""
+    """The bytes that a token's keys and values take in each part of its engine."""
     key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return token_bytes(config.num_hidden_layers, key_heads, head_width, ITEM_BYTES[dtype], parts)

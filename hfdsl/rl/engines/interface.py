@@ -1,4 +1,4 @@
-"""What hfdsl asks of a generation engine, and the values that cross into its process.
+"""The interface of generation engines, and the values that cross into an engine's process.
 
 Five methods are enough; an engine with two more samples several calls in one batch, and takes weights between decode
 steps.
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     import torch
 
 LoadPart: TypeAlias = Literal["weights", "adapter"]
-"""What an engine loads by itself: all weights of the model, or the LoRA adapter beside them."""
+"""A part that an engine loads separately: all weights of the model, or the LoRA adapter."""
 
 WakePart: TypeAlias = Literal["weights", "cache"]
-"""What of a sleeping engine is taken back by itself, so that new weights are loaded before the cache needs room."""
+"""A part of a sleeping engine that wakes separately, so that weights can be loaded before the cache takes memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where the processes of one engine meet: this one's number, how many there are, and the address of their store.
+    """The meeting point of the processes of one engine: this one's number, their count, and the address of their store.
 
     The store is a ``torch.distributed.TCPStore`` that is there before they are.
     """
@@ -37,33 +37,33 @@ class Rendezvous:
 
 @dataclass(frozen=True, slots=True)
 class EngineAdapter:
-    """The LoRA adapter that an engine has beside its weights; its matrices follow by ``load``."""
+    """The LoRA adapter of an engine; ``load`` delivers its matrices."""
 
     rank: int
-    """The rows of A and the columns of B."""
+    """The number of rows of A and of columns of B."""
 
     alpha: float
-    """The adapter counts alpha / rank times."""
+    """The adapter is scaled by alpha / rank."""
 
     layers: tuple[str, ...]
-    """The last parts of the names of the layers that may have one, such as ``"q_proj"``."""
+    """The last parts of the names of the layers that may have an adapter, such as ``"q_proj"``."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStart:
-    """What an engine starts with; its weights follow by ``load``."""
+    """The settings with which an engine starts; ``load`` delivers its weights."""
 
     engine: str
     """Its name, for messages."""
 
     implementation: str
-    """The class that speaks to it, a ``GenerationEngine``, as ``module:name``; its process alone imports it."""
+    """The engine's class, a ``GenerationEngine``, as ``module:name``; only its process imports it."""
 
     config: str
     """The model's ``config.json``."""
 
     dtype: FloatDType
-    """The dtype of its parameters, of what it computes, and of its cache."""
+    """The dtype of parameters, computations and cache."""
 
     max_length: int
     """The most tokens of a prompt with its response."""
@@ -75,7 +75,7 @@ class EngineStart:
     """The memory of a process's weights."""
 
     temperature: float
-    """Logits are divided by it, for sampling, for greedy rows and for log-probs."""
+    """The divisor of logits, for sampling, for greedy rows and for log-probs."""
 
     top_p: float
     """As in ``GenerationConfig``; log-probs are those of the tokens that remain."""
@@ -87,24 +87,24 @@ class EngineStart:
     """The most tokens of a response."""
 
     end_tokens: tuple[int, ...]
-    """The tokens that end a response, which is then its last; an engine has no other."""
+    """The tokens that end a response, each as its last token; an engine has no others."""
 
     adapter: EngineAdapter | None = None
-    """The adapter that it samples with; None for weights alone."""
+    """The adapter to sample with; None for weights alone."""
 
     rendezvous: Rendezvous | None = None
-    """Where the processes of an engine in parts meet; None for one that is whole."""
+    """The meeting point of an engine with several processes; None for a single process."""
 
     in_flight: bool = False
-    """Whether weights are loaded between decode steps, so that it is a ``SteppingEngine``."""
+    """Whether weights are loaded between decode steps, which takes a ``SteppingEngine``."""
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The weights that it is given: their names in a saved model, and their shapes."""
+    """The weights to expect: names in a saved model, and shapes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A response, with the end token if it has ended, and the log-prob of each of its tokens.
+    """A response, including its end token if it has one, and the log-prob of each of its tokens.
 
     ``loaded`` has, for each load while it was sampled, how many of its tokens the weights before it have sampled.
     """
@@ -116,7 +116,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """How many decode steps there were, and by their numbers the calls whose rows have all ended, in order."""
+    """The number of decode steps, and the numbers of the calls whose rows have all ended, in order."""
 
     steps: int
     ended: dict[int, list[Completion]]
@@ -130,49 +130,49 @@ class GenerationEngine(Protocol):
     """
 
     copies: bool
-    """Whether it has copied all weights when ``load`` returns, so that the caller may change them then."""
+    """Whether ``load`` has copied all weights when it returns, so that the caller may change them."""
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
-        """A completion of every prompt, a list of tokens, in order.
+        """Complete every prompt, in order; each completion is a list of tokens.
 
         Each row is sampled with its seed and depends on nothing else of the batch; without seeds rows are greedy.
         """
         ...
 
     def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
-        """Replace all weights, by their names in a saved model, or the adapter; batches arrive one after another.
+        """Replace all weights, named as in a saved model, or the adapter; batches arrive one after another.
 
         What was computed with the old ones is forgotten. New weights end an adapter, which is loaded again after them.
         """
         ...
 
     def sleep(self, keep_weights: bool) -> None:
-        """Give back the memory of the device: the cache is forgotten, and weights go to the host, or are forgotten too.
+        """Free device memory: drop the cache, and move weights to the host or drop them too.
 
         An engine that has forgotten its weights is given all of them between ``wake`` and the next call that samples.
         """
         ...
 
     def wake(self, part: WakePart) -> None:
-        """Take the memory of a part again."""
+        """Allocate the memory of a part again."""
         ...
 
     def close(self) -> None:
-        """End."""
+        """Shut the engine down."""
         ...
 
 
 class SteppingEngine(GenerationEngine, Protocol):
-    """An engine that samples step by step, the rows of several calls at a time, and loads weights between two steps.
+    """An engine that samples step by step, batches the rows of several calls, and loads weights between two steps.
 
     Such a load forgets the keys and values of the rows that are being sampled too, and computes them again with the new
     weights: each token is one that its weights alone would have sampled after the tokens before it.
     """
 
     def begin(self, call: int, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
-        """Take the rows of a call, by any new number, as ``generate`` does, and sample nothing yet."""
+        """Add the rows of a call under a new number, as for ``generate``, without sampling yet."""
         ...
 
     def step(self, most: int) -> Stepped:
-        """Up to so many decode steps, each at most one token for every row; fewer where all rows of a call end."""
+        """Run up to ``most`` decode steps, each at most one token per row; stop once all rows of a call have ended."""
         ...

@@ -1,4 +1,4 @@
-"""Which engine samples faster: the measured cases of docs/engines.md, and the one that is nearest to a run.
+"""A choice of engine from measurements: the cases of docs/engines.md, and the one nearest to a run.
 
 Three numbers decide how fast an engine samples: the model's parameters, the rows of a call, and the tokens of a row.
 vLLM gains on captured steps with more parameters and longer rows, and loses with more rows. A run of 2 billion
@@ -22,7 +22,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCase:
-    """A case of the table, on one H200 in bfloat16 with rows of one length: sizes, and tokens/s of both engines."""
+    """One row of the table, on one H200 in bfloat16 with rows of one length: sizes, and tokens/s of both engines."""
 
     parameters: int
     rows: int
@@ -69,7 +69,7 @@ MEASURED: Final = (
 
 
 def nearest_case(parameters: int, rows: int, tokens: int) -> MeasuredCase:
-    """The measured case that is nearest to these sizes, each at least 1.
+    """The measured case nearest to these sizes, each at least 1.
 
     >>> nearest_case(7_000_000_000, rows=128, tokens=2048).is_won_by_vllm
     True

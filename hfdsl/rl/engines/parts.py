@@ -1,4 +1,4 @@
-"""Weights on their way into an engine's process: in parts of bounded size, each one flat tensor.
+"""Parts of bounded size in which weights enter an engine's process, each one flat tensor.
 
 A part is a new tensor, in the engine's dtype. So an engine that keeps a view of what it was given does not see the
 trainer's next update, and one transfer does for many small weights: shared memory on a CPU, CUDA IPC on a GPU.
@@ -15,18 +15,18 @@ import torch
 from hfdsl.plan.buckets import filled
 
 MAX_PART = 2**28
-"""The most bytes of a part, but for a single weight that is larger: 256 MiB."""
+"""The maximum size of a part in bytes, 256 MiB; a single larger weight is a part of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightPart:
-    """Some weights: their names and shapes, and their values one after the other."""
+    """Some weights: names, shapes, and concatenated values."""
 
     shapes: dict[str, tuple[int, ...]]
     values: torch.Tensor
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The weights by name, as views.
+        """The weights by name, as views of the flat tensor.
 
         >>> part = WeightPart({"a": (2,), "b": (1, 3)}, torch.arange(5.0))
         >>> [(name, weight.tolist()) for name, weight in part.weights()]
@@ -40,7 +40,7 @@ class WeightPart:
 def parts(
     weights: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, max_bytes: int = MAX_PART
 ) -> Iterator[WeightPart]:
-    """The weights in parts.
+    """Split weights into parts.
 
     >>> weights = [("a", torch.ones(2)), ("b", torch.ones(1, 3)), ("c", torch.ones(9))]
     >>> [list(part.shapes) for part in parts(weights, torch.float32, max_bytes=20)]

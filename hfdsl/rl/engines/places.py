@@ -1,4 +1,4 @@
-"""The places of a saved model's weights in the memory of a model of vLLM, to write them there without its loader.
+"""The places of a saved model's weights in vLLM's parameters, for writing them without vLLM's loader.
 
 A worked example
 ----------------
@@ -31,29 +31,29 @@ from hfdsl.rl.copying import copy_all
 from hfdsl.rl.engines.weights import Shapes
 
 FUSED: Final = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-"""The saved layers that a layer of vLLM's holds one below the other."""
+"""The saved layers that vLLM fuses into one layer, stacked by rows."""
 
 CUT_ROWS: Final = frozenset((*FUSED, "embed_tokens", "lm_head"))
 CUT_COLUMNS: Final = frozenset(("o_proj", "down_proj"))
-"""The layers of which a part has some of the outputs, or of the inputs; it has all of the others."""
+"""The layers that parts split by outputs, or by inputs; the other dim is whole."""
 
 PADDED: Final = frozenset(("embed_tokens", "lm_head"))
-"""Layers with rows that no token has."""
+"""The layers with padding rows that belong to no token."""
 
 WRAPPED: Final = "base_layer."
-"""In the name of a parameter whose layer has an adapter beside it."""
+"""The name of the wrapped layer within a parameter's name, where a layer has an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightPlace:
-    """A view of a parameter, and the first of the rows (columns, ``dim`` 1) of a saved weight that are there."""
+    """A view of a parameter, and the first row (column, for ``dim`` 1) of the saved weight that it holds."""
 
     target: torch.Tensor
     dim: int = 0
     first: int = 0
 
     def source(self, weight: torch.Tensor) -> torch.Tensor:
-        """The elements of a whole saved weight that belong here, a view.
+        """The slice of a whole saved weight that belongs here, as a view.
 
         >>> WeightPlace(torch.zeros(2), first=1).source(torch.tensor([5.0, 6.0, 7.0])).tolist()
         [6.0, 7.0]
@@ -65,7 +65,7 @@ class WeightPlace:
 
 @torch.no_grad()
 def write_all(batches: Iterable[Sequence[tuple[str, torch.Tensor]]], places: Mapping[str, WeightPlace]) -> None:
-    """Write saved weights to their places, all of which have to be written, rounded to the dtypes there.
+    """Write saved weights to their places, rounded to the dtypes there; every place must be written.
 
     >>> place = WeightPlace(torch.zeros(2), first=1)
     >>> write_all([[("weight", torch.tensor([5.0, 6.0, 7.0]))]], {"weight": place})
@@ -83,7 +83,7 @@ def write_all(batches: Iterable[Sequence[tuple[str, torch.Tensor]]], places: Map
 def places(
     parameters: Mapping[str, torch.Tensor], shapes: Shapes, rank: int = 0, size: int = 1
 ) -> dict[str, WeightPlace] | None:
-    """The place of every saved weight in the parameters of one of ``size`` parts, or None if they do not fit together.
+    """The place of every saved weight in the parameters of one of ``size`` parts, or None if they do not match.
 
     >>> qkv = {"attn.qkv_proj.weight": torch.zeros(4, 2)}
     >>> saved = {"attn.q_proj.weight": (4, 2), "attn.k_proj.weight": (2, 2), "attn.v_proj.weight": (2, 2)}
@@ -109,7 +109,7 @@ def places(
 def _places(
     parameter: torch.Tensor, fulls: Sequence[tuple[int, ...]], layer: str, rank: int, size: int
 ) -> Iterator[WeightPlace]:
-    """The places of weights in a parameter, one below the other; fewer where they do not tile it."""
+    """The places of weights stacked in a parameter; fewer if they do not tile it."""
     cut = 0 if layer in CUT_ROWS else 1 if layer in CUT_COLUMNS and parameter.ndim > 1 else None
     shape = tuple(parameter.shape)
     if cut is None:
@@ -128,12 +128,12 @@ def _places(
 
 
 def _alike(full: tuple[int, ...], shape: tuple[int, ...], cut: int) -> bool:
-    """Whether two shapes differ in one dim at most."""
+    """Whether two shapes differ in at most one dim."""
     return full[:cut] == shape[:cut] and full[cut + 1 :] == shape[cut + 1 :]
 
 
 def _counts(total: int, fulls: Sequence[int], size: int) -> list[int]:
-    """The rows of a part's parameter of each weight: the first has its share, the others what it leaves; [] if uneven.
+    """The rows of each weight in a part's parameter: the first has its share, the others split the rest; [] if uneven.
 
     >>> _counts(32, [32, 16, 16], 2), _counts(33, [32, 16, 16], 2), _counts(64, [100], 2)
     ([16, 8, 8], [], [64])

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, which its caller can end when it dies, hangs or has a half-loaded state.
+"""An engine in a separate process, which its caller can end when it dies, hangs or has half-loaded weights.
 
 A process of its own also keeps an engine's process groups, threads and global switches out of the trainer. It is not
 forked and does not import ``__main__``: a script without a guard would run twice.
@@ -29,25 +29,25 @@ from hfdsl.rl.engines.ranks import EngineLink
 from hfdsl.rl.engines.server import AGAIN, MORE, Failure, Lent, Reply, after_load
 
 OF_A_TRAINER: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Variables of the trainer's process group, which an engine would join."""
+"""Variables of the trainer's process group, which the engine's process must not inherit."""
 
 MAIN: Final = "from hfdsl.rl.engines.server import main; main()"
-"""The program of an engine's process. Not ``-m``, which would make the classes of its answers those of ``__main__``."""
+"""The program of an engine's process; ``-m`` would name the classes of its replies ``__main__``."""
 
 SHOWN = 2000
-"""The last characters of an engine's output that an error shows."""
+"""The number of characters at the end of an engine's output that an error shows."""
 
 LENT_FROM: Final = frozenset({"cuda"})
-"""The kinds of devices whose memory an engine may read in place; from a host's, parts are copied into shared memory."""
+"""The device kinds whose memory an engine reads in place; parts from host memory are copied into shared memory."""
 
 LOOK: Final = 0.5
-"""Seconds after which a rank that waits looks whether the engine's other ranks are well."""
+"""The seconds after which a waiting rank checks the engine's other ranks."""
 
 E = TypeVar("E", bound=HfError)
 
 
 class EngineProcess:
-    """An engine that answers calls from another process. A call that fails ends it.
+    """An engine that answers calls from another process. A failed call ends the process.
 
     Raises, in every method:
         ResourceError: HF954 where the process has died or a call failed.
@@ -60,7 +60,7 @@ class EngineProcess:
         self._lent: dict[str, torch.Tensor] = {}  # weights that it reads in this process's memory
         self._lent_memory: list[tuple[object, ...]] = []
         self.lends = False
-        """Whether it read the weights that it was given last there."""
+        """Whether the engine read the last weights in place."""
         folder = tempfile.mkdtemp(prefix="hfdsl-engine-")
         ours, theirs = socket.socketpair()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
@@ -77,7 +77,7 @@ class EngineProcess:
             )
         self._connection: Connection[Any, Any] = Connection(ours.detach())
         self.close = finalize(self, _end, self._process, self._connection, self._output, folder)
-        """End the process; nothing happens if it has ended."""
+        """End the process; do nothing if it has ended."""
         self._begin()
         self._send_bytes(bytes(multiprocessing.current_process().authkey))
         self._send(start)
@@ -88,25 +88,25 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
+        """The process ID."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it answers calls."""
+        """Whether the process answers calls."""
         return self.close.alive and self._process.poll() is None
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
-        """A completion of every prompt, by the weights that were loaded last."""
+        """Complete every prompt with the weights loaded last."""
         completions: list[Completion] = self._call("generate", prompts, seeds, self.versions)
         return completions
 
     def begin(self, call: int, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
-        """Take the rows of a call, to sample them step by step; weights may be loaded between two steps."""
+        """Add the rows of a call, to sample them step by step; weights may be loaded between two steps."""
         self._call("begin", call, prompts, seeds, self.versions)
 
     def step(self, most: int) -> Stepped:
-        """Decode steps by the weights that were loaded last, until all rows of a call have ended."""
+        """Run decode steps with the weights loaded last, until all rows of a call have ended."""
         stepped: Stepped = self._call("step", most, self.versions)
         return stepped
 
@@ -118,7 +118,7 @@ class EngineProcess:
         *,
         stay: bool = False,
     ) -> None:
-        """Replace all weights, or the adapter, by those of a version, which is counted from 1.
+        """Replace all weights, or the adapter, by those of a version, counted from 1.
 
         Weights that ``stay`` are in memory of this process's that later versions are in too. An engine that copies
         weights reads them there, and keeps it from being freed until ``release``.
@@ -144,7 +144,7 @@ class EngineProcess:
         self.versions[part] = version
 
     def _pieces(self, weights: Iterable[tuple[str, torch.Tensor]], *, stay: bool) -> Iterator[WeightPart | Lent | str]:
-        """What is sent of weights."""
+        """The messages that carry weights."""
         tensors = dict(weights) if stay and self._copies else {}
         if not tensors or any(tensor.device.type not in LENT_FROM for tensor in tensors.values()):
             self.lends = False
@@ -160,19 +160,19 @@ class EngineProcess:
             self._lent, self._lent_memory = tensors, _memory(tensors)  # what was lent before may be freed now
 
     def release(self) -> None:
-        """End the engine's use of this process's memory; the next load lends it again."""
+        """Stop the engine's use of this process's memory; the next load lends it again."""
         if self._lent and self.alive:
             self._call("release")
         self._lent, self._lent_memory, self.lends = {}, [], False
 
     def sleep(self, *, keep_weights: bool = True) -> None:
-        """Give back the memory of the device; without ``keep_weights`` the engine has no version any more."""
+        """Free the device's memory; without ``keep_weights`` the engine no longer has a version."""
         if not keep_weights:
             self.versions = {}
         self._call("sleep", keep_weights)
 
     def wake(self, part: WakePart) -> None:
-        """Take the memory of a part again."""
+        """Allocate the memory of a part again."""
         self._call("wake", part)
 
     def _call(self, method: str, *arguments: Any) -> Any:
@@ -188,7 +188,7 @@ class EngineProcess:
         raise self._ended(ResourceError("HF954", message))
 
     def _begin(self) -> None:
-        """A call begins: its deadline is that much later."""
+        """Start the deadline of a call."""
         self._until = time.monotonic() + self.deadline
 
     def _send(self, message: Any) -> None:
@@ -213,7 +213,7 @@ class EngineProcess:
             raise self._death(method) from None
 
     def _wait(self, method: str) -> None:
-        """Wait for an answer, and where other ranks have a process of the engine, for word that it is ended."""
+        """Wait for a reply and, if other ranks share the engine, for notice that it was ended."""
         if self.link is not None:
             self.link.meet()
         while not self._connection.poll(min(self._seconds_left(), LOOK if self.link else self.deadline)):
@@ -229,7 +229,7 @@ class EngineProcess:
         return max(self._until - time.monotonic(), 0)
 
     def _ended(self, error: E) -> E:
-        """End the process for an error, which the other ranks get as well."""
+        """End the process because of an error, and pass the error to the other ranks."""
         self.close()
         if self.link is not None:
             self.link.end(error)
@@ -247,14 +247,14 @@ class EngineProcess:
         return self._ended(ResourceError("HF954", message))
 
     def _tail(self) -> str:
-        """The end of what the process has printed."""
+        """The end of the process's output."""
         file = self._output.fileno()  # its offset is where the engine writes, and stays there
         text = os.pread(file, SHOWN, max(os.fstat(file).st_size - SHOWN, 0)).decode("utf-8", "replace").strip()
         return f"; the last that it printed:\n{text}" if text else ""
 
 
 def _memory(tensors: Mapping[str, torch.Tensor]) -> list[tuple[object, ...]]:
-    """Where tensors are. What is lent is kept from being freed, so nothing else can be in the same place."""
+    """The places of tensors in memory. Lent memory is kept alive, so no other tensor can take its place."""
     return [(name, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) for name, tensor in tensors.items()]
 
 

@@ -1,4 +1,4 @@
-"""The ranks that share an engine: each has a process of it, with a part of its weights and of its cache.
+"""The ranks that share an engine: each runs one of its processes, with a part of its weights and its cache.
 
 A worked example, two ranks along ``tp``, and a process that dies::
 
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ENDED: Final = "hfdsl/ended"
-"""The key of a store under which a rank writes why the engine was ended."""
+"""The store key under which a rank writes why the engine ended."""
 
 CONNECT: Final = timedelta(seconds=60)
-"""The most time to connect to a store, and for an answer of it."""
+"""The timeout for connecting to a store and for its replies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class EngineRanks:
     peers: AxisGroup = field(default_factory=SoleRank)
     members: tuple[int, ...] = (0,)
     has_other_rows: bool = False
-    """Whether every member has rows of its own, as along ``dp``; along ``tp`` all have the same."""
+    """Whether every member has its own rows, as along ``dp``; along ``tp`` all have the same rows."""
 
     near: str = "127.0.0.1"
-    """An address that all ranks reach, by which a rank finds its own."""
+    """An address that all ranks can reach, by which a rank finds its own."""
 
     @property
     def size(self) -> int:
@@ -78,14 +78,14 @@ class EngineRanks:
         return self.members.index(self.peers.rank)
 
     def gather(self, value: T) -> list[T]:
-        """The values of all members, in order; all peers have to call it."""
+        """The values of all members, in order; all peers must call it."""
         if self.peers.size == 1:
             return [value]
         values = self.peers.all_gather(value)
         return [values[member] for member in self.members]
 
     def together(self, call: Callable[[], T], compared: Callable[[T], object]) -> T:
-        """The value of a call that all members make, as the first of them has it; else all raise one error.
+        """The value of a call that all members make, as returned by the first member; on failure all raise one error.
 
         Raises:
             HfError: what the call raises here, or on the first rank that it failed on; HF954 where what is compared of
@@ -108,7 +108,7 @@ class EngineRanks:
         return outcomes[0][2]  # type: ignore[return-value]  # the first has one
 
     def link(self) -> EngineLink | None:
-        """What a new engine's processes meet in; None for a process alone. All peers have to call it."""
+        """The meeting point for the processes of a new engine; None for a single process. All peers must call it."""
         if self.peers.size == 1:
             return None
         store = _opened(self.near) if self.size > 1 and self.rank == 0 else None
@@ -121,24 +121,24 @@ class EngineRanks:
 
 @dataclass(frozen=True, slots=True)
 class EngineLink:
-    """The store of an engine's ranks, for as long as its processes live."""
+    """The store of an engine's ranks, which lives as long as the engine's processes."""
 
     store: TCPStore
     rendezvous: Rendezvous
     peers: AxisGroup
 
     def meet(self) -> None:
-        """Let the other ranks ask their processes too, before this one waits: threads wait by turns."""
+        """Let the other ranks query their processes before this one waits: threads wait by turns."""
         if self.peers.in_threads:
             self.peers.barrier()
 
     def end(self, error: HfError) -> None:
-        """Tell the other ranks why the engine is ended."""
+        """Publish the reason for which the engine ended to the other ranks."""
         if self.ended() is None:
             self.store.set(ENDED, pickle.dumps(error).hex())
 
     def ended(self) -> HfError | None:
-        """Why another rank has ended the engine, or None."""
+        """The reason for which another rank has ended the engine, or None."""
         try:
             written = self.store.get(ENDED) if self.store.check([ENDED]) else None
         except RuntimeError as lost:
@@ -148,7 +148,7 @@ class EngineLink:
 
 
 def engine_ranks(worker: Worker, engine_tp: int | None) -> EngineRanks:
-    """The ranks that share the engine of a role: neighbors along ``tp``, or as many along ``dp`` as are asked for.
+    """The ranks that share a role's engine: neighbors along ``tp``, or the requested number along ``dp``.
 
     Raises:
         ResourceError: HF957 where the mesh has no such groups; HF812 where ranks share a GPU.
@@ -174,12 +174,12 @@ def engine_ranks(worker: Worker, engine_tp: int | None) -> EngineRanks:
 
 
 def _opened(near: str) -> TCPStore:
-    """A store on a port that nobody else has, at the address by which this host reaches the others."""
+    """A store on a free port, at the address by which this host reaches the others."""
     return TCPStore(_own_address(near), 0, is_master=True, wait_for_workers=False, timeout=CONNECT)
 
 
 def _own_address(near: str) -> str:
-    """The address that this host has towards another; nothing is sent."""
+    """This host's address on the route to another one; sends nothing."""
     family, kind, _, _, address = socket.getaddrinfo(near, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(address)

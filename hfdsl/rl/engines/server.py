@@ -1,4 +1,4 @@
-"""The process of an engine, which answers the calls of the process that started it.
+"""The main program of an engine's process, which answers the calls of the process that started it.
 
 A call is a tuple of a method's name and its arguments, and has one answer. ``load`` continues after it, part by part::
 
@@ -49,32 +49,32 @@ from hfdsl.rl.engines.interface import EngineStart, GenerationEngine, LoadPart
 from hfdsl.rl.engines.parts import WeightPart
 
 MORE: Final = "more"
-"""The answer that asks for the next part of the weights."""
+"""The reply that requests the next part of the weights."""
 
 AGAIN: Final = "again"
-"""What is sent in place of weights: those that were lent last."""
+"""The message that stands for weights lent before."""
 
 SAMPLING: Final = ("generate", "begin", "step")
-"""The methods whose last argument is not the engine's: the versions that it is to sample with."""
+"""The methods whose last argument, the expected versions, is not passed on to the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """Weights by name, in the memory of the caller, which may change them between loads."""
+    """Weights by name in the memory of the caller, which may change them between loads."""
 
     weights: dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a call returned."""
+    """The value that a call returned."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call failed: the last line of a traceback, the whole, and for a mistake of the user's its code."""
+    """The reason why a call failed: the last line of a traceback, all of it, and the code of a user's mistake."""
 
     problem: str
     text: str = ""
@@ -82,7 +82,7 @@ class Failure:
 
 
 def main() -> None:
-    """Serve until the caller goes; the command's arguments are the number of the socket to it, and a folder."""
+    """Serve until the caller goes away; the arguments are the number of its socket, and a folder."""
     folder = Path(sys.argv[2])
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
     # Shared memory is handed over by a socket of multiprocessing's, which asks for the key.
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def serve(connection: Connection[Any, Any], folder: Path) -> None:
-    """Start the engine that is asked for, from a folder that is removed then, and answer calls."""
+    """Start the requested engine from a folder, remove the folder, and answer calls."""
     start = connection.recv()
     shortage = memory_shortage(start)
     if shortage is not None:
@@ -133,7 +133,7 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
 
 
 def after_load(versions: Mapping[LoadPart, int], part: LoadPart) -> dict[LoadPart, int]:
-    """The versions that an engine still has while it loads a part: new weights end its adapter.
+    """The versions that an engine keeps while it loads a part: new weights invalidate its adapter.
 
     >>> after_load({"weights": 1, "adapter": 4}, "adapter"), after_load({"weights": 1, "adapter": 4}, "weights")
     ({'weights': 1}, {})
@@ -144,7 +144,7 @@ def after_load(versions: Mapping[LoadPart, int], part: LoadPart) -> dict[LoadPar
 
 
 def memory_shortage(start: EngineStart) -> str | None:
-    """What to say where the device has no room for the weights and the cache."""
+    """The message for a device without room for the weights and the cache."""
     need, free = start.weight_bytes + start.cache_bytes, _free_bytes()
     if need <= free:
         return None
@@ -169,7 +169,7 @@ def _adapter(start: EngineStart, folder: Path) -> GenerationEngine:
 def _received(
     connection: Connection[Any, Any], lent: dict[str, torch.Tensor]
 ) -> Iterator[list[tuple[str, torch.Tensor]]]:
-    """The weights that follow a call, each part asked for when the one before is used up; ``lent`` keeps lent ones."""
+    """The weights that follow a call; each part is requested once the last one is used. ``lent`` keeps lent weights."""
     connection.send(MORE)
     while (message := connection.recv()) is not None:
         if isinstance(message, WeightPart):
@@ -184,7 +184,7 @@ def _received(
 
 
 def _attempt(call: Callable[[], Any]) -> tuple[Reply | Failure, Any]:
-    """The answer to a call without its value, and the value."""
+    """Run a call: its reply without the value, and the value."""
     try:
         return Reply(None), call()
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -1,4 +1,4 @@
-"""The rows of several calls in one engine, which samples them in one batch.
+"""One batch in an engine for the rows of several calls.
 
 A worked example. Two calls, whose rows the engine has for eight decode steps at most before it is asked again::
 
@@ -35,12 +35,12 @@ from hfdsl.rl.engines.interface import Completion
 from hfdsl.rl.engines.process import EngineProcess
 
 STEPS: Final = 8
-"""The most decode steps of a round: calls that want to join, and weights that have arrived, wait for so many."""
+"""The maximum number of decode steps per round; joining calls and arriving weights wait for the round to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineActions:
-    """What a leader does with the engine.
+    """The engine operations of a leader.
 
     ``prepare`` has one that is awake with the newest weights of the role, and ``reload`` replaces those of one that has
     rows; ``process`` is the one that there is then.
@@ -53,11 +53,11 @@ class EngineActions:
 
 @dataclass(eq=False, slots=True)
 class BatchedCall:
-    """A call, its prompts and their seeds; in the end its ``completions``, and the ``versions`` loaded for them."""
+    """A call: its prompts and seeds, and in the end its ``completions`` and the ``versions`` loaded for them."""
 
     call: Call
     length: int
-    """The most decode steps of a row."""
+    """The maximum number of decode steps of a row."""
 
     prompts: Sequence[Sequence[int]]
     seeds: Sequence[int] | None
@@ -68,12 +68,12 @@ class BatchedCall:
 
     @property
     def ended(self) -> bool:
-        """Whether its rows are there, or never will be."""
+        """Whether its rows are complete or have failed."""
         return self.completions is not None or self.error is not None
 
 
 class SharedBatch:
-    """The calls that have rows in an engine, and how many decode ``steps`` a round has at most."""
+    """The calls with rows in an engine, and the maximum number of decode ``steps`` per round."""
 
     def __init__(self, steps: int = STEPS) -> None:
         self.steps = steps
@@ -84,7 +84,7 @@ class SharedBatch:
         self._numbers = count()
 
     def sample(self, call: BatchedCall, engine: EngineActions) -> list[Completion]:
-        """The completions of a call, once all of its rows have ended; whatever its last round raises."""
+        """The completions of a call, once all of its rows have ended; raises what its last round raises."""
         with self._changed:
             self._joining.append(call)
             self._changed.wait_for(lambda: call.ended or not self._led)
@@ -96,7 +96,7 @@ class SharedBatch:
         return call.completions
 
     def _lead(self, call: BatchedCall, engine: EngineActions) -> None:
-        """Go on until the rows of a call have ended."""
+        """Lead rounds until the rows of a call have ended."""
         try:
             while not call.ended:
                 self._round(engine)
@@ -110,7 +110,7 @@ class SharedBatch:
             self._end_lead()
 
     def _end_lead(self) -> None:
-        """Let another call lead."""
+        """Hand the lead to another call."""
         with self._changed:
             self._led = False
             self._changed.notify_all()

