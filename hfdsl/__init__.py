@@ -163,7 +163,7 @@ _NAMES = {
     "types.ragged": "Ragged",
     "types.rows": "Grouped GroupedBy Independent Whole",
 }
-"""What is exported, by the module that has it."""
+"""The exported names, by module."""
 
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
 _ROOMS = {module.partition(".")[0] for module in _NAMES}

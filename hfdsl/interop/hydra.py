@@ -35,7 +35,7 @@ class HydraArguments:
     flags: tuple[tuple[str, str], ...]
     unread: tuple[Unread, ...]
     refused: tuple[tuple[str, Span], ...]
-    """What Hydra refuses, and why."""
+    """The messages about arguments that Hydra refuses, with their places."""
 
 
 def read_arguments(words: Iterable[WordText], place: Span) -> HydraArguments:

@@ -14,7 +14,7 @@ from hfdsl.interop.settings import Configuration, NotKnown
 WIDTH = 110
 
 Sentence = Callable[[Configuration], str]
-"""What a sentence says of a configuration; an empty text where there is nothing to say."""
+"""A function from a configuration to a sentence; an empty text if there is nothing to say."""
 
 Outline = Mapping[str, Sequence[Sentence]]
 """The sections of a page by their titles."""

@@ -12,7 +12,7 @@ from hfdsl.interop.shell_nodes import Assignment, Command, Word
 from hfdsl.interop.shell_text import Hole, ShellValue, TextPiece, WordText, length, same, text_of, texts, without_prefix
 
 KEY = re.compile(r"""\[["']?([\w.-]+)["']?\]=""")
-"""What an item of an array with keys begins with."""
+"""The prefix of an item in an array with keys."""
 
 MAX_TEXT = 1 << 16
 """The longest text of a variable, and the most items of an array; a longer one is unknown."""

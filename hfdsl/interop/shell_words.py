@@ -18,7 +18,7 @@ SUBSCRIPT = re.compile(r"""\[(["']?)[\w.-]+\1\]""")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SPECIAL = "@*#?-$!0123456789"
 BREAKS = " \t\n;&|()<>"
-"""What ends a word."""
+"""The characters that end a word."""
 
 _REDIRECT = re.compile(r"\d*(?:&>>|&>|>>|>&|>\||<<<|<&|<>|<<-?|>|<)")
 

@@ -14,7 +14,7 @@ RowRanges: TypeAlias = tuple[RowRange, ...]
 """Rows one after another, in any order; ``merged`` sorts them."""
 
 NO_ROWS: RowRanges = ((0, 0),)
-"""Not (): who reads no rows of a column still sees its dtype and shape."""
+"""One empty range rather than (): a reader without rows still sees a column's dtype and shape."""
 
 
 def as_ranges(rows: Sequence[int]) -> RowRanges:

@@ -70,7 +70,7 @@ class Correction:
     correct for the tokens before it."""
 
     outside: Literal["truncate", "mask"] = "truncate"
-    """What happens to a ratio outside of the bounds: the nearest bound replaces it, or its tokens leave the loss."""
+    """The treatment of a ratio outside of the bounds: clamp it, or mask its tokens in the loss."""
 
     low: Share = 0.0
     """The lower bound of the ratio, 0 to 1; usually 0 to truncate, 0.5 to mask."""

@@ -1,4 +1,4 @@
-"""The backend interface: run segments on ranks, and forward payloads."""
+"""The backend interface: run segments on ranks and forward payloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A segment to be run; every sequence has one entry for each of ``segment.ranks``, in their order.
+    """A segment to run; every sequence has one entry for each of ``segment.ranks``, in their order.
 
     ``specs`` are what a rank must know to follow the call, None where it was sent before; ``payloads`` the handles that
     it receives; ``sends`` the payloads that it sends; ``after`` what has to end before it starts; ``dispatched`` the
@@ -43,7 +43,7 @@ class Submission:
 
 
 def do_nothing() -> None:
-    """The ``meanwhile`` of a caller that has nothing to do."""
+    """The ``meanwhile`` of a caller with nothing to do."""
 
 
 class Backend(Protocol):
@@ -59,49 +59,49 @@ class Backend(Protocol):
         ...
 
     def put(self, plan: Plan, content: PayloadContent) -> Any:
-        """The handle of a payload of the driver."""
+        """A handle of a payload that the driver has."""
 
     def run(self, submission: Submission) -> Sequence[tuple[Any, Sequence[Any]]]:
-        """Have every rank of a segment do its part: (acknowledgment, handles of its payloads) per rank."""
+        """Run a segment on its ranks: (acknowledgment, handles of its payloads) per rank."""
         ...
 
     def done(
         self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = do_nothing
     ) -> list[SegmentResult]:
-        """Wait for the results; call ``meanwhile`` first. The caller gets the payloads ``wanted`` next."""
+        """Wait for the results; call ``meanwhile`` first. The caller gets the ``wanted`` payloads next."""
         ...
 
     def get(self, handles: Sequence[Any]) -> list[PayloadContent]:
-        """The payloads, in this process."""
+        """Fetch the payloads into this process."""
         ...
 
     def save(self, folder: str, background: bool) -> None:
-        """Have every process begin to write its workers' states; in the ``background`` steps continue meanwhile."""
+        """Have every process write its workers' states; in the ``background``, steps continue during the write."""
         ...
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
-        """By role, the file of each rank's state; None where one is not written after ``wait`` seconds."""
+        """The file of each rank's state, by role; None for one that is not written after ``wait`` seconds."""
         ...
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """Have every process load its workers' states."""
 
     def record(self, folder: str | None) -> None:
-        """Have every process, the driver too, write the calls of the next steps to a recording; with None stop."""
+        """Have every process, the driver included, write the calls of the next steps to a recording; stop with None."""
 
     def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
-        """Of every rank of a role, the digests of what it holds of a synced state, or of what it ``exported`` last."""
+        """The digests of a synced state by rank of a role: of its current value, or of the last one ``exported``."""
         ...
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
-        """Have every process digest what the next steps export in these syncs, and load as it arrives."""
+        """Have every process digest what the next steps export in these syncs, and what they load as it arrives."""
 
     def sent_digests(self) -> list[DigestReport]:
-        """The digests of what was sent in the step that has ended, as far as they do not come with its results."""
+        """The digests of weights sent in the step that has ended, unless its results include them."""
         ...
 
     def begin(self) -> None:
-        """Begin a step: its deadline runs from now."""
+        """Begin a step and its deadline."""
 
     def close(self) -> None:
         """End the processes."""
@@ -109,10 +109,10 @@ class Backend(Protocol):
 
 @runtime_checkable
 class PollingBackend(Backend, Protocol):
-    """A backend that can say which calls have ended, so that a queue can be read in another order than dispatched."""
+    """A backend that reports which calls have ended, so that a queue can be read out of dispatch order."""
 
     def ended(self, awaited: Collection[Any], others: Collection[Any] = ()) -> Sequence[Any]:
-        """Wait until one of the ``awaited`` calls has ended: all that have, ``others`` too, each once.
+        """Wait until one of the ``awaited`` calls has ended; return all ended ones, ``others`` included, each once.
 
         There is a deadline from when one of them has ended last, and another one for what is read next. The backend
         keeps the results until it is to ``drop`` them.
@@ -122,11 +122,11 @@ class PollingBackend(Backend, Protocol):
         ...
 
     def drop(self, calls: Sequence[Any]) -> None:
-        """Nobody reads the results of these calls again."""
+        """Drop calls whose results nobody reads again."""
 
 
 class Lowering(Protocol):
-    """Creates the backend of a plan: a user's own lowering, in place of ``"local"`` or ``"ray"``."""
+    """A factory of backends: a user's own lowering, in place of ``"local"`` or ``"ray"``."""
 
     def __call__(
         self, plan: Plan, *, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]
@@ -138,7 +138,7 @@ class Lowering(Protocol):
 def files_by_role(
     groups: Iterable[Sequence[Mapping[str, dict[str, str]] | None]],
 ) -> dict[str, list[dict[str, str]]] | None:
-    """The files of all groups' ranks, role by role; None where a rank has not written its own."""
+    """The files of all groups' ranks, by role; None for a rank that has not written its own."""
     files: dict[str, list[dict[str, str]]] = {}
     for ranks in groups:
         written = [files_of_rank for files_of_rank in ranks if files_of_rank is not None]

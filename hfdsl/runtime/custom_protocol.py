@@ -1,4 +1,4 @@
-"""Custom protocols: their dispatch and collect functions run in the driver, on whole values."""
+"""Custom protocols, whose dispatch and collect functions run in the driver on whole values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLLECTED = "from its collect function"
 
 
 class GroupView:
-    """The part of a worker group that the functions of a protocol may read."""
+    """The part of a worker group that a protocol's functions may read."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.world_size = mesh, mesh.world_size
@@ -47,7 +47,7 @@ def dispatched(step: Step, group: GroupView, reader: Reader) -> list[dict[str, A
 
 
 def _arguments(step: Step, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values passed by position and by keyword, both in the order of the parameters, however the call wrote them.
+    """The values passed by position and by keyword, both in parameter order, regardless of how the call passed them.
 
     A parameter after one that is left to its default can only be passed by keyword.
     """
@@ -99,7 +99,7 @@ def _dispatch_error(step: Step, why: str) -> WiringError:
 
 
 def collected(plan: Plan, step: Step, group: GroupView, contents: Sequence[PayloadContent], table: RowTable) -> Any:
-    """The result of a collect function on the outputs of all ranks.
+    """The result of a collect function for the outputs of all ranks.
 
     Raises:
         WiringError: HF805 where that is not what the method declares, or has another number of rows or another width.

@@ -1,4 +1,4 @@
-"""The decision log of a queue: one JSON object per line, from which a run can be replayed.
+"""The decision log of a queue: one JSON object per line; a run can be replayed from it.
 
 >>> log = [Decision("dispatch", "scored", 0, (0, 1), prompts=(0, 1)), Decision("take", "scored", 0, (0, 1))]
 >>> print(to_lines(log), end="")
@@ -25,12 +25,12 @@ CallNumber: TypeAlias = tuple[int, int, int]
 
 
 Loads: TypeAlias = Mapping[CallNumber, Sequence[tuple[int, int]]]
-"""By call, before which decode step it loaded which version of weights in flight."""
+"""The versions of weights in flight that each call loaded, and before which decode steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a queue decided under a version: about which groups, by number, and of a dispatch their prompts.
+    """A decision of a queue under a version, with the groups by number and, for a dispatch, their prompts.
 
     Of a take, ``masked`` are the groups that are trained with a mask. A load is what time decided: ``call``, which
     makes groups of a dispatch, has ``loaded`` before which decode step which version of weights in flight.
@@ -47,28 +47,28 @@ class Decision:
 
 
 def dispatch_decision(before: QueueState, after: QueueState) -> Decision:
-    """The dispatch that led from one state to the next."""
+    """The dispatch between two states."""
     groups = [after.groups[number] for number in range(before.dispatched, after.dispatched)]
     return Decision("dispatch", after.spec.name, before.version, _numbers(groups), tuple(g.prompt for g in groups))
 
 
 def drop_decisions(after: QueueState) -> list[Decision]:
-    """What was dropped."""
+    """The decision to drop groups."""
     return [Decision("drop", after.spec.name, after.version, _numbers(after.dropped))] if after.dropped else []
 
 
 def take_decision(batch: QueueBatch) -> Decision:
-    """What was taken."""
+    """The decision to take groups."""
     return Decision("take", batch.queue, batch.update, _numbers(batch.groups), masked=tuple(sorted(batch.masked)))
 
 
 def lose_decision(state: QueueState, groups: Iterable[int]) -> Decision:
-    """That groups have no rows."""
+    """The decision that groups have no rows."""
     return Decision("lose", state.spec.name, state.version, tuple(groups))
 
 
 def load_decisions(queue: str, version: int, groups: Iterable[int], loads: Loads) -> list[Decision]:
-    """What calls of a dispatch, under a version, have loaded in flight."""
+    """The decisions that record which weights in flight the calls of a dispatch have loaded."""
     group_numbers = tuple(groups)
     return [
         Decision("load", queue, version, group_numbers, call=call, loaded=tuple(loaded))
@@ -77,7 +77,7 @@ def load_decisions(queue: str, version: int, groups: Iterable[int], loads: Loads
 
 
 def check_one_after_another(loads: Loads) -> None:
-    """Refuse to repeat calls of a process that have overlapped: one loaded what is older than another one had.
+    """Refuse to repeat calls of a process that overlapped: one loaded weights older than another one's.
 
     Raises:
         CheckpointError: HF761.
@@ -106,7 +106,7 @@ def _numbers(groups: Iterable[QueuedGroup]) -> tuple[int, ...]:
 
 
 def to_lines(decisions: Iterable[Decision]) -> str:
-    """As JSON lines; what is empty is left out.
+    """Write decisions as JSON lines, without empty fields.
 
     >>> print(to_lines([Decision("drop", "rollouts", 3, groups=(0, 2))]), end="")
     {"kind": "drop", "queue": "rollouts", "version": 3, "groups": [0, 2]}
@@ -131,7 +131,7 @@ def _as_dict(decision: Decision) -> dict[str, object]:
 
 
 def from_lines(text: str) -> list[Decision]:
-    """The decisions again.
+    """Read decisions from JSON lines.
 
     Raises:
         CheckpointError: HF761 for a line that is not one of a decision.

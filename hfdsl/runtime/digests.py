@@ -44,26 +44,26 @@ if TYPE_CHECKING:
 WORD_BYTES: Final = 8
 
 BLOCK_WORDS: Final = 2**15
-"""The words that are summed in both directions at once: they stay in the cache of a core."""
+"""The number of words summed in both directions at once, which fit a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPart:
-    """A part of a weight: its elements, and where in the whole the first of them is; None for all of a weight."""
+    """A part of a weight: its elements, and the index of the first one in the whole; None for an entire weight."""
 
     tensor: torch.Tensor
     offset: tuple[int, ...] | None = None
 
     @property
     def box(self) -> Box:
-        """The part of the whole."""
+        """The box of the part in the whole."""
         if self.offset is None:
             return tuple([(0, size) for size in self.tensor.shape])
         return tuple([(start, start + size) for start, size in zip(self.offset, self.tensor.shape, strict=True)])
 
 
 class ComputedPart(HeldPart):
-    """A part that nobody holds: it is computed where it is read, a few rows at a time.
+    """A part that is not stored: it is computed when it is read, a few rows at a time.
 
     ``tiles`` gives the rows of the whole from a first to a last one, in all columns, each some rows with the number of
     the first of them.
@@ -94,22 +94,22 @@ class ComputedPart(HeldPart):
 
     @property
     def box(self) -> Box:
-        """The part of the whole."""
+        """The box of the part in the whole."""
         return self._box
 
     @property
     def tensor(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]  # neither can be assigned
-        """Its elements, computed for this call."""
+        """The elements, computed for this call."""
         values = torch.empty([stop - start for start, stop in self._box], dtype=self.dtype, device=self.device)
         self.copy_into(values)
         return values
 
     def cut(self, box: Box) -> ComputedPart:
-        """A box of the whole that lies in it."""
+        """A box of the whole that lies in this part."""
         return ComputedPart(box, self.dtype, self.device, self._tiles)
 
     def copy_into(self, target: torch.Tensor) -> None:
-        """Write its elements into a tensor of its shape."""
+        """Write the elements into a tensor of the same shape."""
         (first, last), *others = self._box
         columns = tuple(slice(*ends) for ends in others)
         for row, values in self._tiles(first, last):
@@ -128,7 +128,7 @@ class Digest:
 
 
 Digests: TypeAlias = tuple[Digest, ...]
-"""Those of all that a rank holds."""
+"""The digests of all parts on a rank."""
 
 
 def digests(pieces: Iterable[tuple[str, HeldPart]], dtypes: Mapping[str, str] | None = None) -> Digests:
@@ -143,7 +143,7 @@ def digests(pieces: Iterable[tuple[str, HeldPart]], dtypes: Mapping[str, str] | 
 
 
 class BegunDigests:
-    """Digests of pieces that are added one after another, in the dtypes of ``digests``."""
+    """The digests of pieces added one after another, in the dtypes of ``digests``."""
 
     def __init__(self, dtypes: Mapping[str, str] | None = None) -> None:
         self._dtypes = dtypes or {}
@@ -152,7 +152,7 @@ class BegunDigests:
         self._on_devices = device_sums()
 
     def add(self, pieces: Iterable[tuple[str, HeldPart]]) -> None:
-        """Read pieces: those on a host at once, while a device begins to."""
+        """Read pieces: those on a host at once, those on a device asynchronously."""
         with torch.no_grad():
             for name, piece in pieces:
                 index = len(self._places)
@@ -172,14 +172,14 @@ class BegunDigests:
             self._on_devices.launch()
 
     def digests(self) -> Digests:
-        """Those of all pieces, in their order; each device is waited for once."""
+        """The digests of all pieces, in order; waits once for each device."""
         with torch.no_grad():
             sums = self._sums | self._on_devices.digests()
         return tuple(Digest(*place, sums[index] % MODULUS) for index, place in enumerate(self._places))
 
 
 def host_digest(words: torch.Tensor, starts: Sequence[int]) -> int:
-    """The digest of a part, in words of the host, whose indices begin at ``starts``."""
+    """The digest of a part from words on the host, whose indices begin at ``starts``."""
     rows, columns = _both_sums(words.view(-1, words.shape[-1]).numpy())
     total = int(np.dot(columns, factors(starts[-1], len(columns), last=True)))
     sums = rows.reshape(words.shape[:-1])
@@ -190,7 +190,7 @@ def host_digest(words: torch.Tensor, starts: Sequence[int]) -> int:
 
 
 def device_sums() -> DeviceSums | FusedSums:
-    """Digests of parts on devices: by one kernel where Triton compiles it, by kernels of torch elsewhere."""
+    """The digests of parts on devices: one kernel where Triton compiles it, torch kernels elsewhere."""
     if not (torch.cuda.is_available() and find_spec("triton")):
         return DeviceSums()
     from hfdsl.runtime.weights.fused_digests import FusedSums
@@ -199,7 +199,7 @@ def device_sums() -> DeviceSums | FusedSums:
 
 
 class DeviceSums:
-    """Digests of parts on a device without Triton, where a call of a kernel takes as long as reading megabytes.
+    """The digests of parts on a device without Triton, where launching a kernel takes as long as reading megabytes.
 
     So a part is read by two kernels, for the sums of its rows and of its columns. Factors come in for all parts of a
     shape at once, and the numbers leave the device together.
@@ -209,7 +209,7 @@ class DeviceSums:
         self._alike: dict[tuple[torch.device, tuple[int, ...], torch.Size], dict[int, list[torch.Tensor]]] = {}
 
     def add(self, index: int, words: torch.Tensor, starts: tuple[int, ...]) -> None:
-        """Sum the words of a part, whose indices begin at ``starts``."""
+        """Sum the words of a part whose indices begin at ``starts``."""
         outer = list(range(words.dim() - 1))
         sums = [words.sum(outer) if outer else words]
         rows = words.sum(-1) if outer else words
@@ -219,10 +219,10 @@ class DeviceSums:
         self._alike.setdefault((words.device, starts, words.shape), {})[index] = sums
 
     def launch(self) -> None:
-        """Do nothing: ``add`` has begun."""
+        """Do nothing, since ``add`` has launched the kernels."""
 
     def digests(self) -> dict[int, int]:
-        """Their digests, by index; each device is waited for once."""
+        """The digests by index; waits once for each device."""
         numbers: dict[torch.device, tuple[list[int], list[torch.Tensor]]] = {}
         for (device, starts, _), parts in self._alike.items():
             total = torch.zeros(len(parts), dtype=torch.int64, device=device)
@@ -242,7 +242,7 @@ class DeviceSums:
 
 
 def as_words(tensor: torch.Tensor, offset: Sequence[int]) -> torch.Tensor:
-    """The bits of a part as words, i64[..., W], which begin where words of the whole do."""
+    """The bits of a part as words, i64[..., W], aligned with the words of the whole."""
     lanes = WORD_BYTES // min(tensor.element_size(), WORD_BYTES)
     flat = tensor.reshape(1) if not tensor.dim() else tensor
     first, size = offset[-1] % lanes if offset else 0, flat.shape[-1]
@@ -260,7 +260,7 @@ def as_words(tensor: torch.Tensor, offset: Sequence[int]) -> torch.Tensor:
 
 
 def _both_sums(words: Words) -> tuple[Words, Words]:
-    """The sums of every row and of every column of words i64[N, W]."""
+    """The sums of all rows and all columns of words i64[N, W]."""
     rows, columns = np.empty(len(words), np.int64), np.zeros(words.shape[1], np.int64)
     step = max(1, BLOCK_WORDS // words.shape[1])
     for start in range(0, len(words), step):
@@ -271,7 +271,7 @@ def _both_sums(words: Words) -> tuple[Words, Words]:
 
 
 def pieces_of(value: Any) -> dict[str, HeldPart] | None:
-    """What a role gives as its weights, a mapping of names to tensors, numbers or pieces; None for anything else."""
+    """The pieces of a role's weights, given as a mapping of names to tensors, numbers or pieces; None for others."""
     if not isinstance(value, Mapping):
         return None
     pieces: dict[str, HeldPart] = {}

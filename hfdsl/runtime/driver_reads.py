@@ -1,4 +1,4 @@
-"""Reads of the driver in a step: the columns that runtime queries need, and the result of the dataflow."""
+"""The driver's reads in a step: columns for runtime queries, and the result of the dataflow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hfdsl.runtime.rank.store import PayloadContent, memory_of, writable
 
 
 class DriverReads:
-    """Fetches payloads into the driver's store, each once, and reads values from there."""
+    """Fetches payloads into the driver's store, each once, and reads values from it."""
 
     def __init__(self, plan: Plan, backend: Backend, handles: HandleTable) -> None:
         self._plan, self._backend, self._handles = plan, backend, handles
@@ -33,23 +33,23 @@ class DriverReads:
         return [self._handles[key] for key in keys if key not in self._fetched]
 
     def skip(self, keys: Iterable[PayloadKey]) -> None:
-        """Count payloads as fetched: what they hold is in the driver's store."""
+        """Mark payloads as fetched: the driver's store has their contents."""
         self._fetched.update(keys)
 
     def fetch(self, keys: Iterable[PayloadKey]) -> list[PayloadContent]:
-        """The payloads that have not been fetched before."""
+        """Fetch the payloads that have not been fetched before."""
         keys = [key for key in keys if key not in self._fetched]
         self._fetched.update(keys)
         return self.get([self._handles[key] for key in keys])
 
     def get(self, handles: Sequence[Any]) -> list[PayloadContent]:
-        """The payloads that these handles stand for."""
+        """The payloads of these handles."""
         contents = self._backend.get(handles)
         self._memory |= memory_of(contents)
         return contents
 
     def reader(self, keys: Iterable[PayloadKey], table: RowTable) -> Reader:
-        """A reader of values whose payloads are these."""
+        """A reader of values in these payloads."""
         store = self._backend.driver.store
         for content in self.fetch(keys):
             store.receive(content)
@@ -67,7 +67,7 @@ class DriverReads:
         return kept_rows(mask.tolist(), group_size, f"'filter' in line {node.span.line}")
 
     def row_weights(self, query: RuntimeQuery, reader: Reader) -> tuple[int, ...]:
-        """The weight of each row, which was computed where the column is: only these numbers are sent."""
+        """The weight of each row; only these numbers are sent, computed where the column is."""
         ref = query.ref
 
         def fetch_row_weights(node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
@@ -87,7 +87,7 @@ class DriverReads:
         return output.build(value_of)
 
     def _writable(self, kind: PortType, value: Any) -> Any:
-        """A result that the caller may write and keep: no other process sees the change, or keeps memory for it."""
+        """A result that the caller may write and keep: no other process sees the change or keeps memory for it."""
         if isinstance(kind, ListType):
             return type(value)(self._writable(kind.inner, entry) for entry in value)
         return None if value is None else from_columns(kind, writable(to_columns(value), self._memory))

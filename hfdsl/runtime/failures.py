@@ -1,4 +1,4 @@
-"""Which process failed, where and why: the dead one, not the peer that noticed; and what late ranks are doing.
+"""The process that failed, where and why: the dead one, not the peer that noticed; and the state of late ranks.
 
 A worked example. Two ranks of ``reward`` add up their scores in a collective, and the kernel kills rank 1::
 
@@ -36,13 +36,13 @@ from hfdsl.single_controller.stacks import Frame, WatchedProcess, stacks
 from hfdsl.single_controller.waiting import how_it_ended
 
 SEEN_SECONDS, POLL_SECONDS = 2.0, 0.05
-"""The time in which Ray finds out that a process is gone, once another one has, and how often it is asked."""
+"""The time in which Ray notices that a process is gone after another one, and the polling interval."""
 
 NODE_SECONDS = 20.0
-"""The time in which Ray finds out that a node is gone, where a process of it is."""
+"""The time in which Ray notices that a node is gone, with one of its processes."""
 
 PATIENCE_SECONDS = 60.0
-"""How much longer than the driver a rank waits for its peers.
+"""The time for which a rank waits for its peers beyond the driver's deadline.
 
 Else a peer gives up while the driver reads the stacks, and is found elsewhere, or its error arrives first. It is more
 than the time in which stacks are read on a busy machine (``stacks.READ_SECONDS``).
@@ -53,7 +53,7 @@ BODY_CALLERS = {
     "role_workers.py": ("build_worker", "_load_state"),
     "state_files.py": ("worker_state", "load_worker"),
 }
-"""The functions of this folder that call what a user wrote."""
+"""The functions of this folder that call the user's code."""
 
 WAITING = (
     "protocols/collectives.py",
@@ -62,11 +62,11 @@ WAITING = (
     "runtime/transports/broadcast.py",
     "runtime/weights/exchange.py",
 )
-"""Files whose functions wait for other ranks."""
+"""The files whose functions wait for other ranks."""
 
 
 class Called(NamedTuple):
-    """A call of a rank that was submitted: its labels, the number of the run's step if it is of one, and when.
+    """A submitted call of a rank: its labels, the number of the run's step if it belongs to one, and the time.
 
     Of a step, also the name of its plan, and the rows that ranks are called with.
     """
@@ -79,7 +79,7 @@ class Called(NamedTuple):
 
     @classmethod
     def of(cls, submission: Submission) -> Called:
-        """A call that is submitted now."""
+        """A call submitted now."""
         labels = " and ".join(f"'{part.label}'" for part in submission.segment.steps)
         return cls(labels, submission.call.step, time.monotonic(), submission.call.plan, submission.rows)
 
@@ -100,7 +100,7 @@ class Called(NamedTuple):
 def lost_process(
     error: RoleError, workers: Mapping[str, Sequence[Any]], running: Mapping[Process, Called]
 ) -> LostProcessError | None:
-    """The error that names the dead processes behind another error; None where that one is the cause itself.
+    """The error that names the dead processes behind another error; None if that error is the cause itself.
 
     ``running`` are the calls that processes had not ended.
     """
@@ -132,7 +132,7 @@ def lost_process(
 
 
 def _dead(workers: Mapping[str, Sequence[Any]], wait: float) -> dict[Process, str]:
-    """The processes that are gone, and how each ended, as soon as Ray knows of one; it has so many seconds for it."""
+    """The processes that are gone, and how each ended, once Ray reports one within ``wait`` seconds."""
     by_id = {
         actor_id(worker).hex(): (group, rank)
         for group, group_workers in workers.items()
@@ -156,7 +156,7 @@ def _report(state: Mapping[str, Any]) -> str:
 
 
 def late_ranks(processes: Mapping[Process, WatchedProcess | None], running: Mapping[Process, Called]) -> str:
-    """What ranks that have not answered do, a line each: those that are out of reach first, those that wait last.
+    """The activity of each rank that has not replied, one line each: unreachable ranks first, waiting ones last.
 
     Of those that wait, the one that was called first comes first: later ones may wait for what it does not return.
 
@@ -182,7 +182,7 @@ def _process_in_words(name: Process, process: WatchedProcess | None, call: Calle
 
 
 def _doing(frames: Sequence[Frame] | None) -> tuple[int, str | None]:
-    """What a rank does, from the frames of its stack, innermost first, and its place among others; None for nothing."""
+    """The activity of a rank, from its stack frames, innermost first, after its rank in the report; None for none."""
     if not frames:
         return 0, "gave no stack: its process is stopped, or out of reach"
     callers = [frame.function in BODY_CALLERS.get(Path(frame.file).name, ()) for frame in frames]

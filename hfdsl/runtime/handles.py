@@ -29,7 +29,7 @@ from hfdsl.plan.payloads import PayloadKey
 
 
 class HandleTable:
-    """Handles by payload, with the number of reads that are still to come; without ``drop`` all are kept."""
+    """Handles by payload, with the number of outstanding reads; without ``drop`` all are kept."""
 
     def __init__(self, drop: bool) -> None:
         self._drops = drop
@@ -50,12 +50,12 @@ class HandleTable:
         return iter(self._handles)
 
     def expect(self, reads: Iterable[PayloadKey], keep: Collection[PayloadKey]) -> None:
-        """Set the reads to come, a payload as often as it is read; those in ``keep`` may get more readers later."""
+        """Set the outstanding reads, one per occurrence of a payload; those in ``keep`` may get more readers later."""
         self._reads_left, self._kept = Counter(reads), keep
         self._drop(self._handles)
 
     def consume(self, keys: Collection[PayloadKey]) -> None:
-        """Count reads that have been submitted."""
+        """Count submitted reads."""
         self._reads_left.subtract(keys)
         self._drop(keys)
 

@@ -1,4 +1,4 @@
-"""The batches that a caller gives a step, or a loader a stream, as the inputs of the dataflow by node."""
+"""The caller's batches for a step, or a loader's for a stream, as inputs of the dataflow by node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hfdsl.types.batches import Batch, closest, upcast
 
 
 def loaded_inputs(plan: Plan, batch: Any) -> dict[int, Batch]:
-    """What a loader gave: a batch, or several in a sequence or by name; errors as for ``step_inputs``."""
+    """The batch of a loader, or several in a sequence or by name; errors as for ``step_inputs``."""
     if isinstance(batch, Batch):
         return step_inputs(plan, (batch,), {})
     if isinstance(batch, Mapping):
@@ -24,7 +24,7 @@ def loaded_inputs(plan: Plan, batch: Any) -> dict[int, Batch]:
 
 
 def step_inputs(plan: Plan, batches: tuple[Batch, ...], named: Mapping[str, Batch]) -> dict[int, Batch]:
-    """Batches in the order of the dataflow's parameters and by name.
+    """The batches in the order of the dataflow's parameters, and by name.
 
     Raises:
         WiringError: HF202, HF203, HF206 where they are not those of the dataflow.

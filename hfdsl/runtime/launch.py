@@ -1,4 +1,4 @@
-"""Launching a plan on a backend."""
+"""The launch of a plan on a backend."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hfdsl.types.numbers import checked_deadline
 
 
 class LaunchedError(BaseException):
-    """A script that is loaded for what it defines comes to a launch: no error, and not for ``except Exception``."""
+    """Raised when a script that is loaded for its definitions launches a plan; ``except Exception`` lets it pass."""
 
 
 _loading: ContextVar[bool] = ContextVar("hfdsl_loading", default=False)
@@ -34,7 +34,7 @@ _loading: ContextVar[bool] = ContextVar("hfdsl_loading", default=False)
 
 @contextmanager
 def nothing_launched() -> Iterator[None]:
-    """Within this, a launch raises ``LaunchedError``."""
+    """Within this context, a launch raises ``LaunchedError``."""
     token = _loading.set(True)
     try:
         yield
@@ -52,7 +52,7 @@ def launch(
     worker_env: Mapping[str, str],
     retries: Retries | None = None,
 ) -> Running:
-    """Start the processes of a plan, on one of the backends that there are or on what a lowering makes.
+    """Start the processes of a plan, on a predefined backend or on that of a lowering.
 
     Locally no process can be lost, so ``retries`` change nothing there.
 

@@ -1,4 +1,4 @@
-"""The batches of a loader, one at a time, with a timeout: a loader that hangs does not hang the run."""
+"""The batches of a loader, one at a time, with a timeout, so that a hanging loader does not hang the run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Final, Protocol
 from hfdsl.errors import HfError
 
 END: Final = object()
-"""What ``next`` returns once the loader has ended."""
+"""The return value of ``next`` once the loader has ended."""
 
 
 class BatchSource(Protocol):
-    """What gives a stream its batches."""
+    """The source of a stream's batches."""
 
     def next(self) -> Any:
         """The next batch, or ``END``."""
@@ -23,7 +23,7 @@ class BatchSource(Protocol):
 
 
 class LoaderThread:
-    """Asks a loader for one batch at a time, in a thread of its own: it never reads ahead.
+    """Reads one batch at a time from a loader, in a separate thread, without reading ahead.
 
     >>> source = LoaderThread(iter([1]), seconds=60.0, waiting=lambda: "queue 'scored'")
     >>> source.next(), source.next() is END, source.next() is END
@@ -61,7 +61,7 @@ class LoaderThread:
         return batch
 
     def close(self) -> None:
-        """End the thread, once the loader answers."""
+        """End the thread once the loader returns."""
         self._ended = True
         self._asks.put(False)
 

@@ -1,4 +1,4 @@
-"""The local backend: all ranks in this process, one after another; a rank pauses only to wait for its peers."""
+"""The local backend: all ranks in this process, one after another; a rank pauses only to wait for peers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Tasks: TypeAlias = SimpleQueue[Callable[[], None] | None]
 
 
 class Turns:
-    """Runs ranks as threads of which one at a time is awake, in rank order; a rank passes its turn on while it waits.
+    """Runs ranks as threads, one at a time in rank order; a rank yields its turn while it waits.
 
     If every remaining rank waits, none can continue: that is an error at once, and not a hang. A rank keeps its
     thread from run to run, since libraries cache by thread: a new one makes cuDNN plan every attention again, 30 ms
@@ -52,7 +52,7 @@ class Turns:
         finalize(self, _stop_threads, self._tasks)
 
     def run(self, bodies: Sequence[Callable[[], T]]) -> list[T]:
-        """Run all; the first error is raised after every rank has ended."""
+        """Run all ranks; raise the first error after every rank has ended."""
         self._turn, self._count, self._stuck = 0, len(bodies), None
         self._waits.clear()
         self._ended.clear()
@@ -85,7 +85,7 @@ class Turns:
         return results
 
     def wait(self, rank: int, ready: Callable[[], bool]) -> None:
-        """Let the others run until ``ready``."""
+        """Let the other ranks run until ``ready``."""
         state = swap_streams(None)
         self._until(rank, ready)
         swap_streams(state)
@@ -101,7 +101,7 @@ class Turns:
             del self._waits[rank]
 
     def _pass_on(self) -> None:
-        """Give the turn to the next rank that can use it."""
+        """Give the turn to the next runnable rank."""
         for offset in range(1, self._count + 1):
             candidate = (self._turn + offset) % self._count
             if candidate not in self._ended and self._waits.get(candidate, lambda: False)():
@@ -130,7 +130,7 @@ def _stop_threads(queues: list[_Tasks]) -> None:
 
 
 class _LocalCollectives:
-    """Where the ranks of a process group exchange values.
+    """The exchange of values between the ranks of a process group.
 
     A collective is known by its ranks and its position among theirs, so ``calls`` counts those of each rank; ``values``
     holds what its ranks have given so far.
@@ -142,11 +142,11 @@ class _LocalCollectives:
         self.calls: Counter[tuple[tuple[int, ...], int]] = Counter()
 
     def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
-        """The group of these ranks, seen from ``rank``."""
+        """The group of these ranks, as ``rank`` sees it."""
         return _LocalGroup(self, ranks, rank)
 
     def forget(self) -> None:
-        """Drop all values: between steps nobody waits."""
+        """Drop all values; between steps no rank waits."""
         self.values.clear()
         self.calls.clear()
 
@@ -159,7 +159,7 @@ class _LocalGroup(AxisGroup):
         self.size, self.rank = len(ranks), ranks.index(rank)
 
     def all_gather(self, value: T) -> list[T]:
-        """Every rank's value, in coordinate order; tensors are copies, as they would be from another process."""
+        """Every rank's value, in coordinate order; tensors are copies, as from another process."""
         endpoint = self._collectives, self._rank
         refuse_without_peers(endpoint)
         position = self._collectives.calls[self._ranks, self._rank]
@@ -171,7 +171,7 @@ class _LocalGroup(AxisGroup):
 
 
 class _LocalPayload:
-    """A payload that is passed on by reference: its reader gets the producer's own memory."""
+    """A payload passed by reference: its reader gets the producer's own memory."""
 
     def __init__(self, content: PayloadContent, producers: Mapping[int, str]) -> None:
         self._keys = tuple(content)
@@ -186,7 +186,7 @@ class _LocalPayload:
 
 
 def _arriving(value: Any) -> Any:
-    """A value as its reader gets it: weights are read from where they are when they are loaded."""
+    """A value as its reader gets it: a load reads weights from the producer's memory."""
     return value.arriving() if hasattr(value, "arriving") else value
 
 
@@ -228,7 +228,7 @@ class LocalBackend:
             yield from executors
 
     def add(self, plan: Plan) -> None:
-        """Send every executor another plan of the same deployment."""
+        """Register another plan of the same deployment with every executor."""
         self._producers[plan.name] = {node.id: "the driver" for node in plan.graph.inputs}
         self._producers[plan.name] |= {step.node: step.label for step in plan.steps}
         for executor in self._every_executor():
@@ -239,7 +239,7 @@ class LocalBackend:
         return planned_topology(plan)
 
     def put(self, plan: Plan, content: PayloadContent) -> Any:
-        """The handle of a payload of the driver."""
+        """A handle of a payload that the driver has."""
         return _LocalPayload(content, self._producers[plan.name])
 
     def run(self, submission: Submission) -> list[tuple[SegmentResult, list[Any]]]:
@@ -264,7 +264,7 @@ class LocalBackend:
     def done(
         self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = do_nothing
     ) -> list[SegmentResult]:
-        """The results themselves: every segment ended before the next began."""
+        """The results themselves; every segment ended before the next one began."""
         meanwhile()
         return list(acknowledgments)
 
@@ -273,7 +273,7 @@ class LocalBackend:
         return [payload.read() for payload in handles]
 
     def save(self, folder: str, background: bool) -> None:
-        """Rank after rank, in turns: a rank may call its peers."""
+        """Save all ranks, in turns, since a rank may call its peers."""
         for group, executors in self._executors.items():
             for role in self._roles[group]:
                 self._together(group, [partial(executor.take_state, role, background) for executor in executors])
@@ -299,7 +299,7 @@ class LocalBackend:
     def save_queues(
         self, folder: str, plan: str, pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]]
     ) -> dict[str, list[dict[str, str]]]:
-        """Rank after rank; errors as for ``StepStores.save``."""
+        """Save all ranks; errors as for ``StepStores.save``."""
         return {
             group: [
                 executor.stores.save(
@@ -311,7 +311,7 @@ class LocalBackend:
         }
 
     def load_queues(self, folder: str, plan: str, files: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
-        """Rank after rank; errors as for ``StepStores.load``."""
+        """Load all ranks; errors as for ``StepStores.load``."""
         for group, executors in self._executors.items():
             for executor, file in zip(executors, files[group], strict=True):
                 executor.stores.load(folder, plan, file)
@@ -322,7 +322,7 @@ class LocalBackend:
             executor.record(folder)
 
     def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
-        """Rank after rank, in turns: a rank may call its peers."""
+        """The digests of all ranks, taken in turns, since a rank may call its peers."""
         group = next(group for group, roles in self._roles.items() if role in roles)
         executors = self._executors[group]
         return self._together(
@@ -335,11 +335,11 @@ class LocalBackend:
             executor.digest_exports(wanted)
 
     def sent_digests(self) -> list[DigestReport]:
-        """None: what is sent in this process is read before."""
+        """Return None: weights sent within this process are read before."""
         return []
 
     def of_workers(self, role: str, function: Callable[[Any], T]) -> list[T]:
-        """What a function gives for the worker of each rank of a role; it may call peers."""
+        """The results of a function for the worker of a role on each rank; it may call peers."""
         group = next(group for group, roles in self._roles.items() if role in roles)
         return self._together(
             group, [partial(executor.of_worker, role, function) for executor in self._executors[group]]
@@ -352,10 +352,10 @@ class LocalBackend:
             self._collectives[group].forget()
 
     def begin(self) -> None:
-        """Nothing to wait for, hence no deadline."""
+        """Set no deadline: nothing has to be waited for."""
 
     def close(self) -> None:
-        """Drop the workers; with them end the processes of their engines, although workers are parts of cycles."""
+        """Drop the workers, which ends their engines' processes even though workers are parts of cycles."""
         self._executors.clear()
         if self._has_engines:
             gc.collect()

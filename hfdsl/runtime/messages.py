@@ -23,28 +23,28 @@ from hfdsl.plan.segments import Task
 from hfdsl.runtime.weights.digest_reports import DigestReport
 
 SendMode: TypeAlias = str | list[int]
-"""How a payload leaves its process: one of the words below or, for a broadcast, the ranks that take part."""
+"""The way of a payload out of its process: one of the words below or, for a broadcast, the participating ranks."""
 
 STORED: Final = "stored"
 """Through the object store."""
 
 RELAYED: Final = "relayed"
-"""The same, or as bytes where it is small: a relay passes these on without loading them."""
+"""As ``STORED``, or as bytes for a small payload, which relays pass on without loading it."""
 
 DIRECT: Final = "direct"
-"""Without the object store: its tensors stay where they are until a reader copies them."""
+"""Without the object store: tensors stay in place until a reader copies them."""
 
 INLINE: Final = "inline"
-"""With the acknowledgment of the call: it holds only numbers, for the driver."""
+"""With the acknowledgment of the call; only for numbers that the driver reads."""
 
 SMALL_PAYLOAD_BYTES: Final = 64 * 1024
-"""Up to this size the object store would cost more than sending the payload with every call."""
+"""The size up to which sending a payload with every call is cheaper than the object store."""
 
 RAY_ARGUMENT_BYTES: Final = 96 * 1024
-"""Above this size Ray puts an argument into the object store by itself; small payloads stay below it, pickled."""
+"""The size above which Ray puts an argument into the object store by itself; pickled small payloads stay below it."""
 
 RAY_STORED_BYTES: Final = 128 * 1024
-"""From this size Ray certainly keeps what a call returns in the object store, and not with the caller.
+"""The size from which Ray certainly keeps a call's result in the object store, and not with the caller.
 
 Ray 2.60 frees what the caller keeps where the caller's reference is the last to go, and never where a borrower's is.
 """
@@ -60,7 +60,7 @@ A schedule has for each rank [rank, at, version]: ``at`` is a decode step, or as
 
 
 class SegmentCall(NamedTuple):
-    """A segment of a plan in a step of the run, both by their numbers; its routes are those with the ID ``routing``.
+    """A segment of a plan in a step of the run, both by number; its routes are those with the ID ``routing``.
 
     Where the plan has queues, ``stage_steps`` has for each stage how many steps of every stage had been submitted
     before that stage of this step was; nothing for one that was not yet. Where a stage steps on its own,
@@ -80,7 +80,7 @@ class SegmentCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpec:
-    """The routes of a segment for one rank, which it needs to run its calls; sent with the first of them."""
+    """The routes of a segment for one rank, which it needs to run its calls; sent with the first call."""
 
     task: Task
     table: RowTable
@@ -104,21 +104,21 @@ class RankRequest(NamedTuple):
     digests: bool = False
 
     def to_wire(self) -> list[Any]:
-        """As plain values."""
+        """Convert to plain values."""
         *names, stage_steps, row_versions, in_flight = self.call
         call = [*names, [list(steps) for steps in stage_steps], [list(run) for run in row_versions], list(in_flight)]
         return [call, self.payloads, self.has_spec, self.has_dispatched, self.modes, self.has_queued, self.digests]
 
     @classmethod
     def from_wire(cls, values: Sequence[Any]) -> RankRequest:
-        """The request again."""
+        """Convert from plain values."""
         call, *others = values
         return cls(SegmentCall(*call), *others)
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """One rank's call of one node; times are seconds since the epoch, ``absent`` the columns that it left out.
+    """One rank's call of one node; times are seconds since the epoch, ``absent`` the columns that it omitted.
 
     ``taken`` says before which of its decode steps it took which version of weights that were in flight, ``reports``
     are the digests of what it exported or loaded in an exchange.
@@ -135,7 +135,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class SegmentResult:
-    """One rank's part of a segment has run.
+    """The result of one rank's part of a segment.
 
     ``payload_bytes`` are those of its payloads, in the order of its task; ``held_bytes`` those of the values that the
     process holds now, ``peak_bytes`` the most that it has held in this step so far.
@@ -151,7 +151,7 @@ class SegmentResult:
     peak_bytes: int
 
     def to_wire(self) -> list[Any]:
-        """As plain values."""
+        """Convert to plain values."""
         calls = [
             [
                 *(call.label, call.rank, call.start, call.stop, list(call.absent), [list(load) for load in call.taken]),
@@ -164,7 +164,7 @@ class SegmentResult:
 
     @classmethod
     def from_wire(cls, values: Sequence[Any]) -> SegmentResult:
-        """The result again."""
+        """Convert from plain values."""
         group, rank, start, stop, calls, sizes, held_bytes, peak_bytes = values
         return cls(
             group=group,
@@ -196,19 +196,19 @@ class Acknowledgment(NamedTuple):
     inline: list[list[list[Any]]]
 
     def to_wire(self) -> list[Any]:
-        """As plain values."""
+        """Convert to plain values."""
         return [self.result.to_wire(), self.inline]
 
     @classmethod
     def from_wire(cls, values: Sequence[Any]) -> Acknowledgment:
-        """The acknowledgment again."""
+        """Convert from plain values."""
         result, inline = values
         return cls(SegmentResult.from_wire(result), inline)
 
 
 @dataclass(frozen=True, slots=True)
 class InlineResult:
-    """The handle of an inline payload: the handle of the acknowledgment that it comes with, and its position there."""
+    """The handle of an inline payload: that of the acknowledgment which contains it, and its position there."""
 
     acknowledgment: Any
     index: int

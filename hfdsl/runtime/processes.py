@@ -1,4 +1,4 @@
-"""The processes of a launch, which all plans that run on them share."""
+"""The processes of a launch, shared by all plans that run on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass
 class Processes:
-    """The processes that runs share: one failure breaks them for all, since ranks may be anywhere within a step.
+    """The processes that runs share: one failure breaks all runs, since ranks may be anywhere within a step.
 
     ``plans`` are those that run on them. ``steps`` counts the committed steps of each plan; ``restored`` those of plans
     that have not been added yet. With a ``recovery`` the run continues after a loss.
@@ -35,7 +35,7 @@ class Processes:
     broken: str | None = None
     recovery: Recovery | None = None
     loaders: list[LoaderThread] = field(default_factory=list)
-    """Those of streams that have not ended."""
+    """The loader threads of streams that have not ended."""
 
     syncs: SyncHistory = field(default_factory=SyncHistory)
     verifying: tuple[VerifiedSync, ...] = ()
@@ -52,27 +52,27 @@ class Processes:
 
     @property
     def all_steps(self) -> dict[str, int]:
-        """How many steps of each plan have been committed, by the plan's name."""
+        """The number of committed steps of each plan, by the plan's name."""
         return self.restored | self.steps
 
     @property
     def generation(self) -> int:
-        """How often processes were replaced."""
+        """The number of times that processes were replaced."""
         return self.recovery.generation if self.recovery is not None else 0
 
     def digest_exports(self, backend: Backend) -> None:
-        """Have processes digest what the next steps export in the syncs that are verified."""
+        """Have processes digest the exports of the next steps in the syncs under verification."""
         backend.digest_exports({sync: self.syncs.dtypes[sync] for sync in self.verifying})
 
     def forget_replaced(self, backend: Backend) -> None:
-        """Forget what processes had digested of which some were replaced since."""
+        """Forget the digests of processes if some of them have been replaced."""
         if self.digesting_generation != self.generation:
             self.digesting_generation = self.generation
             self.syncs.forget()
             self.digest_exports(backend)
 
     def go_on_recording(self) -> None:
-        """Have processes that have taken the place of others write the recording, too."""
+        """Have replacement processes continue the recording."""
         if self.recording is not None and self.backend is not None and self.recording[1] != self.generation:
             folder, _ = self.recording
             self.backend.record(folder)
@@ -80,7 +80,7 @@ class Processes:
 
     @contextmanager
     def alone(self, caller: str) -> Iterator[None]:
-        """Within this, no other thread steps, saves or loads here: calls of two would mix within one step.
+        """Within this context, no other thread steps, saves or loads here: concurrent calls would mix within one step.
 
         Raises:
             HfError: HF821 where another thread, or a body of the step itself, is within one.
@@ -94,11 +94,11 @@ class Processes:
             self._busy.release()
 
     def with_retries(self, plan_name: str, call: Callable[[], T]) -> T:
-        """What a call outside of steps gives, which with retries is repeated after a loss of processes."""
+        """Run a call outside of steps and return its result; with retries, repeat it after a loss of processes."""
         return call() if self.recovery is None else self.recovery.run(plan_name, call)
 
     def usable_backend(self, plan_name: str) -> Backend:
-        """The backend, while it can be used.
+        """The backend; an error if it can no longer be used.
 
         Raises:
             HfError: HF808 after the end, or after a failed step.

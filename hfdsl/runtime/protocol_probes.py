@@ -1,4 +1,4 @@
-"""Probes of custom protocols: at launch, numbered rows go once through the functions of every pair.
+"""Probes of custom protocols: at launch, numbered rows pass once through the functions of every pair.
 
 A worked example, four rows on two ranks, and a collect that takes turns, ``[row for pair in zip(*outputs) for row in
 pair]``, where the dispatch cut the rows in halves::
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     import torch
 
 WIDTH = 4
-"""The size of every dim but that of rows."""
+"""The size of every dim except the row dim."""
 
 EXACT = (Int64, Int32, Float64, Float32)
-"""The dtypes in which every number of a row is exact."""
+"""The dtypes that represent every row number exactly."""
 
 
 def probe_protocols(plan: Plan) -> None:
-    """Send numbered rows through every custom protocol of a plan, each method once.
+    """Send numbered rows through every custom protocol of a plan, once per method.
 
     Raises:
         ProtocolError: HF427 where rows come back in another order, or some twice.
@@ -72,7 +72,7 @@ class _Probe:
     mesh: Mesh
 
     def wrong_row(self) -> str | None:
-        """What happens to the first row that is not where it should be; None where all are, or nobody can say."""
+        """The mistake with the first misplaced row; None if no row is misplaced or nobody can tell."""
         signature, group = self.step.signature, GroupView(self.mesh)
         if signature.rows == Whole or not _keeps_rows(signature):
             return None
@@ -88,7 +88,7 @@ class _Probe:
         return _difference(rows, received, got) if is_judged else None
 
     def _received(self, group: GroupView, values: Mapping[str, Any]) -> list[list[int]]:
-        """The numbers of the rows that each rank receives."""
+        """The row numbers that each rank receives."""
         ports = {port.name: port for port in self.step.signature.ports if port.name in values}
         positional = [values[name] for name, port in ports.items() if not port.keyword_only]
         keywords = {name: values[name] for name, port in ports.items() if port.keyword_only}
@@ -120,7 +120,7 @@ def _difference(rows: Sequence[int], received: Sequence[Sequence[int]], got: Seq
 
 
 def _keeps_rows(signature: Signature) -> bool:
-    """Whether a result has the row dim of all arguments with rows, and nothing else is required."""
+    """Whether a result has the same row dim as all arguments with rows, and nothing else is required."""
     required = [port.type for port in signature.ports if port.required]
     dims = [_row(kind) for kind in required]
     row = _row(signature.returns)
@@ -134,7 +134,7 @@ def _row(kind: PortType) -> Size | None:
 
 
 def _value(kind: PortType, numbers: Sequence[int]) -> Any:
-    """Rows of a type that each say their number in every column."""
+    """A value of a type whose columns all hold the numbers of its rows."""
     if isinstance(kind, RecordType):
         columns = {name: _column(spec, numbers) for name, spec in schema(kind.record).fields.items()}
         return from_columns(kind, columns)
@@ -168,7 +168,7 @@ def _size(size: Size) -> int:
 
 
 def _numbers(value: Any) -> list[int]:
-    """The numbers of a value's rows, on which all columns that can hold one have to agree."""
+    """The numbers of a value's rows, on which all columns that can hold numbers must agree."""
     column_numbers = [numbers for column in to_columns(value).values() if (numbers := _numbers_of(column)) is not None]
     if not column_numbers or column_numbers != column_numbers[:1] * len(column_numbers):
         raise _NoNumber

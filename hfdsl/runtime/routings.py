@@ -1,4 +1,4 @@
-"""The routings of a plan's steps: routes depend on numbers of rows, and on what a run has measured."""
+"""The routings of a plan's steps, which depend on row counts and on measurements of the run."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from hfdsl.runtime.timeline import StepRecord
 from hfdsl.types.batches import Batch
 
 CALL_SECONDS = 1e-3
-"""The cost of a call: a step that takes less is not worth its own call."""
+"""The cost of a call: a step that takes less time is not worth its own call."""
 
 MEASURED_STEPS = (4, 8, 16, 32)
-"""The steps of a run after which it looks at how long bodies take."""
+"""The number of steps after which a run examines how long bodies take."""
 
 CACHED_ROUTINGS = 16
-"""How many routings a run keeps, the most recently used; its processes keep as many specs of each segment."""
+"""The number of routings that a run keeps, most recently used; its processes keep as many specs per segment."""
 
 
 class Routings:
-    """The routings of a plan that were used last, in ``cache``, and what was measured for the next ones."""
+    """The most recently used routings of a plan, in ``cache``, and the measurements for the next ones."""
 
     def __init__(self, plan: Plan) -> None:
         self.cache: dict[tuple[tuple[int | None, ...], Hints], Routing] = {}  # least recently used first
@@ -49,7 +49,7 @@ class Routings:
         short_steps: frozenset[int] | None = None,
         queues: frozenset[int] = frozenset(),
     ) -> Routing:
-        """The routing for these sizes, in processes that were replaced so many times.
+        """The routing for these sizes, in processes of this generation.
 
         ``short_steps`` are those of an earlier run; the inputs ``queues`` are read where they are. A new routing takes
         the ID of the least recently used one: its specs replace those of the old one in all processes.
@@ -74,7 +74,7 @@ class Routings:
         return routing
 
     def measure(self, record: StepRecord) -> None:
-        """Take note of how long the bodies of a step took."""
+        """Record how long the bodies of a step took."""
         self._measured += 1
         if 1 < self._measured <= MEASURED_STEPS[-1]:  # the first step of all loads what bodies import
             slowest: dict[str, float] = {}
@@ -84,12 +84,12 @@ class Routings:
                 self._fastest[label] = min(self._fastest.get(label, seconds), seconds)
 
     def _inline_inputs(self, inputs: Mapping[int, Batch]) -> frozenset[int]:
-        """The inputs so small that what a rank of the first step reads of them, on average, travels with its call."""
+        """The inputs so small that the average share of a rank of the first step travels with its call."""
         readers = sum(len(step.ranks) for step in self._plan.steps[:1])
         return frozenset(n for n, b in inputs.items() if bytes_of(b.__hf_columns__) <= readers * SMALL_PAYLOAD_BYTES)
 
     def _find_short_steps(self) -> frozenset[int]:
-        """The steps whose slowest rank took less time than a call does, in the fastest of the measured steps.
+        """The steps whose slowest rank took less time than a call, in the fastest of the measured steps.
 
         On a GPU a body returns before its work is done, so its time says nothing.
         """

@@ -25,7 +25,7 @@ from hfdsl.types.batches import Batch
 
 
 class StepRunner:
-    """Runs the steps of a plan; ``record`` is that of the last one, and ``traces`` the files that get them all."""
+    """Runs the steps of a plan; ``record`` is the last step's, and ``traces`` are the files that get all records."""
 
     def __init__(self, plan: Plan, processes: Processes) -> None:
         self.plan, self.routings = plan, Routings(plan)
@@ -43,7 +43,7 @@ class StepRunner:
 
     @property
     def backend(self) -> Backend:
-        """The backend, while it can be used; HF808 otherwise."""
+        """The backend; HF808 if it can no longer be used."""
         return self._processes.usable_backend(self.plan.name)
 
     @property
@@ -53,13 +53,13 @@ class StepRunner:
 
     @property
     def next_step(self) -> int:
-        """How many steps have been committed."""
+        """The number of committed steps."""
         return self._processes.steps[self.plan.name]
 
     def new(
         self, inputs: Mapping[int, Batch], number: int | None = None, short_steps: frozenset[int] | None = None
     ) -> StepRun:
-        """A step that has not begun, by default the next one.
+        """A new step, by default the next one.
 
         Raises:
             SizeError: HF302, HF319 for sizes that do not work out.
@@ -73,13 +73,13 @@ class StepRunner:
     def new_stage(
         self, number: int, inputs: Mapping[int, Batch], sizes: Mapping[Any, int], queues: frozenset[int]
     ) -> StageRun:
-        """A step of a stage, of which the inputs ``queues`` are cut for every process; errors as for ``new``."""
+        """A step of a stage; the inputs in ``queues`` are cut for every process; errors as for ``new``."""
         backend = self._processes.usable_backend(self.plan.name)
         routing = self.routings.of(backend, inputs, sizes, self._processes.generation, None, queues)
         return StageRun(self.plan, backend, routing, number, sizes)
 
     def run(self, step: StepRun, inputs: Mapping[int, Batch]) -> Any:
-        """Run a step from its beginning to its end, and count it."""
+        """Run a step from beginning to end, and count it."""
         self._cut_short = step
         result, record = step.run(inputs, self.write)
         self._cut_short = None
@@ -95,7 +95,7 @@ class StepRunner:
         return [*(report for call in calls for report in call.reports), *self.backend.sent_digests()]
 
     def run_again(self, inputs: Mapping[int, Batch]) -> Any:
-        """Run the dataflow once, on the processes that there are by now; without what a loss has left of this step."""
+        """Run the dataflow once on the current processes, except for ended calls that a loss has left."""
         self.recovered()
         step = self.new(inputs)
         if self._cut_short is not None:
@@ -103,7 +103,7 @@ class StepRunner:
         return self.run(step, inputs)
 
     def _ended_calls(self, before: StepRun) -> Mapping[int, Replies]:
-        """What need not run again of an attempt that was cut short; processes forget what else they have of it."""
+        """The calls of an interrupted attempt that need not run again; processes forget their other values."""
         recovery = self._processes.recovery
         if recovery is None or not recovery.left or before.replies is None:
             return {}
@@ -122,7 +122,7 @@ class StepRunner:
         return step
 
     def sync_first(self) -> None:
-        """Before a stream's first dispatch, send its producers the weights that they would get by the first sync only.
+        """Before a stream's first dispatch, send its producers the weights that they would get with the first sync.
 
         Where they have them, nothing changes.
         """
@@ -136,7 +136,7 @@ class StepRunner:
             self._first_syncs.new({}, self.next_step).run({}, do_nothing)
 
     def resume(self, saved: SavedStep, inputs: Mapping[int, Batch]) -> StepRun:
-        """Go on with a step of an earlier run's stream."""
+        """Continue a step of an earlier run's stream."""
         step = self.new(inputs, saved.number, frozenset(saved.short_steps))
         with self.breaking(saved.number):
             step.begin(inputs)
@@ -144,18 +144,18 @@ class StepRunner:
         return step
 
     def commit(self) -> None:
-        """Count a step whose result is there."""
+        """Count a step whose result exists."""
         self._processes.steps[self.plan.name] += 1
         self._processes.syncs.add(self.plan, self._processes.verifying)
 
     def recovered(self) -> None:
-        """Use the processes that there are by now, after others were lost."""
+        """Use the current processes, after others were lost."""
         self._processes.broken = None
         self._processes.forget_replaced(self.backend)
 
     @contextmanager
     def breaking(self, number: int) -> Iterator[None]:
-        """Within this, an error breaks the run: processes may be anywhere within the step."""
+        """Within this context, an error breaks the run, since processes may be anywhere within the step."""
         try:
             yield
         except BaseException as error:
@@ -164,7 +164,7 @@ class StepRunner:
 
     @contextmanager
     def breaking_stream(self, number: int, queues: Callable[[], str]) -> Iterator[None]:
-        """As ``breaking``; errors of losses, and of filters that keep too little, say what is in the ``queues``.
+        """As ``breaking``; errors of losses, and of filters that keep too little, report the contents of ``queues``.
 
         That of a loss names the ranks that are gone.
         """
@@ -184,7 +184,7 @@ class StepRunner:
                 raise named_loss from None
 
     def keep(self, record: StepRecord) -> None:
-        """Keep the record of a step that has ended, and what it says of how long bodies take."""
+        """Keep the record of a completed step, and its times of bodies."""
         self.write()
         self.record = record
         self._unwritten = record if self.traces else None

@@ -136,7 +136,7 @@ class Running:
         return self._save(Path(folder), background=True)
 
     save_behind = save_in_background
-    """Its name in earlier versions."""
+    """The former name of ``save_in_background``."""
 
     def _check_saved_states(self) -> None:
         check_loaded_states(self._processes.plans, self._processes.plans, "a checkpoint")
@@ -224,7 +224,7 @@ class Running:
 
     @property
     def timeline(self) -> Timeline:
-        """What every process did in the last step, and what was sent between them; empty before the first step."""
+        """The activity of every process in the last step, and its transfers; empty before the first step."""
         record = self._runner.record
         return timeline(record) if record else Timeline(self.plan.name, -1, 0.0, 0.0, ())
 

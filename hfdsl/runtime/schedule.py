@@ -1,4 +1,4 @@
-"""The decisions of a queue: which groups are dispatched, taken, dropped, and under which version of the weights.
+"""The decisions of a queue: which groups are dispatched, taken and dropped, and under which version of the weights.
 
 There is no clock and no thread here: a ``QueueState`` is a value, and every event makes another one. A simulation or
 a run, which have a clock, say when events happen.
@@ -75,7 +75,7 @@ GroupStatus: TypeAlias = Literal["running", "ready", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """A queue: ``batch`` groups are taken at once, and a dispatch puts ``dispatch`` groups in; ``lag`` in updates.
+    """A queue: a batch takes ``batch`` groups, a dispatch adds ``dispatch`` groups; ``lag`` in updates.
 
     It ``loses`` groups where a filter is in front of it. A batch ``trains`` where it is taken for an update, and not
     for a stage that feeds another queue.
@@ -109,13 +109,13 @@ class QueueSpec:
 
     @property
     def places(self) -> int:
-        """How many groups may be on their way: dispatched, and neither taken nor gone."""
+        """The maximum number of groups in progress: dispatched, and neither taken nor gone."""
         return (self.lag + 1) * self.batch
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedGroup:
-    """The rows of one prompt on their way: number of dispatch, prompt, version of the weights at dispatch.
+    """The rows of one prompt in progress: number of dispatch, prompt, version of the weights at dispatch.
 
     They are made ``of`` a group of the queue in front of the stage that dispatched them, where there is one.
     """
@@ -127,13 +127,13 @@ class QueuedGroup:
     of: QueuedGroup | None = None
 
     def with_status(self, status: GroupStatus) -> QueuedGroup:
-        """The same group with another status."""
+        """A copy of the group with another status."""
         return QueuedGroup(self.number, self.prompt, self.version, status, self.of)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueBatch:
-    """What was taken for an update; ``masked`` are the numbers of groups that are late."""
+    """A batch taken for an update; ``masked`` are the numbers of late groups."""
 
     queue: str
     update: int
@@ -142,13 +142,13 @@ class QueueBatch:
 
     @property
     def staleness(self) -> tuple[int, ...]:
-        """Of every group that is trained: the version under which it is taken minus that of its dispatch."""
+        """The staleness of every trained group: the version when it is taken minus that of its dispatch."""
         return tuple(self.update - group.version for group in self.groups if group.number not in self.masked)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue between two events.
+    """The state of a queue between two events.
 
     ``version`` is the number of batches taken, ``dispatched`` that of groups. ``groups`` are on their way, by number,
     in the order of dispatch, so the oldest versions come first. ``dropped`` are those that the last ``take`` removed,
@@ -164,17 +164,17 @@ class QueueState:
 
     @property
     def occupied(self) -> int:
-        """Places in use. Under "wait" a lost group keeps its place until the reader has passed it."""
+        """The number of places in use. Under "wait" a lost group keeps its place until the reader has passed it."""
         if self.spec.late != "wait":
             return len(self.groups)
         return len(self.groups) - sum(group.status == "lost" for group in self._passed_groups())
 
     def admits(self, count: int) -> bool:
-        """Whether ``count`` groups may be dispatched now."""
+        """Whether the queue has places for ``count`` more groups."""
         return self.occupied + count <= self.spec.places
 
     def dispatch(self, prompts: Sequence[int], of: Sequence[QueuedGroup] = ()) -> QueueState:
-        """Groups for these prompts are on their way, under the present version; made ``of`` those of a queue in front.
+        """Add groups for these prompts under the current version, made ``of`` groups of a queue in front.
 
         Raises:
             SizeError: HF760 where there are no places for them.
@@ -194,30 +194,30 @@ class QueueState:
         return replace(sent, dispatched=numbers.stop, groups=MappingProxyType({**self.groups, **groups}), dropped=())
 
     def sent_again(self, prompts: Sequence[int]) -> QueueState:
-        """These prompts were dispatched: they are not to be dispatched again."""
+        """Mark prompts as dispatched, so that they are not dispatched again."""
         remaining = tuple(prompt for prompt in self.again if prompt not in prompts)
         return self if remaining == self.again else replace(self, again=remaining)
 
     def advance(self) -> QueueState:
-        """There was an update, with batches of other queues."""
+        """Count an update on batches of other queues."""
         return replace(self, version=self.version + 1, dropped=())
 
     def finish(self, numbers: Iterable[int]) -> QueueState:
-        """The rows of these groups exist."""
+        """Mark the rows of these groups as complete."""
         return self._with_status(numbers, "ready")
 
     def run_again(self, numbers: Iterable[int]) -> QueueState:
-        """These groups count as on their way: a log says when they were seen to have ended."""
+        """Put groups back in progress: a log determines when they have ended."""
         return self._with_status(numbers, "running")
 
     def lose(self, numbers: Iterable[int]) -> QueueState:
-        """These groups have no rows: a filter keeps none of them, or they failed."""
+        """Mark groups as lost: a filter keeps none of their rows, or they failed."""
         if self.spec.late == "wait":
             return self._with_status(numbers, "lost")
         return self._without(numbers)
 
     def drop_late(self) -> QueueState:
-        """The state without late groups that are ready, unless they are to be masked or waited for."""
+        """The state without late groups that are ready, unless they are masked or waited for."""
         late = tuple(group for group in takewhile(self._is_late, self.groups.values()) if group.status == "ready")
         if not late or self.spec.late in ("wait", "mask"):
             return replace(self, dropped=()) if self.dropped else self
@@ -225,7 +225,7 @@ class QueueState:
         return replace(self._without(group.number for group in late), dropped=late, again=again)
 
     def take(self) -> tuple[QueueState, QueueBatch | None]:
-        """The state after the next batch was taken, and the batch; None if it is not complete.
+        """The state after taking the next batch, and the batch; None if it is not complete.
 
         Late groups that are ready are dropped in either case (``drop_late``).
         """
@@ -245,7 +245,7 @@ class QueueState:
         return self.version - group.version > self.spec.lag
 
     def _passed_groups(self) -> list[QueuedGroup]:
-        """The groups that the reader passes in order, until its batch is full or it has to wait."""
+        """The groups that the reader passes, in order, until its batch is full or it must wait."""
         passed, ready = list[QueuedGroup](), 0
         for group in self.groups.values():
             if group.status == "running" or ready == self.spec.batch:

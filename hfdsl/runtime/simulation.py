@@ -1,4 +1,4 @@
-"""A queue on a virtual clock: what a cluster would decide, and how long its steps would take.
+"""A queue on a virtual clock: the decisions of a cluster, and the time of its steps.
 
 A worked example. Four slots generate, one prompt each; a batch has four groups, and an update takes 1 s. Every fourth
 group takes 9 s, the others 1 s. Synchronously a step takes 10 s, for its longest group and the update:
@@ -40,22 +40,22 @@ from hfdsl.runtime.schedule import QueueBatch, QueueSpec, QueueState
 
 
 class World(Protocol):
-    """What takes time: the producers of groups, and the trainer."""
+    """The producers of groups, and the trainer: everything that takes time."""
 
     def accepts(self, now: float) -> bool:
-        """Whether a producer can begin with another dispatch now."""
+        """Whether a producer can begin another dispatch now."""
         ...
 
     def dispatch(self, numbers: Sequence[int], version: int, now: float) -> Sequence[tuple[float, Sequence[int]]]:
-        """When which of these groups will be done; the weights of ``version`` are those after as many updates."""
+        """The time when each group of a dispatch ends; the weights of ``version`` exist after as many updates."""
         ...
 
     def train(self, batch: QueueBatch, now: float) -> float:
-        """When the update with this batch will have ended."""
+        """The time when the update on this batch ends."""
         ...
 
     def busy(self) -> tuple[float, float]:
-        """Seconds of work so far: of a producer, on average over them, and of the trainer."""
+        """The seconds of work so far: of a producer, averaged over producers, and of the trainer."""
         ...
 
 
@@ -74,7 +74,7 @@ class Slots:
         return self._free[0] <= now
 
     def dispatch(self, numbers: Sequence[int], version: int, now: float) -> Sequence[tuple[float, Sequence[int]]]:
-        """Each group in the slot that is free first."""
+        """Put each group into the slot that is free first."""
         completions = []
         for number in numbers:
             start, seconds = max(now, heapq.heappop(self._free), self._trained[version]), self._group(number)
@@ -84,20 +84,20 @@ class Slots:
         return completions
 
     def train(self, batch: QueueBatch, now: float) -> float:
-        """After the update before."""
+        """Begin the update after the previous one."""
         seconds = self._update(batch.update)
         self._training += seconds
         self._trained.append(max(now, self._trained[-1]) + seconds)
         return self._trained[-1]
 
     def busy(self) -> tuple[float, float]:
-        """Of a slot on average, and of the trainer."""
+        """The seconds of work of a slot, on average, and of the trainer."""
         return self._generating / len(self._free), self._training
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What was decided, and when updates ended; ``dropped`` and ``lost`` count groups."""
+    """The decisions of a simulation, and the times of its updates; ``dropped`` and ``lost`` count groups."""
 
     spec: QueueSpec
     decisions: tuple[Decision, ...]
@@ -110,30 +110,30 @@ class Simulation:
 
     @property
     def seconds(self) -> float:
-        """Seconds per step: the time of all updates by their number."""
+        """Seconds per step: the time of all updates divided by their number."""
         return self.ends[-1] / len(self.ends) if self.ends else 0.0
 
     @property
     def staleness(self) -> Mapping[int, int]:
-        """How many trained groups had which staleness."""
+        """The number of trained groups at each staleness."""
         return Counter(staleness for batch in self.batches for staleness in batch.staleness)
 
     @property
     def dropped_share(self) -> float:
-        """The share of groups that were made and then dropped or masked."""
+        """The share of the finished groups that were dropped or masked."""
         masked = sum(len(batch.masked) for batch in self.batches)
         groups = self.dropped + sum(len(batch.groups) for batch in self.batches)
         return (self.dropped + masked) / groups if groups else 0.0
 
     @property
     def lost_share(self) -> float:
-        """The share of groups that were made and that a filter lost."""
+        """The share of the finished groups that a filter lost."""
         groups = self.lost + self.dropped + sum(len(batch.groups) for batch in self.batches)
         return self.lost / groups if groups else 0.0
 
     @property
     def idle(self) -> tuple[float, float]:
-        """The share of the time in which producers, and the trainer, had nothing to do."""
+        """The share of time in which producers, and the trainer, were idle."""
         end = self.ends[-1] if self.ends else 0.0
         return _idle(self.producer_seconds, end), _idle(self.trainer_seconds, end)
 
@@ -149,7 +149,7 @@ def simulate(
     lost: Callable[[int], bool] = lambda _: False,
     prompts: Iterator[int] | None = None,
 ) -> Simulation:
-    """What a queue decides, up to so many updates or the end of the prompts; ``lost`` says which groups a filter loses.
+    """The decisions of a queue, up to ``updates`` or the end of the prompts; a filter loses the groups in ``lost``.
 
     Raises:
         HfError: HF762 where every group is lost, or nothing can happen any more although prompts and updates are left.

@@ -1,4 +1,4 @@
-"""One step of a launched plan: the driver submits each segment as soon as its inputs are submitted, and reads little.
+"""One step of a launched plan: the driver submits each segment once its inputs are submitted, and reads little.
 
 A worked example. Two actor ranks, two critic ranks and four rows; the critic decides on which rows the actor trains::
 
@@ -67,7 +67,7 @@ from hfdsl.types.batches import Batch
 
 
 class StepRun:
-    """One step in progress: the handles of the payloads that are still to be read, and of what was submitted.
+    """A step in progress: the handles of payloads still to be read, and of submitted calls.
 
     ``run`` does all of it. Where a program has queues, several steps are in progress: each is begun, its stages are
     submitted when their queues allow it, and the result and the record are fetched when they are wanted.
@@ -84,9 +84,9 @@ class StepRun:
     ) -> None:
         self._plan, self._backend, self._step_number = plan, backend, step_number
         self.replies: dict[int, Replies] | None = {} if keeps_replies else None
-        """Of each segment that was submitted, in that order, where an attempt after a loss may use them."""
+        """The replies of each submitted segment, in order, if an attempt after a loss may use them."""
         self.prompts: Callable[[], Mapping[int, Sequence[int]]] = dict
-        """By input the prompts whose rows it has, where a stage has them in an order of its own."""
+        """By input, the prompts of its rows, if a stage orders them itself."""
         self._ended: Mapping[int, Replies] = {}  # those of an attempt before
         self._driver = backend.driver
         self._handles = HandleTable(drop=plan.optimize.liveness)
@@ -105,16 +105,16 @@ class StepRun:
 
     @property
     def routes(self) -> Routes:
-        """Who sends what to whom, as far as it is known."""
+        """The transfers of the step, as far as they are known."""
         return self._routing.routes
 
     @property
     def table(self) -> RowTable:
-        """How many rows every value has, as far as it is known."""
+        """The number of rows of every value, as far as it is known."""
         return self.routes.table
 
     def run(self, inputs: Mapping[int, Batch], meanwhile: Callable[[], None]) -> tuple[Any, StepRecord]:
-        """The dataflow's result, and the step's record; ``meanwhile`` is called when only waiting is left to do."""
+        """The dataflow's result, and the step's record; calls ``meanwhile`` when only waiting is left."""
         self.begin(inputs)
         for stage in range(self._plan.split.count):
             self.submit(stage)
@@ -125,13 +125,13 @@ class StepRun:
         return value, self._record(results)
 
     def skip(self, ended: Mapping[int, Replies]) -> None:
-        """Before it begins: do not run these segments, which ended in an attempt before."""
+        """Before the step begins, skip segments that ended in an earlier attempt."""
         self._ended = ended
 
     def begin(
         self, inputs: Mapping[int, Batch], queue: Callable[[tuple[ColumnSlice, ...]], QueueRead] | None = None
     ) -> None:
-        """Send the caller's inputs; what comes from a ``queue`` is read where it is."""
+        """Send the caller's inputs, except those from a ``queue``, which are read in place."""
         self._begin_deadline()
         self._driver.begin(self._plan.name, self._step_number)
         for node, batch in inputs.items():
@@ -152,7 +152,7 @@ class StepRun:
         wait: bool = True,
         in_flight: FlightPlan = (),
     ) -> None:
-        """Submit the segments of a stage, once those that it reads from have been submitted.
+        """Submit the segments of a stage, once the stages that it reads from have been submitted.
 
         ``stage_steps`` are the steps of each stage that were submitted before, of which versions are counted;
         ``row_versions`` and ``in_flight`` are as in ``SegmentCall``.
@@ -176,12 +176,12 @@ class StepRun:
             self._submit_ready()
 
     def result(self) -> Any:
-        """The dataflow's result, as soon as it is there: what else the step does may continue."""
+        """The dataflow's result, as soon as it exists; the rest of the step may continue."""
         self._enter()
         return self._result()
 
     def record(self, *, wait: bool = True) -> StepRecord:
-        """The step's record, once all of it has ended; without ``wait`` it has."""
+        """The step's record, once all of it has ended; without ``wait`` it has ended already."""
         if wait:
             self._enter()
         results = self._wait(self._acknowledgments.values())
@@ -189,7 +189,7 @@ class StepRun:
         return self._record(results)
 
     def pending(self) -> dict[tuple[str, int], list[Any]]:
-        """By group and rank the handles of payloads that it has still to receive, and those that the driver reads.
+        """The handles of payloads still to be received, by group and rank, and of those that the driver reads.
 
         Without the caller's inputs, which a run that continues with this step sends again. It waits for the runtime
         queries of the stages that were submitted: who receives what follows from them.
@@ -215,7 +215,7 @@ class StepRun:
         }
 
     def saved(self, number: int) -> SavedStep:
-        """What a run has to know that continues with this step, beside its values."""
+        """The data, beside its values, that a run needs to continue with this step."""
         return SavedStep(
             number=number,
             stages=tuple(sorted(self._stages)),
@@ -226,7 +226,7 @@ class StepRun:
         )
 
     def resume(self, saved: SavedStep) -> None:
-        """After ``begin``, continue a step of an earlier run; its values are in the stores of their readers."""
+        """After ``begin``, continue a step of an earlier run, whose values are in the stores of their readers."""
         self._stages, self._stage_steps = set(saved.stages), list(saved.stage_steps)
         if saved.queries:
             self._routing.follow(saved.queries)
@@ -240,7 +240,7 @@ class StepRun:
         self._backend.begin()
 
     def _enter(self) -> None:
-        """Go on with this step, after another one may have been in between."""
+        """Return to this step after another one."""
         if self._plan.steps_in_flight:
             self._backend.begin()
             self._driver.begin(self._plan.name, self._step_number)
@@ -274,7 +274,7 @@ class StepRun:
             self._run_deferred()
 
     def _submit(self, segment: Segment) -> None:
-        """Submit a segment; one of the driver's own runs when somebody reads its results."""
+        """Submit a segment; one of the driver's own runs only when its results are read."""
         self._submitted.add(segment.number)
         self._log.routes[segment.number] = self.routes
         if segment.group == DRIVER:
@@ -332,7 +332,7 @@ class StepRun:
         sends: Sequence[Sequence[Payload]],
         arguments: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[Sequence[Any]]:
-        """Submit a segment, and return the handles of each rank's payloads."""
+        """Submit a segment; return the handles of each rank's payloads."""
         replies = self._ended.get(segment.number)
         if self.replies is not None:
             self.replies[segment.number] = ()  # where the call below raises
@@ -371,7 +371,7 @@ class StepRun:
     def _wait(
         self, acknowledgments: Iterable[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = do_nothing
     ) -> list[SegmentResult]:
-        """The results of segments, once they have ended; those of the driver's own are results, not handles."""
+        """The results of segments, once they have ended; the driver's own segments have results, not handles."""
         acknowledgments = list(acknowledgments)
         with self._log.timed("waits for processes", "wait"):
             remote = [handle for handle in acknowledgments if not isinstance(handle, SegmentResult)]
@@ -381,7 +381,7 @@ class StepRun:
     # -- payloads ------------------------------------------------------------------------------------------------------
 
     def _send_from_driver(self, segment: int) -> None:
-        """Send the driver's payloads of a segment: of the caller's inputs, or of what a collect function returned."""
+        """Send the driver's payloads of a segment: from the caller's inputs, or from a collect function's result."""
         activity = "puts what it was given" if segment == CALLER else "puts what it collected"
         with self._log.timed(activity):
             for payload in self.routes.driver_sends[segment]:
@@ -390,7 +390,7 @@ class StepRun:
                 self._log.sent.append((payload, time.time(), bytes_of(content)))
 
     def _reads_to_come(self) -> Iterator[PayloadKey]:
-        """Every read of a payload that has not been submitted, as far as it is known."""
+        """All reads of payloads that have not been submitted, as far as they are known."""
         for segment, by_rank in self.routes.receives.items():
             for keys in by_rank.values() if segment not in self._submitted else ():
                 yield from keys
@@ -405,6 +405,6 @@ class StepRun:
         self._handles.consume([key for keys in receives.values() for key in keys])
 
     def _resolve(self, query: int) -> None:
-        """Read which rows a filter keeps, or what rows weigh; and continue with the routes that follow from it."""
+        """Read the rows that a filter keeps, or row weights, and continue with the resulting routes."""
         self._routing.resolve(query, self._reads)
         self._expect_reads()

@@ -1,4 +1,4 @@
-"""The routing of a step: at first that of the sizes it begins with, then what follows from its runtime queries."""
+"""The routing of a step: first from its initial sizes, then from the results of its runtime queries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hfdsl.runtime.timeline import StepLog
 
 @dataclass(slots=True)
 class Routing:
-    """Routes with an ID, by which ranks find the specs that they were sent; below zero it holds for one step alone.
+    """Routes with an ID, by which ranks find the specs sent to them; a negative ID is for one step alone.
 
     ``sent_to`` are the segments whose ranks have their specs.
     """
@@ -32,7 +32,7 @@ class Routing:
     sent_to: set[int] = field(default_factory=set)
 
     def specs(self, segment: Segment, *, beside: bool = False) -> list[SegmentSpec | None]:
-        """The specs of a segment's ranks, where they have not been sent yet: None for each rank that has its spec.
+        """The specs to send to a segment's ranks; None for each rank that has its spec.
 
         A call that runs ``beside`` others may begin before earlier ones, and has its own.
         """
@@ -55,16 +55,16 @@ class StepRouting:
 
     @property
     def routes(self) -> Routes:
-        """Who sends what to whom, as far as it is known."""
+        """The transfers of the step, as far as they are known."""
         return self.current.routes
 
     @property
     def open_queries(self) -> list[int]:
-        """The runtime queries that have no result yet."""
+        """The runtime queries without a result."""
         return [query for query in self.routes.query_payloads if query not in self.query_results]
 
     def resolve(self, node: int, reads: DriverReads) -> None:
-        """Read which rows a filter keeps, or what rows weigh; and find the routes that follow from it.
+        """Read the rows that a filter keeps, or row weights, and compute the resulting routes.
 
         Raises:
             SizeError: HF313, HF319, HF321 for what a filter keeps.
@@ -80,14 +80,14 @@ class StepRouting:
         self.follow({node: rows})
 
     def follow(self, results: Mapping[int, tuple[int, ...]]) -> None:
-        """Find the routes that follow from further results."""
+        """Compute the routes from further results."""
         self.query_results |= results
         table, hints = row_table(self._plan, self.sizes, self.query_results), self.current.hints
         new_routes = compute_routes(self._plan, table, self._backend.topology(self._plan), hints)
         self.current = Routing(new_routes, -1 - len(self.query_results), hints)
 
     def _check_kept(self, filter_node: int, rows: int) -> None:
-        """Check the sizes that a filter decides; HF319 where they do not work out."""
+        """Check the sizes that depend on a filter; HF319 if they do not fit."""
         node, size = self._plan.node(filter_node), rows_in(self._plan.inference.values[filter_node])
         group_size = node.op.group if isinstance(node.op, Filter) else 1
         self._all_sizes |= dict.fromkeys(size.atoms if size is not None else (), rows // group_size)

@@ -1,4 +1,4 @@
-"""Submissions: what a backend needs to run a segment, such as each rank's handles and the calls to wait for."""
+"""Submissions: everything that a backend needs to run a segment, such as handles and the calls to wait for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def submission_of(
     arguments: Sequence[Mapping[str, Any]] | None,
     rows: CalledRows,
 ) -> Submission:
-    """The submission of a segment, once all that it receives has a handle.
+    """The submission of a segment, once all of its inputs have handles.
 
     What ``delivered`` segments have sent is where it is read already. ``arguments`` are those of a dispatch function.
     """

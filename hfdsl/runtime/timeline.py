@@ -42,7 +42,7 @@ class StepLog:
 
     @contextmanager
     def timed(self, label: str, kind: IntervalKind = "driver") -> Iterator[None]:
-        """Write down how long the driver takes for something."""
+        """Record how long the driver takes for an activity."""
         start = time.time()
         yield
         self.intervals.append(Interval(DRIVER_PROCESS, kind, label, start, time.time()))
@@ -50,7 +50,7 @@ class StepLog:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A step that has ended: ``results[i]`` is that of the (segment, rank) ``calls[i]``, ``routes`` the last ones."""
+    """A completed step: ``results[i]`` is that of the (segment, rank) ``calls[i]``, ``routes`` are the last ones."""
 
     plan: Plan
     step_number: int
@@ -138,7 +138,7 @@ def _payloads(record: StepRecord) -> dict[PayloadKey, _SentPayload]:
 
 
 def _read_by_driver(record: StepRecord) -> Iterator[tuple[tuple[PayloadKey, ...], float]]:
-    """Transfers to the driver, and when they had arrived: the arguments of custom protocols, and the result."""
+    """Transfers to the driver, with their arrival times: arguments of custom protocols, and the result."""
     started: dict[int, float] = {}
     for (segment, _), result in zip(record.calls, record.results, strict=True):
         started.setdefault(segment, result.start)

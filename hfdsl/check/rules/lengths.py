@@ -86,7 +86,7 @@ class OtherDivisor:
 
 
 SMALL_UPDATES = "updates are as small as if responses were that long; without a constant it is R"
-"""What another divisor does."""
+"""The effect of another divisor."""
 
 
 def divisors_are_lengths(context: Context) -> Iterator[Finding]:

@@ -62,7 +62,7 @@ VIEWS = _functions("reshape view")
 """Functions that arrange the values of a tensor in other dims."""
 
 FORMS = _functions("indices item squeeze tolist unsqueeze values")
-"""What gives a statistic in another form."""
+"""Functions that return a statistic in another form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class RowTensor:
 
 
 BodyValue: TypeAlias = RowTensor | Literal["statistic"] | None
-"""What an expression is; None where it is not known."""
+"""The abstract value of an expression; None if unknown."""
 
 
 def rows_are_kept_apart(context: Context) -> Iterator[Finding]:

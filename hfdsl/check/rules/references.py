@@ -90,13 +90,13 @@ ITSELF = (
     "the KL is 0 before the first update of a step, and nothing holds the policy near its start: place a reference "
     "with the weights that it starts from, or with an adapter take base_log_probs"
 )
-"""What a policy as its own reference does."""
+"""The effect of a policy that is its own reference."""
 
 TAUGHT_BY_ITSELF = (
     "the teacher and the student say the same of every token, and there is nothing to learn: place a role with the "
     "weights of the teacher, such as a Reference"
 )
-"""What a policy as its own teacher does."""
+"""The effect of a policy that is its own teacher."""
 
 NAMED = re.compile(r"(ref|reference|teacher)(_.*)?")
 """The names of ports and columns that are meant as a reference or a teacher."""

@@ -123,7 +123,7 @@ WHOLE_DISTRIBUTION = (
     "tokens outside of that part are never sampled, and the log-probs of the others are too low by its share; truncate "
     "in evaluations only"
 )
-"""What truncation does to a policy gradient."""
+"""The effect of truncation on a policy gradient."""
 
 
 def rollouts_are_of_the_whole_distribution(context: Context) -> Iterator[Finding]:

@@ -230,4 +230,4 @@ def _renamed(setting: Setting, near: str, skipped: int) -> tuple[Fix, ...]:
 
 
 RESOLVERS: Mapping[str, Any] = {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}
-"""What ``register_omegaconf_resolvers`` of the library registers."""
+"""The resolvers that the library's ``register_omegaconf_resolvers`` registers."""

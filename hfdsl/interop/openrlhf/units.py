@@ -28,7 +28,7 @@ ASYNC, ESTIMATOR, KL = "train.async_enable", "algo.advantage.estimator", "algo.k
 
 
 NAMES = {"actor": "actor", "ref": "reference", "critic": "critic", "reward": "reward model"}
-"""What a page and a finding call a model."""
+"""The names of the models on pages and in findings."""
 
 
 def gpu_keys(role: str) -> tuple[str, str]:

@@ -32,7 +32,7 @@ TABLES: Final = {
     "reward_model.rollout.": "reward.reward_model.rollout.",
     "sandbox_fusion.": "reward.sandbox_fusion.",
 }
-"""What the keys of former and present tables begin with."""
+"""The prefixes of keys in former and current tables."""
 
 
 def present_key(key: str) -> str | None:

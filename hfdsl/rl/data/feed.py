@@ -37,7 +37,7 @@ class Feed:
     """The rows of the source in a batch."""
 
     on_bad: OnBad = "raise"
-    """What happens at a bad row."""
+    """The policy for a bad row."""
 
     held_out: frozenset[str] = field(default_factory=frozenset)
     """The texts of prompts that training skips, because evaluation has them."""

@@ -46,7 +46,7 @@ class PolicyLoss(ABC):
     """How tokens are weighted: see :func:`hfdsl.rl.masked.token_weights`."""
 
     constant: Positive | None = 1.0
-    """What ``sequence-mean-token-sum`` divides by: 1 for the sum over a response, or None for R, the width of the
+    """The divisor of ``sequence-mean-token-sum``: 1 for the sum over a response, or None for R, the width of the
     columns of a response, which is the longest one that generation allows."""
 
     kl: NonNegative = 0.0

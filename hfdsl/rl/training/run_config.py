@@ -34,7 +34,7 @@ class DataConfig:
     prompt: Prompt = field(default_factory=Prompt)
     """How the fields of a row become the text of a prompt."""
     on_bad: OnBad = "raise"
-    """What happens at a row that cannot be read or is too long: the run ends, or skips and counts it."""
+    """The policy for a row that cannot be read or is too long: end the run, or skip and count the row."""
     seed: int | None = None
     """The seed of the order of rows; left out, the run's seed."""
     ahead: bool = True
@@ -78,7 +78,7 @@ class UpdateConfig:
     rounds: Count = 10
     """The most rounds in which a step gathers the rows."""
     short: Literal["raise", "repeat"] = "raise"
-    """What happens if all rounds keep fewer rows: the run ends, or repeats the rows from the first."""
+    """The policy if all rounds keep fewer rows: end the run, or repeat the rows from the first."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -42,7 +42,7 @@ class Lora:
     """The share of an adapter's inputs that an update sets to 0. RL keeps 0: otherwise ratios do not start at 1."""
 
     exports: Literal["merged", "adapter"] = "merged"
-    """What ``hf.sync`` sends: all weights, with the adapter merged, which any role with the model can load; or the
+    """The weights that ``hf.sync`` sends: all, with the adapter merged, which any role with the model can load; or the
     adapter's matrices alone, which a ``Sampler`` with the same model and the same ``lora`` can."""
 
     def __post_init__(self) -> None:

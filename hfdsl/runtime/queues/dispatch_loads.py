@@ -1,4 +1,4 @@
-"""The weights in flight that calls of dispatches take: those that they may load, and those that they have loaded.
+"""Loads of weights in flight by the calls of dispatches: those that are allowed, and those that took place.
 
 A program with weights in flight has one queue. On the virtual clock, what a call takes is known when it ends; so its
 dispatch is submitted then, in the order of dispatches.
@@ -20,7 +20,7 @@ from hfdsl.types.batches import Batch
 
 
 class DispatchLoads:
-    """Those of the dispatches of a run; ``repeated`` is what calls took in a run that this one repeats.
+    """The loads of a run's dispatches; ``repeated`` holds the loads of an earlier run that this one repeats.
 
     ``first_version`` is that which the sync before the first dispatch brought.
     """
@@ -34,11 +34,11 @@ class DispatchLoads:
 
     @property
     def awaited(self) -> bool:
-        """Whether dispatches are submitted when they end."""
+        """Whether dispatches are submitted only when they end."""
         return isinstance(self._time, VirtualTime) and bool(self._flights.calls)
 
     def submit(self, number: int, step: StageRun, inputs: Mapping[int, Batch], version: int) -> None:
-        """Submit the calls of a dispatch, with what they load as far as a log or the virtual clock says."""
+        """Submit the calls of a dispatch, with their loads where a log or the virtual clock determines them."""
         schedules: dict[int, Sequence[Sequence[Any]] | None] = {}
         for called in self._flights.calls:
             node = called.node
@@ -54,7 +54,7 @@ class DispatchLoads:
         step.submit(0, [version], wait=False, in_flight=in_flight)
 
     def put_off(self, dispatch: Dispatched, inputs: Mapping[int, Batch]) -> None:
-        """Submit a dispatch when it has ended."""
+        """Submit a dispatch only when it has ended."""
         self._unsubmitted[dispatch.number] = dispatch, inputs
 
     def submit_through(self, last: int, backend: Backend) -> None:
@@ -66,11 +66,11 @@ class DispatchLoads:
                 self._note(dispatch, dispatch.groups, backend)
 
     def forget(self, number: int) -> bool:
-        """Whether a dispatch that is gone was not submitted."""
+        """Forget a dispatch that is gone; return whether it was never submitted."""
         return self._unsubmitted.pop(number, None) is not None
 
     def note(self, dispatches: Iterable[Dispatched], groups: Collection[int], backend: Backend) -> None:
-        """Write down what the calls that made these groups have loaded, unless it is known when they are submitted."""
+        """Record the loads of the calls that made these groups, unless they were known at submission."""
         if self._flights.calls and not self.awaited:
             for dispatch in dispatches:
                 self._note(dispatch, set(dispatch.groups) & set(groups), backend)
@@ -94,13 +94,13 @@ class DispatchLoads:
         self._decisions += load_decisions(dispatch.queue.name, dispatch.version, dispatch.groups, loads)
 
     def _makers(self, dispatch: Dispatched, group: int) -> Iterator[tuple[int, int]]:
-        """The calls that take weights in flight, of those that made a group: node and rank."""
+        """The calls that take weights in flight among those that made a group, as node and rank."""
         for called in self._flights.calls:
             layout = dispatch.queue.producer.layouts[called.node]
             ranks = [layout.producer(chunk)[1] for node, chunk in dispatch.places(group) if node == called.node]
             yield from ((called.node, rank) for rank in ranks or called.ranks)
 
     def decisions(self) -> list[Decision]:
-        """What calls have loaded since this was asked last."""
+        """The loads of calls since the last call of this method."""
         decisions, self._decisions = list(self._decisions), deque()
         return decisions

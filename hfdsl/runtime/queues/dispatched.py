@@ -1,4 +1,4 @@
-"""What one dispatch put into a queue: which calls make its groups, and the handles of the payloads that hold them."""
+"""The rows that one dispatch put into a queue: the calls that make its groups, and the handles of their payloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Place = tuple[int, int]
 
 
 class KnownRows:
-    """What was found out about a row table, shared by the dispatches of a queue that have it.
+    """Facts about a row table, shared by all dispatches of a queue that have it.
 
     ``places`` has by rows the chunks that hold them, ``in_front`` by column the rows of the batch in front, ``keys`` by
     rows and columns the payloads that hold these.
@@ -38,7 +38,7 @@ class KnownRows:
 
 @dataclass(slots=True)
 class Dispatched:
-    """One dispatch, under a version: its ``groups``, of which those have rows that filters ``kept``, in this order.
+    """One dispatch under a version, with its ``groups``; ``kept`` are the groups that filters kept, in this order.
 
     ``queries`` are the results of runtime queries. ``handles`` are those of payloads, by key, each with the slices that
     it holds; ``step`` is None for a dispatch of an earlier run, all of whose groups have ended. ``noted`` are the
@@ -64,7 +64,7 @@ class Dispatched:
         self._find_groups()
 
     def know(self, other: Dispatched | None) -> None:
-        """Share what is known of the rows with a dispatch that has the same table."""
+        """Share the known facts about rows with a dispatch that has the same table."""
         if other is not None and other.table is self.table:
             self.known = other.known
 
@@ -81,12 +81,12 @@ class Dispatched:
         self.kept = {group: place for place, group in enumerate(groups)}
 
     def rows(self, group: int) -> tuple[int, int]:
-        """The rows of a group that was kept, in what the dispatch put in."""
+        """The rows of a kept group, in the rows that the dispatch put in."""
         size, place = self.queue.queue.group, self.kept[group]
         return place * size, (place + 1) * size
 
     def row_in_front(self, column: str, row: int) -> int:
-        """Of a column that is handed on: the row of the batch in front that a row is of."""
+        """The row of the batch in front that a row of a handed-on column comes from."""
         if column not in self.known.in_front:
             reader, node = locating_reader(self.queue.producer, self.table), self.queue.rows_of
             located = (next(reader.sources(node, (column,), ((i, i + 1),))) for i in range(self.table.rows[node]))
@@ -94,7 +94,7 @@ class Dispatched:
         return self.known.in_front[column][row]
 
     def reads(self, ranges: RowRanges, columns: Iterable[str] | None = None) -> Iterator[Read]:
-        """The chunks of stored values that have some of these rows, and which of the chunks' rows they are."""
+        """The chunks of stored values that have some of these rows, and the rows within each chunk."""
         reader = locating_reader(self.queue.producer, self.table)
         for column in columns if columns is not None else self.queue.sources:
             source, name = self.queue.sources[column]
@@ -103,7 +103,7 @@ class Dispatched:
                     yield Read(node, chunk, stored, rows)
 
     def places(self, group: int) -> frozenset[Place]:
-        """The chunks that hold rows of a group; asked whenever a call ends, and found once for a table."""
+        """The chunks that hold rows of a group; computed once per table, since every ended call asks for them."""
         if group not in self.kept:
             return frozenset()
         rows = self.rows(group)
@@ -112,7 +112,7 @@ class Dispatched:
         return self.known.places[rows]
 
     def keep_handles(self, backend: Backend) -> None:
-        """Take the handles of what the step sends for the queue; it waits for runtime queries."""
+        """Take over the handles that the step sends for the queue; waits for runtime queries."""
         if self.step is None or self.handles:
             return
         self.step.resolve()
@@ -129,7 +129,7 @@ class Dispatched:
             self.handles[DRIVER_PAYLOAD] = (tuple(local), backend.put(plan, local))
 
     def keys(self, ranges: RowRanges, columns: Sequence[str] | None = None) -> tuple[PayloadKey, ...]:
-        """The payloads that hold these rows; without rows those that are left of the first ones."""
+        """The payloads that hold these rows; for ``NO_ROWS``, the first ones that are left."""
         request = ranges, None if columns is None else tuple(columns)
         if ranges == NO_ROWS:
             return self._holding(*request)
@@ -149,13 +149,13 @@ class Dispatched:
         return tuple(key for key, (slices, _) in self.handles.items() if any(map(has_some, slices)))
 
     def contents(self, backend: Backend, groups: Iterable[int]) -> list[PayloadContent]:
-        """The payloads that hold rows of these groups, in this process."""
+        """The payloads with rows of these groups, fetched into this process."""
         self.keep_handles(backend)
         keys = dict.fromkeys(key for group in groups if group in self.kept for key in self.keys((self.rows(group),)))
         return backend.get([self.handles[key][1] for key in keys])
 
     def restore(self, backend: Backend, content: PayloadContent) -> None:
-        """Send what an earlier run saved."""
+        """Send the payloads that an earlier run saved."""
         by_chunk: dict[Place, dict[ColumnSlice, Any]] = {}
         for part, value in content.items():
             by_chunk.setdefault((part.node, part.chunk), {})[part] = value
@@ -163,7 +163,7 @@ class Dispatched:
             self.handles[SAVED_SEGMENT, DRIVER_RANK, index] = tuple(parts), backend.put(self.queue.producer, parts)
 
     def forget(self, gone: Collection[int]) -> None:
-        """Drop the handles of payloads that only groups that are gone were read from; asked whenever a call ends."""
+        """Drop the handles of payloads that only finished groups used; called whenever a call ends."""
         if len(gone) == self._gone:  # what is gone stays gone
             return
         self._gone, remaining = len(gone), self.kept.keys() - set(gone)
@@ -175,7 +175,7 @@ SAVED_SEGMENT = -3
 """The segment number that stands for a checkpoint."""
 
 DRIVER_PAYLOAD: PayloadKey = (-2, DRIVER_RANK, 0)
-"""The payload of what the driver holds itself, such as columns of the caller's inputs."""
+"""The payload of data in the driver itself, such as columns of the caller's inputs."""
 
 
 def _overlap(held: RowRanges | None, wanted: Sequence[tuple[int, int]]) -> bool:

@@ -1,4 +1,4 @@
-"""What lies in the queues of a run, as files: a run that loads them continues as if it had never stopped.
+"""The contents of a run's queues as files: a run that loads them continues as if it had never stopped.
 
 A worked example, with the program of ``queues.streaming``: a lag of 1, saved after step 0. Step 1 was generated
 under version 0 and waits for the actor; nothing else is in progress::
@@ -36,12 +36,12 @@ Rank: TypeAlias = tuple[str, int]
 
 @runtime_checkable
 class QueueKeepingBackend(Backend, Protocol):
-    """A backend that can write what its processes hold of steps in progress."""
+    """A backend that can save the data of steps in progress from its processes."""
 
     def save_queues(
         self, folder: str, plan: str, pending: Mapping[int, Mapping[Rank, Sequence[Any]]]
     ) -> Mapping[str, Sequence[QueueFile]]:
-        """Have every process write what it holds of these steps, with the payloads of these handles, and wait for it.
+        """Have every process write its part of these steps, with the payloads of these handles, and wait for it.
 
         Raises:
             CheckpointError: HF906 where a file cannot be written, HF908 where a queue holds what no file can.
@@ -49,7 +49,7 @@ class QueueKeepingBackend(Backend, Protocol):
         ...
 
     def load_queues(self, folder: str, plan: str, files: Mapping[str, Sequence[QueueFile]]) -> None:
-        """Have every process read what it wrote.
+        """Have every process read its part again.
 
         Raises:
             CheckpointError: HF906 where a file is not what was written.
@@ -58,7 +58,7 @@ class QueueKeepingBackend(Backend, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedStep:
-    """A step in progress: the stages and segments that were submitted, what its filters kept and its rows weigh.
+    """A step in progress: its submitted stages and segments, the rows that its filters kept, and its row weights.
 
     ``stage_steps`` are as in ``SegmentCall``.
     """
@@ -73,7 +73,7 @@ class SavedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedQueue:
-    """A queue: what it was declared as, how many batches were taken, and which are on their way."""
+    """A queue: its declaration, the number of batches taken, and the batches in progress."""
 
     lag: int
     late: str
@@ -83,7 +83,7 @@ class SavedQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCounts:
-    """Of a queue that decides: groups a dispatch and a batch, those dispatched so far, and prompts to come again."""
+    """The counts of a deciding queue: groups per dispatch and batch, groups dispatched, and prompts to repeat."""
 
     put_in: int
     taken: int
@@ -93,7 +93,7 @@ class SavedCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedDecisions:
-    """Of queues that decide: ``counts`` of each, and how many decisions they made.
+    """The state of deciding queues: the ``counts`` of each, and the number of their decisions.
 
     ``loaded`` counts batches of the loader, and ``next_prompts`` are by stage the first ones that were not dispatched.
     """
@@ -106,7 +106,7 @@ class SavedDecisions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedStream:
-    """A stream: the steps of each stage that were submitted, queues, steps in progress, and the files by group.
+    """A stream: the submitted steps of each stage, its queues, its steps in progress, and the files by group.
 
     ``decided`` is None where stages follow each other step by step.
     """
@@ -119,7 +119,7 @@ class SavedStream:
     decided: SavedDecisions | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values, for a manifest."""
+        """Convert to plain values, for a manifest."""
         return {
             "plan": self.plan,
             "steps": list(self.steps),
@@ -149,7 +149,7 @@ class SavedStream:
 
     @classmethod
     def from_dict(cls, entry: Any) -> SavedStream:
-        """From plain values; ``ValueError``, ``KeyError`` or ``TypeError`` for others."""
+        """Convert from plain values; ``ValueError``, ``KeyError`` or ``TypeError`` for malformed ones."""
         return cls(
             plan=str(entry["plan"]),
             steps=_counts(entry["steps"]),

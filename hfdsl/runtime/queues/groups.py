@@ -1,4 +1,4 @@
-"""Groups of a queue: how many a dispatch puts in, how many a batch has, and which ones filters leave of a dispatch.
+"""Groups of a queue: how many a dispatch adds, how many a batch takes, and which ones filters keep.
 
 A worked example: four prompts, two responses each, and a filter that keeps groups of two; the queue has groups of two::
 
@@ -28,7 +28,7 @@ from hfdsl.types.dims import KeptGroups
 
 
 def groups_of(queue: StagedQueue, sizes: Mapping[Any, int]) -> tuple[int | None, int | None]:
-    """How many groups a step puts in at most, and how many a batch has; None where a size is unknown."""
+    """The maximum number of groups per step, and the number per batch; None where a size is unknown."""
     put_in = _most_rows(queue, sizes).rows.get(queue.rows_of)
     batch_groups = row_table(queue.consumer, sizes).rows.get(queue.queue_input)
     group = queue.queue.group
@@ -36,7 +36,7 @@ def groups_of(queue: StagedQueue, sizes: Mapping[Any, int]) -> tuple[int | None,
 
 
 def kept_groups(queue: StagedQueue, table: RowTable, put_in: int) -> tuple[int, ...]:
-    """By group that filters leave of a dispatch, its place among those before all filters.
+    """The place of each kept group of a dispatch among all of its groups.
 
     None at all where a step between changes places of rows, so that it is unknown.
     """
@@ -46,7 +46,7 @@ def kept_groups(queue: StagedQueue, table: RowTable, put_in: int) -> tuple[int, 
 
 
 def check_groups(queue: StagedQueue, sizes: Mapping[Any, int], put_in: int) -> None:
-    """Refuse groups of which a run cannot say which ones a filter removes, or of which prompts they are.
+    """Refuse groups for which a run cannot determine which ones a filter removes, or which prompts they belong to.
 
     Raises:
         HfError: HF765 for those.
@@ -66,7 +66,7 @@ def check_groups(queue: StagedQueue, sizes: Mapping[Any, int], put_in: int) -> N
 
 
 def check_handed_on(queue: StagedQueue, in_front: StagedQueue, sizes: Mapping[Any, int], batch: int) -> None:
-    """Refuse a stage between two queues that makes other groups than it takes: whose prompts they are is not known.
+    """Refuse a stage between two queues that makes other groups than it takes, since their prompts would be unknown.
 
     Raises:
         HfError: HF765 for those.
@@ -84,7 +84,7 @@ def check_handed_on(queue: StagedQueue, in_front: StagedQueue, sizes: Mapping[An
 
 
 def check_side_by_side(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], links: QueueLinks) -> None:
-    """Refuse queues of one stage of which one may be full while another has too few groups for a batch.
+    """Refuse queues of one stage if one can be full while another has too few groups for a batch.
 
     A worked example: two queues with places for 2 R groups, batches of R, and a step that puts as many groups into both
     at once. The second one drops late groups, the first none. After an update the first has R free places, so that
@@ -116,7 +116,7 @@ def check_side_by_side(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec]
 
 
 def check_sources(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], links: QueueLinks) -> None:
-    """Refuse sources of which an update takes different shares of the loader's batches.
+    """Refuse sources from which an update takes different shares of the loader's batches.
 
     A worked example: a batch of the loader has four prompts of each of two sources, and an update takes two groups of
     the first and four of the second. After v updates the first has dispatched v / 2 batches and what fits into its
@@ -140,7 +140,7 @@ def check_sources(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], lin
 
 
 def _fills_up(plan: Plan, rows_of: int) -> bool:
-    """Whether rows behind a filter are as many as if it kept all."""
+    """Whether a node's rows come from a filter: if their number is fixed, they were filled up."""
     behind, visited = [rows_of], set[int]()
     while behind:
         node = behind.pop()
@@ -150,11 +150,11 @@ def _fills_up(plan: Plan, rows_of: int) -> bool:
 
 
 def _is_filtered(plan: Plan, node: int) -> bool:
-    """Whether only a run says how many rows a value has."""
+    """Whether the number of a value's rows is known only in a run."""
     rows = rows_in(plan.inference.values[node])
     return rows is not None and any(isinstance(atom, KeptGroups) for atom in rows.atoms)
 
 
 def _most_rows(queue: StagedQueue, sizes: Mapping[Any, int]) -> RowTable:
-    """The rows of a dispatch of which filters keep all."""
+    """The rows of a dispatch whose filters keep everything."""
     return row_table(queue.producer, sizes, most_rows(queue.producer, sizes) if queue.loses else None)

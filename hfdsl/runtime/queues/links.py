@@ -1,4 +1,4 @@
-"""The stages between which the queues of a program are.
+"""The stages at the two ends of each queue of a program.
 
 A worked example, in which stage 3 makes the results, as the trainer. Stage 1 judges what stage 0 has generated, and
 stage 2 has rows of its own::
@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 TRAINER: Final = -1
-"""All stages that make results: they step together."""
+"""The number of all stages that make results, which step together."""
 
 
 class QueueLink(NamedTuple):
-    """The stages between which a queue is; its rows may have the version under which an earlier stage made them."""
+    """The stages at the ends of a queue; its rows may have the version under which an earlier stage made them."""
 
     feeds: int = 0
     reads: int = TRAINER
@@ -27,7 +27,7 @@ class QueueLink(NamedTuple):
 
 
 class QueueLinks:
-    """Those of all queues.
+    """The links of all queues.
 
     ``sources`` are the stages that dispatch prompts, ``between`` those that have queues in front of them and behind.
     """
@@ -55,11 +55,11 @@ class QueueLinks:
         return self._read.get(stage, [])
 
     def read_with(self, queue: int) -> list[int]:
-        """The queues of which a batch is taken at the same time, this one among them."""
+        """The queues whose batches are taken at the same time, including this one."""
         return self._read[self.of[queue].reads]
 
     def behind(self, source: int) -> tuple[int, ...]:
-        """The queues that the rows of its prompts come through."""
+        """The queues through which the rows of a queue's prompts come."""
         return self._behind[source]
 
     def _source(self, queue: int) -> int:

@@ -1,4 +1,4 @@
-"""The prompts of a loader, which the stages in front of all queues dispatch one by one.
+"""The prompts of a loader, which the first stages dispatch one by one.
 
 A worked example: batches of four prompts, and prompts 1 and 2 were dropped. A dispatch of four takes them again, with
 4 and 5, the first ones of the next batch; ``next`` is 6 then. A batch stays here while prompts of it may come again.
@@ -26,7 +26,7 @@ from hfdsl.types.joining import picked_rows, rows_after_rows
 
 
 class LoadedPrompts:
-    """The batches of a loader of which prompts may be dispatched; ``loaded`` counts them all.
+    """The batches of a loader whose prompts may be dispatched; ``loaded`` counts all batches.
 
     ``next`` has by stage the first prompt that was not dispatched.
     """
@@ -39,7 +39,7 @@ class LoadedPrompts:
         self._put_in: tuple[tuple[Any, ...], list[int | None]] = ((), [])  # groups by queue, for the last sizes
 
     def prompts(self, stage: int, source: BatchSource, first: list[Any]) -> Iterator[int]:
-        """The numbers of prompts that a stage has not dispatched; ``first`` are batches that were asked for already."""
+        """The numbers of the prompts that a stage has not dispatched; ``first`` are batches read ahead."""
         per_batch, number = self._per_batch(stage), self.next[stage]
         while True:
             while number < self.loaded * per_batch:  # which counts those, too, that another stage has asked for
@@ -56,7 +56,7 @@ class LoadedPrompts:
         return self._specs[self._stages.links.fed_by(stage)[0]].dispatch
 
     def _checked(self, batch: Any) -> dict[int, Mapping[int, Batch]]:
-        """A batch of the loader: by stage the inputs that it reads, by node.
+        """A batch of the loader: its inputs by stage and node.
 
         Raises:
             HfError: HF765 where it puts another number of groups in than the first one; and as ``Running.step``.
@@ -81,7 +81,7 @@ class LoadedPrompts:
         return by_stage
 
     def sizes(self, by_stage: Mapping[int, Mapping[int, Batch]]) -> dict[Any, int]:
-        """The sizes of dims that inputs give, with those of the plan."""
+        """The sizes of dims from inputs, with those of the plan."""
         sizes = dict[Any, int]()
         for stage, inputs in by_stage.items():
             sizes |= bind_sizes(self._stages.plans[stage], inputs)
@@ -96,7 +96,7 @@ class LoadedPrompts:
         return {node: self._picked(stage, node, prompts) for node in self.batches[stage, first]}
 
     def dispatched(self, stage: int, prompts: Sequence[int]) -> None:
-        """These prompts were dispatched."""
+        """Mark prompts as dispatched."""
         self.next[stage] = max(self.next[stage], *(prompt + 1 for prompt in prompts))
 
     def _picked(self, stage: int, node: int, prompts: Sequence[int]) -> Batch:
@@ -116,7 +116,7 @@ class LoadedPrompts:
         return rebuild(record, columns)
 
     def forget(self, stage: int, used: Iterable[int]) -> None:
-        """Drop batches of which all prompts were dispatched, but for those with prompts that are ``used``."""
+        """Drop batches whose prompts have all been dispatched, except batches with ``used`` prompts."""
         per_batch = self._per_batch(stage)
         used_batches = {prompt // per_batch for prompt in used}
         gone = [

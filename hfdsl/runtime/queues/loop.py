@@ -1,4 +1,4 @@
-"""The loop of queues: when a stage dispatches, takes and drops, in a simulation and in a run alike.
+"""The loop of queues: when a stage dispatches, takes and drops, in a simulation as in a run.
 
 ``QueueState`` says what may happen next, and a ``QueueWorld`` when things end: a virtual clock, or processes. The loop
 goes through the stages, each before those behind it, and begins the first step that may begin. A stage in front of all
@@ -38,33 +38,33 @@ from hfdsl.runtime.queues.links import TRAINER, QueueLinks
 from hfdsl.runtime.schedule import QueueBatch, QueueState
 
 STARVED = 100
-"""After so many times the places of a queue were lost without a group between, the reader waits in vain."""
+"""How often in a row all places of a queue may be lost before its reader counts as starved."""
 
 QueuedId: TypeAlias = tuple[int, int]
 """A group: the index of its queue, and its number there."""
 
 
 class QueueWorld(Protocol):
-    """What takes time: the stages that feed queues, and the trainer."""
+    """The stages that feed queues, and the trainer: everything that takes time."""
 
     def accepts(self, stage: int) -> bool:
-        """Whether a stage that feeds queues can begin with another dispatch."""
+        """Whether a stage that feeds queues can begin another dispatch."""
         ...
 
     def dispatch(
         self, stage: int, numbers: Sequence[int], prompts: Sequence[int], version: int, batch: QueueBatch | None
     ) -> None:
-        """Begin to make these groups under a version: of these prompts, or of a ``batch`` of the queue in front."""
+        """Begin these groups under a version: from these prompts, or from a ``batch`` of the queue in front."""
 
     def idle(self) -> bool:
-        """Whether the trainer can begin with another update."""
+        """Whether the trainer can begin another update."""
         ...
 
     def train(self, batches: Sequence[QueueBatch]) -> None:
-        """Begin with an update, on a batch of each of the trainer's queues."""
+        """Begin an update on one batch of each of the trainer's queues."""
 
     def ended(self) -> Sequence[QueuedId] | None:
-        """Wait until something ends: the groups that have ended since. None where nothing is under way."""
+        """Wait until something ends, and return the groups that have ended since; None if nothing is in progress."""
         ...
 
 
@@ -74,14 +74,14 @@ def no_group(_: QueuedId) -> bool:
 
 
 class PromptReader:
-    """The prompts of a stage, in order; ``exhausted`` if there were too few for the last dispatch that was possible."""
+    """The prompts of a stage, in order; ``exhausted`` if too few remained for the last dispatch."""
 
     def __init__(self, prompts: Iterator[int]) -> None:
         self._prompts, self._read = prompts, list[int]()
         self.exhausted = False
 
     def next(self, count: int, again: Sequence[int]) -> list[int]:
-        """So many prompts, those to be dispatched ``again`` first; none where there are too few."""
+        """The next ``count`` prompts, starting with those to dispatch ``again``; none if too few remain."""
         again = again[:count]
         new = count - len(again)
         self._read += islice(self._prompts, max(new - len(self._read), 0))
@@ -94,7 +94,7 @@ class PromptReader:
 
 @dataclass(slots=True)
 class QueueLoop:
-    """The queues of a program and their loop, which may be left at every decision and run again."""
+    """The queues of a program and their loop, which can stop at every decision and continue."""
 
     queues: list[QueueState]
     links: QueueLinks = field(default_factory=QueueLinks)
@@ -107,7 +107,7 @@ class QueueLoop:
         lost: Callable[[QueuedId], bool] = no_group,
         log: Sequence[Decision] | None = None,
     ) -> Iterator[list[Decision]]:
-        """Decide until the ``prompts`` of a stage, or the ``log`` to repeat, have ended and nothing more can happen.
+        """Decide until the ``prompts`` of a stage, or the ``log`` to repeat, are used up and nothing more can happen.
 
         It gives the decisions that are made together.
 
@@ -132,7 +132,7 @@ class QueueLoop:
         return all(queue.admits(queue.spec.dispatch) for queue in queues)
 
     def _begin(self, world: QueueWorld, readers: Mapping[int, PromptReader]) -> list[Decision]:
-        """Begin the first step that may begin; no decisions where none may."""
+        """Begin the first step that may begin; return no decisions if none may."""
         for stage, reader in readers.items():
             if self.has_places(stage) and world.accepts(stage):
                 again = [prompt for index in self.links.behind(stage) for prompt in self.queues[index].again]
@@ -144,7 +144,7 @@ class QueueLoop:
         return self._train(world) if world.idle() else []
 
     def _fed(self, stage: int) -> QueueState:
-        """One of the queues that a stage feeds: each of them gets as many groups."""
+        """One of the queues that a stage feeds, each of which gets the same number of groups."""
         return self.queues[self.links.fed_by(stage)[0]]
 
     def _dispatch(
@@ -163,7 +163,7 @@ class QueueLoop:
         return decisions
 
     def _pass_on(self, world: QueueWorld, stage: int) -> list[Decision]:
-        """A step between two queues; without places behind it, late groups leave the queue in front of it."""
+        """Begin a step between two queues; if the queue behind is full, drop late groups from the queue in front."""
         decisions, batches = self._take(stage)
         if not batches or not self.has_places(stage):
             return decisions
@@ -183,7 +183,7 @@ class QueueLoop:
         return [*decisions, *(take_decision(batch) for *_, batch in batches)]
 
     def _take(self, stage: int) -> tuple[list[Decision], list[tuple[int, QueueState, QueueBatch]]]:
-        """Remove late groups from the queues that a stage reads; and each of these after a batch of all was taken."""
+        """Drop late groups from a stage's queues; also return each queue after a batch was taken, if all have one."""
         decisions, batches, queues = (
             list[Decision](),
             list[tuple[int, QueueState, QueueBatch]](),
@@ -197,7 +197,7 @@ class QueueLoop:
         return decisions, batches if len(batches) == len(queues) else []
 
     def _end(self, groups: Sequence[QueuedId], lost: Callable[[QueuedId], bool], *, starves: bool) -> list[Decision]:
-        """Groups have ended, some of which a filter loses; in a run that repeats a log others are seen later."""
+        """Record ended groups, some of them lost to a filter; a run that repeats a log shows others only later."""
         by_queue: dict[int, list[int]] = {}
         for index, number in groups:
             by_queue.setdefault(index, []).append(number)
@@ -222,7 +222,7 @@ class QueueLoop:
 
 @dataclass(slots=True)
 class LoggedWorld:
-    """A world whose groups end when a log has them taken or dropped next; ``expected`` loses what was decided.
+    """A world in which groups end when a log next takes or drops them; ``expected`` shrinks with each decision.
 
     Groups that have ``arrived`` have ended; the loop has not seen all of them. ``names`` are those of the queues.
     """
@@ -235,7 +235,7 @@ class LoggedWorld:
     _seen: set[QueuedId] = field(default_factory=set)
 
     def accepts(self, stage: int) -> bool:
-        """Whether a step of this stage is next in the log, and what it takes or drops has been seen."""
+        """Whether the log's next step is of this stage, and everything that it takes or drops has been seen."""
         if not self.expected:
             return False
         link = self.links.of[self._index(self.expected[0])]
@@ -246,19 +246,19 @@ class LoggedWorld:
     def dispatch(
         self, stage: int, numbers: Sequence[int], prompts: Sequence[int], version: int, batch: QueueBatch | None
     ) -> None:
-        """As the world does."""
+        """Begin groups as the wrapped world does."""
         self.world.dispatch(stage, numbers, prompts, version, batch)
 
     def idle(self) -> bool:
-        """Whether an update is next, or what its queues drop, all of that has been seen, and the trainer is idle."""
+        """Whether the log's next entry is an update or its drops, with all groups seen and the trainer idle."""
         return self.accepts(TRAINER) and self.world.idle()
 
     def train(self, batches: Sequence[QueueBatch]) -> None:
-        """As the world does."""
+        """Begin an update as the wrapped world does."""
         self.world.train(batches)
 
     def ended(self) -> Sequence[QueuedId] | None:
-        """The groups of the next decision of the log, once all of them have ended."""
+        """The groups of the log's next decision, once all of them have ended."""
         wanted = self._next_groups() - self._seen
         while not wanted or not wanted <= self.arrived:
             groups = self.world.ended()
@@ -272,11 +272,11 @@ class LoggedWorld:
 
     @property
     def unseen(self) -> set[QueuedId]:
-        """The groups that have ended, and that the loop has not seen."""
+        """The ended groups that the loop has not seen."""
         return self.arrived - self._seen
 
     def _next_groups(self) -> set[QueuedId]:
-        """The groups that the log takes, drops or loses next; of a step that takes a batch of several queues all."""
+        """The groups that the log takes, drops or loses next; for a step that reads several queues, those of all."""
         if not self.expected or self.expected[0].kind == "dispatch":
             return set()
         together = 1
@@ -290,7 +290,7 @@ class LoggedWorld:
 
 
 def starved(state: QueueState, losses: int) -> HfError:
-    """The error of a queue whose reader gets nothing."""
+    """The error for a queue whose reader gets nothing."""
     spec, ready = state.spec, sum(group.status == "ready" for group in state.groups.values())
     return HfError(
         "HF762",
@@ -300,7 +300,7 @@ def starved(state: QueueState, losses: int) -> HfError:
 
 
 def stalled(queues: Sequence[QueueState]) -> HfError:
-    """The error of queues in which groups were lost: what is left in one fills no batch and leaves no places."""
+    """The error for queues that lost groups, so that the rest fills no batch and leaves no places."""
     state = next((queue for queue in queues if not queue.admits(queue.spec.dispatch)), queues[0])
     spec = state.spec
     return HfError(

@@ -1,4 +1,4 @@
-"""The run of a plan with queues on a virtual clock: what a cluster would do, from the seconds that each node takes.
+"""A simulated run of a plan with queues on a virtual clock, from the seconds that each node takes on a cluster.
 
 A worked example: an engine of two ranks generates, a queue of lag 1 follows, an actor of one rank trains. Generation
 takes 4 s on rank 0 and 2 s on rank 1, an update 3 s; what the actor sends to the engine takes no time::
@@ -49,10 +49,10 @@ P99 = 2.3263478740408408
 
 
 class CallSeconds(Protocol):
-    """How long calls of a node take."""
+    """The duration of calls of a node."""
 
     def of(self, *call: object) -> float:
-        """The seconds of a call: always the same for the same one."""
+        """The seconds of a call; the same call always takes the same time."""
         ...
 
 
@@ -90,7 +90,7 @@ def _stream(call: Iterable[object]) -> random.Random:
 
 
 def recorded_seconds(plan: Plan, steps: Iterable[Timeline]) -> dict[str, RecordedSeconds]:
-    """How long the calls of each node took in measured steps.
+    """The duration of each node's calls in measured steps.
 
     Of ranks that work together, from the last one's start to the last one's end; of others, each rank's own time.
     """
@@ -111,7 +111,7 @@ def recorded_seconds(plan: Plan, steps: Iterable[Timeline]) -> dict[str, Recorde
 
 @dataclass(frozen=True, slots=True)
 class PlanSimulation:
-    """Steps on the virtual clock: when each result was there, what queues decided, and the busy seconds of groups."""
+    """Simulated steps: the time of each result, the decisions of queues, and the busy seconds of groups."""
 
     results: tuple[float, ...]
     decisions: tuple[Decision, ...]
@@ -120,24 +120,24 @@ class PlanSimulation:
 
     @property
     def seconds(self) -> float:
-        """Seconds per step, over all of them."""
+        """Seconds per step, averaged over all steps."""
         return self.results[-1] / len(self.results)
 
     @property
     def staleness(self) -> Mapping[int, int]:
-        """How many batches were read with which staleness, over all queues."""
+        """The number of batches read at each staleness, over all queues."""
         versions = {(d.queue, group): d.version for d in self.decisions if d.kind == "dispatch" for group in d.groups}
         taken_groups = [(d, group) for d in self.decisions if d.kind == "take" for group in d.groups]
         return Counter(decision.version - versions[decision.queue, group] for decision, group in taken_groups)
 
     @property
     def idle(self) -> Mapping[str, float]:
-        """The share of the time in which a process of each group had nothing to do, on average over its ranks."""
+        """The share of time in which the processes of each group were idle, averaged over ranks."""
         return {group: max(0.0, 1.0 - seconds / self.end) if self.end else 0.0 for group, seconds in self.busy.items()}
 
 
 def with_lag(plan: Plan, lag: int | None) -> Plan:
-    """The plan with queues of another lag; with None without queues, so that its steps run one after another."""
+    """The plan with another lag for its queues; with None, without queues, so that steps run one after another."""
     nodes = tuple(
         replace(node, op=replace(node.op, lag=lag, late=None if lag is None else node.op.late))
         if isinstance(node.op, Queue) and node.op.splits
@@ -157,7 +157,7 @@ def simulate_groups(
     seed: int = 0,
     keep: float = 1.0,
 ) -> Simulation:
-    """What the first queue of a plan decides under a discipline if producers finish its groups one by one.
+    """The decisions of a plan's first queue under a discipline, if producers finish its groups one by one.
 
     A batch has so many groups, of which ``slots`` are in progress at a time. A group takes the seconds of the calls
     that feed the queue, one after another, and an update those of the stage that reads it. A filter keeps each group
@@ -179,7 +179,7 @@ def simulate_groups(
 
 
 def simulate_plan(plan: Plan, seconds: Mapping[str, CallSeconds], steps: int, seed: int = 0) -> PlanSimulation:
-    """So many steps of a plan; nodes without ``seconds`` take no time."""
+    """Simulate steps of a plan; nodes without ``seconds`` take no time."""
     at_once = {step.node: calls for step in plan.steps if (calls := calls_at_once(plan, step)) > 1}
     clock, order = PlanClock(plan, seconds, seed, at_once=at_once), StageOrder(plan, 0)
     results, decisions, now = list[float](), list[Decision](), 0.0
@@ -195,7 +195,7 @@ def simulate_plan(plan: Plan, seconds: Mapping[str, CallSeconds], steps: int, se
 
 @dataclass(slots=True)
 class PlanClock:
-    """When every rank is free, and when the chunks of each value of each step are there."""
+    """The times when each rank is free, and when the chunks of each value of each step exist."""
 
     plan: Plan
     seconds: Mapping[str, CallSeconds]
@@ -211,7 +211,7 @@ class PlanClock:
     _read_by_filters: dict[int, frozenset[int]] = field(default_factory=dict)
 
     def submit(self, stage: int, number: int, now: float) -> None:
-        """The calls of a stage, in program order."""
+        """Run the calls of a stage, in program order."""
         for step in self.plan.steps:
             if self.plan.split.of[step.node] == stage:
                 self._run(step, number, now)
@@ -243,14 +243,14 @@ class PlanClock:
         self.chunks[number, step.node] = [ends.get(holder, last) for holder in step.layout.holders]
 
     def _begins(self, step: Step, rank: int, place: tuple[str, int]) -> float:
-        """When a rank may begin with another call of a step."""
+        """The time when a rank may begin another call of a step."""
         if step.node not in self.at_once:
             return self.free.get(place, 0.0)
         last = sorted(self.ends.get((step.node, rank), ()))[-self.at_once[step.node] :]
         return last[0] if len(last) == self.at_once[step.node] else 0.0
 
     def _occupy(self, step: Step, rank: int, place: tuple[str, int], start: float, stop: float) -> float:
-        """A rank runs a call: the seconds of it in which it ran no other one."""
+        """Run a call on a rank; return the seconds during which it ran no other call."""
         if step.node not in self.at_once:
             self.free[place] = stop
             return stop - start
@@ -260,7 +260,7 @@ class PlanClock:
         return max(0.0, stop - max(start, busy))
 
     def _arrive(self, step: Step, number: int, now: float) -> None:
-        """Weights in flight arrive while the ranks continue with what they do."""
+        """Deliver weights in flight while the ranks continue their work."""
         call_seconds = self.seconds.get(step.label, DrawnSeconds(0.0))
         spans = self.spans[number, step.node] = {}
         for rank, chunk in zip(step.ranks, step.chunk_of, strict=True):
@@ -270,11 +270,11 @@ class PlanClock:
             self.end = max(self.end, spans[rank][1])
 
     def _fence(self, step: Step, rank: int) -> float:
-        """When the weights in flight have arrived that were sent before a call was submitted: it waits for them."""
+        """The arrival time of the weights in flight that were sent before a call, for which the call waits."""
         return 0.0 if step.role is None else self.fences.get((step.role, rank), 0.0)
 
     def free_at(self, step: Step) -> float:
-        """When a rank of a step has nothing left to do."""
+        """The time when a rank of a step has finished."""
         return min(self.free.get(self._device(step.group, rank), 0.0) for rank in step.ranks)
 
     def _device(self, group: str, rank: int) -> tuple[str, int]:
@@ -282,14 +282,14 @@ class PlanClock:
         return devices(pool)[rank] if pool is not None else (group, rank)
 
     def _inputs(self, step: Step, number: int, chunk: int) -> Iterator[float]:
-        """When the chunks are there that hold the rows of a chunk of a step, and what filters in front of it read."""
+        """The time when a step's inputs exist: the chunks with its rows, and the inputs of filters before it."""
         for node in {node for node, _ in columns_read(self.plan.graph, step.node)}:
             yield from _overlapping(self.chunks.get((number, node), ()), chunk, step.chunks)
         for node in self._filters_read(step.node):
             yield from self.chunks.get((number, node), ())
 
     def _filters_read(self, node: int) -> frozenset[int]:
-        """The values that say what the filters keep in front of a node, in its stage."""
+        """The values that decide which rows the filters before a node keep, within its stage."""
         if node not in self._read_by_filters:
             here, sources = self.plan.node(node), set[int]()
             for ref in here.refs if not (isinstance(here.op, Queue) and here.op.splits) else ():
@@ -301,7 +301,7 @@ class PlanClock:
         return self._read_by_filters[node]
 
     def result(self, number: int) -> float:
-        """When the result of a step is there."""
+        """The time when the result of a step exists."""
         nodes = {node for ref in self.plan.graph.output.refs() for node in self._made_by(ref.node)}
         return max((time for node in nodes for time in self.chunks.get((number, node), ())), default=self.end)
 
@@ -313,12 +313,12 @@ class PlanClock:
                 yield from self._made_by(ref.node)
 
     def busy(self) -> dict[str, float]:
-        """Seconds of work of a rank of each group, on average over its ranks."""
+        """Seconds of work per rank of each group, averaged over its ranks."""
         return {group.name: self.work[group.name] / group.pool.world_size for group in self.plan.groups}
 
 
 def _overlapping(times: Sequence[float], chunk: int, chunks: int) -> Iterator[float]:
-    """The times of those of a value's chunks that have rows in common with one of a reader's.
+    """The times of a value's chunks that share rows with a reader's chunk.
 
     >>> list(_overlapping([1.0, 2.0, 3.0, 4.0], 0, 2)), list(_overlapping([1.0, 2.0], 2, 3))
     ([1.0, 2.0], [2.0])
@@ -329,7 +329,7 @@ def _overlapping(times: Sequence[float], chunk: int, chunks: int) -> Iterator[fl
 
 
 def works_together(step: Step) -> bool:
-    """Whether the ranks of a step wait for each other: those of a method that trains a state or sends it."""
+    """Whether the ranks of a step wait for each other, as in a method that trains or sends a state."""
     if step.role is None:
         return False
     return any(effect.kind in ("writes", "exports") for effect in effects_of(step.signature.body))

@@ -1,4 +1,4 @@
-"""What a process reads of batches that were taken from queues: rows of several dispatches, by column.
+"""Reads of batches from queues: rows of several dispatches, by column.
 
 A worked example, two queues in a row, with groups of one row. The stage between them makes scores and hands the tokens
 on. An update takes groups 4 and 1 of the second queue, which were made of groups 6 and 2 of the first one::
@@ -24,12 +24,12 @@ from hfdsl.runtime.queues.stage_plans import QueueStages
 from hfdsl.runtime.schedule import QueueBatch, QueuedGroup, QueueSpec
 
 GroupRow: TypeAlias = tuple[QueuedGroup, int | None]
-"""A row of a group; None for who reads no rows, but still sees dtypes and shapes."""
+"""A row of a group; None for a reader without rows, which still sees dtypes and shapes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MadeRows:
-    """Rows of groups in the queue into which the stage that made them has put them."""
+    """Rows of groups in the queue of the stage that made them."""
 
     queue: int
     rows: Sequence[GroupRow]
@@ -37,18 +37,18 @@ class MadeRows:
 
 @dataclass(frozen=True, slots=True)
 class QueueReader:
-    """Finds rows of groups; ``dispatched`` has by queue the dispatches of which groups may be read, by number."""
+    """Finds the rows of groups; ``dispatched`` has the dispatches whose groups may be read, by queue and number."""
 
     stages: QueueStages
     specs: Sequence[QueueSpec]
     dispatched: Sequence[Mapping[int, Dispatched]]
 
     def dispatch_of(self, queue: int, group: int) -> Dispatched:
-        """The dispatch that a group is of."""
+        """The dispatch that contains a group."""
         return self.dispatched[queue][group // self.specs[queue].dispatch]
 
     def read(self, batches: Mapping[int, QueueBatch], slices: Sequence[ColumnSlice]) -> QueueRead:
-        """What a process reads of batches, by queue."""
+        """The reads of a process from batches, by queue."""
         recipes, handles = list[QueuedRows](), list[Any]()
         for queue, batch in batches.items():
             staged = self.stages.queues[queue]
@@ -77,7 +77,7 @@ class QueueReader:
     def _by_maker(
         self, queue: int, rows: Sequence[GroupRow], slices: Sequence[ColumnSlice]
     ) -> Iterator[tuple[MadeRows, dict[str, str]]]:
-        """Where columns were made: rows of a queue, and there the name of each column that was made with these rows."""
+        """The origins of columns: rows of a queue, and the original name of each column made with these rows."""
         by_maker = list[tuple[MadeRows, dict[str, str]]]()
         for column in dict.fromkeys(part.column for part in slices):
             maker_rows, name = self._maker_of(queue, rows, column)
@@ -89,7 +89,7 @@ class QueueReader:
         yield from by_maker
 
     def _maker_of(self, queue: int, rows: Sequence[GroupRow], column: str) -> tuple[MadeRows, str]:
-        """Where a column was made, and its name there."""
+        """The origin of a column, and its name there."""
         while (name := self.stages.queues[queue].through.get(column)) is not None:
             in_front = self.in_front(queue)
             size, maker_rows = self.stages.queues[in_front].queue.group, list[GroupRow]()
@@ -104,7 +104,7 @@ class QueueReader:
         return MadeRows(queue, rows), column
 
     def _parts(self, maker_rows: MadeRows, columns: Sequence[str]) -> Iterator[tuple[QueuedPart, list[Any]]]:
-        """The rows by dispatch, in their order, each with the handles of the payloads that they are in."""
+        """The rows by dispatch, in order, each with the handles of its payloads."""
         by_dispatch = list[tuple[Dispatched, list[int]]]()
         for group, row in maker_rows.rows:
             dispatch = self.dispatch_of(maker_rows.queue, group.number)
@@ -118,7 +118,7 @@ class QueueReader:
             yield part, [dispatch.handles[key][1] for key in keys]
 
     def dispatches_of(self, batches: Mapping[int, QueueBatch]) -> Iterator[Dispatched]:
-        """The dispatches that the groups of batches are of."""
+        """The dispatches that contain the groups of batches."""
         for queue, batch in batches.items():
             for number in dict.fromkeys(group.number // self.specs[queue].dispatch for group in batch.groups):
                 yield self.dispatched[queue][number]
@@ -129,20 +129,20 @@ class QueueReader:
         return in_front
 
     def made_of(self, queue: int, groups: Iterable[QueuedGroup]) -> Iterator[tuple[int, QueuedGroup]]:
-        """The groups, with their queues, that are read for groups of a queue: these, and those they were made of."""
+        """The groups to read for a queue's groups, with their queues: themselves and those they were made from."""
         for group in groups:
             yield queue, group
             if self.stages.queues[queue].through and group.of is not None:
                 yield from self.made_of(self.in_front(queue), [group.of])
 
     def rows_version(self, queue: int, group: QueuedGroup) -> int:
-        """The version under which the rows of a group were made."""
+        """The version under which a group's rows were made."""
         while self.stages.links.of[queue].keeps_versions and group.of is not None:
             queue, group = self.in_front(queue), group.of
         return group.version
 
     def versions(self, batches: Mapping[int, QueueBatch]) -> list[tuple[int, int, int]]:
-        """Of the rows of each group the node of their queue, their end, and the version under which they were made."""
+        """The node of the queue, the end, and the version under which the rows were made, for each group."""
         return [
             (
                 self.stages.queues[queue].queue_input,

@@ -1,4 +1,4 @@
-"""Rows that a stage takes out of a queue: of several dispatches, joined in the process that reads them.
+"""Rows that a stage takes from a queue: rows of several dispatches, joined in the process that reads them.
 
 A worked example. Two dispatches of four rows each went into the queue, two rows from each of two engine ranks; update 0
 takes groups 0, 1, 4 and 5, which are rows 0:2 of either dispatch. An actor rank reads the first three of them::
@@ -36,7 +36,7 @@ from hfdsl.types.ragged import Jagged
 
 
 class SentTable:
-    """A row table that is pickled once, for all dispatches that have it, and read once by each process."""
+    """A row table that is pickled once for all dispatches that have it, and unpickled once by each process."""
 
     def __init__(self, table: RowTable, pickled: bytes | None = None) -> None:
         self.table, self._pickled = table, pickled
@@ -53,7 +53,7 @@ def _received_table(pickled: bytes) -> SentTable:
 
 
 class QueuedPart(NamedTuple):
-    """Rows of what one dispatch put into a queue, and how many payloads they are in."""
+    """Rows from one dispatch in a queue, and the number of their payloads."""
 
     dispatch: int
     table: SentTable
@@ -62,7 +62,7 @@ class QueuedPart(NamedTuple):
 
 
 class QueuedRows(NamedTuple):
-    """What a rank reads from a queue: ``slices`` of the value that comes out of it, whose ``rows`` are those of parts.
+    """A rank's read from a queue: ``slices`` of the queue's value, whose ``rows`` are those of parts.
 
     ``sources`` has by column the node and column that ``plan`` put in. Rows in ``masked`` get zeros in the columns
     ``masks``. It travels with every call, and a named tuple is pickled faster than a data class.
@@ -79,7 +79,7 @@ class QueuedRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueRead:
-    """Of the driver: what a rank reads from queues, and the handles of the payloads of all parts, in their order."""
+    """A rank's read from queues, as the driver has it: with the handles of the payloads of all parts, in order."""
 
     rows: tuple[QueuedRows, ...]
     handles: tuple[Any, ...]
@@ -88,7 +88,7 @@ class QueueRead:
 def received(
     plans: Mapping[str, Plan], payloads: Sequence[PayloadContent], queued: Sequence[QueuedRows]
 ) -> Iterator[PayloadContent]:
-    """Payloads as a call expects them, of which the last ones are parts of rows from a queue."""
+    """A call's payloads, separated from the last ones, which are parts of rows from a queue."""
     parts = sum(part.payloads for rows in queued for part in rows.parts)
     yield from payloads[: len(payloads) - parts]
     others = iter(payloads[len(payloads) - parts :])
@@ -98,7 +98,7 @@ def received(
 
 
 def joined(plan: Plan, queued: QueuedRows, contents: Sequence[Sequence[PayloadContent]]) -> PayloadContent:
-    """The rows that were asked for, from the payloads of each part.
+    """The requested rows, from the payloads of each part.
 
     Raises:
         WiringError: HF805 where dispatches have rows of different shapes, HF810 where only some have a column.
@@ -122,7 +122,7 @@ def joined(plan: Plan, queued: QueuedRows, contents: Sequence[Sequence[PayloadCo
 
 
 def _places(wanted: RowRanges, held: RowRanges) -> list[int] | None:
-    """Where rows are among those that are held, which are in order; None if they are exactly these."""
+    """The places of rows among the sorted rows that are held; None if they are exactly these."""
     if wanted == held:
         return None
     place = {row: i for i, row in enumerate(row for start, stop in held for row in range(start, stop))}
@@ -130,7 +130,7 @@ def _places(wanted: RowRanges, held: RowRanges) -> list[int] | None:
 
 
 def _rows(column: str, values: Sequence[Any], queued: QueuedRows) -> Any:
-    """The rows of all parts, one after another."""
+    """The rows of all parts, concatenated."""
     names = [f"dispatch {part.dispatch}" for part in queued.parts]
     if not all_present(f"column '{column}' of the queue", values, names):
         return None
@@ -161,7 +161,7 @@ def _masked(value: Any, rows: Sequence[int]) -> Any:
 def queued_versions(
     plan: Plan, table: RowTable, step: Step, chunk: int, versions: Sequence[Sequence[int]]
 ) -> tuple[int, ...] | None:
-    """The versions under which the rows of a chunk were made, from those of the rows that came out of queues.
+    """The versions under which a chunk's rows were made, from those of the rows taken from queues.
 
     ``versions`` has runs of rows, each with the node of its queue, its end and its version; None for a call whose rows
     do not come from a queue.
@@ -180,14 +180,14 @@ def queued_versions(
 
 
 def input_rows(plan: Plan, table: RowTable, node: int, rows: Sequence[int]) -> tuple[int, list[int]] | None:
-    """The input of the plan, and its rows, that rows of a value are made of; None where that is unknown."""
+    """The input of the plan, and its rows, from which rows of a value are made; None if unknown."""
     return traced_rows(plan, table, node, rows, lambda source: isinstance(plan.node(source).op, Input))
 
 
 def traced_rows(
     plan: Plan, table: RowTable, node: int, rows: Sequence[int], stop: Callable[[int], bool]
 ) -> tuple[int, list[int]] | None:
-    """The value at which to ``stop`` on the way back from another one, and its rows that rows of that are made of.
+    """The value at which to ``stop`` on the way back from another one, and its rows from which those rows are made.
 
     A call makes the same number of rows of each of its own. None where it is unknown which rows a value is made of.
     """

@@ -64,14 +64,14 @@ class QueueRun:
     # -- the world of the loop -----------------------------------------------------------------------------------------
 
     def accepts(self, stage: int) -> bool:
-        """Whether a producer is free; one that feeds a queue that waits in order dispatches ahead."""
+        """Whether a producer is free; a producer for a queue that waits in order dispatches ahead."""
         fed = self.stages.links.fed_by(stage)
         return all(self.loop.queues[index].spec.late == "wait" for index in fed) or self._time.accepts(stage)
 
     def dispatch(
         self, stage: int, numbers: Sequence[int], prompts: Sequence[int], version: int, batch: QueueBatch | None
     ) -> None:
-        """Submit a step of a stage that feeds queues, for these prompts or a batch of the queue in front of it."""
+        """Submit a step of a stage that feeds queues, for these prompts or a batch of the queue in front."""
         number, inputs, sizes = self.dispatches[stage], dict[int, Batch](), dict[Any, int]()
         batches = {} if batch is None else {self.stages.links.read_by(stage)[0]: batch}
         if batch is None:
@@ -130,7 +130,7 @@ class QueueRun:
         batches: Mapping[int, QueueBatch],
         prompts: Sequence[int] = (),
     ) -> StageRun:
-        """A step of a stage, which reads these inputs of the caller, of these prompts, and these batches, by queue."""
+        """A step of a stage that reads these inputs of the caller, for these prompts, and these batches, by queue."""
         sizes = dict(sizes)
         for dispatch in self._reader.dispatches_of(batches):
             dispatch.keep_handles(self._runner.backend)
@@ -152,7 +152,7 @@ class QueueRun:
         step.submit(0, [version], self._reader.versions(batches), wait=wait, in_flight=in_flight)
 
     def idle(self) -> bool:
-        """Whether the result of the last update is there."""
+        """Whether the last update's result exists."""
         return self._update is None
 
     def train(self, batches: Sequence[QueueBatch]) -> None:
@@ -173,7 +173,7 @@ class QueueRun:
         self._time.trained(update, steps)
 
     def ended(self) -> Sequence[QueuedId] | None:
-        """Wait for the next thing that ends."""
+        """Wait for the next call that ends."""
         self.forget()
         if self.unseen:
             groups, self.unseen = self.unseen, []
@@ -192,17 +192,17 @@ class QueueRun:
         return ended
 
     def is_lost(self, group: QueuedId) -> bool:
-        """Whether a filter removed a group, which has ended."""
+        """Whether a filter removed a group that has ended."""
         queue, number = group
         return number not in self._reader.dispatch_of(queue, number).kept
 
     @property
     def busy(self) -> bool:
-        """Whether an update is in progress, or a result was not given out."""
+        """Whether an update is in progress, or a result has not been yielded."""
         return self._update is not None or bool(self._results)
 
     def given_out(self) -> Iterator[Any]:
-        """The results that are there."""
+        """The results that exist."""
         while self._results:
             result = self._results.popleft()
             self._runner.commit()
@@ -210,7 +210,7 @@ class QueueRun:
             yield result
 
     def record(self, at_most: int) -> None:
-        """Record steps but the last ones, where all their calls have ended; with none to be kept wait for them."""
+        """Record steps whose calls have all ended, except the last ones; to keep none, wait for all calls."""
         while len(self._unrecorded) > at_most:
             runner, number, step = self._unrecorded[0]
             with self.breaking(number):
@@ -225,7 +225,7 @@ class QueueRun:
             self._runner.keep(record)
 
     def needed_groups(self) -> list[set[int]]:
-        """By queue the groups that are on their way, and those that may be read for others made of them."""
+        """By queue, the groups in progress, and those that may be read for groups made from them."""
         needed: list[set[int]] = [set(queue.groups) for queue in self.loop.queues]
         for index, queue in enumerate(self.loop.queues) if self._hands_on else ():
             for in_front, group in self._reader.made_of(index, queue.groups.values()):
@@ -233,7 +233,7 @@ class QueueRun:
         return needed
 
     def forget(self) -> None:
-        """Drop dispatches of which no group is on its way, and the prompts of groups that do not come again."""
+        """Drop dispatches without groups in progress, and the prompts of groups that do not come again."""
         counts = [self.prompts.loaded, *(queue.dispatched - len(queue.groups) for queue in self.loop.queues)]
         if counts == self._counts:
             return
@@ -252,7 +252,7 @@ class QueueRun:
             self.prompts.forget(stage, [*on_their_way, *(prompt for queue in behind for prompt in queue.again)])
 
     def settle(self) -> None:
-        """Wait for all that is on its way, and keep the handles of what is needed of it."""
+        """Wait for all groups in progress, and keep the handles that they need."""
         self.forget()
         self.loads.submit_through(max(self.dispatches.values()), self._runner.backend)
         if isinstance(self._time, VirtualTime):
@@ -263,16 +263,16 @@ class QueueRun:
                     dispatch.keep_handles(self._runner.backend)
 
     def show_all(self) -> None:
-        """Let the loop see that all groups have ended."""
+        """Show the loop that all groups have ended."""
         self.unseen = [(index, group) for index, queue in enumerate(self.loop.queues) for group in queue.groups]
 
     @property
     def version(self) -> int:
-        """How many updates there were."""
+        """The number of updates."""
         return self.loop.queues[0].version
 
     def _ended(self, index: int, dispatch: Dispatched) -> None:
-        """A dispatch is gone from one queue; the step is to be recorded once it is gone from all."""
+        """Remove a dispatch from one queue; record its step once it is gone from all queues."""
         stage = self.stages.links.of[index].feeds
         others = [self.dispatched[fed] for fed in self.stages.links.fed_by(stage)]
         if self.loads.forget(dispatch.number) or any(dispatch.number in dispatches for dispatches in others):
@@ -281,10 +281,10 @@ class QueueRun:
             self._unrecorded.appendleft((self._of_stages[stage], dispatch.number, dispatch.step))
 
     def breaking(self, number: int) -> AbstractContextManager[None]:
-        """Within this, an error breaks the run and says what queues hold."""
+        """Within this context, an error breaks the run and reports the contents of the queues."""
         return self._runner.breaking_stream(number, lambda: in_words(self.loop.queues))
 
 
 def in_words(queues: Sequence[QueueState]) -> str:
-    """What queues hold."""
+    """The contents of the queues."""
     return ", ".join(f"'{q.spec.name}' of lag {q.spec.lag} has {len(q.groups)} groups" for q in queues)

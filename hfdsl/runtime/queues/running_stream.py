@@ -1,4 +1,4 @@
-"""The stream of a running plan: begun once, and gone on with by every call of ``Running.stream``."""
+"""The stream of a running plan: every call of ``Running.stream`` continues the same one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hfdsl.runtime.schedule import QueueState
 
 
 class RunningStream:
-    """A stream that may not have begun; ``begun`` is what it is then, and None before."""
+    """A stream that may not have begun; ``begun`` is the stream, or None before that."""
 
     def __init__(self, plan: Plan, processes: Processes, runner: StepRunner) -> None:
         self.begun: Stream | StageStream | None = None
@@ -37,7 +37,7 @@ class RunningStream:
 
     @property
     def queues(self) -> tuple[QueueState, ...]:
-        """The queues as they are now."""
+        """The current queues."""
         return tuple((self.begun or self._new()).order.queues)
 
     def results(
@@ -47,19 +47,19 @@ class RunningStream:
         decisions: DecisionLog,
         seconds: Mapping[str, float | CallSeconds] | None,
     ) -> Iterator[Any]:
-        """The results in order, as ``Running.stream`` gives them."""
+        """The results in order, as ``Running.stream`` yields them."""
         if self.begun is None:
             self._begin(seconds)
         return self._results(loader, timeout, decisions)
 
     def forget(self) -> None:
-        """Forget what was in progress: it belongs to states that there are no more."""
+        """Forget the work in progress, which belongs to states that no longer exist."""
         self.begun = None
         if self._processes.recovery is not None:
             self._processes.recovery.streams.pop(self._plan.name, None)
 
     def load(self, backend: Backend, folder: str, saved: SavedStream) -> None:
-        """Go on with the steps in progress that a checkpoint has.
+        """Continue with the steps in progress of a checkpoint.
 
         Raises:
             CheckpointError: HF905 where they are of another plan.
@@ -73,7 +73,7 @@ class RunningStream:
             self._begin().load(backend, folder, saved)
 
     def loads(self, folder: str, manifest: Manifest) -> dict[str, Callable[[], None]]:
-        """How the stream of this plan goes back to a file, where it has steps in progress."""
+        """The function by which the stream of this plan goes back to a file, if it has steps in progress."""
         stream, recovering, saved = self.begun, self._recovering, manifest.stream
         if stream is None or recovering is None or saved is None:
             return {}

@@ -1,4 +1,4 @@
-"""What the queues of a run hold where these decide: in a checkpoint, and for a run that goes back to it.
+"""The contents of queues that decide during a run: in a checkpoint, and for a run that goes back to it.
 
 A file has, beside numbers and versions, the rows of every group that is on its way or may be read for one, by queue and
 dispatch, and the batches of the loader of which prompts may be dispatched, by stage.
@@ -29,7 +29,7 @@ from hfdsl.types.batches import Batch, rebuild
 
 
 def saved(run: QueueRun, plan: str, decisions: int, backend: Backend, folder: str) -> SavedStream:
-    """Write what the queues hold, once it has been made.
+    """Save the contents of the queues, once they are complete.
 
     Raises:
         CheckpointError: HF906 where a file cannot be written, HF908 where a queue holds what no file can.
@@ -73,7 +73,7 @@ def saved(run: QueueRun, plan: str, decisions: int, backend: Backend, folder: st
 
 
 def _key(stages: QueueStages, queue: int, number: int) -> int:
-    """The number under which a file has a dispatch of a queue; batches of the loader have numbers below zero."""
+    """The number of a queue's dispatch in a file; the loader's batches have negative numbers."""
     return number * len(stages.queues) + queue
 
 
@@ -100,7 +100,7 @@ def _contents(run: QueueRun, backend: Backend) -> dict[int, tuple[Store, list[Pa
 
 @dataclass(frozen=True, slots=True)
 class LoadedQueues:
-    """What a file has of queues, for a run with these ``sizes``."""
+    """The contents of queues in a file, for a run with these ``sizes``."""
 
     saved: SavedStream
     decided: SavedDecisions
@@ -110,7 +110,7 @@ class LoadedQueues:
 
     @property
     def decisions(self) -> int:
-        """How many decisions led here."""
+        """The number of decisions so far."""
         return self.decided.decisions
 
     def restore(self, run: QueueRun, backend: Backend) -> None:
@@ -145,7 +145,7 @@ class LoadedQueues:
 
 
 def loaded(stages: QueueStages, sizes: Mapping[Any, int], folder: str, saved: SavedStream) -> LoadedQueues:
-    """Read what queues held.
+    """Read the contents of queues.
 
     Raises:
         CheckpointError: HF905 where the queues are others, HF906 where a file is damaged.
@@ -176,7 +176,7 @@ def loaded(stages: QueueStages, sizes: Mapping[Any, int], folder: str, saved: Sa
 
 
 def copied(run: QueueRun, backend: Backend) -> Callable[[QueueRun], None]:
-    """Keep the handles of what is on its way; the function that has a ``QueueRun`` continue with them."""
+    """Keep the handles of the work in progress; return the function with which a ``QueueRun`` continues from it."""
     run.settle()
     queues = [state.run_again(state.groups) for state in run.loop.queues]
     ended = [[replace(dispatch, step=None) for dispatch in dispatches.values()] for dispatches in run.dispatched]
@@ -200,7 +200,7 @@ def copied(run: QueueRun, backend: Backend) -> Callable[[QueueRun], None]:
 
 
 def _content(store: Store) -> PayloadContent:
-    """What was read from a file."""
+    """The content read from a file."""
     return {ColumnSlice(node, chunk, name, rows): value for node, chunk, name, rows, value in store.received_values()}
 
 

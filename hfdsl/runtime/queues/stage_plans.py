@@ -1,4 +1,4 @@
-"""The stages of a program whose queues decide while it runs, each with a plan of its own.
+"""The stages of a program whose queues decide during a run, each with its own plan.
 
 A queue that waits, and takes out what a step puts in, needs no decisions: its stages follow each other step by step
 (``queues.streaming``). Another discipline, or another size of batches, takes groups of several steps. Then each
@@ -35,12 +35,12 @@ from hfdsl.types.columns import MetricSpec
 from hfdsl.types.dims import KeptGroups
 
 MASKS = ("response_mask", "loss_mask")
-"""The columns that say which tokens are trained: of a group that is masked they are zero."""
+"""The columns that mark the trained tokens; they are zero for a masked group."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedQueue:
-    """A queue, with the plans of the stages in front of it and behind it.
+    """A queue, with the plans of the stages before and behind it.
 
     ``sources`` has by column what ``producer`` put in, and ``through`` by column that of the queue in front, where the
     producer hands it on unchanged. ``queue_input`` is the node of ``consumer`` that stands for the queue. ``masks`` are
@@ -82,7 +82,7 @@ class QueueStages:
     flights: Flights
 
     def with_steps_in_flight(self, steps: int) -> QueueStages:
-        """The same stages, with so many steps in flight in each."""
+        """A copy of the stages, each with ``steps`` steps in flight."""
 
         def counted(plan: Plan) -> Plan:
             return replace(plan, stage_of=StageOf(plan.dataflow, steps))
@@ -95,7 +95,7 @@ class QueueStages:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """A queue between two stages: what the first puts in, and the node of the second that stands for the queue."""
+    """A queue between two stages: the value put in by the first, and the node that represents it in the second."""
 
     node: Node
     queue: Queue
@@ -107,7 +107,7 @@ class _Ends:
 
 
 def queue_stages(plan: Plan) -> QueueStages:
-    """The stages of a plan of which a queue decides.
+    """The stages of a plan with a deciding queue.
 
     Raises:
         HfError: HF765 where a run cannot follow its queues.
@@ -170,7 +170,7 @@ def _ends(plan: Plan, node: Node, queue: Queue) -> _Ends:
 
 
 def _read_in_place(plan: Plan, stage: Stage) -> Plan:
-    """The plan of a stage; it does not balance rows of queues, of which no process has all."""
+    """The plan of a stage; it does not balance rows of queues, since no process has all of them."""
     queues = [node.id for node in plan.graph.inputs if node.label in stage.reads]
     steps = (
         replace(step, balance=None)
@@ -182,7 +182,7 @@ def _read_in_place(plan: Plan, stage: Stage) -> Plan:
 
 
 def _columns_read(plans: Sequence[Plan], ends: Sequence[_Ends], links: QueueLinks) -> list[list[str]]:
-    """By queue the columns that are read behind it, at once or handed on through other queues."""
+    """By queue, the columns that later stages read, directly or through other queues."""
     names: list[list[str]] = [[] for _ in ends]
     for index, end in sorted(enumerate(ends), key=lambda item: -item[1].reads):  # a stage feeds only later ones
         graph = plans[end.reads].graph
@@ -221,12 +221,12 @@ def _staged(
 
 
 def _results(stage: Stage) -> Output:
-    """What a stage makes of the results, one after another."""
+    """The part of the results that a stage makes, in order."""
     return Output(tuple(Output(replace(ref, node=stage.nodes.index(ref.node))) for ref in stage.results))
 
 
 def _unmasked(plan: Plan, queue_input: int) -> Step | None:
-    """A step that changes a state with rows of the queue, and nothing that it reads is made with a mask of them."""
+    """The first step that changes a state with rows of the queue without reading a mask of them."""
     of_queue, masked = {queue_input}, set[int]()
     for step in plan.steps:
         columns = columns_read(plan.graph, step.node)
@@ -240,7 +240,7 @@ def _unmasked(plan: Plan, queue_input: int) -> Step | None:
 
 
 def _queried_roles(plan: Plan) -> set[str]:
-    """The roles of which a method waits for what filters keep or rows weigh."""
+    """The roles with a method that waits for the rows that filters keep, or for row weights."""
     behind = {query.node for query in runtime_queries(plan)}
     for node in plan.graph.nodes:
         if any(ref.node in behind for ref in node.refs):
@@ -262,7 +262,7 @@ def _subject(plan: Plan, queue: Node) -> str:
 
 
 def topology_problems(plan: Plan, node: Node) -> Iterator[str]:
-    """Why a run cannot follow a queue, from the stages around it alone."""
+    """The reasons why a run cannot follow a queue, from the stages around it alone."""
     split = plan.split
     before, behind = split.producer(node), split.of[node.id]
     feeding = {split.producer(queue) for queue, _ in split.queues}

@@ -1,4 +1,4 @@
-"""A step of a stage that steps on its own: which of its calls have ended says which of its groups there are."""
+"""A step of an independent stage; its ended calls determine which of its groups exist."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hfdsl.runtime.step import StepRun
 
 
 class StageRun(StepRun):
-    """One step of a stage in progress; its result may stay where it is, and be read by another stage."""
+    """A step of a stage in progress; its result may stay in place for another stage to read."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._calls, self._asked = list[Any](), 0  # the calls, and how many acknowledgments were looked at for them
 
     def _begin_deadline(self) -> None:
-        """That of a stage begins whenever the driver waits for one of its calls (``PollingBackend.ended``)."""
+        """Do nothing: a stage's deadline begins when the driver waits for a call (``PollingBackend.ended``)."""
 
     def result(self) -> Any:
-        """As of any step; the wait for its calls has begun the deadline of what is read of them."""
+        """The result, as for any step; waiting for its calls has begun the deadline for reading it."""
         self._driver.begin(self._plan.name, self._step_number)
         return self._result()
 
@@ -35,16 +35,16 @@ class StageRun(StepRun):
 
     @property
     def sizes(self) -> Mapping[Any, int]:
-        """The sizes that it was begun with."""
+        """The sizes at the start of the step."""
         return self._routing.sizes
 
     def calls(self) -> list[Any]:
-        """The acknowledgments of all calls that were submitted, but for those of the driver, which have ended."""
+        """The acknowledgments of all submitted calls, except the driver's, which have ended."""
         self.new_calls()
         return self._calls
 
     def new_calls(self) -> list[Any]:
-        """Those of the calls that were submitted since this was asked last."""
+        """The calls submitted since the last call of this method."""
         if self._asked == len(self._acknowledgments):
             return []
         new = list(islice(self._acknowledgments.items(), self._asked, None))
@@ -55,18 +55,18 @@ class StageRun(StepRun):
 
     @cached_property
     def first_calls(self) -> list[Any]:
-        """Those of the first segment that was submitted to processes."""
+        """The calls of the first segment that was submitted to processes."""
         first = min((segment for segment, rank in self._acknowledgments if rank != DRIVER_RANK), default=None)
         return [handle for (segment, _), handle in self._acknowledgments.items() if segment == first]
 
     def result_calls(self) -> list[Any]:
-        """Those of the calls that make the result; of all calls where there is none."""
+        """The calls that make the result; all calls if none does."""
         makers = {key[:2] for key in self.routes.result}
         handles = [handle for call, handle in self._acknowledgments.items() if call in makers or not makers]
         return [handle for handle in handles if not isinstance(handle, SegmentResult)]
 
     def loads(self, nodes: Collection[int]) -> Iterator[tuple[int, int, Any]]:
-        """The acknowledgments of calls of these nodes: node, rank, handle."""
+        """The acknowledgments of the calls of these nodes: node, rank, handle."""
         for segment in self.routes.segments:
             for step in segment.steps:
                 if step.node in nodes:
@@ -74,7 +74,7 @@ class StageRun(StepRun):
                         yield step.node, rank, self._acknowledgments[segment.number, rank]
 
     def makers(self, groups: Mapping[int, Collection[tuple[int, int]]]) -> dict[int, set[Any]]:
-        """By group, of which these chunks hold rows, the calls that make them, but for those of the driver."""
+        """By group with rows in these chunks, the calls that make them, except the driver's."""
         segment_of = {step.node: segment.number for segment in self.routes.segments for step in segment.steps}
         made_by = dict[tuple[int, int], Any]()
         for node, chunk in {place for places in groups.values() for place in places}:
@@ -85,7 +85,7 @@ class StageRun(StepRun):
         return {group: {made_by[place] for place in places if place in made_by} for group, places in groups.items()}
 
     def resolve(self, running: Collection[Any] | None = None) -> bool:
-        """Submit what waits for runtime queries whose values are there; whether all was submitted by now.
+        """Submit segments whose runtime queries have results; return whether all segments are submitted.
 
         These are values of calls that are not among those ``running``; without them it waits for all.
         """
@@ -100,7 +100,7 @@ class StageRun(StepRun):
         return True
 
     def taken_results(self) -> Iterator[tuple[PayloadKey, tuple[tuple[ColumnSlice, ...], Any]]]:
-        """The payloads of the result, with what they hold and their handles, which the driver does not fetch."""
+        """The payloads of the result, with their contents and handles, which the driver does not fetch."""
         slices = {
             payload.key: payload.slices
             for tasks in self.routes.tasks.values()

@@ -1,4 +1,4 @@
-"""The run of a program whose queues decide: stages that step on their own, groups taken as ``QueueLoop`` says.
+"""The run of a program with deciding queues: stages step independently, and groups are taken as ``QueueLoop`` decides.
 
 A worked example, with ``lag=1, late="drop"``, batches of two groups, one on each of two engine ranks. Rank 1 is slow::
 
@@ -49,7 +49,7 @@ from hfdsl.runtime.schedule import QueueSpec, QueueState
 
 
 class StageStream:
-    """A stream of a program whose queues decide; ``decisions`` counts those that they have made."""
+    """A stream of a program with deciding queues; ``decisions`` counts their decisions."""
 
     def __init__(self, runner: StepRunner, seconds: Mapping[str, CallSeconds] | None = None) -> None:
         self._runner, self._plan = runner, runner.plan
@@ -67,7 +67,7 @@ class StageStream:
 
     @property
     def order(self) -> StageStream:
-        """What an error says of the queues: ``str(stream.order)``."""
+        """The state of the queues for an error: ``str(stream.order)``."""
         return self
 
     @property
@@ -85,7 +85,7 @@ class StageStream:
         )
 
     def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
-        """Dispatch, take and train as the queues decide, and give out the results of updates in order."""
+        """Dispatch, take and train as the queues decide, and yield the results of updates in order."""
         first = self._begin(source)
         if self._loop is None or self._run is None:
             return
@@ -118,7 +118,7 @@ class StageStream:
                 )
 
     def _begin(self, source: BatchSource) -> list[Any]:
-        """Begin with the sizes of the plan or, where these leave some open, with those of the first batch: that one."""
+        """Begin with the sizes of the plan or, if incomplete, with those of the first batch, and return that batch."""
         if self._run is not None:
             return []
         sizes, first = dict(self._plan.dims), list[Any]()
@@ -154,7 +154,7 @@ class StageStream:
         return run, loop
 
     def save(self, backend: Backend, folder: str) -> SavedStream | None:
-        """Write what the queues hold, once it has been made; None where nothing was begun.
+        """Save the contents of the queues, once they are complete; None if the stream has not begun.
 
         Raises:
             CheckpointError: HF906 where a file cannot be written, HF908 where a queue holds what no file can, or an
@@ -169,7 +169,7 @@ class StageStream:
         return saved(self._run, self._plan.name, self.decisions, backend, folder)
 
     def copy(self, backend: Backend) -> Callable[[Any], None]:
-        """Keep the handles of what the queues hold; the function that continues with it, whose groups have ended.
+        """Keep the handles of the queues' contents; return the function that continues with them, all groups ended.
 
         It waits for runtime queries, as ``save`` does.
         """
@@ -185,7 +185,7 @@ class StageStream:
         return go_back
 
     def load(self, backend: Backend, folder: str, saved: SavedStream) -> None:
-        """Go on with the groups that queues held.
+        """Continue with the groups that queues held.
 
         Raises:
             CheckpointError: HF905 where the queues are others, HF906 where a file is damaged.

@@ -1,4 +1,4 @@
-"""The run of a program with queues: stages step on their own, and results come in the order of updates.
+"""The run of a program with queues: stages step independently, and results come in the order of updates.
 
 A worked example. An engine generates, a queue of lag 1 follows, an actor trains and sends its weights to the engine::
 
@@ -73,7 +73,7 @@ from hfdsl.runtime.step import StepRun
 
 
 class StageOrder:
-    """Which stage may be submitted next; the unit of its queues is what one step puts in.
+    """The order in which stages may be submitted; the unit of its queues is the rows that one step puts in.
 
     ``steps`` counts by stage the steps that were submitted, those before the stream too. Stages that feed no queue make
     the results: they step together, so that a version is the number of results, whichever of them trains a state.
@@ -91,7 +91,7 @@ class StageOrder:
         ]
 
     def next(self, prompts: bool) -> int | None:
-        """The first stage that may be submitted, hence the one before which no other has places; None if none may.
+        """The first stage that may be submitted, so that no stage before it has places; None if none may.
 
         Without ``prompts`` no step is begun.
         """
@@ -100,7 +100,7 @@ class StageOrder:
 
     @property
     def _last_behind(self) -> list[int]:
-        """The last stages that follow others of them, which were submitted for the same result."""
+        """The last stages that are a step behind the others, which were submitted for the same result."""
         results = [self.steps[stage] for stage in self._last]
         return [stage for stage in self._last if self.steps[stage] == min(results) < max(results)]
 
@@ -114,7 +114,7 @@ class StageOrder:
         )
 
     def submit(self, stage: int) -> list[Decision]:
-        """Count a step of a stage: what its queues decide."""
+        """Count a step of a stage, and return the decisions of its queues."""
         decisions = list[Decision]()
         for index, (producer, reader) in enumerate(self._feeds):
             before = self.queues[index]
@@ -132,7 +132,7 @@ class StageOrder:
 
     @property
     def decisions(self) -> int:
-        """How many decisions led here, those before the stream too."""
+        """The number of decisions so far, including those before the stream."""
         return sum(self.steps[producer] + self.steps[reader] for producer, reader in self._feeds)
 
     def saved(self) -> tuple[SavedQueue, ...]:
@@ -145,7 +145,7 @@ class StageOrder:
         )
 
     def load(self, saved: SavedStream) -> None:
-        """Go on from a checkpoint.
+        """Continue from a checkpoint.
 
         Raises:
             CheckpointError: HF905 where it has other queues.
@@ -174,7 +174,7 @@ class StageOrder:
 
 
 class DecisionLog:
-    """Where decisions go: into a file, and past the decisions of an earlier run that this one has to repeat.
+    """A log of decisions: writes them to a file, and compares them with those of a run to repeat.
 
     ``expected`` are those that are still to be repeated, None without a log to repeat. ``journal`` is a list that keeps
     decisions for a recovery, which repeats them.
@@ -197,7 +197,7 @@ class DecisionLog:
 
     @classmethod
     def repeating(cls, decisions: Iterable[Decision]) -> Self:
-        """A log without a file, of decisions that were written down already."""
+        """A log without a file, of decisions recorded before."""
         log = cls(None, None)
         log._pauses = True
         log._repeat(decisions)
@@ -205,21 +205,21 @@ class DecisionLog:
 
     @property
     def loads(self) -> Loads | None:
-        """What calls loaded in flight in the run that is repeated; they load it again. None without one."""
+        """The loads of weights in flight in the run to repeat, which calls load again; None without such a run."""
         return None if self._loads is None else {call: decision.loaded for call, decision in self._loads.items()}
 
     @property
     def begins_steps(self) -> bool:
-        """Whether another step may be begun: without a log to repeat always."""
+        """Whether another step may begin: always, if there is no log to repeat."""
         return self.expected is None or any(decision.kind == "dispatch" for decision in self.expected)
 
     @property
     def paused(self) -> bool:
-        """Whether these were decisions of this run, and all were repeated."""
+        """Whether this log repeats decisions of its own run, and all were repeated."""
         return self._pauses and not self.expected
 
     def add(self, decisions: Sequence[Decision]) -> None:
-        """Write decisions down; the journal has them in any case, since they were carried out.
+        """Record decisions; the journal records them in any case, since they were carried out.
 
         Raises:
             CheckpointError: HF761 where the log that is repeated has others, HF906 where the file cannot be written.
@@ -251,21 +251,21 @@ class DecisionLog:
 
 
 class Stream:
-    """The steps of a run that were begun and have not ended."""
+    """The steps of a run that have begun and not ended."""
 
     def __init__(self, runner: StepRunner) -> None:
         self._plan, self._runner = runner.plan, runner
         self.reset()
 
     def reset(self) -> None:
-        """Begin after the steps that were committed, with none in progress."""
+        """Begin after the committed steps, with none in progress."""
         self.order = StageOrder(self._plan, self._runner.next_step)
         self._in_flight: dict[int, StepRun] = {}
         self._synced = False  # whether producers have the weights of the version under which they begin
         self._unrecorded: deque[tuple[int, StepRun]] = deque()  # given out, while what else they do may continue
 
     def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
-        """Submit stages as their queues allow, and give out the results of steps in order."""
+        """Submit stages as their queues allow, and yield the results of steps in order."""
         prompts = True
         while not log.paused and (stage := self.order.next(prompts and log.begins_steps)) is not None:
             step = self.order.steps[stage]
@@ -284,7 +284,7 @@ class Stream:
         self._record(0)
 
     def save(self, backend: Backend, folder: str) -> SavedStream | None:
-        """Write the steps in progress; None where there are none.
+        """Write the steps in progress; None if there are none.
 
         Raises:
             CheckpointError: HF906 where a file cannot be written, HF908 where a queue holds what no file can, or the
@@ -311,7 +311,7 @@ class Stream:
         )
 
     def load(self, backend: Backend, folder: str, saved: SavedStream) -> None:
-        """Go on with the steps that were in progress.
+        """Continue with the steps in progress.
 
         Raises:
             CheckpointError: HF905 where the queues are others, HF906 where a file is damaged.
@@ -332,7 +332,7 @@ class Stream:
             self._in_flight[step.number] = self._runner.resume(step, inputs[step.number])
 
     def copy(self, backend: Backend) -> Callable[[Any], None]:
-        """Keep the handles of the steps in progress; the function that continues with them, from copies of states.
+        """Keep the handles of the steps in progress; return the function that continues from them and copies of states.
 
         It waits for runtime queries, as ``save`` does.
 
@@ -382,7 +382,7 @@ class Stream:
         return result
 
     def _record(self, at_most: int) -> None:
-        """Record steps but the last ones: all that an earlier one does has ended by now."""
+        """Record steps except the last ones; all calls of earlier steps have ended by now."""
         while len(self._unrecorded) > at_most:
             step, run = self._unrecorded.popleft()
             with self._breaking(step):

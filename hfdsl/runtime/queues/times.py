@@ -1,4 +1,4 @@
-"""When groups and updates end: as processes say, or on a virtual clock.
+"""The times at which groups and updates end: as processes report, or on a virtual clock.
 
 A worked example of the virtual clock: an engine of two ranks generates two rows each, in 4 s on rank 0 and 2 s on rank
 1, and a group is a row. Groups 2 and 3 have ended at 2 s, groups 0 and 1 at 4 s. Without seconds all end at once.
@@ -31,42 +31,42 @@ from hfdsl.runtime.queues.stage_run import StageRun
 
 
 class QueueTime(Protocol):
-    """When what was submitted ends."""
+    """Determines when submitted work ends."""
 
     def accepts(self, stage: int) -> bool:
-        """Whether a process that begins a dispatch of a stage has nothing left to do for it."""
+        """Whether a process that begins a dispatch of a stage is free."""
         ...
 
     def dispatched(self, stage: int, dispatches: Mapping[int, Dispatched]) -> None:
-        """The calls of a step of a stage were submitted, which puts groups into these queues."""
+        """Note that the calls of a stage's step were submitted, which puts groups into these queues."""
 
     def trained(self, number: int, steps: Mapping[int, StageRun]) -> None:
-        """Those of an update were, by stage."""
+        """Note that the calls of an update were submitted, by stage."""
 
     def idle(self) -> bool:
         """Whether no update is in progress."""
         ...
 
     def ended(self, full: Collection[int]) -> Sequence[QueuedId] | None:
-        """Wait until a group or an update ends: the groups. None where nothing is in progress.
+        """Wait until a group or an update ends, and return the groups; None if nothing is in progress.
 
         Stages that are ``full`` cannot begin with another dispatch before groups have left their queues.
         """
         ...
 
     def submitted(self, step: StageRun) -> None:
-        """Calls of an unrecorded step may have been submitted since."""
+        """Note that more calls of an unrecorded step may have been submitted."""
 
     def has_ended(self, step: StageRun) -> bool:
-        """Whether all calls of an unrecorded step were seen to have ended."""
+        """Whether all calls of an unrecorded step have been seen to end."""
         ...
 
     def recorded(self, step: StageRun) -> None:
-        """Nobody reads the results of its calls again."""
+        """Note that nobody reads the results of a step's calls again."""
 
 
 class VirtualTime:
-    """A clock on which calls take the ``seconds`` of their node, and on which nothing else takes time."""
+    """A clock on which calls take the ``seconds`` of their node, and everything else takes no time."""
 
     def __init__(self, stages: QueueStages, seconds: Mapping[str, CallSeconds], seed: int) -> None:
         self._flights = stages.flights
@@ -87,7 +87,7 @@ class VirtualTime:
         return first is None or self._clocks[stage].free_at(first) <= self._now
 
     def dispatched(self, stage: int, dispatches: Mapping[int, Dispatched]) -> None:
-        """Its groups end with the last of the chunks that hold their rows, and not before filters have run."""
+        """End the groups with the last of the chunks that hold their rows, after the filters have run."""
         number = next(iter(dispatches.values())).number
         self._clocks[stage].submit(0, number, self._now)
         if (
@@ -108,7 +108,7 @@ class VirtualTime:
                 self._push(end, ((queue, group),))
 
     def schedule(self, number: int, version: int, step: Step) -> list[tuple[int, float, int]]:
-        """When each rank of a call takes which version: at its start, or after a share of its time."""
+        """The times when each rank of a call takes each version: at its start, or after a share of its time."""
         loads: list[tuple[int, float, int]] = [(rank, 0, version) for rank in step.ranks]
         for later, roles in self._arrivals.items():
             for rank, time in roles.get(step.role, {}).items() if later > version else ():
@@ -120,7 +120,7 @@ class VirtualTime:
         return loads
 
     def settle(self) -> None:
-        """All weights that were sent have arrived, as they have once processes have been waited for."""
+        """Let all sent weights arrive, as they have after a wait for processes."""
         self._arrivals.clear()
         self._clocks[0].fences.clear()
 
@@ -129,7 +129,7 @@ class VirtualTime:
         return max(self._now, times[place[1]]) if place[1] < len(times) else self._now
 
     def trained(self, number: int, steps: Mapping[int, StageRun]) -> None:
-        """It ends with its result."""
+        """End the update with its result."""
         for stage in steps:
             self._clocks[stage].submit(0, number, self._now)
             self._trained = max(self._trained, self._now, self._clocks[stage].result(number))
@@ -149,7 +149,7 @@ class VirtualTime:
         return self._trained <= self._now
 
     def ended(self, full: Collection[int]) -> Sequence[QueuedId] | None:
-        """All that ends next."""
+        """The next groups or updates to end."""
         if not self._events:
             return None
         self._now, groups = self._events[0][0], list[QueuedId]()
@@ -158,28 +158,28 @@ class VirtualTime:
         return groups
 
     def submitted(self, step: StageRun) -> None:
-        """Nothing waits for single calls."""
+        """Do nothing: no wait is for single calls."""
 
     def has_ended(self, step: StageRun) -> bool:
-        """As soon as they are submitted."""
+        """Return True: calls end on submission."""
         return True
 
     def recorded(self, step: StageRun) -> None:
-        """Nothing is kept of it."""
+        """Do nothing: no record is kept."""
 
     def _push(self, time: float, groups: tuple[QueuedId, ...]) -> None:
         heapq.heappush(self._events, (time, next(self._order), groups))
 
 
 def _queried_chunks(plan: Plan) -> Iterator[Place]:
-    """The chunks that decide which groups there are."""
+    """The chunks that decide which groups exist."""
     for query in runtime_queries(plan):
         for node, _ in origins(plan.graph, query.ref.node, query.ref.column or VALUE):
             yield from ((node, chunk) for chunk in range(plan.layouts[node].chunks))
 
 
 class ProcessTime:
-    """The time of processes: a group has ended when all calls have that make its rows.
+    """The time of processes: a group has ended when all calls that make its rows have.
 
     The driver wakes up for what a decision needs, and sees what else has ended by then. While an update is in progress
     nobody takes groups that only updates read: of the stages that make them it waits for first calls at most, since a
@@ -201,13 +201,13 @@ class ProcessTime:
         ]
 
     def accepts(self, stage: int) -> bool:
-        """Whether some rank may begin with another first call: so many may be in progress there at a time."""
+        """Whether some rank may begin another first call, below its limit of concurrent calls."""
         by_rank = zip(*(step.first_calls for step in self._producing.get(stage, ())), strict=True)
         in_progress = [sum(call in self._open for call in calls) for calls in by_rank]
         return not in_progress or min(in_progress) < self._stages.flights.at_once
 
     def dispatched(self, stage: int, dispatches: Mapping[int, Dispatched]) -> None:
-        """Wait for its calls from now on."""
+        """Start waiting for the calls of a dispatch."""
         for queue, dispatch in dispatches.items():
             self._unresolved[queue, dispatch.number] = dispatch
         step = next(iter(dispatches.values())).step
@@ -216,7 +216,7 @@ class ProcessTime:
             self._producing.setdefault(stage, []).extend([step] if step.first_calls else [])
 
     def trained(self, number: int, steps: Mapping[int, StageRun]) -> None:
-        """Wait for its calls from now on."""
+        """Start waiting for the calls of an update."""
         for step in steps.values():
             self._open.update(step.new_calls())
         self._results = {call for step in steps.values() for call in step.result_calls()}
@@ -226,7 +226,7 @@ class ProcessTime:
         return self._results is None
 
     def ended(self, full: Collection[int]) -> Sequence[QueuedId] | None:
-        """The groups all of whose calls have ended since."""
+        """The groups whose calls have all ended since the last call."""
         groups = self._resolved()
         if not groups:
             awaited = self._awaited(full)
@@ -239,19 +239,19 @@ class ProcessTime:
         return sorted(groups)
 
     def submitted(self, step: StageRun) -> None:
-        """Wait for its new calls from now on."""
+        """Start waiting for new calls of a step."""
         self._open.update(step.new_calls())
 
     def has_ended(self, step: StageRun) -> bool:
-        """As of the last wait, since a call may be behind one that takes long; a later time is early enough."""
+        """Whether its calls had ended at the last wait; a call may wait for a long one, so late is early enough."""
         return self._open.isdisjoint(step.calls())
 
     def recorded(self, step: StageRun) -> None:
-        """Drop their results."""
+        """Drop the results of a recorded step."""
         self._backend.drop(step.calls())
 
     def _awaited(self, full: Collection[int]) -> set[Any]:
-        """The calls of which one has to end before anything can be decided."""
+        """The calls of which one has to end before the next decision."""
         awaited = set(self._results or ())
         at_once = self._stages.flights.at_once
         for stage, steps in self._producing.items():
@@ -264,7 +264,7 @@ class ProcessTime:
         return awaited & self._open
 
     def _end(self, calls: Iterable[Any]) -> list[QueuedId]:
-        """These calls have ended: the groups that they were the last ones of."""
+        """Note ended calls, and return the groups that they complete."""
         ended = list[QueuedId]()
         self._open.difference_update(calls)
         for queue, makes in enumerate(self._makes):
@@ -279,7 +279,7 @@ class ProcessTime:
         return ended
 
     def _resolved(self) -> list[QueuedId]:
-        """Find the calls that make the groups of each dispatch whose filters have run: the groups that have ended."""
+        """Find the calls behind the groups of dispatches whose filters have run; return the groups that have ended."""
         ended = list[QueuedId]()
         for (queue, number), dispatch in list(self._unresolved.items()):
             step = dispatch.step

@@ -1,4 +1,4 @@
-"""Loads of weights that arrive in flight: calls of a process beside the one that runs, in a thread of their own."""
+"""Loads of weights that arrive in flight: calls in a separate thread, beside the call that runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CallOf: TypeAlias = Callable[[SegmentCall, Step, int, RowTable], Call]
 
 @dataclass(slots=True)
 class Arrivals:
-    """The loads of a rank, which touch nothing of the step that runs: values and specs are kept apart from its own."""
+    """The loads of a rank; they touch nothing of the running step, since their values and specs are kept apart."""
 
     group: str
     rank: int
@@ -36,7 +36,7 @@ class Arrivals:
     _specs: dict[tuple[str, int, int], SegmentSpec] = field(default_factory=dict)
 
     def arrive(self, call: SegmentCall, spec: SegmentSpec | None, payloads: Sequence[PayloadContent]) -> SegmentResult:
-        """Weights have arrived: they are loaded between two tokens of the call that runs."""
+        """Register weights that have arrived, to be loaded between two tokens of the running call."""
         start, store = time.time(), Store()
         for content in payloads:
             store.receive(content)

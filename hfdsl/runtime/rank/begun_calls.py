@@ -1,4 +1,4 @@
-"""Which call a process has begun last, in memory that outlives the process.
+"""A note of the call that a process began last, in memory that outlives the process.
 
 A worked example. Rank 1 ends ``critic.values``, begins ``reward.score`` and is killed 0.3 ms later, before its reply to
 the first call has left::
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 NOTE_BYTES = 256
-"""The size of a note; a longer one is cut, and then ignored."""
+"""The size of a note; a longer one is truncated and then ignored."""
 
 
 NO_STEP = ("", -1)
@@ -42,14 +42,14 @@ class BegunCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NotePlace:
-    """Where the note of a process is: an open file of it, and a word in that file's name."""
+    """The place of a process's note: an open file, and a word in its name."""
 
     pid: int
     file: int
     token: str
 
     def open(self) -> IO[bytes] | None:
-        """The note, to be read now or later; None where this process has no access to it."""
+        """The note, for reading now or later; None if this process has no access to it."""
         path = Path(f"/proc/{self.pid}/fd/{self.file}")
         try:
             return path.open("rb") if self.token in str(path.readlink()) else None
@@ -77,18 +77,18 @@ class CallNote:
             self.place, self._memory = NotePlace(os.getpid(), file, token), mmap.mmap(file, NOTE_BYTES)
 
     def begin(self, plan: str, step: int, label: str) -> None:
-        """A call begins."""
+        """Note that a call begins."""
         if self.place is not None:
             self._memory[:] = f"{step}\t{label}\t{plan}\n".encode().ljust(NOTE_BYTES, b"\0")[:NOTE_BYTES]
 
     def clear(self) -> None:
-        """Forget what began before: the same calls will be repeated."""
+        """Forget the last call, since the same calls will be repeated."""
         if self.place is not None:
             self._memory[:1] = b"\n"
 
 
 def last_begun(note: IO[bytes] | None) -> BegunCall | None:
-    """The call that was begun last, also by a process that has ended; None where nothing is known."""
+    """The last call that began, also in a process that has ended; None if unknown."""
     if note is None:
         return None
     text, end, _ = os.pread(note.fileno(), NOTE_BYTES, 0).partition(b"\n")

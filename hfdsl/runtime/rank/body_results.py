@@ -1,4 +1,4 @@
-"""The result of a body: checked against its signature, and as raw columns that another role may receive."""
+"""The result of a body: checked against its signature, and converted to raw columns for other roles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def result_columns(
     result: Any,
     planned: Mapping[Any, Size],
 ) -> dict[str, Any]:
-    """The columns of what the rank ``step.ranks[index]`` returned for these arguments, without pad rows.
+    """The columns of a result from the rank ``step.ranks[index]`` for these arguments, without pad rows.
 
     ``presence`` says of the optional columns which of them the step is declared to return, ``planned`` how wide its
     columns are by dim.
@@ -73,7 +73,7 @@ def _wrong_presence(step: Step, name: str, present: bool) -> str:
 
 
 def _real_rows(step: Step, index: int, table: RowTable, columns: dict[str, Any]) -> dict[str, Any]:
-    """The columns without the rows that padding produced, after their row count was checked."""
+    """The columns without pad rows, after a check of their row count."""
     rank = step.ranks[index]
     rows, bounds, row_split = table.rows.get(step.node), table.bounds.get(step.node), table.splits.get(step.node)
     if rows is None or not bounds:
@@ -95,7 +95,7 @@ def _real_rows(step: Step, index: int, table: RowTable, columns: dict[str, Any])
 
 
 def check_collected_rows(step: Step, table: RowTable, columns: Mapping[str, Any]) -> None:
-    """Refuse a collected value of another number of rows than its readers count on.
+    """Refuse a collected value whose number of rows differs from the one that its readers expect.
 
     Raises:
         WiringError: HF805 naming the step, and where it is written.
@@ -110,7 +110,7 @@ def check_collected_rows(step: Step, table: RowTable, columns: Mapping[str, Any]
 
 
 def columns_with_rows(kind: PortType, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a value but for metrics, which have no rows, and for those that are absent."""
+    """The columns of a value except metrics, which have no rows, and absent columns."""
     kinds = schema(kind.record).fields if isinstance(kind, RecordType) else {VALUE: kind}
     return {
         name: value for name, value in columns.items() if not isinstance(kinds[name], MetricSpec) and value is not None
@@ -122,7 +122,7 @@ def _row_count(value: Any) -> str:
 
 
 def detached(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The same memory in tensors that have no history of gradients and can be trained on.
+    """Tensors over the same memory, without autograd history, that can be trained on.
 
     Neither a history nor the mark of ``torch.inference_mode`` crosses from role to role in separate processes, so they
     must not within one.
@@ -141,7 +141,7 @@ def _detached(value: Any) -> Any:
 
 
 def check_same_presence(plan: Plan, results: Iterable[SegmentResult]) -> None:
-    """Refuse a value of which only some ranks have an optional column, even if nobody has read more than one part.
+    """Refuse a value if only some ranks have an optional column, even if no reader has seen more than one part.
 
     Raises:
         WiringError: HF810 naming the column and the ranks.

@@ -1,4 +1,4 @@
-"""Whose turn it is in a process: one call at a time, except for the bodies of calls that may run beside each other.
+"""Turns within a process: one call at a time, except for the bodies of calls that may run concurrently.
 
 A worked example. Calls 0 and 1 may run beside each other; 2 is an ordinary call, such as the sync of an evaluation::
 
@@ -36,7 +36,7 @@ class CallTurns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """The turn of a call that has the process to itself."""
+        """The turn of a call that runs alone in the process."""
         self._take(aside=0)
         try:
             yield
@@ -54,7 +54,7 @@ class CallTurns:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Within a turn: leave it to others, and take it again at the end."""
+        """Within a turn, yield it to other calls, and take it again at the end."""
         self._aside += 1
         self._leave()
         try:

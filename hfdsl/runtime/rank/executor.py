@@ -1,4 +1,4 @@
-"""The executor: one rank of a process group. It has a worker of each role there, and the values that it produced.
+"""The executor: one rank of a process group, with a worker of each role there and the values that it produced.
 
 A worked example, with the program and the numbers of ``hfdsl.runtime.step``: two actor ranks, two critic ranks, and a
 filter that keeps the rows 0, 2 and 3. The routes give every rank a ``Task`` for each segment. Nodes are 0 for prompts,
@@ -123,11 +123,11 @@ class Executor:
 
     @property
     def store(self) -> Store:
-        """The values of the step that runs."""
+        """The values of the running step."""
         return self.stores.current
 
     def add(self, plan: Plan) -> None:
-        """Add another plan of the same deployment: its steps run on the same workers."""
+        """Add another plan of the same deployment, whose steps run on the same workers."""
         self._plans[plan.name] = plan
         self._exchanging[plan.name] = exchanging(plan)
         self.workers.offloader.add(plan)
@@ -151,7 +151,7 @@ class Executor:
             self.workers.take_state(role, copies)
 
     def inputs_of(self, plan: str, number: int) -> dict[int, Batch]:
-        """Of the driver: the caller's inputs of a step in progress, by node."""
+        """The caller's inputs of a step in progress, by node; only on the driver."""
         values = {node: value for node, _, value in self.stores.of(plan, number).own_values()}
         nodes = {node.id: node.op for node in self._plans[plan].graph.inputs if isinstance(node.op, Input)}
         return {node: rebuild(op.record, dict(values[node].columns)) for node, op in nodes.items()}
@@ -161,7 +161,7 @@ class Executor:
         return self._changed_in == (plan, step)
 
     def forget_step(self, values: bool = True) -> None:
-        """Drop the specs, since the new processes have none, and the ``values`` of a step that is to be repeated."""
+        """Drop the specs, which new processes lack, and the ``values`` of a step that will be repeated."""
         self._specs.clear()
         if values:
             self.stores.clear()
@@ -177,7 +177,7 @@ class Executor:
         self._recorder = Recorder.of(folder, self._rank)
 
     def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> Digests | None:
-        """The digests of what a role holds of a synced state here, or of what it ``exported`` last.
+        """The digests of a role's synced state on this rank: of its current value, or of the last one ``exported``.
 
         Raises:
             RoleError: HF806 where ``held_weights()`` raises.
@@ -195,18 +195,18 @@ class Executor:
         return digests
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
-        """Digest what the next steps export in these syncs, and load where it arrives bucket by bucket."""
+        """Digest what the next steps export in these syncs, and what they load bucket by bucket."""
         self.synced_digests.want(wanted)
 
     def of_worker(self, role: str, function: Callable[[Any], T]) -> T:
-        """What a function gives for the worker of a role, outside of any step."""
+        """The result of a function for the worker of a role, outside of any step."""
         with self._turns.alone(), in_call(Call(self._seed, 0, -1, self._rank)):
             return function(self.workers[role])
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def put_local(self, node: int, producer: str, value: Any) -> None:
-        """Store a value that no step here produced: an input, or what a collect function returned."""
+        """Store a value that no step here produced: an input, or the result of a collect function."""
         self.store.put(node, 0, StoredValue.of(producer, detached(to_columns(value))))
 
     def begin(self, plan: str, step_number: int) -> None:
@@ -224,7 +224,7 @@ class Executor:
         dispatched: Mapping[str, Any] | None = None,
         queued: Sequence[QueuedRows] = (),
     ) -> tuple[SegmentResult, list[PayloadContent]]:
-        """This rank's part of a segment: receive payloads, run the bodies, keep what is read here, return the rest.
+        """Run this rank's part of a segment: receive payloads, run bodies, keep values read here, return the rest.
 
         ``dispatched`` are arguments that a custom dispatch function made for this rank; its result is returned whole.
         ``queued`` says how the last payloads, which come from a queue, are joined.
@@ -308,7 +308,7 @@ class Executor:
         return result, sends
 
     def _spec(self, call: SegmentCall, spec: SegmentSpec | None) -> tuple[SegmentSpec, Reader]:
-        """What was sent now or with an earlier call, and a reader of the store by its rows."""
+        """The spec sent now or with an earlier call, and a reader of the store by its rows."""
         key = (call.plan, call.routing, call.segment)
         if spec is not None:
             plan = self._plans[call.plan]
@@ -316,12 +316,12 @@ class Executor:
         return self._specs[key]
 
     def _read(self, node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
-        """Rows of a value of the step that runs."""
+        """Read rows of a value of the running step."""
         return self.store.read(node, column, chunk, rows)
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """Within this, other calls have their turns."""
+        """Within this context, other calls have their turns."""
         with self.stores.aside(), self._turns.aside():
             yield
 
@@ -349,7 +349,7 @@ class Executor:
         )
 
     def _note_call(self, role: str, method: str, step: tuple[str, int]) -> None:
-        """Take note of a call that may change a state, before it begins."""
+        """Note that a call may change a state, before it begins."""
         first = self._called_in.get(role) != step
         self._called_in[role] = step
         if self.workers.may_change(role, method, first):
@@ -358,7 +358,7 @@ class Executor:
     def _call_body(
         self, call: SegmentCall, step: Step, index: int, arguments: dict[str, Any], table: RowTable
     ) -> dict[str, Any]:
-        """The columns that the body of a step returns."""
+        """Run the body of a step and return its columns."""
         current = self._current(call, step, index, table)
         current_row = _row_name(current)
         body = step.signature.body if step.role is None else getattr(self.workers[step.role], step.signature.name)
@@ -408,7 +408,7 @@ class Executor:
 
 
 def _row_name(call: Call) -> Callable[[int], str]:
-    """How messages name a row of a rank's chunk: by its number in the call, and by that on the rank."""
+    """The name of a row of a rank's chunk in messages: its number in the call, and that on the rank."""
 
     def name(row: int) -> str:
         if call.row_count is None or row >= call.row_count:
@@ -420,7 +420,7 @@ def _row_name(call: Call) -> Callable[[int], str]:
 
 
 def _not_noted(plan: str, step: int, label: str) -> None:
-    """Of the driver, and of ranks within it: nobody outlives it to ask."""
+    """Do nothing: the driver, and ranks within it, leave no process to ask after their death."""
 
 
 def _whole(values: Mapping[int, StoredValue]) -> PayloadContent:

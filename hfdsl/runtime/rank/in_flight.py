@@ -1,4 +1,4 @@
-"""Weights in flight: those that arrive in a process while a call of it runs, and are loaded between two of its tokens.
+"""Weights in flight: they arrive in a process while one of its calls runs, and are loaded between two of its tokens.
 
 A worked example, a call of eight tokens that was dispatched under version 2; versions 3 and 4 arrive while it runs::
 
@@ -54,19 +54,19 @@ CallKey: TypeAlias = tuple[str, int, int]
 """A call of a process: its plan, its step and its node."""
 
 LoadedAt: TypeAlias = tuple[int, int]
-"""A decode step, and the version that is sampled from there on."""
+"""A decode step, and the version sampled with from there on."""
 
 PATIENCE: Final = 600.0
-"""Seconds for which a call waits for a version that was submitted before it."""
+"""The seconds for which a call waits for a version that was submitted before it."""
 
 
 ROUNDING: Final = 1e-9
-"""How far a share of decode steps may be from a whole number that it stands for."""
+"""The tolerance when a share of the decode steps stands for a whole number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flights:
-    """The steps of two stages that weights in flight go between: the loads, and the ``calls`` that take them.
+    """The steps that send weights in flight between two stages: the loads, and the ``calls`` that take them.
 
     So many calls of the first stage may be in progress in a process ``at_once``.
     """
@@ -78,17 +78,17 @@ class Flights:
     def of_dispatch(
         self, version: int, first: int, schedules: Mapping[int, Sequence[Sequence[Any]] | None]
     ) -> FlightPlan:
-        """What the calls of a dispatch under a version take, after a sync that brought the ``first`` one."""
+        """The flight plan of a dispatch's calls under a version, after a sync that sent the ``first`` version."""
         scheduled = [(step.node, schedules.get(step.node)) for step in self.calls]
         return [[node, version, schedule, self.at_once > 1 and not schedule, first] for node, schedule in scheduled]
 
     def of_update(self, update: int) -> FlightPlan:
-        """What the loads of an update bring."""
+        """The flight plan of an update's loads."""
         return [[step.node, update + 1, None, False, update] for step in self.loads]
 
 
 def flights(producer: Plan, consumer: Plan) -> Flights:
-    """The steps of the first and the second stage between which weights are in flight."""
+    """The steps of two stages between which weights are in flight."""
     loads = tuple(step for step in consumer.steps if consumer.loads_in_flight(step))
     during = {(step.role, op.during) for step in loads if isinstance(op := consumer.node(step.node).op, RoleCall)}
     calls = tuple(step for step in producer.steps if (step.role, step.signature.name) in during)
@@ -96,13 +96,13 @@ def flights(producer: Plan, consumer: Plan) -> Flights:
 
 
 def runs_beside(call: SegmentCall) -> bool:
-    """Whether a segment may run while others of its kind do."""
+    """Whether a segment may run concurrently with others of its kind."""
     return any(beside for *_, beside, _ in call.in_flight)
 
 
 @dataclass(slots=True)
 class ArrivedWeights:
-    """The versions that have arrived for a role in one process; the last one that was loaded is ``version``."""
+    """The versions that have arrived for a role in one process; ``version`` is the last one loaded."""
 
     role: str
     version: int
@@ -111,7 +111,7 @@ class ArrivedWeights:
     _changed: Condition = field(default_factory=Condition)
 
     def add(self, version: int, load: Callable[[], None]) -> None:
-        """A version has arrived: what loads it."""
+        """Add a version that has arrived, with the function that loads it."""
         with self._changed:
             self._waiting.append((version, load))
             self._changed.notify_all()
@@ -142,7 +142,7 @@ class ArrivedWeights:
             return self.version
 
     def leave(self, call: TokenLoads) -> None:
-        """A call has ended."""
+        """Note that a call has ended."""
         with self._changed:
             self._end_tokens([call])
 
@@ -151,7 +151,7 @@ class ArrivedWeights:
         self._changed.notify_all()
 
     def _may_begin(self, wanted: int, most: int | None) -> bool:
-        """Whether a token may begin: the version that it waits for is there, and can be loaded if it is not yet."""
+        """Whether a token may begin: the version that it waits for has arrived, and is loaded or can be loaded."""
         newest = self._newest(most)
         return newest >= wanted and (newest == self.version or not self._sampling)
 
@@ -164,7 +164,7 @@ class ArrivedWeights:
         return HfError("HF807", f"{text}, while version {newest} waits to be loaded; it asks before each token")
 
     def supersede(self) -> None:
-        """Newer weights were loaded than all that have arrived: their versions count, and nothing is left to load."""
+        """Note that newer weights were loaded than all that have arrived: the arrived versions need no load."""
         with self._changed:
             self._waiting = deque((version, _nothing) for version, _ in self._waiting)
 
@@ -174,7 +174,7 @@ class ArrivedWeights:
 
 
 class TokenLoads:
-    """The loads within one call; see ``WeightLoads``. ``taken`` has what was loaded before which decode step."""
+    """The loads within one call; see ``WeightLoads``. ``taken`` lists the loaded versions with their decode steps."""
 
     def __init__(self, arrived: ArrivedWeights, first: int, schedule: Sequence[tuple[float, int]] | None) -> None:
         self._arrived, self._first, self._schedule = arrived, first, schedule
@@ -185,7 +185,7 @@ class TokenLoads:
         self.note(0, self._arrived.take(self._first, self._most(0, 1)))
 
     def before(self, step: int, steps: int, beside: Sequence[tuple[WeightLoads, int]] = ()) -> int:
-        """The version of the weights for a decode step, of so many; loads it where it is another one."""
+        """The version of the weights for one of ``steps`` decode steps; loads a new version."""
         calls = [self, *(loads for loads, _ in beside if isinstance(loads, TokenLoads))]
         version = self._arrived.take(self._first, self._most(step, steps), calls)
         for loads, at in ((self, step), *beside):
@@ -193,17 +193,17 @@ class TokenLoads:
         return version
 
     def end(self) -> None:
-        """The call has ended."""
+        """Note that the call has ended."""
         self._arrived.leave(self)
 
     def _most(self, step: int, steps: int) -> int | None:
-        """The version that a schedule has for a decode step."""
+        """The version scheduled for a decode step."""
         if self._schedule is None:
             return None
         return max([self._first, *(version for at, version in self._schedule if is_due(at, step, steps))])
 
     def note(self, step: int, version: int) -> None:
-        """The version of the weights for a decode step."""
+        """Record the version of the weights for a decode step."""
         if not self.taken or self.taken[-1][1] != version:
             if self.taken and self.taken[-1][0] == step:
                 self.taken.pop()  # no token was sampled under it
@@ -211,7 +211,7 @@ class TokenLoads:
 
 
 def is_due(at: float, step: int, steps: int) -> bool:
-    """Whether what is loaded at a decode step, or as a float at a share of them, is there before step ``step``.
+    """Whether a load scheduled at a decode step, or at a float share of the call's steps, is due before ``step``.
 
     >>> is_due(2, 2, 6), is_due(5 / 7, 4, 7), is_due(5 / 7, 5, 7)
     (True, False, True)
@@ -220,7 +220,7 @@ def is_due(at: float, step: int, steps: int) -> bool:
 
 
 class InFlight:
-    """The weights in flight of one process: what has arrived for each role, and the call that takes it."""
+    """The weights in flight of one process: those that have arrived for each role, and the call that takes them."""
 
     def __init__(self, rank: int, own_process: bool) -> None:
         self._rank, self._own_process = rank, own_process
@@ -228,7 +228,7 @@ class InFlight:
         self._loads: dict[CallKey, TokenLoads] = {}  # of the calls in progress
 
     def begun(self, call: SegmentCall, step: Step, dataflow: str) -> TokenLoads | None:
-        """The weights that arrive while a call of a step runs; None where none do."""
+        """The weights that arrive while a call of a step runs; None if none do."""
         entry = _entry(call, step)
         if entry is None or step.role is None or loads_state(step):
             return None
@@ -239,7 +239,7 @@ class InFlight:
 
     @contextmanager
     def taking(self, key: CallKey, call: Call) -> Iterator[None]:
-        """Within this, a call has weights that are as new as its dispatch, and takes those that arrive."""
+        """Within this context, a call has weights as new as its dispatch, and takes those that arrive."""
         if not isinstance(call.loads, TokenLoads):
             yield
             return
@@ -258,7 +258,7 @@ class InFlight:
     def arriving(
         self, call: SegmentCall, step: Step, current: Call, body: Callable[..., Any], arguments: dict[str, Any]
     ) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """The body and the arguments of a step: of one whose weights are in flight what has them arrive."""
+        """The body and arguments of a step; if its weights are in flight, the body registers their arrival."""
         if step.role is None or not loads_state(step):
             return body, arguments
         entry = _entry(call, step)
@@ -274,7 +274,7 @@ class InFlight:
         return partial(arrived.add, version, load), {}
 
     def settle(self, role: str) -> None:
-        """Load what has arrived for a role."""
+        """Load the weights that have arrived for a role."""
         for arrived in self._of(role):
             arrived.take(0)
 
@@ -282,7 +282,7 @@ class InFlight:
         return [arrived for (_, of_role), arrived in self._arrived.items() if of_role == role]
 
     def forget(self) -> None:
-        """Drop what has arrived: the states of roles are to be others."""
+        """Drop the weights that have arrived, since other states will be loaded."""
         self._arrived.clear()
 
 
@@ -291,7 +291,7 @@ def _nothing() -> None:
 
 
 def _loaded(label: str, call: Call, body: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Load weights as a call of its own, within the one that takes them.
+    """Load weights as a separate call within the one that takes them.
 
     Raises:
         RoleError: HF806 where the body raises.

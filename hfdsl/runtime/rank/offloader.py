@@ -1,4 +1,4 @@
-"""The offloader of a process: it moves parts of workers to host memory, and back before a call that uses them."""
+"""The offloader of a process: moves parts of workers to host memory, and back before a call that uses them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hfdsl.runtime.rank.role_errors import role_error
 
 
 class Offloader:
-    """Moves the parts of one process's workers to the host and back, as the plans of the process say."""
+    """Moves the parts of one process's workers to the host and back, following the process's plans."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -26,7 +26,7 @@ class Offloader:
         self._schedules[plan.name] = offload_schedule(plan)
 
     def built(self, role: str, worker: Any) -> None:
-        """Take on a new worker; it makes room for the next one where some plan moves it.
+        """Register a new worker; it makes room for the next one if some plan moves it.
 
         Raises:
             RoleError: HF806 where ``offload()`` raises; so do the other methods, and where ``onload()`` does.
@@ -35,23 +35,23 @@ class Offloader:
         self._offload([part for part in self._movable() if part[0] == role], None)
 
     def begin(self, plan: str, step_number: int) -> None:
-        """Begin a step of a plan: what another plan has left on the GPU is offloaded."""
+        """Begin a step of a plan: offload what another plan left on the GPU."""
         self._offload(self._schedules[plan].at_start, step_number)
 
     def before(self, step: Step, step_number: int) -> None:
-        """Load what the next step uses."""
+        """Load the parts that the next step uses."""
         if self._on_host and step.role is not None:
             used = parts_used(getattr(self._workers[step.role], step.signature.name))
             declared = parts_used(step.signature.body)
             self._onload([(step.role, part) for part in PARTS if part in used or part in declared], step_number)
 
     def after(self, plan: str, node: int, step_number: int) -> None:
-        """Offload what is not used for a while after this step."""
+        """Offload the parts that stay idle after this step."""
         self._offload(self._schedules[plan].after.get(node, ()), step_number)
 
     @contextmanager
     def all_of(self, role: str) -> Iterator[None]:
-        """Within this, all parts of one role are loaded, and of the others only what is never moved."""
+        """Within this context, all parts of one role are loaded, and of other roles only parts that never move."""
         movable = self._movable()
         self._offload([part for part in movable if part[0] != role], None)
         self._onload([(role, part) for part in parts_of(type(self._workers[role]))], None)

@@ -66,7 +66,7 @@ class _TorchGroup(AxisGroup):
         return record_collective(self._endpoint, "gathered", values)
 
     def begin_all_gather(self, value: T) -> Callable[[], list[T]]:
-        """Tensors arrive in one memory, in coordinate order, while this process continues."""
+        """Gather tensors into one memory, in coordinate order, asynchronously."""
         import torch
 
         if not isinstance(value, torch.Tensor):
@@ -83,7 +83,7 @@ class _TorchGroup(AxisGroup):
         return arrived
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
-        """On a GPU NCCL's own reduction; on a CPU in coordinate order, as the local backend has it, bit for bit."""
+        """Reduce with NCCL on a GPU; on a CPU in coordinate order, as the local backend does, bit for bit."""
         refuse_without_peers(self._endpoint)
         import torch
         import torch.distributed as dist
@@ -102,7 +102,7 @@ class _TorchGroup(AxisGroup):
 
 
 def all_gather_single(gathered: Any, sent: Any, group: Any, *, async_op: bool = False) -> Any:
-    """Gather the tensors of all ranks into one; torch's function of this name, which older ones call otherwise."""
+    """Gather the tensors of all ranks into one; older versions of torch name this function differently."""
     import torch.distributed as dist
 
     function = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -1,4 +1,4 @@
-"""The error of a role whose code raised, and whether it did."""
+"""The error of a role whose code raised, and the check that its code raised it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from hfdsl.graph.spans import traceback_span
 from hfdsl.protocols.raised import as_raised, described, ends_process, trace_of
 
 READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
-"""Codes that the bodies of ready roles raise: the messages are complete, and a traceback through hfdsl adds nothing."""
+"""The codes that bodies of ready roles raise: their messages are complete without a traceback through hfdsl."""
 
 TYPED = (*(f"HF95{digit}" for digit in range(8)), "HF710", "HF962", "HF963", "HF964")
-"""Codes of engines, adapters and saved models, the same; their errors are of several types."""
+"""The codes of engines, adapters and saved models, likewise complete; their errors have several types."""
 
 
 BROKEN_CONNECTION = re.compile(
     r"gloo|nccl|connection (closed|reset|refused|was closed)|broken pipe|socket (closed|timeout)|remote process exited",
     re.IGNORECASE,
 )
-"""What errors say that a peer's death causes."""
+"""Texts of errors that a peer's death causes."""
 
 
 def role_error(label: str, rank: int, step_number: int | None, error: BaseException) -> HfError:
-    """The error for what a role's code raised on a rank, in a step of a run or outside of one.
+    """The error for an exception in a role's code on a rank, in a step of a run or outside of one.
 
     Raises:
         SystemExit: ``error`` itself where it ends the process.
@@ -49,6 +49,6 @@ def role_error(label: str, rank: int, step_number: int | None, error: BaseExcept
 
 
 def raised_by_body(error: Exception) -> bool:
-    """Whether an error is one of a body's own: no process is gone, and no connection to a peer is broken."""
+    """Whether a body itself raised an error, rather than a lost process or a broken connection to a peer."""
     is_role_error = isinstance(error, RoleError) and not isinstance(error, LostProcessError)
     return is_role_error and not BROKEN_CONNECTION.search(str(error))

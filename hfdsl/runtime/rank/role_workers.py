@@ -1,4 +1,4 @@
-"""The workers of a rank's process: one of each role, how they are built, and their states."""
+"""The workers of a rank's process: one per role, their construction, and their states."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hfdsl.runtime.saving.state_files import (
 )
 
 REMEMBERED_SAVES = 16
-"""How many folders before the newest a process remembers, with the files that it wrote there."""
+"""The number of earlier save folders whose files a process remembers."""
 
 
 def construction_call(role: str, roles: Iterable[str], seed: int) -> Call:
@@ -37,7 +37,7 @@ def construction_call(role: str, roles: Iterable[str], seed: int) -> Call:
 
 
 def build_worker(placement: Placement[Any], start: Call, context: RankContext) -> Any:
-    """The worker of a role, for a rank."""
+    """Build the worker of a role, for a rank."""
     token = current_rank.set(context)
     try:
         with seeded(start):
@@ -67,7 +67,7 @@ class RoleWorkers:
         return self._workers[role]
 
     def construct(self, role: str) -> bool:
-        """Build the worker of a role; whether it keeps a state.
+        """Build the worker of a role; return whether it keeps a state.
 
         Raises:
             RoleError: HF806 where its constructor raises.
@@ -85,7 +85,7 @@ class RoleWorkers:
         return self._keeps_state[role]
 
     def may_change(self, role: str, method: str, first: bool) -> bool:
-        """Whether a method may change what calls of the role in this step find, if the step is repeated.
+        """Whether a method may change what calls of the role in this step find if the step is repeated.
 
         One that only reads does not, nor does a load that is the ``first`` call of the role: it would come first again.
         """
@@ -93,7 +93,7 @@ class RoleWorkers:
         return self._keeps_state[role] and not only_reads(body) and not (first and only_loads(body))
 
     def take_state(self, role: str, copies: bool) -> None:
-        """Keep a worker's state for ``save`` or ``copy_states``; with ``copies`` it stays as it is while steps run.
+        """Keep a worker's state for ``save`` or ``copy_states``; with ``copies`` it does not change while steps run.
 
         Raises:
             RoleError: HF806 where ``state()`` raises.
@@ -107,7 +107,7 @@ class RoleWorkers:
             raise
 
     def copy_states(self) -> dict[str, FlatState]:
-        """The states that were taken; their tensors may be the workers' own, so copy them before the next call.
+        """The kept states; their tensors may be the workers' own, so copy them before the next call.
 
         Raises:
             HfError: what ``take_state`` has raised: a copy without the state of a role would count as whole.
@@ -118,12 +118,12 @@ class RoleWorkers:
         return {role: state for role, state in states.items() if state is not None}
 
     def save(self, folder: str) -> None:
-        """Begin to write the states that were taken into a folder."""
+        """Begin to write the kept states into a folder."""
         self._writers = dict(list(self._writers.items())[-REMEMBERED_SAVES:])
         self._writers[folder] = StateWriter(folder, self.copy_states())
 
     def saved(self, folder: str, wait: float) -> dict[str, dict[str, str]] | None:
-        """By role, the file of the state being written to a folder; None where it is not done in ``wait`` seconds.
+        """The file of each role's state in a folder; None for one that is not written within ``wait`` seconds.
 
         Raises:
             CheckpointError: HF906 where a file cannot be written.
@@ -144,7 +144,7 @@ class RoleWorkers:
         self.call(role, "load_state", _load_state, state)
 
     def call(self, role: str, method: str, function: Callable[..., Any], *args: Any) -> Any:
-        """What ``function(role, worker, *args)`` returns; where the role has the method, all of it is loaded."""
+        """Return ``function(role, worker, *args)``; if the role has ``method``, all of its parts are loaded."""
         worker = self._workers[role]
         try:
             with self.offloader.all_of(role) if hasattr(worker, method) else nullcontext():

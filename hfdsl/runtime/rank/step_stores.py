@@ -1,4 +1,4 @@
-"""The stores of a process: that of the step which runs, and beside it those of steps in progress behind queues.
+"""The stores of a process: that of the running step, and those of steps in progress behind queues.
 
 A worked example, a plan of which two steps may be in flight. ``begin`` is called before each call of a step::
 
@@ -26,7 +26,7 @@ from hfdsl.runtime.saving.store_files import fill_stores, flat_stores, read_stor
 
 
 class StepStores:
-    """The stores of a process of a group, by plan and step; ``current`` is that of the step which runs."""
+    """The stores of a process, by plan and step; ``current`` is that of the running step."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -35,11 +35,11 @@ class StepStores:
         self._step: tuple[str, int] | None = None
 
     def is_in(self, plan: str, number: int) -> bool:
-        """Whether no other step was begun or gone on with after this one."""
+        """Whether this step is the last one begun or continued."""
         return self._step == (plan, number)
 
     def begin(self, plan: str, number: int, steps_in_flight: int) -> bool:
-        """Begin a step of a plan, or continue with it; whether it had not begun."""
+        """Begin or continue a step of a plan; return whether it is new."""
         step = plan, number
         if step == self._step:
             return False
@@ -63,7 +63,7 @@ class StepStores:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Within this, calls of other steps may run."""
+        """Within this context, calls of other steps may run."""
         held = self._step, self.current
         try:
             yield
@@ -71,7 +71,7 @@ class StepStores:
             self._step, self.current = held
 
     def forget_steps(self) -> None:
-        """Forget the steps in progress: states of another step are loaded."""
+        """Forget the steps in progress, since states of another step are loaded."""
         self._in_flight.clear()
         self._step = None
 
@@ -87,7 +87,7 @@ class StepStores:
     # -- copies and files ----------------------------------------------------------------------------------------------
 
     def save(self, folder: str, plan: str, pending: Mapping[int, Sequence[PayloadContent]]) -> dict[str, str]:
-        """Write what this process holds of steps in progress, with payloads that it has not received yet.
+        """Write this process's data of steps in progress, with payloads that it has not received yet.
 
         Raises:
             CheckpointError: HF906 where the file cannot be written, HF908 where a queue holds what no file can.
@@ -98,7 +98,7 @@ class StepStores:
         )
 
     def load(self, folder: str, plan: str, file: Mapping[str, str]) -> None:
-        """Read what ``save`` wrote; HF906 where the file is not that."""
+        """Read the file of ``save``; HF906 for any other file."""
 
         def new_store(number: int) -> Store:
             self._in_flight[plan, number] = Store()
@@ -107,7 +107,7 @@ class StepStores:
         read_stores(folder, file, new_store)
 
     def copies(self) -> dict[str, FlatState]:
-        """Copies of what this process holds of steps in progress, by plan; HF908 where a queue holds what none can be.
+        """Copies of this process's data of steps in progress, by plan; HF908 for queued objects that no copy can hold.
 
         What it has not received yet is on its way elsewhere.
         """
@@ -117,7 +117,7 @@ class StepStores:
         return {plan: flat_stores(plan, stores) for plan, stores in steps.items()}
 
     def restore(self, plan: str, copied: FlatState | None, pending: Mapping[int, Sequence[PayloadContent]]) -> None:
-        """Go on with these steps: with the copy of what this process held, and the payloads it had still to receive."""
+        """Continue with these steps: with the copied data of this process, and the payloads not received yet."""
         stores: dict[int, Store] = {}
         if copied is not None:
             fill_stores(copied, lambda number: stores.setdefault(number, Store()))

@@ -55,7 +55,7 @@ PayloadContent: TypeAlias = Mapping[ColumnSlice, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """A value in the process that produced it, with the versions that its tensors had then."""
+    """A value in the process that produced it, with the versions of its tensors at that time."""
 
     producer: str
     columns: Piece
@@ -63,7 +63,7 @@ class StoredValue:
 
     @classmethod
     def of(cls, producer: str, columns: Piece) -> StoredValue:
-        """A value as it is now."""
+        """The current value, with its versions."""
         return cls(producer, columns, versions(columns))
 
     def read(self, column: str) -> Any:
@@ -81,7 +81,7 @@ class StoredValue:
 
 
 class WatchedColumn:
-    """A column that readers elsewhere map, or copy at a time that this process does not know."""
+    """A column that other processes map, or copy at a time unknown to this process."""
 
     def __init__(self, value: StoredValue, column: str) -> None:
         self._producer, self._column, rows = value.producer, column, value.columns[column]
@@ -91,7 +91,7 @@ class WatchedColumn:
         self._version = self._probe._version
 
     def check(self) -> None:
-        """Refuse a write into it.
+        """Refuse a write into the column.
 
         Raises:
             WiringError: HF703 naming the producer and the column.
@@ -106,7 +106,7 @@ def _changed(producer: str, column: str) -> WiringError:
 
 
 class Store:
-    """Values by graph node, for the length of one step.
+    """Values by graph node, for one step.
 
     ``bytes`` is what it holds, ``peak_bytes`` the most that it has held in the step.
     """
@@ -119,7 +119,7 @@ class Store:
         self.peak_bytes = 0
 
     def clear(self) -> None:
-        """Forget everything: a step never reads a value of another one."""
+        """Drop everything: a step never reads a value of another one."""
         self._local.clear()
         self._received.clear()
         self._bytes.clear()
@@ -128,7 +128,7 @@ class Store:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all values."""
+        """The bytes of all values."""
         return sum(self._bytes.values())
 
     def put(self, node: int, chunk: int, value: StoredValue) -> None:
@@ -137,7 +137,7 @@ class Store:
         self._count(node, sum(map(size_of, value.columns.values())))
 
     def receive(self, content: PayloadContent) -> None:
-        """Keep what a payload holds."""
+        """Keep the contents of a payload."""
         for key, rows in content.items():
             self._received.setdefault(key.node, {}).setdefault((key.chunk, key.column), []).append((key.rows, rows))
             self._count(key.node, size_of(rows))
@@ -147,19 +147,19 @@ class Store:
         yield from ((node, chunk, value) for node, (chunk, value) in self._local.items())
 
     def received_values(self) -> Iterator[tuple[int, int, str, RowRanges | None, Any]]:
-        """What this process received: node, chunk, column, rows, and their values."""
+        """The values that this process received: node, chunk, column, rows and contents."""
         for node, parts in self._received.items():
             for (chunk, column), pieces in parts.items():
                 yield from ((node, chunk, column, rows, value) for rows, value in pieces)
 
     def drop(self, node: int) -> None:
-        """Forget a value."""
+        """Drop a value."""
         self._local.pop(node, None)
         self._received.pop(node, None)
         self._bytes.pop(node, None)
 
     def read(self, node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
-        """Rows of a chunk's column, in order; with None the whole of what has no rows."""
+        """Rows of a chunk's column, in order; with None the whole of a value without rows."""
         local = self._local.get(node)
         if local is not None and local[0] == chunk:
             return _slice(local[1].read(column), rows)
@@ -169,7 +169,7 @@ class Store:
         return _join_rows(parts, rows)
 
     def extract(self, payload: Payload) -> PayloadContent:
-        """The content of a payload, from values that this process produced."""
+        """The contents of a payload, from values that this process produced."""
         return slice_payload(payload, {key.node: self._local[key.node][1] for key in payload.slices})
 
     def watch(self, payload: Payload, values: Mapping[int, StoredValue]) -> None:
@@ -179,7 +179,7 @@ class Store:
                 self._watched.append(WatchedColumn(values[node], column))
 
     def check_watched(self) -> None:
-        """Refuse a write into what was shared in this step.
+        """Refuse a write into memory shared in this step.
 
         Raises:
             WiringError: HF703 naming the producer and the column.
@@ -193,7 +193,7 @@ class Store:
 
 
 def slice_payload(payload: Payload, values: Mapping[int, StoredValue]) -> PayloadContent:
-    """The content of a payload: views wherever its rows are contiguous."""
+    """The contents of a payload, as views where its rows are contiguous."""
     return {key: _slice(values[key.node].read(key.column), key.rows) for key in payload.slices}
 
 
@@ -202,11 +202,11 @@ def _slice(value: Any, ranges: RowRanges | None) -> Any:
 
 
 MAX_JOINED_VIEWS = 8
-"""Up to so many ranges of rows it is cheaper to concatenate views of them than to gather row by row."""
+"""The number of row ranges up to which concatenating views is cheaper than gathering rows."""
 
 
 def slice_rows(value: Any, ranges: RowRanges) -> Any:
-    """Rows of a column, in order; None where the column is absent."""
+    """Rows of a column, in order; None for an absent column."""
     if value is None or ranges == ((0, len(value)),):
         return value
     if len(ranges) > MAX_JOINED_VIEWS:
@@ -215,13 +215,13 @@ def slice_rows(value: Any, ranges: RowRanges) -> Any:
 
 
 def memory_of(contents: Iterable[PayloadContent]) -> set[int]:
-    """Where the memory of these payloads is."""
+    """The memory areas of these payloads."""
     values = (value for content in contents for value in content.values())
     return {tensor.untyped_storage().data_ptr() for value in values for tensor in _tensors(value)}
 
 
 def writable(columns: Mapping[str, Any], shared: Container[int]) -> dict[str, Any]:
-    """Raw columns that the caller may keep and write: those in ``shared`` memory, which others read, are copied."""
+    """Raw columns that the caller may keep and write: columns in ``shared`` memory are copied."""
 
     def copied(value: Any) -> Any:
         if isinstance(value, Jagged):
@@ -240,7 +240,7 @@ def _tensors(value: Any) -> tuple[Any, ...]:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a contiguous tensor as bytes: libraries know only some dtypes.
+    """The memory of a contiguous tensor as bytes, for libraries that know only some dtypes.
 
     A tensor of a single value counts as contiguous whatever its stride, which bytes must not inherit.
     """
@@ -250,19 +250,19 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def bytes_of(content: Mapping[Any, Any]) -> int:
-    """Bytes of a payload, or of a record's columns."""
+    """The bytes of a payload, or of a record's columns."""
     return sum(map(size_of, content.values()))
 
 
 def size_of(value: Any) -> int:
-    """Bytes of a raw column, or of the tensors of a state; 0 for other Python objects, whose size is unknown."""
+    """The bytes of a raw column, or of the tensors of a state; 0 for Python objects, whose size is unknown."""
     if isinstance(value, dict):
         return sum(map(size_of, value.values()))
     return getattr(value, "nbytes", 0)
 
 
 def _join_rows(parts: list[tuple[RowRanges | None, Any]], rows: RowRanges) -> Any:
-    """Some rows, in order, out of parts that each hold rows of the same chunk."""
+    """Join rows, in order, from parts that each hold rows of the same chunk."""
     if parts[0][0] == rows:
         return parts[0][1]
     if len(parts) == 1 and len(ranges := parts[0][0] or ()) == 1:

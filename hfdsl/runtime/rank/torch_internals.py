@@ -1,4 +1,4 @@
-"""Every private interface of torch that hfdsl imports; tried with torch 2.13.
+"""All private interfaces of torch that hfdsl imports; tested with torch 2.13.
 
 ``PrefixStore, Store, TCPStore``: ``torch.distributed`` has them under the same names, but its types do not export them.
 ``nccl_options``: the deadline of a group that is built by hand is a private field; the public functions that take a
@@ -19,7 +19,7 @@ __all__ = ["PrefixStore", "Store", "TCPStore", "nccl_options"]
 
 
 def nccl_options(deadline: timedelta) -> Any:
-    """The options of a NCCL process group whose waits end after ``deadline``."""
+    """The options of a NCCL process group with a ``deadline`` for its waits."""
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = deadline
     options.is_high_priority_stream = True  # digests and copies beside it would else take the processors first

@@ -1,1 +1,1 @@
-"""The Ray backend: worker groups, calls to their ranks, relays, and what happens between steps."""
+"""The Ray backend: worker groups, calls to their ranks, relays, and operations between steps."""

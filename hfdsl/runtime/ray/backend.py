@@ -65,26 +65,26 @@ class RayBackend(RayGroups):
     # -- a step --------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a step: its deadline runs from now."""
+        """Begin a step and its deadline."""
         self._acknowledged.clear()
         self._begin_deadline()
 
     def _begin_deadline(self) -> None:
-        """A deadline runs from now, of a step or, where several are in progress, of what the driver waits for."""
+        """Begin a deadline: of a step or, if several are in progress, of the driver's wait."""
         self._calls.begin()
         self._sending.clear()
         if self._calls.relays is not None:
             self._calls.relays.begin()
 
     def put(self, plan: Plan, content: PayloadContent) -> Any:
-        """A payload of the driver: in the object store or, where it is small, as bytes that travel with calls."""
+        """Store a payload of the driver: in the object store or, if it is small, as bytes that travel with calls."""
         payload = self._payload_class(content)
         if bytes_of(content) <= SMALL_PAYLOAD_BYTES and len(small := serialized(payload)) <= RAY_ARGUMENT_BYTES:
             return small
         return ray.put(payload)
 
     def run(self, submission: Submission) -> Sequence[tuple[Any, Sequence[Any]]]:
-        """Submit a segment: the handles of each rank's acknowledgment and payloads.
+        """Submit a segment; return the handles of each rank's acknowledgment and payloads.
 
         Ray starts a rank's part when all its arguments exist. It runs the calls of one actor in the order of their
         submission, so what is submitted in program order cannot deadlock: whatever a call waits for was submitted
@@ -165,7 +165,7 @@ class RayBackend(RayGroups):
     def done(
         self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = do_nothing
     ) -> list[SegmentResult]:
-        """Wait until every rank has done its part; the first failure is raised at once, even while others still run.
+        """Wait until every rank has ended; raise the first failure at once, even while others still run.
 
         Raises:
             RoleError: HF806 where a body raised or a process died.
@@ -194,7 +194,7 @@ class RayBackend(RayGroups):
         return [Acknowledgment.from_wire(self._acknowledged[handle]).result for handle in acknowledgments]
 
     def ended(self, awaited: Collection[Any], others: Collection[Any] = ()) -> Sequence[Any]:
-        """Wait until one of the ``awaited`` calls has ended: all that have, ``others`` too, each once.
+        """Wait until one of the ``awaited`` calls has ended; return all ended ones, ``others`` included, each once.
 
         A failure of others is seen within a second. Errors as for ``done``.
         """
@@ -224,12 +224,12 @@ class RayBackend(RayGroups):
         return ended
 
     def drop(self, calls: Sequence[Any]) -> None:
-        """Nobody reads the results of these calls again."""
+        """Drop calls whose results nobody reads again."""
         for call in calls:
             self._acknowledged.pop(call, None)
 
     def _submit_to_relays(self, wanted: Sequence[Any]) -> dict[Any, list[RemoteHandle]]:
-        """Have relays submit what they are to, and wait for values: in rounds, where calls have deadlines."""
+        """Have relays submit collected calls, and wait for values: in rounds, if calls have deadlines."""
         if self._calls.relays is None:
             return {}
         seconds = self._calls.time_left()
@@ -237,7 +237,7 @@ class RayBackend(RayGroups):
         return self._calls.relays.submit(wanted, min(seconds, FAILURE_POLL_SECONDS) if in_rounds else seconds)
 
     def get(self, handles: Sequence[Any]) -> list[Any]:
-        """The payloads, in this process.
+        """Fetch the payloads into this process.
 
         Raises:
             RoleError: HF806 where the body that makes one raised.
@@ -267,7 +267,7 @@ class RayBackend(RayGroups):
                 self._pending = pending
 
     def _fetched(self, handles: Sequence[Any]) -> list[Any]:
-        """Acknowledgments and payloads, within the time after which ``get`` looks for failures."""
+        """Fetch acknowledgments and payloads within the interval at which ``get`` checks for failures."""
         local = self._calls.relays.get(handles) if self._calls.relays is not None else handles
         refs = [value for value in local if isinstance(value, ray.ObjectRef)]
         fetched = dict(zip(refs, fetch(refs, min(self._calls.time_left(), FAILURE_POLL_SECONDS)), strict=True))
@@ -280,7 +280,7 @@ class RayBackend(RayGroups):
         self._sent_table = None
 
     def references(self) -> Iterator[Any]:
-        """The references that it holds between steps: to the last step's acknowledgments, and to its row table."""
+        """The references held between steps: to the last step's acknowledgments and to its row table."""
         held = (*self._pending, *self._acknowledged, *self._order)
         yield from (ref for ref in held if isinstance(ref, ray.ObjectRef))
         yield from self._calls.references()
@@ -291,7 +291,7 @@ class RayBackend(RayGroups):
 
 
 def _content(handle: Any, values: Mapping[Any, Any]) -> Any:
-    """The payload that a handle stands for, from acknowledgments and payloads by handle."""
+    """The payload of a handle, from acknowledgments and payloads by handle."""
     if isinstance(handle, InlineResult):
         _, inline = values[handle.acknowledgment]
         return {ColumnSlice(node, chunk, column, None): value for node, chunk, column, value in inline[handle.index]}

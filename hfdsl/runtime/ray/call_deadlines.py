@@ -1,4 +1,4 @@
-"""Deadlines of the calls that ranks have been sent: when each could begin, and which has taken too long.
+"""Deadlines of submitted calls: the time at which each could begin, and the calls that take too long.
 
 A worked example. Two ranks; ``score`` has a deadline of 5 s, ``generate`` one of 60 s. The driver submits all calls at
 once; rank 1 never returns from ``score``::
@@ -32,7 +32,7 @@ from hfdsl.runtime.rank.begun_calls import NO_STEP, BegunCall
 
 @dataclass(frozen=True, slots=True)
 class SubmittedCall:
-    """A call of one rank: which process, what for, how long it may take, and how many ranks are called with it.
+    """A call of one rank: its process, its labels, its deadline, and the number of ranks called with it.
 
     ``declared`` says that a method or a placement declares the deadline of a call in a step.
 
@@ -50,12 +50,12 @@ class SubmittedCall:
     before: int = 0
 
     def together(self, other: SubmittedCall) -> bool:
-        """Whether another one is the same call, on whatever rank."""
+        """Whether another call is the same one on any rank."""
         return (self.process[0], self.called.labels, self.step) == (other.process[0], other.called.labels, other.step)
 
 
 class CallClocks:
-    """The calls that have not ended, in the order of submission, by any key; and since when each could begin.
+    """The calls in progress, in the order of submission, by any key, with the time at which each could begin.
 
     >>> clocks = CallClocks()
     >>> limit = CallDeadline(5.0, "register(..., deadline=...)")
@@ -84,18 +84,18 @@ class CallClocks:
         return iter(self._calls)
 
     def add(self, key: Any, call: SubmittedCall) -> None:
-        """A call was submitted."""
+        """Add a submitted call."""
         self._calls[key] = call
         if call.declared or call.step == NO_STEP:
             self._extending[key] = call
 
     @property
     def affect_deadlines(self) -> bool:
-        """Whether the deadline of the next step, or what is forgotten before it, depends on which calls have ended."""
+        """Whether ended calls affect the deadline of the next step, or the state that is forgotten before it."""
         return bool(self._extending)
 
     def end(self, keys: Iterable[Any]) -> None:
-        """Calls have ended."""
+        """Remove calls that have ended."""
         for key in keys:
             self._calls.pop(key, None)
             self._extending.pop(key, None)
@@ -103,29 +103,29 @@ class CallClocks:
             self._failed.discard(key)
 
     def fail(self, key: Any) -> None:
-        """A call has ended with an error: it is still what its process was last seen in."""
+        """Mark a call as failed; its process counts as still being in it."""
         self._failed.add(key)
 
     def forget_failed(self) -> None:
-        """Forget the calls outside of steps that failed. One in a step ends the run, and steps may overlap."""
+        """Forget failed calls outside of steps. A failed call in a step ends the run, and steps may overlap."""
         self.end({key for key in self._failed if self._calls[key].step == NO_STEP})
 
     def clear(self) -> None:
-        """Forget all calls: their processes were replaced."""
+        """Forget all calls, since their processes were replaced."""
         self._calls.clear()
         self._extending.clear()
         self._since.clear()
         self._failed.clear()
 
     def running(self) -> dict[Process, Called]:
-        """The first call that each process has not ended, or in which it failed."""
+        """The first call of each process that has not ended or has failed."""
         running: dict[Process, Called] = {}
         for call in self._calls.values():
             running.setdefault(call.process, call.called)
         return running
 
     def begun(self, process: Process, note: BegunCall | None) -> list[Called]:
-        """What a process may be in, or may have died in; ``note`` is the call that it began last, where that is known.
+        """The call that a process may be in, or may have died in; ``note`` is the last call it began, if known.
 
         Else that is the first call that it has not ended. Since the reply to a call does not leave a process that dies
         right after it, it may also be the next one, if that could begin.
@@ -148,13 +148,13 @@ class CallClocks:
         return [call.called for call in own[:1]]
 
     def _could_begin(self, call: SubmittedCall, ended: SubmittedCall) -> bool:
-        """Whether a call could begin if another one has ended."""
+        """Whether a call could begin once another one has ended."""
         others = (pending for pending in self._calls.values() if pending is not ended and pending.step == call.step)
         unended = reduce(or_, (pending.nodes for pending in others), 0)
         return not call.before & ~call.nodes & unended
 
     def late(self, now: float) -> list[SubmittedCall]:
-        """The calls that could begin longer ago than their deadline allows."""
+        """The calls that have been able to begin for longer than their deadline."""
         pending = {key: call for key, call in self._calls.items() if key not in self._failed}
         nodes: dict[tuple[str, int], int] = {}
         for call in pending.values():
@@ -171,10 +171,10 @@ class CallClocks:
         return late
 
     def seconds_in_steps(self) -> float:
-        """The sum of the declared deadlines of calls in steps, each once for all its ranks."""
+        """The sum of the declared deadlines of calls in steps, counted once per call for all ranks."""
         declared = (call for call in self._extending.values() if call.declared)
         return sum({(call.step, call.nodes): call.deadline.seconds for call in declared}.values())
 
     def unended(self, call: SubmittedCall) -> Collection[SubmittedCall]:
-        """The same call on all ranks that have not ended it."""
+        """The call on all ranks where it has not ended."""
         return [pending for key, pending in self._calls.items() if key not in self._failed and call.together(pending)]

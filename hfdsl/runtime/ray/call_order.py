@@ -1,4 +1,4 @@
-"""The order of the calls of a process, where some of them may run beside each other in threads of their own.
+"""The order of the calls of a process, some of which may run concurrently in separate threads.
 
 Ray begins the calls of one thread in the order of their submission, and knows no order between threads. What a process
 relies on is kept by waiting: an ordinary call waits for all calls before it, and a call that may run beside others for
@@ -32,11 +32,11 @@ ARRIVALS: Final = "arrivals"
 """The thread of a process that receives weights while calls run."""
 
 BESIDE: Final = "beside"
-"""The threads of a process for calls that may run beside each other."""
+"""The threads of a process for concurrent calls."""
 
 
 def extra_threads(deployment: Deployment, group: ProcessGroup) -> dict[str, int]:
-    """The threads that a process of a group has beside the one of its ordinary calls, by name: how many there are."""
+    """The threads of a process beside the one for ordinary calls: their number, by name."""
     places = [deployment[role] for role in group.roles]
     methods = [getattr(place.role, name) for place in places for name in registered_methods(place.role)]
     arrivals = any(effect.during is not None for method in methods for effect in effects_of(method))
@@ -46,7 +46,7 @@ def extra_threads(deployment: Deployment, group: ProcessGroup) -> dict[str, int]
 
 
 class CallOrder:
-    """What the next call of a process waits for; calls are known by any key.
+    """The calls that the next call of a process waits for, by any key.
 
     >>> order, process = CallOrder(), ("engine", 0)
     >>> order.submitted(process, "load 0", beside=False)
@@ -68,7 +68,7 @@ class CallOrder:
         return self._beside.get(process, [])
 
     def submitted(self, process: Process, call: Any, *, beside: bool) -> None:
-        """A call was submitted."""
+        """Add a submitted call."""
         if beside:
             self._beside.setdefault(process, []).append(call)
         else:
@@ -76,12 +76,12 @@ class CallOrder:
             self._beside.pop(process, None)
 
     def ended(self, calls: Collection[Any]) -> None:
-        """Calls have ended: nobody needs to wait for them."""
+        """Remove ended calls: nobody needs to wait for them."""
         for process, beside in self._beside.items():
             self._beside[process] = [call for call in beside if call not in calls]
 
     def clear(self) -> None:
-        """Forget all calls: their processes were replaced."""
+        """Forget all calls, since their processes were replaced."""
         self._ordinary.clear()
         self._beside.clear()
 

@@ -1,4 +1,4 @@
-"""The Ray cluster of a launch: the one that Ray finds, or a new one on this machine."""
+"""The Ray cluster of a launch: an existing one, or a new one on this machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hfdsl.single_controller.interrupts import delayed_interrupts
 from hfdsl.single_controller.ray_internals import bootstrap_address
 
 CONNECT_SECONDS = 5.0
-"""The time in which a cluster accepts a connection. Ray itself tries for more than five minutes."""
+"""The time in which a cluster must accept a connection. Ray itself tries for more than five minutes."""
 
 
 def connect() -> None:
-    """Connect to the cluster in ``RAY_ADDRESS``, or to that of ``ray start`` on this machine, or start one here.
+    """Connect to the cluster in ``RAY_ADDRESS``, or to that of ``ray start`` on this machine, or start one.
 
     Raises:
         HfError: HF807 where nothing answers at the address: the cluster is gone and left its address behind.

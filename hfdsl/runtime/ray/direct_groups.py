@@ -1,4 +1,4 @@
-"""The process groups of a Ray backend that are linked at launch, so that they exchange tensors directly."""
+"""The process groups of a Ray backend that are linked at launch to exchange tensors directly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hfdsl.single_controller.waiting import fetch
 
 
 class DirectGroups:
-    """The groups whose processes need no object store between them; other groups pay nothing for it.
+    """The groups whose processes need no object store between them; other groups have no overhead.
 
     Those of ``groups`` read each other's tensors, those of ``exchanging`` send each other weights by schedule.
     """
@@ -27,7 +27,7 @@ class DirectGroups:
         together = exchanges(plan, dependencies(plan)).values()
         self.exchanging = frozenset(name for participants in together for name, _ in participants)
         self.unreachable = frozenset[tuple[str, str]]()
-        """The (producer, reader) groups of which some process does not reach some other."""
+        """The (producer, reader) groups in which some process cannot reach another."""
         self._ranks: dict[Process, int] = {}
         self._links: Any = None
         self._keeps_mapped = keeps_mapped(plan)
@@ -38,11 +38,11 @@ class DirectGroups:
 
     @property
     def linked(self) -> frozenset[str]:
-        """All groups that are linked."""
+        """All linked groups."""
         return self.groups | self.exchanging
 
     def prepare(self, group: str, role_class: RayClassWithInitArgs) -> RayClassWithInitArgs:
-        """The class of a group's processes; Ray must know when it creates them that their tensors will travel."""
+        """The class of a group's processes; Ray must know at their creation that their tensors will travel."""
         if group in self.groups:
             role_class.update_options({TENSOR_TRANSPORT_OPTION: True})
         return role_class
@@ -64,7 +64,7 @@ class DirectGroups:
             self.unreachable = frozenset((producer[0], reader[0]) for producer, reader in separate)
 
     def prepare_plan(self, plan: Plan) -> None:
-        """Connect the processes that take part in a plan's broadcasts and exchanges, so that no step pays for it.
+        """Connect the processes of a plan's broadcasts and exchanges before its first step.
 
         From the first plan on whose roles return memory, no process keeps that of others mapped.
 
@@ -85,7 +85,7 @@ class DirectGroups:
             fetch([actor.__ray_call__.remote(connect, ranks_of_each) for actor in self._links.actors])
 
     def reaches(self, producer: Process, reader: Process) -> bool:
-        """Whether a process reads another one's memory without the object store, as it did when they were linked."""
+        """Whether a process could read another one's memory without the object store when they were linked."""
         return producer == reader or (self._ranks[producer], self._ranks[reader]) in self._links.reached
 
     def ranks(self, processes: Iterable[Process]) -> list[int]:

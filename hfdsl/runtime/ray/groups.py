@@ -1,4 +1,4 @@
-"""The worker groups of a Ray backend: they are started, linked, given further plans, and replaced after a loss."""
+"""The worker groups of a Ray backend: their start, their links, further plans, and replacement after a loss."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from hfdsl.single_controller.start import THREADS_OPTION
 from hfdsl.single_controller.waiting import fetch, succeeded
 
 FORGET_SECONDS = 5.0
-"""The time in which a process ends what it does in a step that is to be repeated; one that takes longer is replaced."""
+"""The time in which a process must end its work in a step to repeat; a slower process is replaced."""
 
 
 class RayGroups(RayStates):
-    """The part of a Ray backend that has its processes.
+    """The part of a Ray backend that manages its processes.
 
     Raises:
         ResourceError: HF502, HF505 where the cluster cannot hold the pools.
@@ -46,7 +46,7 @@ class RayGroups(RayStates):
     """
 
     launched: ClassVar[WeakSet[RayGroups]] = WeakSet()
-    """The backends of this process that still exist, closed or not: tests look here for what a launch left behind."""
+    """The backends of this process that still exist, closed or not, for tests that look for leftovers of a launch."""
 
     def __init__(self, plan: Plan, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]) -> None:
         self._plans, self._seed, self._worker_env = [plan], seed, worker_env
@@ -90,7 +90,7 @@ class RayGroups(RayStates):
 
     @property
     def _patience(self) -> float:
-        """How long a rank waits for its peers: longer than any call may take."""
+        """The time for which a rank waits for its peers: longer than any call may take."""
         return self._calls.longest + PATIENCE_SECONDS
 
     def _connect(self) -> None:
@@ -104,7 +104,7 @@ class RayGroups(RayStates):
             self._start_relays(plan)
 
     def add(self, plan: Plan) -> None:
-        """Send every process another plan of the same deployment; HF807 where one does not take it in time."""
+        """Send every process another plan of the same deployment; HF807 for a process that does not take it in time."""
         self.driver.add(plan)
         self._calls.add(plan)
         self._call_all("taking another plan", "add", plan)
@@ -113,7 +113,7 @@ class RayGroups(RayStates):
         self._start_relays(plan)
 
     def _start_relays(self, plan: Plan) -> None:
-        """Have relays call the ranks of a plan, if that pays; they know the calls of one step at a time."""
+        """Have relays call the ranks of a plan if that pays off; a relay knows the calls of one step at a time."""
         if not plan.steps_in_flight and relays_pay(plan, self._hosts, self._direct_groups.linked):
             self._relayed_plans.add(plan.name)
             self._calls.relays = self._calls.relays or Relays(self._calls.workers, self._hosts, self._calls.time_left)
@@ -135,10 +135,10 @@ class RayGroups(RayStates):
 
     @abstractmethod
     def _forget_calls(self) -> None:
-        """Forget the calls of a step that is to be repeated."""
+        """Forget the calls of a step that will be repeated."""
 
     def lost_ranks(self, wait: float) -> dict[str, list[int]]:
-        """The ranks whose process is gone, by process group; one that is busy for so many seconds is not."""
+        """The ranks whose processes are gone, by process group; one that is merely busy for ``wait`` seconds is not."""
         pending = {
             worker.host.remote(): (group, rank)
             for group, workers in self._calls.workers.items()
@@ -161,7 +161,7 @@ class RayGroups(RayStates):
     def rebuild(
         self, lost: Mapping[str, Sequence[int]], *, step: tuple[str, int] | None, everything: bool, wait: float
     ) -> Collection[str] | None:
-        """Replace the groups of lost ranks, and those that do not end the step or are linked with one of these.
+        """Replace the groups of lost ranks, groups linked with them, and groups that do not end the step.
 
         Where all states are still those with which ``step`` began, since no role in the groups that are replaced keeps
         one, and no other process has changed one, it returns the groups whose processes still have its values. Else it
@@ -212,16 +212,16 @@ class RayGroups(RayStates):
         return (surviving if keeps_values else ()) if unchanged else None
 
     def forget(self, groups: Collection[str]) -> None:
-        """Have the processes of groups drop the values of a step that is to be repeated."""
+        """Have the processes of groups drop the values of a step that will be repeated."""
         for name in groups:
             self._calls.call_each(name, "forgetting a step", "forget_step")
 
     def succeeded(self, acknowledgments: Sequence[Any]) -> list[bool]:
-        """Which calls, of those that have ended or never will, have ended well."""
+        """The success of each call, for calls that have ended or never will."""
         return [succeeded(acknowledgment) for acknowledgment in acknowledgments]
 
     def _linked(self, groups: set[str]) -> set[str]:
-        """These groups, and with one that is linked all that are: links are made for all of them at once."""
+        """These groups and, if one of them is linked, all linked ones, since links are made for all at once."""
         linked = self._direct_groups.linked
         return groups | linked if groups & linked else set(groups)
 
@@ -231,7 +231,7 @@ class RayGroups(RayStates):
         return any(self._keeps_state[role] for role in roles)
 
     def _end_step(self, groups: set[str], step: tuple[str, int] | None) -> tuple[set[str], bool]:
-        """Wait until processes have ended their calls: which groups do not in time, and whether these changed a state.
+        """Wait for processes to end their calls: the groups that are late, and whether the others changed a state.
 
         A process that does not waits for one that was lost.
         """
@@ -248,7 +248,7 @@ class RayGroups(RayStates):
         return unresponsive, changed
 
     def close(self) -> None:
-        """End the processes and give the slots back; a cluster that this backend started ends too."""
+        """End the processes and release the slots; also end a cluster that this backend started."""
         self._direct_groups.close()
         if self._calls.relays is not None:
             self._calls.relays.close()
@@ -262,5 +262,5 @@ class RayGroups(RayStates):
 
 
 def _alone(argument: Any, _: int) -> tuple[Any]:
-    """The only argument of a call, for any rank."""
+    """The only argument of a call, for every rank."""
     return (argument,)

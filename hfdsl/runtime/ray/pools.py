@@ -9,14 +9,14 @@ from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, s
 
 
 class Pools:
-    """Placement groups by pool; merged and split pools share those of the pools that they are made of."""
+    """Placement groups by pool; merged and split pools share those of their parts."""
 
     def __init__(self, processes_per_slot: int) -> None:
         self._processes_per_slot = processes_per_slot
         self._pools: dict[str, RayResourcePool] = {}
 
     def place(self, pool: ResourcePool, timeout: float) -> RayResourcePool:
-        """The pool on the cluster, which has so many seconds to make room for it.
+        """Place a pool on the cluster, which has ``timeout`` seconds to make room for it.
 
         Raises:
             ResourceError: HF502, HF505 where the cluster cannot hold it.
@@ -40,7 +40,7 @@ class Pools:
         return self._pools[pool.name]
 
     def close(self) -> None:
-        """Give the slots back."""
+        """Release the slots."""
         for pool in self._pools.values():
             pool.shutdown()
         self._pools.clear()

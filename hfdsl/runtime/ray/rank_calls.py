@@ -1,4 +1,4 @@
-"""What ranks have been called with: waits that end at a deadline, and errors that name the rank that failed."""
+"""The calls to ranks: waits that end at a deadline, and errors that name the rank that failed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from hfdsl.single_controller.waiting import fetch, succeeded
 
 LAUNCH = "launch(..., deadline=...)"
 ROLE = f"hf.place(..., deadline=...) or {LAUNCH}"
-"""What sets deadlines of calls that declare none."""
+"""The settings that determine the deadline of calls that declare none, for messages."""
 
 
 class RankCalls:
-    """The calls of a backend's ranks that have not ended, each with its deadline.
+    """The calls in progress of a backend's ranks, each with its deadline.
 
     A step has a deadline, too: the launch's, and beside it the time of those of its calls that declare their own.
     """
@@ -42,7 +42,7 @@ class RankCalls:
         """The launch's deadline."""
         self._deployment, self._process_groups, self._groups = plan.deployment, plan.groups, groups
         self.relays: Relays | None = None
-        """What calls the ranks of a step, where the driver does not."""
+        """The relays that call the ranks of a step, if the driver does not."""
         self._clocks = CallClocks()
         self._notes: dict[Process, IO[bytes] | None] = {}
         self._before: dict[str, Mapping[int, int]] = {}  # by plan: see ``Dependencies.before``
@@ -58,7 +58,7 @@ class RankCalls:
 
     @property
     def longest(self) -> float:
-        """The longest deadline that any call has."""
+        """The longest deadline of any call."""
         return longest_deadline(self._deployment, self.seconds)
 
     @property
@@ -69,18 +69,18 @@ class RankCalls:
     # -- submitting ----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a step: its deadline runs from now."""
+        """Begin a step and its deadline."""
         if self._clocks.affect_deadlines:
             self.look()
             self._clocks.forget_failed()
         self._step_end = time.monotonic() + self.seconds + self._clocks.seconds_in_steps()
 
     def forget(self) -> None:
-        """Forget what processes that are replaced were called with."""
+        """Forget the calls of replaced processes."""
         self._clocks.clear()
 
     def time_left(self) -> float:
-        """The seconds that the step may still take."""
+        """The remaining seconds of the step's deadline."""
         return max(0.0, self._step_end - time.monotonic())
 
     def declares_deadlines(self, plan: str) -> bool:
@@ -88,7 +88,7 @@ class RankCalls:
         return bool(self._declared[plan])
 
     def submitted(self, submission: Submission, acknowledgments: Sequence[Any]) -> None:
-        """The ranks of a segment were called."""
+        """Add the calls of a segment's ranks."""
         segment, plan, step = submission.segment, submission.call.plan, submission.call.step
         called, declared = Called.of(submission), self._declared[plan].get(segment.number)
         nodes = reduce(or_, (1 << part.node for part in segment.steps))
@@ -109,7 +109,7 @@ class RankCalls:
             self._clocks.add(acknowledgment, call)
 
     def _ends_before(self, plan: str, segment: Segment) -> int:
-        """The nodes that end before a segment begins, a bit for each."""
+        """The nodes that end before a segment begins, one bit each."""
         before = reduce(or_, (self._before[plan].get(part.node, 0) for part in segment.steps))
         return reduce(or_, (1 << call[0] for call in segment.after if call is not None), before)
 
@@ -118,7 +118,7 @@ class RankCalls:
         return next(group.name for group in self._process_groups if role in group.roles)
 
     def call_role(self, role: str, label: str, method: str, arguments: Callable[[int], Sequence[Any]]) -> list[Any]:
-        """Call a method of ``RankProcess`` for a role, on all its ranks, with the deadline of the role.
+        """Call a method of ``RankProcess`` for a role, on all of its ranks, with the role's deadline.
 
         ``label`` is the method of the role that it runs.
         """
@@ -134,7 +134,7 @@ class RankCalls:
         limit: CallDeadline | None = None,
         returns: int = 1,
     ) -> list[Any]:
-        """Call a method of ``RankProcess`` on the ranks of a group, each with arguments of its own.
+        """Call a method of ``RankProcess`` on the ranks of a group, each with its own arguments.
 
         Of a call that returns several objects the first one says that it has ended.
         """
@@ -151,7 +151,7 @@ class RankCalls:
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def wait_for(self, refs: Sequence[Any]) -> list[Any]:
-        """The values of calls, each within its deadline; the first failure is raised at once.
+        """The values of calls, each within its deadline; raises the first failure at once.
 
         Raises:
             DeadlineError: HF807 where a deadline passed.
@@ -166,7 +166,7 @@ class RankCalls:
         return [values[ref] for ref in refs]
 
     def acknowledge(self, handles: Iterable[Any]) -> None:
-        """Calls have ended, and their values are here."""
+        """Mark calls as ended, with their values received."""
         self._clocks.end(handles)
 
     def look(self) -> None:
@@ -181,7 +181,7 @@ class RankCalls:
                 self._clocks.fail(ref)
 
     def check(self) -> None:
-        """Raise ``DeadlineError`` (HF807) where a call takes longer than its deadline."""
+        """Raise ``DeadlineError`` (HF807) if a call takes longer than its deadline."""
         self.look()
         if late := self._clocks.late(time.monotonic()):
             first = late[0]
@@ -195,7 +195,7 @@ class RankCalls:
             )
 
     def check_step(self, total: int, completed: int, kind: str) -> None:
-        """Raise ``DeadlineError`` (HF807) where not all was done within the deadline of the step."""
+        """Raise ``DeadlineError`` (HF807) if the step's calls did not all end within its deadline."""
         if completed < total:
             raise DeadlineError(
                 "HF807",
@@ -204,7 +204,7 @@ class RankCalls:
             )
 
     def late_ranks(self) -> str:
-        """What the ranks that have not answered do, a line each."""
+        """The activity of the ranks that have not replied, one line each."""
         processes = {
             (name, rank): process
             for name, group in self._groups.items()
@@ -213,7 +213,7 @@ class RankCalls:
         return late_ranks(processes, {process: calls[0] for process, calls in self._begun().items()})
 
     def read_notes(self) -> None:
-        """Open what processes note of their calls, as far as they are on this machine."""
+        """Open the notes of processes on this machine about their last calls."""
         self.close_notes()
         pending = {name: self.call_each(name, "the start", "note") for name in self._groups}
         for name, refs in pending.items():
@@ -221,14 +221,14 @@ class RankCalls:
             self._notes |= {(name, rank): place.open() if place else None for rank, place in enumerate(places)}
 
     def close_notes(self) -> None:
-        """Let go of the notes."""
+        """Close the notes."""
         for note in self._notes.values():
             if note is not None:
                 note.close()
         self._notes.clear()
 
     def _died_in(self) -> dict[Process, Called]:
-        """What each process was in, should it have died, by its note or else by the calls that it has not ended."""
+        """The call of each process in case it died, from its note or else from its calls in progress."""
         return {
             process: calls[0]._replace(labels=" or ".join(call.labels for call in calls))
             for process, calls in self._begun().items()
@@ -241,7 +241,7 @@ class RankCalls:
 
     @contextmanager
     def naming_losses(self) -> Iterator[None]:
-        """Within this, an error that a dead process causes is one that names it."""
+        """Within this context, an error caused by a dead process names that process."""
         try:
             yield
         except RoleError as error:
@@ -251,5 +251,5 @@ class RankCalls:
             raise
 
     def references(self) -> Iterator[Any]:
-        """The references of calls that have not ended."""
+        """The references of calls in progress."""
         yield from (call for call in self._clocks if isinstance(call, ray.ObjectRef))

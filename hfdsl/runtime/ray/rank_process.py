@@ -1,4 +1,4 @@
-"""The process of a rank under Ray: an executor behind an actor, and its payloads that have not left it yet."""
+"""The process of a rank under Ray: an executor behind an actor, and its payloads that have not been sent yet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def queued(plan: str) -> str:
-    """The name of what lies in the queues of a plan, among the states of roles; no role can have it."""
+    """The name of a plan's queued data among the states of roles; no role can have it."""
     return f"<queues of {plan}>"
 
 
@@ -74,7 +74,7 @@ class RankProcess(Worker):
         self._failed_in: tuple[str, int] | None = None  # the plan and the step of what failed
 
     def construct(self, role: str) -> bool:
-        """Build the worker of a role; whether it keeps a state."""
+        """Build the worker of a role; return whether it keeps a state."""
         self._begin_outside(role, "__init__")
         return self._executor.workers.construct(role)
 
@@ -88,11 +88,11 @@ class RankProcess(Worker):
         self._executor.take_state(role, copies)
 
     def save(self, folder: str) -> None:
-        """Begin to write the states that were taken."""
+        """Begin to write the kept states."""
         self._executor.workers.save(folder)
 
     def saved(self, folder: str, wait: float) -> dict[str, dict[str, str]] | None:
-        """The files of these states."""
+        """The files of the kept states."""
         return self._executor.workers.saved(folder, wait)
 
     def load(self, role: str, folder: str, file: dict[str, str] | None) -> None:
@@ -101,18 +101,18 @@ class RankProcess(Worker):
         self._executor.load(folder, {} if file is None else {role: file}, (role,))
 
     def save_queues(self, folder: str, plan: str, counts: list[list[int]], *payloads: Any) -> dict[str, str]:
-        """Write what this process holds of steps in progress; ``counts`` says how many payloads each of them has."""
+        """Write this process's data of steps in progress; ``counts`` has the number of payloads of each."""
         contents = iter([content_of(deserialized(payload)) for payload in payloads])
         return self._executor.stores.save(
             folder, plan, {step: [next(contents) for _ in range(count)] for step, count in counts}
         )
 
     def load_queues(self, folder: str, plan: str, file: dict[str, str]) -> None:
-        """Read it."""
+        """Read the data of steps in progress again."""
         self._executor.stores.load(folder, plan, file)
 
     def copy_states(self) -> tuple[None, StateCopy]:
-        """The states that were taken, copied on their way to the object store; None says that they are.
+        """The kept states, copied on their way to the object store; None confirms the copy.
 
         Beside them is what this process holds of steps in progress.
         """
@@ -122,7 +122,7 @@ class RankProcess(Worker):
     def restore_queues(
         self, plan: str, states: Mapping[str, FlatState], counts: list[list[int]], *payloads: Any
     ) -> None:
-        """Go on with steps in progress, of which ``counts`` says how many payloads each has still to receive."""
+        """Continue with steps in progress; ``counts`` has the number of payloads that each still receives."""
         contents = iter([content_of(deserialized(payload)) for payload in payloads])
         pending = {step: [next(contents) for _ in range(count)] for step, count in counts}
         self._executor.stores.restore(plan, states.get(queued(plan)), pending)
@@ -139,7 +139,7 @@ class RankProcess(Worker):
         return self._executor.changed_in(plan, step)
 
     def forget_step(self, values: bool = True) -> None:
-        """Drop what a step that is to be repeated has left here: the ``values`` too, or all else."""
+        """Drop the rest of a step that will be repeated: including ``values``, or all else."""
         self._direct.clear()
         self._broadcasts.clear()
         self._exchanges.clear()
@@ -152,27 +152,27 @@ class RankProcess(Worker):
         self._executor.record(folder)
 
     def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> Digests | None:
-        """The digests of what a role holds of a synced state here, or of what it ``exported`` last."""
+        """The digests of a role's synced state on this rank: of its current value, or of the last one ``exported``."""
         return self._executor.digests(sync, role, dtypes, exported)
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
-        """Digest what the next steps sync, as far as their calls say so."""
+        """Digest what the next steps sync, as requested with their calls."""
         self._executor.digest_exports(wanted)
 
     def host(self) -> str:
-        """Ray's ID of the node that this process runs on."""
+        """Ray's ID of this process's node."""
         return str(ray.get_runtime_context().get_node_id())
 
     def note(self) -> NotePlace | None:
-        """Where others read which call this process has begun last."""
+        """The place where others can read which call this process began last."""
         return self._note.place
 
     def _begin_outside(self, role: str, method: str) -> None:
-        """A call of a role begins, outside of steps."""
+        """Note that a call of a role outside of steps begins."""
         self._note.begin(*NO_STEP, f"{role}.{method}")
 
     def run(self, request: list[Any], *arguments: Any) -> Any:
-        """This rank's part of a segment, once Ray has fetched the arguments (``RankRequest`` says which they are).
+        """Run this rank's part of a segment, once Ray has fetched the arguments that ``RankRequest`` lists.
 
         Returns the acknowledgment, and beside it the payloads that leave through the object store. Those that leave
         otherwise wait here for ``next_direct`` and ``broadcast``, which the driver has submitted after this call.
@@ -197,7 +197,7 @@ class RankProcess(Worker):
         return (acknowledgment, *stored) if stored else acknowledgment
 
     def arrive(self, request: list[Any], *arguments: Any) -> Any:
-        """Weights have arrived while another call may run, in a thread of their own; arguments are as for ``run``."""
+        """Receive weights while another call may run, in a separate thread; arguments are as for ``run``."""
         call, payload_count, has_spec, *_ = RankRequest.from_wire(request)
         payloads, others = arguments[:payload_count], iter(arguments[payload_count:])
         spec = SegmentSpec(task=next(others), table=next(others)) if has_spec else None
@@ -205,7 +205,7 @@ class RankProcess(Worker):
         return Acknowledgment(result, []).to_wire()
 
     def _send(self, sends: Sequence[PayloadContent], modes: Sequence[SendMode]) -> tuple[list[Any], list[Any]]:
-        """Payloads sent with the acknowledgment, and those sent through the object store; all others are queued."""
+        """Send payloads with the acknowledgment or through the object store; queue all others."""
         inline, stored = list[Any](), list[Any]()
         for content, mode in zip(sends, modes, strict=True):
             if mode == INLINE:
@@ -222,7 +222,7 @@ class RankProcess(Worker):
         return inline, stored
 
     def _queue_broadcast(self, content: PayloadContent, ranks: list[int]) -> Any:
-        """Queue a broadcast of tensors; returns what its readers are sent before them, through the object store."""
+        """Queue a broadcast of tensors; return the message that its readers get first, through the object store."""
         from hfdsl.runtime.transports.broadcast import PendingBroadcast
 
         # No copy of tensors within objects, such as parameters: nothing runs here until all readers have them.
@@ -231,7 +231,7 @@ class RankProcess(Worker):
         return PendingBroadcast.of(value, ranks)
 
     def _queue_exchange(self, content: PayloadContent, ranks: list[int]) -> PendingExchange | None:
-        """Queue weights for their readers; returns what these are sent before. None where it is something else."""
+        """Queue weights for their readers; return the messages that these get first, or None for other values."""
         from hfdsl.runtime.weights.exchange import Exported, PendingExchange
 
         exports = [value for value in content.values() if isinstance(value, Exported)]
@@ -241,7 +241,7 @@ class RankProcess(Worker):
         return PendingExchange(tuple(content), tuple(ranks))
 
     def broadcast(self) -> list[list[Any]]:
-        """Send what the last call queued; nothing else runs here before all readers have it.
+        """Send what the last call queued; nothing else runs here until all readers have received it.
 
         Returns the reports of what was exported, where it is verified.
 
@@ -262,7 +262,7 @@ class RankProcess(Worker):
         return [report.to_wire() for report in self._executor.synced_digests.take_sent()]
 
     def next_direct(self) -> Any:
-        """The next direct payload; called once for each of them, after the call that made it.
+        """The next direct payload; called once for each payload, after the call that made it.
 
         Raises:
             HfError: what that call has raised.

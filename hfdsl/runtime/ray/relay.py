@@ -58,14 +58,14 @@ from hfdsl.runtime.messages import RAY_STORED_BYTES, RELAYED, SMALL_PAYLOAD_BYTE
 from hfdsl.single_controller.waiting import fetch
 
 FAILURE_POLL_SECONDS = 1.0
-"""How often a wait for all ranks looks for a failure among those that have ended."""
+"""The interval at which a wait for all ranks checks the ended ones for a failure."""
 
 ACKNOWLEDGMENT = 0
-"""The place of the acknowledgment among what a rank's call returns; its payloads follow."""
+"""The place of the acknowledgment among the return values of a rank's call; payloads follow."""
 
 
 class ReturnKey(NamedTuple):
-    """One of the values that a rank's call of a segment returns: a relay keeps its reference under this key."""
+    """The key under which a relay keeps the reference to a return value of a rank's call of a segment."""
 
     segment: int
     rank: int
@@ -78,7 +78,7 @@ class ReturnKey(NamedTuple):
 
 
 class RelayCall(NamedTuple):
-    """A rank's call, as its relay receives it; ``request`` and ``arguments`` are as on the wire."""
+    """A rank's call, as its relay receives it; ``request`` and ``arguments`` are in wire format."""
 
     group: str
     rank: int
@@ -87,7 +87,7 @@ class RelayCall(NamedTuple):
 
 
 class Relay:
-    """The actor: it holds the references to what its ranks return in a step.
+    """The relay actor: it holds the references to its ranks' return values in a step.
 
     Values stay with the ranks, but for small ones that the driver reads; these are bytes, which nobody loads here.
     References to small ones that other processes have too are kept a step longer, so that they are released here last.
@@ -104,7 +104,7 @@ class Relay:
     def _submit(
         self, new_step: bool, calls: Sequence[Sequence[Any]], dropped: Sequence[Sequence[int]], *shared: Any
     ) -> None:
-        """Call ranks, and drop what has no more readers; with ``new_step`` a step begins, and all is dropped first."""
+        """Call ranks, and drop values without further readers; ``new_step`` begins a step, which drops everything."""
         if new_step:
             for key in list(self._refs):
                 self._drop(key)
@@ -124,7 +124,7 @@ class Relay:
             self._drop(ReturnKey(*unused))
 
     def _resolve(self, argument: Sequence[int], shared: Sequence[Any]) -> Any:
-        """The reference that an argument stands for: of this relay, or of those that another one has shared."""
+        """The reference for an argument: one of this relay's, or one shared by another relay."""
         if len(argument) == len(ReturnKey._fields):
             return self._refs[ReturnKey(*argument)]
         index, place = argument
@@ -150,12 +150,12 @@ class Relay:
         return self._refs[key]
 
     def share(self, keys: Sequence[Sequence[int]], *outbox: Any) -> list[Any]:
-        """References for ranks of other hosts; does not wait for what is submitted before."""
+        """References for ranks of other hosts; does not wait for calls submitted before."""
         self._submit(*outbox)
         return [self._share(ReturnKey(*key)) for key in keys]
 
     def wait_for(self, keys: Sequence[Sequence[int]], seconds: float, *outbox: Any) -> list[Any]:
-        """The values of these keys, after this many seconds at the latest; None for what does not exist yet.
+        """The values of these keys, within this many seconds; None for values that do not exist yet.
 
         Of a payload that is not small it returns the reference, which the relay no longer keeps.
 
@@ -175,7 +175,7 @@ class Relay:
         return [values[key] if key in ended else None for key in wanted]
 
     def _acknowledgments(self, keys: Iterable[ReturnKey], seconds: float) -> dict[ReturnKey, Any]:
-        """The acknowledgments that arrive in time. A call's payloads exist by then, and it says how large they are."""
+        """The acknowledgments that arrive in time. By then a call's payloads exist, and it reports their sizes."""
         pending = {self._refs[key]: key for key in keys}
         values: dict[ReturnKey, Any] = {}
         for ready in as_completed(list(pending), seconds):
@@ -187,7 +187,7 @@ class Relay:
 
 
 def as_completed(refs: Sequence[Any], seconds: float) -> Iterator[list[Any]]:
-    """Calls that have ended, in batches, for so many seconds; polled, since a rank may wait for one that has failed."""
+    """Ended calls, in batches, for this many seconds; polled, since a rank may wait for one that has failed."""
     until, pending = time.monotonic() + seconds, list(refs)
     while pending:
         seconds_left = max(0.0, until - time.monotonic())

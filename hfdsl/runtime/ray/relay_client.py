@@ -1,4 +1,4 @@
-"""The driver's side of relays: it collects what a step submits, and asks relays for what somebody waits for.
+"""The driver's side of relays: collects the calls of a step, and requests values from relays when they are awaited.
 
 ``hfdsl.runtime.ray.relay`` begins with an example of both sides.
 """
@@ -23,17 +23,17 @@ from hfdsl.runtime.ray.relay import ACKNOWLEDGMENT, FAILURE_POLL_SECONDS, Relay,
 from hfdsl.single_controller.waiting import fetch
 
 MIN_RANKS, MIN_RANKS_PER_HOST = 16, 4
-"""Relays pay from so many ranks in all, and per host on average: see benchmarks/dataplane/relay.py."""
+"""The numbers of ranks, in total and per host, from which relays pay off: see benchmarks/dataplane/relay.py."""
 
 GROUP = "the relays"
-"""What messages call relays together, as if they were a group of ranks; no group of roles has such a name."""
+"""The name of all relays in messages, as if they were a group of ranks; no group of roles can have it."""
 
 START_SECONDS = 60.0
-"""The time in which all relays start; each is a process without GPUs or state."""
+"""The time in which all relays must start; each is a process without GPUs or state."""
 
 
 def relays_pay(plan: Plan, hosts: Mapping[str, Sequence[str]], direct_groups: Collection[str]) -> bool:
-    """Whether relays call the ranks of a plan, whose processes are on these hosts.
+    """Whether relays call the ranks of a plan whose processes are on these hosts.
 
     They do not where the driver has to call ranks itself: for a custom protocol, and for tensors from GPU to GPU, whose
     references only the caller of their producer may pass on.
@@ -69,14 +69,14 @@ class Outbox:
     shared: dict[Any, int] = field(default_factory=dict)  # what ``Relay.share`` returned, with its position
 
     def to_wire(self) -> tuple[Any, ...]:
-        """Everything that was collected, as the arguments of ``Relay._submit``; the outbox is empty then."""
+        """The collected requests as the arguments of ``Relay._submit``; empties the outbox."""
         calls, dropped = [list(call) for call in self.calls], [list(key) for key in self.dropped]
         arguments = self.new_step, calls, dropped, *self.shared
         self.new_step, self.calls, self.dropped, self.shared = False, [], [], {}
         return arguments
 
     def argument(self, value: Any) -> Any:
-        """An argument of a rank, as its relay is sent it."""
+        """An argument of a rank, in the form for its relay."""
         if not isinstance(value, RemoteHandle):
             return value
         if value.value is not None:
@@ -89,7 +89,7 @@ class Outbox:
 
 
 class SharedReference(NamedTuple):
-    """Where relays find the reference to a value of another one: an entry of what that one's ``share`` returns."""
+    """The place of a reference to another relay's value: an entry in the result of that relay's ``share``."""
 
     references: Any
     place: int
@@ -97,7 +97,7 @@ class SharedReference(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class RemoteHandle:
-    """The handle of an acknowledgment or payload to which a relay holds the reference.
+    """A handle of an acknowledgment or payload whose reference a relay holds.
 
     The relay keeps the reference as long as the driver has this. ``value`` is there once the relay returned it,
     ``shared`` once other relays read it.
@@ -113,7 +113,7 @@ class RemoteHandle:
 
 
 class Relays:
-    """The relays of a cluster, one per host. They are sent what a step submits when somebody waits for something."""
+    """The relays of a cluster, one per host; they receive a step's calls when somebody waits for a result."""
 
     def __init__(
         self, workers: Mapping[str, Sequence[Any]], hosts: Mapping[str, Sequence[str]], time_left: Callable[[], float]
@@ -142,7 +142,7 @@ class Relays:
 
     @property
     def actors(self) -> Sequence[Any]:
-        """The relays themselves."""
+        """The relay actors."""
         return self._relays
 
     def begin(self) -> None:
@@ -198,7 +198,7 @@ class Relays:
                 handle.shared = SharedReference(references, place)
 
     def submit(self, wanted: Sequence[Any], seconds: float) -> dict[Any, list[RemoteHandle]]:
-        """Send all outboxes, and have relays wait for what is wanted, for these seconds; what each reply is to bring.
+        """Send all outboxes, and have relays wait this long for the wanted values; return the handles of each reply.
 
         Values that are here already are not asked for.
         """
@@ -213,7 +213,7 @@ class Relays:
         return replies
 
     def receive(self, replies: Mapping[Any, Sequence[RemoteHandle]]) -> bool:
-        """Wait for replies, and give each handle its value; whether all have one.
+        """Wait for replies, and set the value of each handle; return whether all have one.
 
         Raises:
             RoleError: HF806 where a body raised or a process died.
@@ -226,7 +226,7 @@ class Relays:
         return all(handle.value is not None for handles in replies.values() for handle in handles)
 
     def get(self, handles: Sequence[Any]) -> list[Any]:
-        """Handles as they are without relays: bytes, and references.
+        """The values of handles that need no relay: bytes, and references.
 
         Raises:
             RoleError: HF806 where a body raised or a process died.

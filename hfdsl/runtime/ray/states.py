@@ -1,4 +1,4 @@
-"""What the Ray backend does between steps: it saves, loads and copies states, and has processes record and digest.
+"""The Ray backend's operations between steps: saving, loading and copying states, recording, and digesting.
 
 Roles are called one by one, each within its own deadline: see ``RankCalls.call_role``.
 """
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
 
 SAVED_REPLY_SECONDS = 60.0
-"""The time in which an idle process says whether its files are written."""
+"""The time in which an idle process must report whether its files are written."""
 
 
 class RayStates(ABC):
-    """The part of a Ray backend that works on states."""
+    """The part of a Ray backend that manages states."""
 
     driver: Executor
     _plans: list[Plan]
@@ -39,26 +39,26 @@ class RayStates(ABC):
     _calls: RankCalls
     _hosts: dict[str, list[str]]
     _digests = False
-    """Whether the syncs of the steps to come are verified."""
+    """Whether the syncs of the next steps are verified."""
 
     _wanted: tuple[Any, ...] = ()
-    """Which these are, and the groups whose processes know it."""
+    """The verified syncs, and the groups whose processes know them."""
 
     _sending: list[Any]
     """The exchanges of this step that return digests."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Begin a step, or what is done between two."""
+        """Begin a step, or an operation between two steps."""
 
     def _call_all(self, label: str, method: str, *args: Any) -> None:
-        """Call a method of ``RankProcess`` in every process, and wait; HF807 where one does not end in time."""
+        """Call a method of ``RankProcess`` in every process, and wait; HF807 for a process that is late."""
         self._calls.wait_for(
             [ref for name in self._groups for ref in self._calls.call_each(name, label, method, lambda _: args)]
         )
 
     def _take_states(self, copies: bool) -> list[Any]:
-        """Have every process keep its roles' states for the next call of it."""
+        """Have every process keep its roles' states for its next call."""
         taking = [
             self._calls.call_role(role, "state", "take_state", partial(lambda role, _: (role, copies), role))
             for role in self._roles()
@@ -66,7 +66,7 @@ class RayStates(ABC):
         return [ref for refs in taking for ref in refs]
 
     def save(self, folder: str, background: bool) -> None:
-        """All ranks at once; HF806 where a role's ``state()`` raises, HF807 where a deadline passed."""
+        """Save all ranks at once; HF806 where a role's ``state()`` raises, HF807 after a deadline."""
         self.begin()
         states = self._take_states(background)
         saving = [
@@ -75,7 +75,7 @@ class RayStates(ABC):
         self._calls.wait_for([*states, *saving])
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
-        """The files of all ranks; HF906 where one cannot be written, HF807 where a rank does not answer in time."""
+        """The files of all ranks; HF906 for one that cannot be written, HF807 for a rank that is late."""
         self.begin()
         limit = CallDeadline(min(self._calls.seconds, wait + SAVED_REPLY_SECONDS), LAUNCH)
         refs_by_group = [
@@ -102,13 +102,13 @@ class RayStates(ABC):
         self._calls.wait_for([ref for refs in loading for ref in refs])
 
     def _roles(self) -> Iterator[str]:
-        """All roles, those of a process in the order in which it constructed them."""
+        """All roles, those of a process in the order of their construction."""
         return (role for group in self._plans[0].groups for role in group.roles)
 
     def save_queues(
         self, folder: str, plan: str, pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]]
     ) -> dict[str, list[dict[str, str]]]:
-        """All ranks at once, each when it has the payloads; HF807 where the deadline passed."""
+        """Save all ranks at once, each when it has the payloads; HF807 after a deadline."""
         self.begin()
 
         def arguments(group: str, rank: int) -> tuple[Any, ...]:
@@ -123,7 +123,7 @@ class RayStates(ABC):
         return {name: [next(files) for _ in refs] for name, refs in refs_by_group.items()}
 
     def load_queues(self, folder: str, plan: str, files: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
-        """All ranks at once; HF807 where the deadline passed."""
+        """Load all ranks at once; HF807 after a deadline."""
         self.begin()
 
         def arguments(group: str, rank: int) -> tuple[Any, ...]:
@@ -136,7 +136,7 @@ class RayStates(ABC):
         self._calls.wait_for([ref for refs in loading for ref in refs])
 
     def copy_states(self, peers: bool) -> dict[str, list[Copied]]:
-        """References to the states of every rank; the processes copy them before their next call."""
+        """References to the states of all ranks, which processes copy before their next call."""
         pending = self._take_states(copies=False)
         copies = {
             name: [
@@ -161,7 +161,7 @@ class RayStates(ABC):
         return copies
 
     def copied(self, copies: Mapping[str, Sequence[Copied]], wait: float) -> bool:
-        """Whether all copies exist; HF806, HF908 where one cannot be made, HF807 where one takes too long."""
+        """Whether all copies exist; HF806 or HF908 if one cannot be made, HF807 if one takes too long."""
         refs = [ref for ranks in copies.values() for copy in ranks for ref in copy.exists()]
         ready, late = ray.wait(refs, num_returns=len(refs), timeout=wait)
         with self._calls.naming_losses():
@@ -190,7 +190,7 @@ class RayStates(ABC):
         copies: Mapping[str, Sequence[Copied]],
         pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]],
     ) -> None:
-        """All ranks at once; errors as for ``restore``."""
+        """Restore all ranks at once; errors as for ``restore``."""
         self.begin()
         nodes = live_nodes()
 
@@ -205,20 +205,20 @@ class RayStates(ABC):
         self._calls.wait_for([ref for refs in restoring for ref in refs])
 
     def record(self, folder: str | None) -> None:
-        """Have every process write the calls of the next steps; HF807 where one is not ready in time."""
+        """Have every process write the calls of the next steps; HF807 for a process that is not ready in time."""
         self.driver.record(folder)
         self.begin()
         self._call_all("beginning to record", "record", folder)
 
     def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
-        """All ranks at once; HF806 where a role's ``held_weights()`` raises, HF807 where a deadline passed."""
+        """The digests of all ranks at once; HF806 where a role's ``held_weights()`` raises, HF807 after a deadline."""
         self.begin()
         return self._calls.wait_for(
             self._calls.call_role(role, "held_weights", "digests", lambda _: (sync, role, dtypes, exported))
         )
 
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
-        """Have every process digest what the next steps sync, without waiting: its calls run in their order.
+        """Have every process digest what the next steps sync, without waiting, since its calls run in order.
 
         Processes keep what it is, and each call of a step says whether it is to be done.
         """
@@ -232,7 +232,7 @@ class RayStates(ABC):
                 worker.digest_exports.remote(wanted)
 
     def sent_digests(self) -> list[DigestReport]:
-        """Once each exchange of the step has ended; HF806 where one has failed, HF807 where a deadline passed."""
+        """The digests of the step's exchanges, once all have ended; HF806 for a failed one, HF807 after a deadline."""
         sending, self._sending = self._sending, []
         return [DigestReport.from_wire(report) for reports in self._calls.wait_for(sending) for report in reports]
 
@@ -240,7 +240,7 @@ class RayStates(ABC):
 def _payloads_of(
     pending: Mapping[int, Mapping[tuple[str, int], Sequence[Any]]], group: str, rank: int
 ) -> tuple[list[list[int]], list[Any]]:
-    """How many payloads a rank has still to receive of each step, and their handles."""
+    """The number of payloads that a rank still receives for each step, and their handles."""
     handles = {step: by_rank.get((group, rank), ()) for step, by_rank in pending.items()}
     counts = [[step, len(payloads)] for step, payloads in handles.items()]
     return counts, [handle for payloads in handles.values() for handle in payloads]

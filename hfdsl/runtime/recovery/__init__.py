@@ -1,1 +1,1 @@
-"""After a loss of processes: back to a copy of all states, then the same steps again."""
+"""Recovery from lost processes: restore a copy of all states, then repeat the steps since."""

@@ -1,4 +1,4 @@
-"""The rows that a call of a rank has, for people: those of its argument, of the caller's input, and their prompts."""
+"""The rows of a rank's call for messages: those of its argument, of the caller's input, and their prompts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CalledRows:
     prompts: Callable[[], Mapping[int, Sequence[int]]] = dict
 
     def of(self, rank: int) -> str:
-        """The rows of a rank, and those of the caller that they are made of; empty where it was given none."""
+        """The rows of a rank, and the caller's rows behind them; empty if the call got none."""
         of_steps = {step.label: self._of_step(step, rank) for step in self.segment.steps if rank in step.ranks}
         if len(set(of_steps.values())) == 1:
             return next(iter(of_steps.values()))
@@ -54,7 +54,7 @@ class CalledRows:
 
 
 def numbered(noun: str, numbers: Iterable[int]) -> str:
-    """Numbers for people, each once, in order.
+    """Numbers for a message, each once, in order.
 
     >>> numbered("row", [4, 5, 6, 7, 7]), numbered("row", [9, 1, 2]), numbered("prompt", [3])
     ('rows 4 to 7', 'rows 1 to 2, 9', 'prompt 3')

@@ -1,4 +1,4 @@
-"""Deaths of processes, by call: the same one three times is the user's error, and names the rows that the call held.
+"""Deaths of processes by call: the third death in one call is the user's error, and names the call's rows.
 
 A worked example. Row 5 of 8 makes the judge of two ranks run out of memory; ``hf.Retries(attempts=3)``::
 
@@ -23,12 +23,12 @@ from typing import NamedTuple
 from hfdsl.errors import RoleError
 
 SAME_DEATHS = 3
-"""The deaths at one call after which it is not repeated."""
+"""The number of deaths in one call after which it is not repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A process that is gone: in which calls of which step it died, how it ended, and which ``rows`` it had.
+    """A dead process: the calls and the step in which it died, how it ended, and its ``rows``.
 
     ``labels`` is empty where it was called with nothing, ``step`` is None for a call outside of steps.
     """
@@ -53,12 +53,12 @@ class RepeatedCall(NamedTuple):
 
 @dataclass(slots=True)
 class Deaths:
-    """The deaths of a run, by call: how each ended."""
+    """The deaths of a run, by call, with the way each process ended."""
 
     ends: dict[RepeatedCall, dict[str, None]] = field(default_factory=dict)
 
     def add(self, deaths: Iterable[object], plan: str, step: int) -> RoleError | None:
-        """Count what ended while a step was run or repeated; the error of a call that ends its process every time."""
+        """Count the deaths during a step; return the error for a call that ends its process every time."""
         error = None
         for death in deaths:
             if not isinstance(death, Death) or not death.labels:

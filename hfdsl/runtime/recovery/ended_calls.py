@@ -1,4 +1,4 @@
-"""What a step need not repeat after a loss: calls that have ended in processes that are still there.
+"""The part of a step that need not be repeated after a loss: calls that have ended in surviving processes.
 
 A worked example: an actor samples and trains, a judge of two ranks scores in between, and rank 1 of it is killed
 (payloads have the keys of ``hfdsl.runtime.step``)::
@@ -30,11 +30,11 @@ from hfdsl.plan.segments import Segment
 from hfdsl.protocols.state import effects_of
 
 Replies: TypeAlias = Sequence[tuple[Any, Sequence[Any]]]
-"""Of each rank of a segment the handles of its acknowledgment and of its payloads; None for one that is not kept."""
+"""The handles of the acknowledgment and payloads of each rank of a segment; None for one that is not kept."""
 
 
 def kept_replies(segment: Segment, replies: Replies) -> Replies:
-    """The replies of a segment as far as a step keeps them to its end: without the weights that it exports."""
+    """The replies of a segment that a step keeps to its end: all except exported weights."""
     effects = (effect for step in segment.steps for effect in effects_of(step.signature.body))
     if all(effect.kind != "exports" for effect in effects):
         return replies
@@ -74,7 +74,7 @@ def ended_calls(
 
 
 def _reads_to_come(routes: Routes, reused: Collection[int]) -> Iterator[PayloadKey]:
-    """The payloads that are read, or may be, where these segments do not run again; the driver reads all of its own."""
+    """The payloads that are, or may be, read if these segments do not run again; the driver reads all of its own."""
     for segment in routes.segments:
         for rank, keys in routes.receives[segment.number].items():
             if segment.number not in reused or rank not in segment.ranks:

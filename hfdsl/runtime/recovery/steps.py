@@ -1,4 +1,4 @@
-"""Recovery: a step that lost processes is repeated from a copy of all states, with the values that it would have had.
+"""Recovery: a step that lost processes is repeated from a copy of all states, and gives the same values.
 
 A copy is in host memory, or it is a saved state, or there is none yet and the constructors give the states again.
 
@@ -53,29 +53,29 @@ from hfdsl.runtime.recovery.deaths import Deaths
 T = TypeVar("T")
 
 LOSS_SECONDS = 20.0
-"""The time in which Ray finds out that a node is gone, where a value of one of its processes is lost."""
+"""The time in which Ray notices that a node is gone, if a value of one of its processes is lost."""
 
 PEER_SECONDS = 3.0
-"""The time in which Ray finds out that a process is gone, where a peer raised that may have waited for it."""
+"""The time in which Ray notices that a process is gone, if a peer that may have waited for it raised."""
 
 
 @runtime_checkable
 class RecoverableBackend(Backend, Protocol):
-    """A backend whose processes can be lost and replaced."""
+    """A backend that can lose and replace processes."""
 
     def lost_ranks(self, wait: float) -> Mapping[str, Sequence[int]]:
-        """The ranks whose process is gone, by process group, where that is known after ``wait`` seconds."""
+        """The ranks whose processes are gone, by process group, as far as known after ``wait`` seconds."""
         ...
 
     def copy_states(self, peers: bool) -> Any:
-        """Have every process copy its workers' states before its next call; the handle of the copies.
+        """Have every process copy its workers' states before its next call; return the handle of the copies.
 
         With ``peers`` each is copied to another node, too.
         """
         ...
 
     def copied(self, copies: Any, wait: float) -> bool:
-        """Whether all copies exist, after ``wait`` seconds at the latest.
+        """Whether all copies exist, within ``wait`` seconds.
 
         Raises:
             RoleError: HF806 where a role's ``state()`` raises or a process is lost.
@@ -85,7 +85,7 @@ class RecoverableBackend(Backend, Protocol):
     def rebuild(
         self, lost: Mapping[str, Sequence[int]], *, step: tuple[str, int] | None, everything: bool, wait: float
     ) -> Collection[str] | None:
-        """Replace the groups of lost ranks within ``wait`` seconds; others end the calls of the step they are in.
+        """Replace the groups of lost ranks within ``wait`` seconds; other groups end the calls of their step.
 
         Where all states are still those with which ``step``, a plan and a number, began, it returns the groups whose
         processes still have its values. Else it returns None; all groups are replaced then with ``everything``.
@@ -93,10 +93,10 @@ class RecoverableBackend(Backend, Protocol):
         ...
 
     def forget(self, groups: Collection[str]) -> None:
-        """Have the processes of groups drop the values of a step that is to be repeated."""
+        """Have the processes of groups drop the values of a step that will be repeated."""
 
     def succeeded(self, acknowledgments: Sequence[Any]) -> Sequence[bool]:
-        """Which calls have ended well; after ``rebuild`` none of the step is still to end."""
+        """The success of each call; after ``rebuild`` no call of the step is in progress."""
         ...
 
     def restore(self, copies: Any) -> None:
@@ -110,10 +110,10 @@ class RecoverableBackend(Backend, Protocol):
 
 
 class RecoverableStream(Protocol):
-    """What is in progress of a plan with queues, which goes back with the states."""
+    """The steps in progress of a plan with queues, which go back together with the states."""
 
     def copy(self) -> Callable[[Any], None]:
-        """Remember what is in progress; the function that goes back to it, with the copies of states of that time.
+        """Remember the steps in progress; return the function that goes back to them, with the states of that time.
 
         Raises:
             HfError: what a step in progress raises.
@@ -121,15 +121,15 @@ class RecoverableStream(Protocol):
         ...
 
     def reset(self) -> None:
-        """Go back to where nothing was in progress."""
+        """Go back to a time without steps in progress."""
 
     def repeat_rest(self) -> None:
-        """After the journal, repeat the decisions that were made since the last result."""
+        """After the journal, repeat the decisions made since the last result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A loss from which the run continued: the ranks, the step, how many were repeated before it, and the seconds."""
+    """A loss from which the run continued: ranks, step, number of steps repeated before it, and seconds."""
 
     lost: Mapping[str, Sequence[int]]
     plan: str
@@ -141,7 +141,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """All states after so many steps of each plan; without ``restore`` those that the constructors give.
+    """All states after a number of steps of each plan; without ``restore``, those that the constructors set.
 
     ``streams`` go back to what was in progress then, by plan; of others nothing was.
     """
@@ -168,17 +168,17 @@ class Recovery:
     backend: RecoverableBackend
     retries: Retries
     steps: dict[str, int]
-    """The committed steps of each plan, which go back with a copy."""
+    """The number of committed steps of each plan, which goes back with a copy."""
 
     recoveries: list[Recovered] = field(default_factory=list)
     left: Collection[str] = ()
     """The groups whose processes still have the values of the step that is repeated."""
 
     generation: int = 0
-    """How often processes were replaced: what was sent to them before counts no more."""
+    """The number of replacements of processes; messages to earlier processes no longer count."""
 
     streams: dict[str, RecoverableStream] = field(default_factory=dict)
-    """By plan, what has steps in progress."""
+    """The stream of each plan with steps in progress."""
 
     def __post_init__(self) -> None:
         self._copy = Copy(dict(self.steps), None)
@@ -190,7 +190,7 @@ class Recovery:
     def begin(
         self, saved: Callable[[], None] | None = None, streams: Mapping[str, Callable[[], None]] | None = None
     ) -> None:
-        """Begin with the states as they are now: at launch, or after a load, which ``saved`` repeats.
+        """Begin with the current states: at launch, or after a load, which ``saved`` repeats.
 
         With copies in memory it returns when the first one exists.
 
@@ -209,7 +209,7 @@ class Recovery:
     def go_back_to(
         self, steps: Mapping[str, int], load: Callable[[], None], streams: Mapping[str, Callable[[], None]]
     ) -> None:
-        """Go back to a saved state from here on, unless there is a newer copy."""
+        """Go back to a saved state from now on, unless there is a newer copy."""
         if all(steps.get(plan, count) >= count for plan, count in self._copy.steps.items()):
             # A plan that was added after the save goes back to its own first step here.
             first = {entry.plan: entry.step for entry in reversed(self._journal)}
@@ -217,13 +217,13 @@ class Recovery:
             self._adopt(Copy(self.steps | first | saved, load, streams))
 
     def add(self, plan: str, steps: int) -> None:
-        """Take note of another plan that runs from here on, and has run so many steps."""
+        """Register another plan that runs from now on, with its number of steps so far."""
         for copy in (self._copy, self._next_copy[0] if self._next_copy else None):
             if copy is not None:
                 copy.steps[plan] = steps
 
     def run(self, plan: str, attempt: Callable[[], T]) -> T:
-        """What ``attempt`` returns, repeated after every loss of processes.
+        """Return the result of ``attempt``, repeated after every loss of processes.
 
         Raises:
             LostProcessError: HF840 where this step lost processes more often than the retries allow.
@@ -256,7 +256,7 @@ class Recovery:
                     ) from first
 
     def committed(self, plan: str, run: Callable[[Any], object], inputs: Any) -> None:
-        """Take note of a step that has ended, and copy states where it is time.
+        """Register a completed step, and copy states when it is time.
 
         Raises:
             HfError: what a role's ``state()`` raises.
@@ -268,7 +268,7 @@ class Recovery:
             self._begin_copy()
 
     def _begin_copy(self) -> None:
-        """Begin a copy; where a process is gone there is none, and the next step goes back to the copy before."""
+        """Begin a copy; if a process is gone there is none, and recovery uses the previous copy."""
         try:
             go_back = {plan: stream.copy() for plan, stream in self.streams.items()}
             handle = self.backend.copy_states(self.retries.copies == "peers")
@@ -280,7 +280,7 @@ class Recovery:
         self._next_copy = Copy(dict(self.steps), lambda: self.backend.restore(handle), streams), handle
 
     def _adopt_next(self, wait: float) -> bool:
-        """Replace the copy by the next one, once it is complete; whether there is none to wait for."""
+        """Replace the copy by the next one, once it is complete; return whether none is pending."""
         if self._next_copy is None:
             return True
         copy, handle = self._next_copy
@@ -341,7 +341,7 @@ class Recovery:
         )
 
     def _restore(self, restore: Callable[[], None]) -> None:
-        """Load the copy; HF840 where the copy itself is lost, with the node that it was on."""
+        """Load the copy; HF840 if the copy itself is lost, with its node."""
         try:
             restore()
         except LostProcessError as error:
@@ -360,12 +360,12 @@ class Recovery:
 
 
 def _text(error: Exception) -> str:
-    """The first line of an error: what else Ray says of a process is in the error itself, the cause of the last one."""
+    """The first line of an error; the rest of Ray's report is in the error itself, the cause of the last one."""
     return str(getattr(error, "message", error)).partition("\n")[0]
 
 
 def ranks_in_words(lost: Mapping[str, Sequence[int]]) -> str:
-    """Lost ranks for people.
+    """The lost ranks in words.
 
     >>> named({"actor": [1], "critic": [0, 2]})
     "rank 1 of 'actor' and ranks 0, 2 of 'critic'"

@@ -1,4 +1,4 @@
-"""The recovery of a stream: each of its results is a step, which is repeated by the decisions that led to it.
+"""Recovery of a stream: each result is a step, which is repeated through the decisions that led to it.
 
 A worked example, a queue of lag 1 and a copy after every second result; the engine is lost while result 3 is made::
 
@@ -36,7 +36,7 @@ from hfdsl.runtime.runner import StepRunner
 
 
 class LoaderRaisedError(BaseException):
-    """What a loader raised, past the recovery, which is no loss of processes."""
+    """An error of a loader, passed through the recovery, since it is no loss of processes."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -44,7 +44,7 @@ class LoaderRaisedError(BaseException):
 
 @dataclass(slots=True)
 class StreamEntry:
-    """The batches that were read, and the decisions that were made, for one result."""
+    """The batches read and the decisions made for one result."""
 
     batches: list[Any] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
@@ -52,14 +52,14 @@ class StreamEntry:
 
 @dataclass(slots=True)
 class JournaledSource:
-    """A loader whose batches are kept until their result is committed; those to be read ``again`` come first."""
+    """A loader whose batches are kept until their result is committed; batches to read ``again`` come first."""
 
     entry: StreamEntry
     again: deque[Any] = field(default_factory=deque)
     source: BatchSource | None = None
 
     def next(self) -> Any:
-        """The next batch; ``END`` where a journal is repeated that has no more."""
+        """The next batch; ``END`` at the end of a journal that is being repeated."""
         if self.again:
             return self.again.popleft()
         if self.source is None:
@@ -74,7 +74,7 @@ class JournaledSource:
 
 
 class RecoveringStream:
-    """A stream that continues after a loss of processes; what a ``Recovery`` sees of it is a ``RecoverableStream``."""
+    """A stream that continues after a loss of processes; a ``Recovery`` sees it as a ``RecoverableStream``."""
 
     def __init__(self, stream: Stream | StageStream, runner: StepRunner, recovery: Recovery) -> None:
         self._stream, self._runner, self._recovery = stream, runner, recovery
@@ -120,7 +120,7 @@ class RecoveringStream:
         return next(self._live, END)
 
     def _leave(self) -> None:
-        """What the stream does next it does in another call of ``results``."""
+        """End this call of ``results``; the stream continues in another one."""
         live, self._live = self._live, None
         if live is not None:
             live.close()
@@ -128,7 +128,7 @@ class RecoveringStream:
     # -- what a recovery sees ------------------------------------------------------------------------------------------
 
     def copy(self) -> Callable[[Any], None]:
-        """Remember what is in progress; the function that goes back to it."""
+        """Remember the steps in progress; return the function that goes back to them."""
         go_back, again = self._stream.copy(self._runner.backend), list(self._batches.again)
 
         def restore(states: Any) -> None:
@@ -137,11 +137,11 @@ class RecoveringStream:
         return restore
 
     def reset(self) -> None:
-        """Go back to where nothing was in progress."""
+        """Go back to a time without steps in progress."""
         self._begin_again(self._stream.reset, ())
 
     def load(self, load: Callable[[], None]) -> None:
-        """Go back to what a file has."""
+        """Go back to the contents of a file."""
 
         def restore() -> None:
             self._stream.reset()
@@ -158,11 +158,11 @@ class RecoveringStream:
             restore()
 
     def repeat_rest(self) -> None:
-        """Repeat the decisions that were made since the last result, which may lead to the next one."""
+        """Repeat the decisions made since the last result, which may lead to the next one."""
         self._early = self._repeated(self._entry)
 
     def _repeat(self, journal: StreamEntry) -> None:
-        """Repeat what led to a result, which was given out."""
+        """Repeat the decisions that led to a yielded result."""
         self._repeated(journal)
 
     def _repeated(self, journal: StreamEntry) -> list[Any]:

@@ -23,7 +23,7 @@ from hfdsl.runtime.saving.state_files import sync_to_disk
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The contents of a save: by role the file of each rank's state, the steps of each plan, and steps in progress."""
+    """The contents of a save: the file of each rank's state by role, the steps of each plan, and steps in progress."""
 
     roles: dict[str, list[dict[str, str]]]
     steps: dict[str, int]
@@ -63,7 +63,7 @@ def write_manifest(
 
 @dataclass(slots=True)
 class Saving:
-    """States that workers are writing to a folder, which is complete when ``done`` says so or ``wait`` returns."""
+    """States being written to a folder, which is complete once ``done`` returns True or ``wait`` returns."""
 
     processes: Processes
     folder: Path
@@ -75,7 +75,7 @@ class Saving:
     complete: bool = False
 
     def done(self, wait: float = 0.0) -> bool:
-        """Whether everything is written, after ``wait`` seconds at the latest.
+        """Whether everything is written, within ``wait`` seconds.
 
         Raises:
             CheckpointError: HF906 where a file cannot be written.
@@ -126,7 +126,7 @@ def read_manifest(folder: Path, deployment: Deployment, seed: int) -> Manifest:
 
 
 def parse_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder; HF906 where it cannot be read."""
+    """The manifest of a folder; HF906 if it cannot be read."""
     file = folder / MANIFEST
     try:
         manifest = unsealed(file.read_bytes())
@@ -149,7 +149,7 @@ def _count(number: Any) -> int:
 
 
 def _state_of_rank(state: Any) -> dict[str, str]:
-    """The file of a rank's state, which is in the folder of the manifest, and its digest."""
+    """The file of a rank's state, in the folder of the manifest, and its digest."""
     name, sha256 = state["file"], state["sha256"]
     if not isinstance(name, str) or not isinstance(sha256, str) or Path(name).name != name:
         raise ValueError(f"{name!r} is not the name of a file beside it")
@@ -178,7 +178,7 @@ def save_states(
     stream: Stream | StageStream | None,
     plan: str,
 ) -> Saving:
-    """Have all processes write their states, and what lies in the queues of a stream; errors as ``Running.save``."""
+    """Have all processes write their states, and the contents of a stream's queues; errors as ``Running.save``."""
     backend, recovery = processes.usable_backend(plan), processes.recovery
     if any(folder.iterdir()):
         raise CheckpointError("HF906", f"the state cannot be written to {folder}: it is not empty")

@@ -1,4 +1,4 @@
-"""States that a role loads and no copy of a run holds, since the role has no ``state()``.
+"""States that a role loads and that no copy of a run holds, since the role has no ``state()``.
 
 A worked example, in which ``engine`` has a copy of the actor's policy and no ``state()``::
 
@@ -25,7 +25,7 @@ from hfdsl.plan.plan import Plan
 
 
 def check_loaded_states(plans: Iterable[Plan], launched: Iterable[Plan], source: str) -> None:
-    """Refuse ``plans`` that read a state of the steps before which a role has loaded and does not keep.
+    """Refuse ``plans`` that read a state from an earlier step which a role has loaded and does not keep.
 
     Every plan that was ``launched`` on the same workers may load it. ``source`` would miss the state.
 
@@ -45,7 +45,7 @@ def check_loaded_states(plans: Iterable[Plan], launched: Iterable[Plan], source:
 
 
 def check_copied_states(plans: Sequence[Plan]) -> None:
-    """Refuse plans with a loaded state that a copy of ``hf.Retries`` would miss: in a stream any of them.
+    """Refuse plans with a loaded state that a copy of ``hf.Retries`` would miss; in a stream, with any loaded state.
 
     Raises:
         CheckpointError: HF908 naming the role.
@@ -57,7 +57,7 @@ def check_copied_states(plans: Sequence[Plan]) -> None:
 
 
 def check_loads_of_stream(plan: Plan) -> None:
-    """Refuse a role that a stream's syncs load and that keeps no state: a copy or a file would have its constructor's.
+    """Refuse a role that a stream's syncs load and that keeps no state: a copy would restore its constructor's state.
 
     Raises:
         CheckpointError: HF908 naming the role.
@@ -86,7 +86,7 @@ def _loaded(graph: Graph) -> set[HeldState]:
 
 
 def _reads_before_loads(plan: Plan, holders: Set[HeldState]) -> Iterator[tuple[HeldState, Node]]:
-    """The calls that read one of these states as an earlier step has left it."""
+    """The calls that read one of these states from an earlier step."""
     missing = set(holders)
     if plan.first_syncs is not None:
         missing -= _loaded(plan.first_syncs.graph)

@@ -1,4 +1,4 @@
-"""Recordings: the arguments and results of a step's calls, rank by rank, so that one of them can be repeated alone.
+"""Recordings: the arguments and results of a step's calls, rank by rank, so that one call can be replayed alone.
 
 A recording is a folder::
 
@@ -45,7 +45,7 @@ HEADER, SCRIPT, STATE, ROLES, CALLS = "recording.json", "script.py", "state", "r
 SIGNATURE_FILE, ARGUMENTS, COLLECTIVES, RESULT = "signature", "arguments", "collectives", "result"
 
 FORMAT_VERSION = 4
-"""Version of the names and contents of a recording's files; its header has the one that wrote it."""
+"""The version of the format of a recording, which its header names."""
 
 RECORDINGS_FOLDER = "recorded"
 """The folder of a run that holds its recordings, each in ``step-N``."""
@@ -61,11 +61,11 @@ class Recorder:
 
     @classmethod
     def of(cls, folder: str, rank: int) -> Recorder:
-        """The recorder of a recording that has begun."""
+        """The recorder of a recording in progress."""
         return cls(folder, rank, read_header(Path(folder))["main"] is not None)
 
     def around(self, label: str, call: Call, body: Callable[..., Any]) -> Callable[..., Any]:
-        """The body; its arguments are written before the call, and stay if it fails, its result is written after it."""
+        """The body with recording: arguments are written before the call and stay if it fails, the result after it."""
         folder = call_folder(Path(self.folder), label, self.rank)
 
         def recorded(**arguments: Any) -> Any:
@@ -87,7 +87,7 @@ class Recorder:
 
 
 def _collective_results(body: Callable[..., Any]) -> AbstractContextManager[list[tuple[str, Any]]]:
-    """The results of collectives in the body of a role; a function has no peers."""
+    """The results of collectives in a role's body; a function has no peers."""
     worker = getattr(body, "__self__", None)
     context = worker._hf_rank if isinstance(worker, Worker) else None
     if context is None or context.collectives is None:
@@ -96,7 +96,7 @@ def _collective_results(body: Callable[..., Any]) -> AbstractContextManager[list
 
 
 def call_folder(recording: Path, label: str, rank: int) -> Path:
-    """Where a rank's part of a call is."""
+    """The folder of a rank's part of a call."""
     return recording / CALLS / label / f"rank-{rank}"
 
 
@@ -135,7 +135,7 @@ def begin(folder: Path, plan: Plan, step_number: int, seed: int, state: Callable
 
 
 def _script(folder: Path) -> dict[str, Any] | None:
-    """The script that runs, with its arguments, of which it leaves a copy; None in a notebook, which has none."""
+    """The running script with its arguments, of which it writes a copy; None in a notebook."""
     file = getattr(sys.modules["__main__"], "__file__", None)
     if file is None or not Path(file).is_file():
         return None
@@ -156,14 +156,14 @@ def _call(step: Step) -> dict[str, Any]:
 
 
 def _signature(step: Step) -> dict[str, Any]:
-    """What replays a call: its function, by the name that it has in its module, and the record that it returns."""
+    """The data to replay a call: its function, by its name in its module, and the record that it returns."""
     signature, returns = step.signature, step.signature.returns
     function = None if step.role is not None else _by_name(signature.body)
     return {"function": function, "returns": returns.record if isinstance(returns, RecordType) else None}
 
 
 def _by_name(body: Callable[..., Any]) -> Any:
-    """What ``hf.function`` made of a body, where the module of the body has it, else the body."""
+    """The ``hf.function`` object of a body, if the body's module has it, else the body."""
     value: Any = sys.modules.get(body.__module__)
     for part in body.__qualname__.split("."):
         value = getattr(value, part, None)
@@ -194,7 +194,7 @@ def read_header(folder: Path) -> Mapping[str, Any]:
 
 @contextmanager
 def importing(paths: list[str]) -> Iterator[None]:
-    """Within this, modules are found where the recorded run found them, after where they are found here."""
+    """Within this context, modules are found in the recorded run's path, after the current path."""
     before = list(sys.path)
     sys.path += [path for path in paths if path not in before]
     try:

@@ -1,4 +1,4 @@
-"""Classes and functions by name, ``module:Class``: how a file of data refers to what only code defines.
+"""Classes and functions by name, ``module:Class``, by which a data file refers to objects in code.
 
 What the script that ran defines, ``__main__:Class``, is looked up in that script when it is loaded again.
 """
@@ -14,7 +14,7 @@ MAIN = "__main__"
 
 
 def name_of(value: Any, *, script: bool) -> str | None:
-    """The name that ``resolved`` takes; None for what has none, such as what a function defines.
+    """The name for ``resolved``; None for objects without one, such as those defined within a function.
 
     ``script`` says whether ``__main__`` is a file that can be loaded again. Workers of Ray have another ``__main__``:
     there a name of the script is taken as it is.
@@ -33,7 +33,7 @@ def name_of(value: Any, *, script: bool) -> str | None:
 
 
 def resolved(name: str, main: Callable[[], Any]) -> Any:
-    """The class or function of a name; ``main`` loads the script that ran.
+    """The class or function of a name; ``main`` loads the recorded script.
 
     Raises:
         ImportError: where there is no such module or it has no such member; whatever importing it raises.

@@ -1,4 +1,4 @@
-"""JSON files with a digest over every field, so that a changed one is found before anything is done with it.
+"""JSON files with a digest over every field, so that a changed file is detected before it is used.
 
 A file is an object with two fields of its own beside those of its writer::
 
@@ -23,7 +23,7 @@ FORMAT = 2
 
 
 def digest(fields: Mapping[str, Any]) -> str:
-    """SHA-256 of fields, whatever their order."""
+    """SHA-256 of fields, in any order."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
@@ -34,7 +34,7 @@ def sealed(fields: Mapping[str, Any]) -> str:
 
 
 def unsealed(text: str | bytes) -> dict[str, Any]:
-    """The fields of a file; those from before there were digests have no ``"format"``.
+    """The fields of a file; those written before digests existed have no ``"format"``.
 
     Raises:
         ValueError: where it is no JSON object, its format is unknown, or it is not what was written.

@@ -28,13 +28,13 @@ PLAIN_TYPES = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True, slots=True)
 class FlatState:
-    """A state as tensors by name, and JSON for the rest, which says where each tensor belongs."""
+    """A state as tensors by name, and JSON for the rest, which refers to the tensors."""
 
     tensors: dict[str, torch.Tensor]
     skeleton: str
 
     def digest(self) -> str:
-        """SHA-256 of all of it."""
+        """SHA-256 of the whole state."""
         digest = hashlib.sha256(self.skeleton.encode())
         for name, tensor in self.tensors.items():
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -43,7 +43,7 @@ class FlatState:
 
 
 def flatten_state(state: Any, subject: str, copies: bool = False) -> FlatState:
-    """A state as tensors on the CPU and JSON; what shares memory appears once. With ``copies`` no step changes them.
+    """A state as tensors on the CPU and JSON; shared memory appears once. With ``copies``, steps do not change it.
 
     Raises:
         CheckpointError: HF908 where it holds anything but dicts, lists, tuples, tensors and plain values.
@@ -103,7 +103,7 @@ def _unsupported(subject: str, path: str, kind: str) -> CheckpointError:
 
 
 def unflatten_state(flat: FlatState) -> Any:
-    """The state again, its tensors on the CPU."""
+    """The state rebuilt, with its tensors on the CPU."""
 
     def restored(value: Any) -> Any:
         match value:
@@ -152,7 +152,7 @@ def has_state(role: str, worker: Any) -> bool:
 
 
 def keeps_state(worker: Any) -> bool:
-    """Whether a worker has a state, kept in checkpoints or not: else a new one is what it is."""
+    """Whether a worker has a state that checkpoints keep; otherwise a new worker equals it."""
     optimizer = getattr(sys.modules.get("torch"), "optim", None)
     return (
         any(hasattr(worker, name) for name in ("state", "load_state"))
@@ -162,14 +162,14 @@ def keeps_state(worker: Any) -> bool:
 
 
 def worker_state(role: str, worker: Any, copies: bool) -> FlatState | None:
-    """A worker's state now; with ``copies`` it stays so while steps run. None for a worker without a state."""
+    """A worker's current state; with ``copies`` it does not change while steps run. None without a state."""
     if not has_state(role, worker):
         return None
     return flatten_state(worker.state(), f"role '{role}' ({type(worker).__name__})", copies)
 
 
 class StateWriter:
-    """Writes states by role to a folder, in a thread."""
+    """Writes states by role to a folder, in a background thread."""
 
     def __init__(self, folder: str, states: Mapping[str, FlatState]) -> None:
         from concurrent.futures import ThreadPoolExecutor
@@ -179,7 +179,7 @@ class StateWriter:
         threads.shutdown(wait=False)
 
     def files(self, wait: float) -> dict[str, dict[str, str]] | None:
-        """The files of the states; None where they are not written after ``wait`` seconds.
+        """The files of the states; None if they are not written within ``wait`` seconds.
 
         Raises:
             CheckpointError: HF906 where a file cannot be written.
@@ -191,7 +191,7 @@ class StateWriter:
 
 
 def write(folder: str, role: str, state: FlatState) -> dict[str, str]:
-    """Write a state, unless a rank with an equal one does; returns its file and digest.
+    """Write a state, unless a rank with an equal one writes it; return its file and digest.
 
     Raises:
         CheckpointError: HF906 where the file cannot be written.
@@ -251,7 +251,7 @@ def read_file(file: Path) -> FlatState:
 
 
 def _names(value: Any) -> dict[str, None]:
-    """The tensors of a skeleton, in the order in which they were found."""
+    """The tensors of a skeleton, in order of appearance."""
     match value:
         case {"$tensor": name}:
             return {name: None}
@@ -264,7 +264,7 @@ def _names(value: Any) -> dict[str, None]:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to the disk itself."""
+    """Flush a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What one process holds of steps in progress, as a file of tensors and plain values; ``queue_files`` says when."""
+"""One process's data of steps in progress, as a file of tensors and plain values; see ``queue_files``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hfdsl.types.ragged import Jagged
 def write_stores(
     folder: str, group: str, plan: str, steps: Mapping[int, tuple[Store, Sequence[PayloadContent]]]
 ) -> dict[str, str]:
-    """Write what a process holds of steps, and is to receive.
+    """Write a process's data of steps, and the payloads that it still receives.
 
     Raises:
         CheckpointError: HF906 where the file cannot be written, HF908 where a queue holds what no file can.
@@ -25,7 +25,7 @@ def write_stores(
 
 
 def flat_stores(plan: str, steps: Mapping[int, tuple[Store, Sequence[PayloadContent]]]) -> FlatState:
-    """A copy of what a process holds of steps, and is to receive; HF908 where a queue holds what no file can."""
+    """A copy of a process's data of steps, and of payloads to come; HF908 for queued objects that no file can hold."""
     contents = [
         [number, _local(store), [*_received(store), *_entries(payloads)]] for number, (store, payloads) in steps.items()
     ]
@@ -52,7 +52,7 @@ def _entries(payloads: Sequence[PayloadContent]) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A raw column as what a file can hold: its kind, its values, and whether they were on a GPU."""
+    """A raw column in a form that a file can hold: its kind, its values, and whether they were on a GPU."""
     if isinstance(value, Jagged):
         return ["ragged", _is_cuda(value.values), value.values, value.offsets]
     if hasattr(value, "untyped_storage"):
@@ -65,7 +65,7 @@ def _is_cuda(tensor: Any) -> bool:
 
 
 def read_stores(folder: str, file: Mapping[str, str], new_store: Callable[[int], Store]) -> None:
-    """Read what ``write_stores`` wrote, into new stores.
+    """Read the data of ``write_stores`` into new stores.
 
     Raises:
         CheckpointError: HF906 where the file is not what was written.
@@ -81,7 +81,7 @@ def read_stores(folder: str, file: Mapping[str, str], new_store: Callable[[int],
 
 
 def fill_stores(state: FlatState, new_store: Callable[[int], Store]) -> None:
-    """Put what ``flat_stores`` copied into new stores."""
+    """Put the data of ``flat_stores`` into new stores."""
     for number, local, received in unflatten_state(state):
         store = new_store(number)
         for node, chunk, producer, columns in local:

@@ -1,4 +1,4 @@
-"""Values as files: JSON says what they are, safetensors has their arrays, and a pickle has what neither can hold.
+"""Values as files: JSON for their structure, safetensors for arrays, and a pickle for objects that neither can hold.
 
 A value is written to up to three files. For example ``{"rows": Rows(x=torch.ones(2), tree=[Tree(1), Tree(2)])}``, with
 a record ``Rows`` and another class ``Tree`` of ``program.py``, as ``arguments``::
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import torch
 
 PLAIN = {bool, str, type(None)}
-"""Types whose every value JSON has."""
+"""The types whose values all have a JSON form."""
 
 WRAPPERS: dict[str, type[Any]] = {
     **{f"${column.__name__}": column for column in COLUMNS.values()},
@@ -64,16 +64,16 @@ WRAPPERS: dict[str, type[Any]] = {
     "$per_rank": PerRank,
     "$per_stage": PerStage,
 }
-"""Types that are made from one plain value, by their tags."""
+"""The types built from one plain value, by their tags."""
 
 TAGS = {kind: tag for tag, kind in WRAPPERS.items()}
 
 MAX_DEPTH = 50
-"""The most levels of a value as data: a level is up to four of JSON, of which ``parse_object`` takes 200."""
+"""The maximum nesting of a value: a level takes up to four levels of JSON, of which ``parse_object`` allows 200."""
 
 
 def write_value(file: Path, value: Any, *, script: bool) -> None:
-    """Write a value to ``file`` with the suffixes ``.json``, ``.safetensors`` and ``.pkl``, the latter two if needed.
+    """Write a value to ``file`` with the suffixes ``.json``, ``.safetensors`` and ``.pkl``, the last two if needed.
 
     ``script`` is as in ``name_of``.
 
@@ -111,7 +111,7 @@ def is_written(file: Path) -> bool:
 
 
 def beside(file: Path, suffix: str) -> Path:
-    """The file with a suffix behind its name, which may have dots."""
+    """The file with a suffix appended to its name, which may contain dots."""
     return file.with_name(file.name + suffix)
 
 
@@ -120,7 +120,7 @@ def _type_name(value: Any) -> str:
 
 
 class _Encoder:
-    """Makes JSON of a value, and collects its arrays and what is pickled."""
+    """Encodes a value as JSON, and collects its arrays and the objects to pickle."""
 
     def __init__(self, script: bool) -> None:
         self.arrays: dict[str, torch.Tensor] = {}
@@ -129,7 +129,7 @@ class _Encoder:
         self._names: dict[Any, str] = {}  # of tensors by their memory
 
     def encode(self, value: Any, at: str, depth: int = 0) -> Any:
-        """The JSON of a value that is ``at`` this place of the whole."""
+        """The JSON of a value ``at`` this place in the whole."""
         if type(value) in PLAIN or (type(value) is int and -(2**63) <= value < 2**63):
             return value
         if type(value) is float:
@@ -143,7 +143,7 @@ class _Encoder:
         return encoded
 
     def _container(self, value: Any, at: str, depth: int) -> Any:
-        """The JSON of what has other values in it, else None."""
+        """The JSON of a container, else None."""
 
         def inner(entry: Any, key: object) -> Any:
             path = f"{at}[{key}]" if isinstance(key, int) else f"{at}.{key}" if at else str(key)
@@ -170,7 +170,7 @@ class _Encoder:
         return self._instance(value, kind, inner)
 
     def _instance(self, value: Any, kind: Any, inner: Callable[[Any, str], Any]) -> dict[str, Any] | None:
-        """The JSON of an object that is no more than its fields, else None."""
+        """The JSON of an object that consists of its fields, else None."""
         name = name_of(kind, script=self._script)
         if name is None:
             return None
@@ -189,7 +189,7 @@ class _Encoder:
         return None if name is None else {tag: name, **content}
 
     def _leaf(self, value: Any, at: str) -> Any:
-        """The JSON of what has no other values in it; None where data cannot hold it."""
+        """The JSON of a value without parts; None for a value that data cannot hold."""
         kind = type(value)
         if kind is int:
             return {"$int": hex(value)}  # Python limits the decimal digits that it reads
@@ -206,7 +206,7 @@ class _Encoder:
         return self._encode_name("$function", value) if kind is FunctionType else self._array(value, at)
 
     def _array(self, value: Any, at: str) -> Any:
-        """The JSON of an array, its dtype, device or size, which only torch and NumPy have; else None."""
+        """The JSON of an array, its dtype, device or size, for torch and NumPy types; else None."""
         import numpy as np
         import torch
 
@@ -261,7 +261,7 @@ class _Encoder:
         return name
 
     def pickled(self) -> bytes:
-        """The pickle of what data cannot hold; its tensors, and its classes of the script, are data again."""
+        """The pickle of an object that data cannot hold; its tensors, and classes of the script, are data again."""
         from hfdsl.single_controller.ray_internals import CloudPickler
 
         encoder = self
@@ -287,7 +287,7 @@ class _Encoder:
 
 
 def _extent(tensor: torch.Tensor) -> int:
-    """The number of values from the first to the last one of a tensor in its memory."""
+    """The number of elements between the first and the last element of a tensor in memory."""
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -298,7 +298,7 @@ def _counts(value: range | slice) -> bool:
 
 
 def is_plain_dataclass(kind: Any) -> bool:
-    """Whether the objects of a class are no more than their fields: made and deleted without code of their own."""
+    """Whether objects of a class consist of their fields: they are created and deleted without the class's code."""
     return (
         is_dataclass(kind)
         and kind.__new__ is object.__new__
@@ -310,6 +310,6 @@ def is_plain_dataclass(kind: Any) -> bool:
 
 
 def state_names(kind: Any) -> set[str]:
-    """The attributes that an object of a dataclass may have: its fields, and what it computes from them and keeps."""
+    """The attributes that an object of a dataclass may have: its fields and its cached properties."""
     cached = {name for base in kind.__mro__ for name, value in vars(base).items() if isinstance(value, cached_property)}
     return {field.name for field in fields(kind)} | cached

@@ -1,4 +1,4 @@
-"""Values that ``write_value`` wrote, read again: data as data, and pickles only where they are trusted."""
+"""Reading values of ``write_value``: data as data, and pickles only if they are trusted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def read_value(file: Path, subject: str, *, trust: bool, main: Callable[[], Any]) -> Any:
-    """A value that ``write_value`` wrote; tensors of a GPU are on one again if there is one.
+    """A value of ``write_value``; tensors from a GPU are on a GPU again if there is one.
 
     ``subject`` names it in messages, ``main`` loads the script whose classes and functions it may name.
 
@@ -58,7 +58,7 @@ def read_value(file: Path, subject: str, *, trust: bool, main: Callable[[], Any]
 
 
 class _Decoder:
-    """Makes a value of JSON."""
+    """Decodes a value from JSON."""
 
     def __init__(self, file: Path, unpickles: bool, main: Callable[[], Any]) -> None:
         self._file, self._unpickles, self._main = file, unpickles, main
@@ -84,7 +84,7 @@ class _Decoder:
         return objects
 
     def decode(self, encoded: Any) -> Any:
-        """The value of JSON."""
+        """The value of a JSON object."""
         if isinstance(encoded, list):
             return encoded if set(map(type, encoded)) <= PLAIN else list(map(self.decode, encoded))
         if not isinstance(encoded, dict):
@@ -98,7 +98,7 @@ class _Decoder:
         return _READERS[tag](self, content, **rest)
 
     def resolve_name(self, name: str, kind: Callable[[Any], bool]) -> Any:
-        """The class or function of a name; it has to be of that kind."""
+        """The class or function of a name; it must be of the given kind."""
         value = resolved(name, self._main)
         if not kind(value):
             problem = f"'{name}' is not what it was"
@@ -124,12 +124,12 @@ class _Decoder:
         return rebuild(cast(type[Batch], kind), {column: self.decode(value) for column, value in columns.items()})
 
     def namedtuple(self, name: str, items: list[Any]) -> Any:
-        """A named tuple, made without its class's own code."""
+        """A named tuple, created without its class's code."""
         kind = self.resolve_name(name, lambda value: isinstance(value, type) and issubclass(value, tuple))
         return tuple.__new__(kind, map(self.decode, items))
 
     def dataclass(self, name: str, fields: dict[str, Any]) -> Any:
-        """An object of a dataclass, made without its class's own code."""
+        """An object of a dataclass, created without its class's code."""
         kind = self.resolve_name(name, lambda value: isinstance(value, type) and is_plain_dataclass(value))
         instance = object.__new__(kind)
         for field in fields.keys() & state_names(kind):
@@ -142,13 +142,13 @@ class _Decoder:
         return kind.__members__[member]
 
     def array(self, name: str, dtype: str, shape: list[int], order: Any) -> Any:
-        """A NumPy array that can be written to."""
+        """A writable NumPy array."""
         import numpy as np
 
         return np.frombuffer(self._arrays[name].tobytes(), dtype).reshape(shape, order=order).copy(order)
 
     def tensor(self, name: str, dtype: str, shape: list[int], **rest: Any) -> torch.Tensor:
-        """A tensor, on a GPU where it was and there is one; what shared all of its memory is one tensor."""
+        """A tensor, on a GPU if it was on one and there is one; tensors with the same memory become one tensor."""
         import torch
 
         if name in self._tensors:
@@ -163,7 +163,7 @@ class _Decoder:
         return self._tensors.setdefault(name, tensor)
 
     def object(self, index: int) -> Any:
-        """An object of the pickle."""
+        """An object from the pickle."""
         return self._objects[index]
 
 
@@ -219,4 +219,4 @@ _READERS: dict[str, Callable[..., Any]] = {
     "$tensor": _Decoder.tensor,
     "$pickle": _Decoder.object,
 }
-"""How values with a tag are read."""
+"""The decoders of values, by tag."""

@@ -1,1 +1,1 @@
-"""How tensors get from one process to another: serialized, through shared memory, by CUDA IPC, or as a broadcast."""
+"""The transports of tensors between processes: serialized, through shared memory, by CUDA IPC, or as a broadcast."""

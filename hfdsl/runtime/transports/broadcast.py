@@ -1,4 +1,4 @@
-"""Broadcasts: tensors from one process to any number of others at once, small ones together in buckets."""
+"""Broadcasts of tensors from one process to any number of others, with small tensors grouped in buckets."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hfdsl.runtime.transports.serialization import PickledValue, Tensors
 # -- tensors over a process group --------------------------------------------------------------------------------------
 
 BUCKET_BYTES: Final = 16 * 2**20
-"""The size of a bucket; a tensor at least as large is sent alone, from its own memory and into it."""
+"""The size of a bucket; a tensor of at least this size is sent alone, without a copy."""
 
 _BUCKETS_IN_FLIGHT: Final = 8
-"""Buckets that exist at a time, so that many small tensors take no second copy of the whole."""
+"""The number of buckets that exist at a time, so that many small tensors need no second copy of the whole."""
 
 _ALIGNMENT_BYTES: Final = 16
-"""Every tensor begins at a multiple of this in its bucket, so that it can be viewed as its own dtype there."""
+"""Every tensor starts at a multiple of this in its bucket, so that it can be viewed in its dtype there."""
 
 
 def broadcast(
     tensors: Iterable[torch.Tensor], communicator: Any, root: int = 0, bucket_bytes: int = BUCKET_BYTES
 ) -> None:
-    """Every rank's tensors become those of ``root``, in place; all ranks give the same shapes and dtypes in one order.
+    """Copy the tensors of ``root`` into every rank's, in place; all ranks pass the same shapes and dtypes in one order.
 
     ``communicator`` is one of ``Member.communicator``. On a GPU the values are there for whatever the current stream
     does next. A tensor that is strided on one rank must be so on all.
@@ -117,7 +117,7 @@ def communicator_of(ranks: tuple[int, ...]) -> Any:
 
 
 def connect(_: Any, broadcasts: Sequence[tuple[int, ...]]) -> None:
-    """Connect this process with those that it exchanges tensors with; all processes do so in one order."""
+    """Connect this process with those it exchanges tensors with; all processes connect in one order."""
     for ranks in broadcasts:
         if member().rank in ranks:
             broadcast([torch.zeros(1, device=member().device_of(ranks))], communicator_of(ranks))
@@ -134,12 +134,12 @@ class PendingBroadcast:
 
     @classmethod
     def of(cls, value: PickledValue, ranks: Sequence[int]) -> PendingBroadcast:
-        """The message to the readers of a value before the broadcast; the first rank makes it."""
+        """The message to a value's readers before the broadcast; the first rank creates it."""
         sizes = [(tensor.shape, tensor.dtype) for tensor in value.tensors.tensors]
         return cls(tuple(ranks), value.skeleton, value.buffers, sizes)
 
     def receive(self) -> Any:
-        """The value, once its producer sends and all other readers receive.
+        """Receive the value, once its producer sends and all other readers receive.
 
         Raises:
             RuntimeError: from torch, when a peer is lost or does not arrive in time.

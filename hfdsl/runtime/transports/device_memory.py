@@ -1,4 +1,4 @@
-"""GPU memory that other processes of the host map, through the CUDA driver's own IPC handles.
+"""GPU memory that other processes of the host map, through the CUDA driver's IPC handles.
 
 torch shares tensors too, but it counts their readers, and one of its handles serves a single reader. Here any number of
 processes read, and the process that shares keeps the memory until all of them have read it.
@@ -28,7 +28,7 @@ from typing import Any, Final
 import torch
 
 UNMAP_AFTER_TRANSFERS: Final = 8
-"""A block is unmapped when this many transfers in a row from its producer have not used it."""
+"""The number of consecutive transfers from a producer that do not use a block, after which it is unmapped."""
 
 _LAZY_PEER_ACCESS: Final = 1
 """CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS of the CUDA driver."""
@@ -39,7 +39,7 @@ _BUFFER_ID: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One allocation of a process, for as long as it exists; other processes map it by its ``handle``."""
+    """One allocation of a process; other processes map it by its ``handle``."""
 
     producer: str
     buffer_id: int
@@ -48,14 +48,14 @@ class Block:
     handle: bytes
 
     def overlaps(self, other: Block) -> bool:
-        """Whether two allocations have bytes in common, so that at most one of them exists."""
+        """Whether two allocations overlap, so that at most one of them still exists."""
         disjoint = self.start + self.size <= other.start or other.start + other.size <= self.start
         return self.producer == other.producer and self.buffer_id != other.buffer_id and not disjoint
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A range of bytes: its block, and the offset in it."""
+    """A range of bytes: its block, and its offset in it."""
 
     block: Block
     start: int
@@ -70,7 +70,7 @@ class _Handle(ctypes.Structure):
 
 
 def region(tensor: torch.Tensor) -> Region:
-    """Where other processes find a contiguous tensor of this process's GPU.
+    """The region of a contiguous tensor on this process's GPU, for other processes.
 
     Raises:
         RuntimeError: where other processes cannot map the memory, such as that of torch's expandable segments.
@@ -86,12 +86,12 @@ def region(tensor: torch.Tensor) -> Region:
 
 @cache
 def _process_name() -> str:
-    """A name for this process that no other ever has; a process ID is reused."""
+    """A unique name for this process; a process ID can be reused."""
     return secrets.token_hex(8)
 
 
 def map_block(block: Block) -> int:
-    """Map a block of another process, and return its address here.
+    """Map a block of another process; return its address here.
 
     Raises:
         RuntimeError: where this GPU cannot reach the other one, or the process that shares the block is gone.
@@ -102,7 +102,7 @@ def map_block(block: Block) -> int:
 
 
 def unmap_block(address: int) -> None:
-    """Unmap a block that nothing reads any more.
+    """Unmap a block that no transfer reads any more.
 
     Raises:
         RuntimeError: where CUDA failed before.
@@ -134,7 +134,7 @@ def _check(code: int) -> None:
 
 
 class Mappings:
-    """The blocks that are mapped in this process. ``keep`` decides whether they stay mapped after a transfer.
+    """The blocks mapped in this process. ``keep`` decides whether they stay mapped after a transfer.
 
     ``map_block`` returns the address of a block here, ``unmap_block`` takes that address. Transfers run one at a time,
     so that nobody unmaps what another thread reads: a transfer has ended, on the GPU too, when ``mapped`` is left.
@@ -153,7 +153,7 @@ class Mappings:
 
     @contextmanager
     def mapped(self, blocks: Sequence[Block]) -> Iterator[dict[Block, int]]:
-        """The addresses of the blocks of a transfer, within this context; nothing may use them after it.
+        """The addresses of a transfer's blocks, within this context; they must not be used after it.
 
         Raises:
             RuntimeError: where this process cannot reach them, or the one that shares them is gone.

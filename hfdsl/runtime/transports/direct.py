@@ -1,4 +1,4 @@
-"""Tensors from process to process of one host without the object store: a transport of Ray Direct Transport.
+"""Tensors between processes of one host without the object store: a transport of Ray Direct Transport.
 
 A method called with ``tensor_transport=TRANSPORT`` leaves its tensors where they are, and Ray has every actor that gets
 the reference as an argument fetch them. The reader fetches alone, by CUDA IPC: the producer publishes where the memory
@@ -51,7 +51,7 @@ TRANSPORT: Final = "HFDSL"
 
 @dataclass(frozen=True, slots=True)
 class DeviceLocation:
-    """Where a process keeps its tensors: a host, by Ray's node ID, and the UUID of its GPU where it has one."""
+    """The place of a process's tensors: a host, by Ray's node ID, and the UUID of its GPU if it has one."""
 
     host: str
     gpu: str | None = None
@@ -61,7 +61,7 @@ class DeviceLocation:
 
 
 def register() -> None:
-    """Register the transport with Ray; once per process, before the actors that use it are created.
+    """Register the transport with Ray; once per process, before creating the actors that use it.
 
     Those are created with ``enable_tensor_transport=True``.
     """
@@ -70,7 +70,7 @@ def register() -> None:
 
 
 _links_of: dict[Any, Links] = {}
-"""On the driver: the links that an actor belongs to."""
+"""The links of each actor, on the driver."""
 
 
 class Links:
@@ -108,11 +108,11 @@ class Links:
         return fetch([actor.__ray_call__.remote(function, rank, *args) for rank, actor in enumerate(self.actors)])
 
     def unmap_after_transfers(self) -> list[Any]:
-        """Have every process unmap after each transfer from now on; returns references to wait for."""
+        """Have every process unmap after each transfer from now on; return references to wait for."""
         return [actor.__ray_call__.remote(_keep_mapped, False) for actor in self.actors]
 
     def close(self) -> None:
-        """Forget the actors; those that are still alive unmap what they have mapped."""
+        """Forget the actors; the live ones unmap their mappings."""
         for actor in self.actors:
             _links_of.pop(actor_id(actor), None)
         if ray.is_initialized():
@@ -123,7 +123,7 @@ class Links:
 
 
 def _open_store(_: Any, size: int, deadline: float) -> tuple[str, int]:
-    """Open the store where the processes meet, in the first of them."""
+    """Open the store where the processes meet, in the first process."""
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # of Ray
     bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     bound.bind(("", 0))
@@ -160,7 +160,7 @@ def _join(
     deadline: float,
     shares: Sequence[bool],
 ) -> SharedTensors | None:
-    """Become a member, and share a tensor that holds the rank; None where this process does not or cannot share."""
+    """Join the links, and share a tensor with the rank; None if this process does not or cannot share."""
     _state.member = Member(rank, locations, address, timedelta(seconds=deadline))
     if not shares[rank]:
         return None
@@ -174,7 +174,7 @@ def _join(
 
 
 def _probe(_: Any, rank: int, samples: Sequence[SharedTensors | None], keep: bool) -> list[tuple[int, int]]:
-    """The (producer, rank) from which a process can read; ``keep`` applies to what it reads after these."""
+    """The (producer, rank) pairs from which a process can read; ``keep`` applies to later reads."""
     locations = member().locations
     reached = [
         (producer, rank)
@@ -186,7 +186,7 @@ def _probe(_: Any, rank: int, samples: Sequence[SharedTensors | None], keep: boo
 
 
 def _readable(sample: SharedTensors | None, producer: int) -> bool:
-    """Whether this process reads the sample of another one, which holds that one's rank."""
+    """Whether this process can read another one's sample, which holds that process's rank."""
     try:
         return sample is not None and read_shared(sample)[0].tolist() == [producer]
     except (OSError, RuntimeError):  # such as GPUs that cannot reach each other
@@ -195,7 +195,7 @@ def _readable(sample: SharedTensors | None, producer: int) -> bool:
 
 @dataclass
 class _State:
-    """State of this process; Ray constructs the transport's object itself, so it finds this in the module."""
+    """The state of this process, in the module, since Ray constructs the transport's object itself."""
 
     store: TCPStore | None = None
     member: Member | None = None
@@ -206,7 +206,7 @@ _state = _State()
 
 
 def member() -> Member:
-    """This process's end of the links; ``RuntimeError`` where it never joined any."""
+    """This process's member of the links; ``RuntimeError`` if it never joined any."""
     if _state.member is None:
         raise RuntimeError("this process was not joined to any links")
     return _state.member
@@ -214,7 +214,7 @@ def member() -> Member:
 
 @dataclass
 class Member:
-    """One process among those that read each other's tensors and take part in broadcasts."""
+    """One of the processes that read each other's tensors and take part in broadcasts."""
 
     rank: int
     locations: tuple[DeviceLocation, ...]
@@ -228,11 +228,11 @@ class Member:
         return "cuda" if self.locations[self.rank].gpu else "cpu"
 
     def device_of(self, ranks: Sequence[int]) -> str:
-        """The kind of device of the tensors that these ranks send each other."""
+        """The kind of device of the tensors that these ranks exchange."""
         return "cuda" if all(self.locations[rank].gpu for rank in ranks) else "cpu"
 
     def communicator(self, ranks: Sequence[int]) -> Any:
-        """A process group of torch for these ranks, created by all of them; its default group stays as it is.
+        """A torch process group of these ranks, which all of them create; the default group does not change.
 
         Raises:
             ValueError: for ranks that NCCL cannot join.
@@ -254,7 +254,7 @@ class Member:
         return group
 
     def _store(self, name: str) -> Store:
-        """A separate connection: one that waits for a peer would block everybody who shares it."""
+        """A separate connection, since one that waits for a peer would block everybody who shares it."""
         host, port = self.address
         store = TCPStore(host, port, is_master=False, timeout=self.deadline, wait_for_workers=False)
         return PrefixStore(name, store)
@@ -265,7 +265,7 @@ class Member:
 
 @dataclass
 class _SharedMetadata(TensorTransportMetadata):
-    """Metadata that Ray sends to readers: where the tensors of every payload are."""
+    """Ray's metadata for readers: the places of every payload's tensors."""
 
     shared: Sequence[SharedTensors] = ()
 
@@ -279,20 +279,20 @@ class DirectTransport(TensorTransportManager):
 
     @staticmethod
     def is_one_sided() -> bool:
-        """Only the reader takes part."""
+        """Return True: only the reader takes part."""
         return True
 
     @staticmethod
     def can_abort_transport() -> bool:
-        """Ray ends both processes when one fails or a transfer takes too long; the step fails with HF806."""
+        """Return True: Ray ends both processes if one fails or is too slow, and the step fails with HF806."""
         return False
 
     def actor_has_tensor_transport(self, actor: Any) -> bool:
-        """Whether the actor joined any links."""
+        """Whether the actor joined links."""
         return actor_id(actor) in _links_of
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Tensors]) -> TensorTransportMetadata:
-        """Share the tensors; on the producer's main thread, so nothing is launched while a body runs."""
+        """Share the tensors, on the producer's main thread, so no kernel is launched while a body runs."""
         shared = [share(part.tensors) for part in rdt_object]
         sizes: list[Any] = [part.sizes for part in shared]
         return _SharedMetadata(sizes, "cuda" if torch.cuda.is_available() else "cpu", shared)
@@ -300,7 +300,7 @@ class DirectTransport(TensorTransportManager):
     def get_communicator_metadata(
         self, src_actor: Any, dst_actor: Any, backend: str | None = None
     ) -> CommunicatorMetadata:
-        """Nothing; ``ValueError`` for actors that were not joined together."""
+        """Return empty metadata; ``ValueError`` for actors that were not joined together."""
         links = _links_of.get(actor_id(src_actor))
         if links is None or links is not _links_of.get(actor_id(dst_actor)):
             raise ValueError(f"{src_actor} and {dst_actor} were not joined by the same Links")
@@ -317,13 +317,13 @@ class DirectTransport(TensorTransportManager):
         return [Tensors(read_shared(part)) for part in tensor_transport_metadata.shared]
 
     def garbage_collect(self, obj_id: str, tensor_transport_meta: Any, tensors: list[Tensors]) -> None:
-        """All readers have their copies."""
+        """Do nothing: all readers have their copies."""
         for part in tensor_transport_meta.shared:
             part.close()
 
     def send_multiple_tensors(self, tensors: Any, tensor_transport_metadata: Any, communicator_metadata: Any) -> None:
-        """Refused: readers fetch, and the producer takes no part; Ray asks only two-sided transports to send."""
+        """Refuse: readers fetch, and the producer takes no part; Ray calls this only for two-sided transports."""
         raise RuntimeError(f"{TRANSPORT} is one-sided: readers fetch tensors, nothing sends them")
 
     def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:
-        """Nothing is in flight that others wait for; Ray ends both processes instead, see ``can_abort_transport``."""
+        """Do nothing: no peer waits for a transfer, and Ray ends both processes, see ``can_abort_transport``."""

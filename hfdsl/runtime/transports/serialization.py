@@ -1,4 +1,4 @@
-"""How a payload is serialized: for the object store, as bytes within a call, and with its tensors left on their device.
+"""Serialization of payloads: for the object store, as bytes within a call, and with tensors left on their device.
 
 ``ZeroCopyPayload`` goes through the object store, its buffers out of band: they are written into shared memory once,
 and every reader maps them. ``CopiedPayload`` does so without shared buffers. ``serialized`` makes bytes of a small one.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ZeroCopyPayload:
-    """A payload on its way: it arrives as its content.
+    """A payload in transit, which arrives as its contents.
 
     The memory of a tensor goes out of band, so that neither side copies it. What arrives is in memory that other
     processes read too: a body that writes into it is refused (HF703) by the versions of its tensors. A CUDA tensor
@@ -47,7 +47,7 @@ class ZeroCopyPayload:
 
 
 class CopiedPayload:
-    """A payload on its way as torch pickles it: with copies on either side."""
+    """A payload in transit, pickled by torch, with copies on both sides."""
 
     def __init__(self, content: PayloadContent) -> None:
         self._content = own_rows(content)
@@ -58,7 +58,7 @@ class CopiedPayload:
 
 
 class StateCopy:
-    """States by role on their way: they arrive as they are, with tensors in memory of the reader's own."""
+    """States by role in transit, which arrive with tensors in the reader's own memory."""
 
     def __init__(self, states: Mapping[str, FlatState]) -> None:
         self._states = states
@@ -73,22 +73,22 @@ class StateCopy:
 
 
 def payload_class(plan: Plan) -> type[ZeroCopyPayload] | type[CopiedPayload]:
-    """How payloads of a plan travel through the object store."""
+    """The class in which a plan's payloads travel through the object store."""
     return ZeroCopyPayload if plan.optimize.zero_copy else CopiedPayload
 
 
 def serialized(payload: ZeroCopyPayload | CopiedPayload) -> bytes:
-    """A payload as bytes, which travel with calls."""
+    """A payload as bytes that travel with calls."""
     return bytes(ray.cloudpickle.dumps(payload))  # type: ignore[no-untyped-call]  # of Ray
 
 
 def deserialized(payload: Any) -> Any:
-    """The payload again, if it traveled as bytes."""
+    """The payload, deserialized if it traveled as bytes."""
     return pickle.loads(payload) if isinstance(payload, bytes) else payload
 
 
 def content_of(payload: Any) -> PayloadContent:
-    """The content of a payload, however it was sent; a broadcast takes place now."""
+    """The contents of a payload, whatever its transport; a pending broadcast takes place now."""
     if isinstance(payload, dict):
         return payload
     if hasattr(payload, "content"):  # an exchange takes place when the weights are loaded
@@ -101,7 +101,7 @@ def content_of(payload: Any) -> PayloadContent:
 
 
 class Tensors:
-    """The tensors of one payload, the part that Ray leaves in its process."""
+    """The tensors of a payload, which Ray leaves in their process."""
 
     __slots__ = ("tensors",)
 
@@ -113,7 +113,7 @@ class Tensors:
 
 
 class PickledValue:
-    """A value on its way: its tensors, and a pickle of the rest that refers to them by their positions."""
+    """A value in transit: its tensors, and a pickle of the rest that refers to them by position."""
 
     __slots__ = ("buffers", "skeleton", "tensors")
 
@@ -124,12 +124,12 @@ class PickledValue:
         return PickledValue, (self.skeleton, self.buffers, self.tensors)
 
     def load(self) -> Any:
-        """The value; in the process that pickled it the tensors are the very same."""
+        """The value; in the process that pickled it, with the same tensors."""
         return _Unpickler(BytesIO(self.skeleton), self.tensors.tensors, self.buffers).load()
 
 
 def pickle_value(value: Any, device: str = "cuda", shared: Collection[torch.Tensor] | None = None) -> PickledValue:
-    """The result of a method called with ``tensor_transport=TRANSPORT``: any value, its tensors on ``device`` apart.
+    """The result of a method called with ``tensor_transport=TRANSPORT``: any value, with tensors on ``device`` apart.
 
     Tensors arrive dense and without gradients; those on other devices are pickled with the rest. With ``shared``,
     tensors whose memory nobody writes while they travel, all others are copied.
@@ -145,7 +145,7 @@ def pickle_value(value: Any, device: str = "cuda", shared: Collection[torch.Tens
 
 
 def pickle_content(content: PayloadContent, *, copy: bool = True) -> PickledValue:
-    """A payload that bypasses the object store: the tensors of its columns stay where they are until they are sent.
+    """A payload that bypasses the object store: its columns' tensors stay in place until they are sent.
 
     Tensors inside Python objects are sent as a ``copy``, since the producer may change them at once, as roles do with
     their parameters. Memory of tensors on another device goes out of band, as in ``ZeroCopyPayload``.
@@ -158,7 +158,7 @@ def pickle_content(content: PayloadContent, *, copy: bool = True) -> PickledValu
 
 
 def _encoded_except(device: str, value: Any, shared: list[Any]) -> Any:
-    """A raw column as ``_encoded`` makes it, but for tensors on a device: these stay, and are listed in ``shared``."""
+    """A raw column encoded as by ``_encoded``, except tensors on a device: they stay, and are added to ``shared``."""
     if isinstance(value, Jagged):
         return "ragged", _encoded_except(device, value.values, shared), _encoded_except(device, value.offsets, shared)
     if getattr(getattr(value, "device", None), "type", None) == device and hasattr(value, "untyped_storage"):

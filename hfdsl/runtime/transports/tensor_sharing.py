@@ -1,4 +1,4 @@
-"""Tensors that one process shares and others of its host copy, while the process that shares takes no further part."""
+"""Tensors that one process shares and others of its host copy, without further work by the sharing process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hfdsl.runtime.rank.store import as_bytes
 from hfdsl.runtime.transports.device_memory import Mappings, Region, copy, map_block, region, unmap_block
 
 mappings = Mappings(map_block, unmap_block)
-"""The blocks of other processes that this process has mapped."""
+"""The blocks of other processes mapped by this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedTensors:
-    """A reference to tensors for their readers: shapes and dtypes, and where their bytes are.
+    """A reference to tensors for readers: shapes and dtypes, and the places of their bytes.
 
     A location is None for a tensor without elements, and the path of a file in memory on a CPU.
     """
@@ -30,18 +30,18 @@ class SharedTensors:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether some of the memory is a GPU's."""
+        """Whether some of the memory is on a GPU."""
         return any(isinstance(location, Region) for location in self.locations)
 
     def close(self) -> None:
-        """Close the files that were made for the tensors of a CPU."""
+        """Close the files of tensors on a CPU."""
         for path in self.locations:
             if isinstance(path, str):
                 os.close(int(path.rpartition("/")[2]))
 
 
 def share(tensors: Sequence[torch.Tensor]) -> SharedTensors:
-    """Where other processes of the host find contiguous tensors; the caller keeps these until they have been read.
+    """The places of contiguous tensors for other processes of the host; the caller keeps them until they are read.
 
     Waits for what the GPU still computes: a reader has one thread for all that it reads, which must not wait for a GPU
     that in turn may wait for what the thread reads next.
@@ -72,7 +72,7 @@ def _location(tensor: torch.Tensor) -> Region | str:
 
 
 def read_shared(shared: SharedTensors) -> list[torch.Tensor]:
-    """Copies of what another process shares; on a GPU they are complete when this returns, whatever else runs there.
+    """Copies of shared tensors of another process; on a GPU they are complete on return, whatever else runs there.
 
     Raises:
         OSError: where the process is gone.
@@ -104,7 +104,7 @@ def read_shared(shared: SharedTensors) -> list[torch.Tensor]:
 
 
 def keep_mapped(keep: bool) -> None:
-    """Whether mappings stay for the next transfers, from now on; if not, everything is unmapped."""
+    """Keep mappings for the next transfers from now on, or unmap everything."""
     mappings.keep = keep
     if not keep:
         if torch.cuda.is_initialized():
@@ -113,7 +113,7 @@ def keep_mapped(keep: bool) -> None:
 
 
 def _set_device() -> None:
-    """The CUDA driver keeps the current device by thread, and Ray reads on a thread of its own."""
+    """Set the thread's current device, since Ray reads on a separate thread."""
     torch.cuda.set_device(torch.cuda.current_device())
 
 
@@ -127,5 +127,5 @@ def _file(path: str, size: int) -> torch.Tensor:
 
 @cache
 def _copy_stream() -> Any:
-    """Not the stream of the bodies: a copy starts while they are busy."""
+    """The stream for copies, separate from that of the bodies, so that a copy starts while they run."""
     return torch.cuda.Stream()

@@ -1,4 +1,4 @@
-"""Digests of weights where a role keeps them, taken while more of them arrive.
+"""Digests of weights in a role's own memory, taken while more weights arrive.
 
 An example
 ----------
@@ -31,11 +31,11 @@ from hfdsl.runtime.digests import Digests, HeldPart, pieces_of
 from hfdsl.runtime.weights.digest_stream import DigestsBeside, Moment, moment
 
 READS: Final = 8
-"""The most groups of weights that are read one after another: the last one remains when all has arrived."""
+"""The maximum number of groups of weights read one after another; the last one remains when all have arrived."""
 
 
 class ArrivingDigests:
-    """Those of what a rank loads in one sync, of so many ``bytes``."""
+    """The digests of the weights that a rank loads in one sync, ``bytes`` in total."""
 
     def __init__(self, size: int) -> None:
         self._size, self._since = size, 0
@@ -45,7 +45,7 @@ class ArrivingDigests:
         self._writes: list[tuple[torch.Tensor, int]] = []
 
     def note_write(self, message: WeightMessage) -> None:
-        """The write of a message has been submitted."""
+        """Note that the write of a message has been submitted."""
         for transfer in message.transfers:
             self._since += transfer.bytes
             self._written[transfer.parameter.name] = len(self._moments)
@@ -63,7 +63,7 @@ class ArrivingDigests:
         stored_as: Callable[[str], str],
         placed: Callable[[Mapping[str, HeldPart]], Iterable[tuple[str, HeldPart]]],
     ) -> None:
-        """All writes into ``pieces`` have been submitted; ``state`` are the weights that the role says that it has.
+        """Begin once all writes into ``pieces`` are submitted; ``state`` are the weights as the role reports them.
 
         ``stored_as`` names the piece of a parameter, and ``placed`` says where in the whole each piece lies.
         """
@@ -86,7 +86,7 @@ class ArrivingDigests:
         self._writes = _writes(pieces.values())
 
     def digests(self) -> Digests | None:
-        """The digests, once the device has come so far; None where they are not those of what the role keeps now."""
+        """The digests, once the device has finished; None if the role now keeps other weights."""
         if self._begun is None:
             return None
         digests = self._begun.digests()
@@ -94,7 +94,7 @@ class ArrivingDigests:
 
 
 def _writes(pieces: Iterable[HeldPart]) -> list[tuple[torch.Tensor, int]]:
-    """How often each tensor has been written; those of inference mode do not count."""
+    """Each tensor with its number of writes; tensors of inference mode do not count them."""
     return [(piece.tensor, piece.tensor._version) for piece in pieces if not piece.tensor.is_inference()]
 
 
@@ -110,7 +110,7 @@ def _place(piece: HeldPart) -> tuple[Any, ...]:
 
 
 def _overlapping(pieces: Mapping[str, HeldPart]) -> Iterator[Sequence[str]]:
-    """The names of pieces whose memory may overlap, where there are several."""
+    """The names of pieces whose memory may overlap."""
     spans = sorted((*_span(piece.tensor), name) for name, piece in pieces.items() if piece.tensor.numel())
     together, end = list[str](), 0
     for start, stop, name in spans:
@@ -125,6 +125,6 @@ def _overlapping(pieces: Mapping[str, HeldPart]) -> Iterator[Sequence[str]]:
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses of its first byte, and behind its last."""
+    """The addresses of the first byte, and of the one after the last."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()

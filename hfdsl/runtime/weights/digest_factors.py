@@ -12,12 +12,12 @@ import torch
 MODULUS: Final = 2**64
 
 Words: TypeAlias = npt.NDArray[np.int64]
-"""Bits by eight bytes, or sums of such words."""
+"""Words of eight bytes, or sums of such words."""
 
 
 @lru_cache(maxsize=256)
 def factors(start: int, count: int, dim: int = 0, *, last: bool = False) -> Words:
-    """The factors of indices of a dim: the finalizer of splitmix64 (Steele et al., 2014), which has no short period.
+    """The factors of a dim's indices: the finalizer of splitmix64 (Steele et al., 2014), which has no short period.
 
     They are odd in the ``last`` dim and even in the others.
     """

@@ -1,4 +1,4 @@
-"""What a rank reports of the digests that it has taken beside a sync."""
+"""A rank's report of the digests that it has taken during a sync."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class DigestReport(NamedTuple):
     values: Sequence[int]
 
     def to_wire(self) -> list[Any]:
-        """As plain values."""
+        """Convert to plain values."""
         sync = [self.sync.state, self.sync.source, self.sync.target]
         return [sync, self.rank, self.exported, self.key, self.parts, list(self.values)]
 
     @classmethod
     def from_wire(cls, values: Sequence[Any]) -> DigestReport:
-        """The report again."""
+        """Convert from plain values."""
         sync, rank, exported, key, parts, numbers = values
         table = None if parts is None else tuple(_part(*part) for part in parts)
         return cls(sync=VerifiedSync(*sync), rank=rank, exported=exported, key=key, parts=table, values=numbers)

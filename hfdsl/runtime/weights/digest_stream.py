@@ -1,4 +1,4 @@
-"""Digests beside other work of a GPU: on a CUDA stream of their own, so that an exchange of weights does not wait.
+"""Digests on a separate CUDA stream, so that an exchange of weights does not wait for them.
 
 An example
 ----------
@@ -30,11 +30,11 @@ import torch
 from hfdsl.runtime.digests import BegunDigests, Digests, HeldPart
 
 Moment: TypeAlias = "torch.cuda.Event | None"
-"""A point in the current stream of a GPU; None where there is none, and everything before has happened."""
+"""A point in the current stream of a GPU; None on a CPU, where all earlier work has finished."""
 
 
 def moment() -> Moment:
-    """The point that the current stream comes to after all that it was given so far."""
+    """The point after all work submitted to the current stream so far."""
     if not torch.cuda.is_available():
         return None
     event = torch.cuda.Event()
@@ -48,21 +48,21 @@ def _stream(device: int) -> Any:
 
 
 class DigestsBeside:
-    """Digests of pieces that a stream of its own reads, each once the current stream has come to some moment."""
+    """Digests of pieces on a separate stream, each read once the current stream has reached a moment."""
 
     def __init__(self, dtypes: Mapping[str, str] | None = None) -> None:
         self._begun = BegunDigests(dtypes)
         self._stream = _stream(torch.cuda.current_device()) if torch.cuda.is_available() else None
 
     def add(self, pieces: Iterable[tuple[str, HeldPart]], after: Moment) -> None:
-        """Begin with pieces whose values are there after this moment."""
+        """Begin with pieces whose values are complete after this moment."""
         if self._stream is not None and after is not None:
             self._stream.wait_event(after)
         with self._within():
             self._begun.add(pieces)
 
     def digests(self) -> Digests:
-        """The digests, in the order of the pieces; the host waits until all are read."""
+        """The digests, in the order of the pieces; the host waits until all have been read."""
         with self._within():
             return self._begun.digests()
 

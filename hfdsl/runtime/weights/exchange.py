@@ -1,4 +1,4 @@
-"""The exchange of a sync by schedule: ranks that export and ranks that load go through its buckets together.
+"""The exchange of a scheduled sync: exporting and loading ranks process its buckets together.
 
 A worked example. Two trainers hold half of every weight, an engine needs all, and the schedule has three buckets::
 
@@ -69,25 +69,25 @@ if TYPE_CHECKING:
     from hfdsl.runtime.weights.arriving_digests import ArrivingDigests
 
 AHEAD: Final = 2
-"""The buckets that are on their way to a rank, and the messages from one, at a time."""
+"""The number of buckets in transit to a rank, and of messages in transit from one."""
 
 ALIGNMENT: Final = 16
-"""The bytes of which every part of a message begins at a multiple, so that it can be viewed in its dtype."""
+"""Every part of a message begins at a multiple of this many bytes, so that it can be viewed in its dtype."""
 
 
 class Exported:
-    """What a rank of the source has for one of the target, in the memory of its role."""
+    """The parts of a source rank for one target rank, in the memory of its role."""
 
     def __init__(self, sync: ScheduledSync, held: LocalWeights, target: int) -> None:
         self.sync, self.held, self.target = sync, held, target
 
     @property
     def nbytes(self) -> int:
-        """The bytes that go to the target."""
+        """The bytes for the target."""
         return self.sync.schedule.traffic[self.target].get(self.held.rank, 0)
 
     def parts(self) -> Parts:
-        """Copies of all of it."""
+        """Copies of all parts."""
         parts: Parts = {}
         for transfer in self.sync.schedule.received_by(self.target):
             if transfer.source == self.held.rank:
@@ -95,7 +95,7 @@ class Exported:
         return parts
 
     def arriving(self) -> LocalArriving:
-        """The same for a reader in this process."""
+        """The parts for a reader in this process."""
         return LocalArriving(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -103,7 +103,7 @@ class Exported:
 
 
 def exported(syncs: Sequence[ScheduledSync], rank: int, values: Any, label: str) -> Iterator[tuple[str, Exported]]:
-    """The columns of what a rank of the source exports, for each reader of its parts.
+    """The columns of a source rank's export, for each reader of its parts.
 
     Raises:
         SyncError: HF773 where the rank has other parts than its layout says.
@@ -122,24 +122,24 @@ def exported(syncs: Sequence[ScheduledSync], rank: int, values: Any, label: str)
 
 
 def message_bytes(message: WeightMessage) -> int:
-    """The bytes of a message, with what aligns its parts."""
+    """The bytes of a message, including alignment."""
     return sum(_room(transfer) for transfer in message.transfers)
 
 
 def pack(message: WeightMessage, held: LocalWeights, flat: torch.Tensor) -> None:
-    """Write the parts of a message into its bytes u8[N], from where a rank has them."""
+    """Write the parts of a message into its bytes u8[N], from a rank's memory."""
     for transfer, view in unpacked(message, flat):
         held.copy_into(view, transfer.parameter, transfer.box)
 
 
 def _buffers(sizes: Sequence[int], device: torch.device | str) -> tuple[torch.Tensor, ...]:
-    """Memory for things of these sizes in bytes, of which each uses that of the one ``AHEAD`` before it."""
+    """Buffers of these sizes in bytes; each reuses the memory of the one ``AHEAD`` positions before."""
     largest = (max(sizes[turn::AHEAD], default=0) for turn in range(AHEAD))
     return tuple(torch.empty(size, dtype=torch.uint8, device=device) for size in largest)
 
 
 def unpacked(message: WeightMessage, flat: torch.Tensor) -> Iterator[tuple[Transfer, torch.Tensor]]:
-    """The parts of a message, views of its bytes u8[N]."""
+    """The parts of a message, as views of its bytes u8[N]."""
     start = 0
     for transfer in message.transfers:
         dtype = getattr(torch, transfer.parameter.dtype)
@@ -156,7 +156,7 @@ def _room(transfer: Transfer) -> int:
 
 
 def send_all(exchanges: Mapping[tuple[int, ...], Sequence[Exported]]) -> None:
-    """A process's part in exchanges, each with those ranks of the links, one after another.
+    """Take part in exchanges, one after another, each with those ranks of the links.
 
     Raises:
         RuntimeError: from torch, when a reader is lost or does not arrive in time.
@@ -170,7 +170,7 @@ def send_all(exchanges: Mapping[tuple[int, ...], Sequence[Exported]]) -> None:
 
 
 def send(exports: Sequence[Exported], communicator: Any, device: str) -> None:
-    """A source's part in the exchange with all readers of a sync, whose ranks come after the senders' in a group."""
+    """Send a source's part to all readers of a sync, whose ranks follow the senders' in a group."""
     held, sync = exports[0].held, exports[0].sync
     buckets = sync.schedule.messages_from(held.rank)
     messages = [message for bucket in buckets for message in (bucket[:1] if sync.broadcast else bucket)]  # one for all
@@ -198,26 +198,26 @@ def _from_first() -> dist.BroadcastOptions:
 # -- receiving ---------------------------------------------------------------------------------------------------------
 
 Write: TypeAlias = Callable[[WeightMessage, torch.Tensor], None]
-"""What a reader does with a message, whose memory is used again after it."""
+"""A reader's use of a message, whose memory is reused afterwards."""
 
 
 class Arriving(ABC):
-    """Weights on their way from a rank of the source."""
+    """Weights in transit from a source rank."""
 
     nbytes = 0  # they are never in a store
 
     @property
     @abstractmethod
     def device(self) -> torch.device | str:
-        """Where they arrive."""
+        """The device on which they arrive."""
 
     @abstractmethod
     def receive(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], write: Write) -> None:
-        """Receive what a rank of the target gets from all ``peers``, by source rank, this one among them."""
+        """Receive a target rank's parts from all ``peers``, by source rank, including this one."""
 
 
 class LocalArriving(Arriving):
-    """Those of a source in this process."""
+    """The weights of a source in this process."""
 
     def __init__(self, exported: Exported) -> None:
         self._held = exported.held
@@ -238,7 +238,7 @@ class LocalArriving(Arriving):
 
 
 class RemoteArriving(Arriving):
-    """Those of a source in another process; ``ranks`` of the links take part, those that send first."""
+    """The weights of a source in another process; ``ranks`` of the links take part, senders first."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self._ranks = ranks
@@ -262,7 +262,7 @@ class RemoteArriving(Arriving):
 
 
 def receive(sync: ScheduledSync, rank: int, communicator: Any, device: str, write: Write) -> None:
-    """The part of a rank of the target in the exchange with all that send to it."""
+    """Take part in the exchange as a target rank that receives from all its senders."""
     buckets = sync.schedule.messages_to(rank)
     buffers = _buffers([sum(map(message_bytes, bucket)) for bucket in buckets], device)
     expected: deque[list[tuple[Any, WeightMessage, torch.Tensor]]] = deque()
@@ -295,7 +295,7 @@ def _received(communicator: Any, sync: ScheduledSync, message: WeightMessage, fl
 
 @dataclass(frozen=True, slots=True)
 class PendingExchange:
-    """The message to a reader before the exchange: the columns that will arrive, and the ranks that take part."""
+    """The message to a reader before the exchange: the columns to expect, and the participating ranks."""
 
     keys: tuple[ColumnSlice, ...]
     ranks: tuple[int, ...]
@@ -306,7 +306,7 @@ class PendingExchange:
 
 
 class ArrivingWeights:
-    """All that a rank of the target loads in a sync, on its way from ``peers``, by source rank."""
+    """All weights that a target rank loads in a sync, in transit from ``peers``, by source rank."""
 
     def __init__(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], label: str) -> None:
         self._sync, self._rank, self._peers, self._label = sync, rank, peers, label
@@ -314,17 +314,17 @@ class ArrivingWeights:
         self._watched: ArrivingDigests | None = None
 
     def digest(self) -> None:
-        """Have digests be taken of what is written where a role keeps its own."""
+        """Have digests taken of the weights written into a role's own memory."""
         from hfdsl.runtime.weights.arriving_digests import ArrivingDigests
 
         self._watched = ArrivingDigests(self._sync.schedule.received[self._rank])
 
     def digests(self) -> Digests | None:
-        """Those of what the role has loaded; None where they have to be taken from what it holds now."""
+        """The digests of the weights that the role loaded; None if they must be taken from its current weights."""
         return None if self._watched is None else self._watched.digests()
 
     def load(self, worker: Any, load: Callable[[dict[str, torch.Tensor]], Any], *, in_place: bool) -> Any:
-        """Write them where the role keeps its own, where ``in_place`` and it says where that is; else call ``load``.
+        """Write the weights into a role's own memory if ``in_place`` and the role gives access; else call ``load``.
 
         Raises:
             SyncError: HF774 where the role has others than its layout says.
@@ -343,7 +343,7 @@ class ArrivingWeights:
                 self._receive(lambda message, flat: None)  # those who send wait for it
 
     def _write_to(self, values: Any, submitted: Callable[[], None]) -> None:
-        """Write what arrives; ``submitted`` is called after the last write, which a device may still have to do."""
+        """Write the arriving weights; call ``submitted`` after the last write, which a device may not have finished."""
         held, failures = loaded_weights(self._sync, self._rank, values, self._label), list[Exception]()
         messages = [message for bucket in self._sync.schedule.messages_to(self._rank) for message in bucket]
         for transfer in (transfer for message in messages for transfer in message.transfers):
@@ -383,7 +383,7 @@ class ArrivingWeights:
         self._watched.begin(pieces, worker.held_weights(self._sync.state), layout.stored_as, placed)
 
     def _empty(self) -> dict[str, torch.Tensor]:
-        """Room for what the layout says."""
+        """Empty tensors of the layout's shapes."""
         schedule, weights = self._sync.schedule, dict[str, torch.Tensor]()
         device = next((peer.device for peer in self._peers.values()), "cpu")
         for parameter in schedule.parameters:

@@ -34,12 +34,12 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 from hfdsl.runtime.weights.digest_factors import factors_on
 
 TILE_WORDS: Final = 4096
-"""Words that a program reads at once: 32 KiB."""
+"""The number of words that a program reads at once: 32 KiB."""
 
 MAX_BLOCK_COLUMNS: Final = 1024
 
 FIELDS: Final = tl.constexpr(6)
-"""Of a part in the kernel's table: its first tile, the addresses of words and of both factors, rows and columns."""
+"""The fields of a part in the kernel's table: first tile, addresses of words and both factors, rows and columns."""
 
 
 # Triton compiles the body, and reads annotations.
@@ -71,12 +71,12 @@ def _add_words(  # type: ignore[no-untyped-def]
 _kernel = triton.jit(_add_words, do_not_specialize=["count"])
 
 STEP_GRAIN: Final = 4
-"""The steps of a bisection are a multiple of it, so that a few compiled kernels do for any number of parts."""
+"""The granularity of bisection steps, so that a few compiled kernels serve any number of parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part whose words lie in a table."""
+    """A part whose words form a table."""
 
     index: int
     words: torch.Tensor
@@ -110,12 +110,12 @@ class FusedSums:
         self._alike.setdefault((words.device, part.tile), []).append(part)
 
     def launch(self) -> None:
-        """Begin with what was added, which stays until ``digests``: the current stream reads it later."""
+        """Launch the kernel for all added parts, which must stay until ``digests``: the stream reads them later."""
         self._launched += [_launched(device, tile, parts) for (device, tile), parts in self._alike.items()]
         self._alike = {}
 
     def digests(self) -> dict[int, int]:
-        """Their digests, by index; each device is waited for once."""
+        """The digests by index; waits once for each device."""
         self.launch()
         on_device: dict[torch.device, list[_Launch]] = {}
         for launch in self._launched:
@@ -135,7 +135,7 @@ class FusedSums:
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """Parts whose tiles have one shape, their digests i64[parts], and what the kernel reads beside them."""
+    """Parts with tiles of one shape, their digests i64[parts], and the kernel's other inputs."""
 
     parts: Sequence[_Part]
     totals: torch.Tensor
@@ -168,7 +168,7 @@ def _launched(device: torch.device, tile: tuple[int, int], parts: Sequence[_Part
 
 @lru_cache(maxsize=256)
 def _row_factors(device: torch.device, starts: tuple[int, ...], shape: torch.Size) -> torch.Tensor:
-    """The factors of rows in the order of memory, i64[rows]: for each the sum over the outer dims."""
+    """The factors of rows in memory order, i64[rows]: for each row the sum over the outer dims."""
     sums = torch.zeros(shape, dtype=torch.int64, device=device)
     for dim, (start, size) in enumerate(zip(starts, shape, strict=True)):
         sums += factors_on(device, start, size, dim).view(-1, *(1,) * (len(shape) - dim - 1))

@@ -1,4 +1,4 @@
-"""Digests of what a rank exports and loads, taken in the steps that are to be verified, and reported with their calls.
+"""Digests of a rank's exported and loaded weights, taken in steps under verification and reported with their calls.
 
 An example
 ----------
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Leaving:
-    """Weights that an exchange sends, as they are since a ``moment``."""
+    """Weights that an exchange sends, unchanged since a ``moment``."""
 
     sync: VerifiedSync
     pieces: Mapping[str, HeldPart]
@@ -54,7 +54,7 @@ class _Leaving:
 
 
 class RankDigests:
-    """Those of the roles of a rank, while ``active``."""
+    """The digests of a rank's roles, while ``active``."""
 
     def __init__(self) -> None:
         self.active = False
@@ -65,17 +65,17 @@ class RankDigests:
         self._tables: dict[tuple[VerifiedSync, bool], tuple[PartTable, str]] = {}
 
     def want(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
-        """Take those of these syncs from now on."""
+        """Take the digests of these syncs from now on."""
         self._wanted, self.active = wanted, bool(wanted)
 
     def forget(self) -> None:
-        """Drop what a step that is to be repeated has left here."""
+        """Drop the remains of a step that will be repeated."""
         self._leaving, self._reports = [], []
 
     def take(
         self, step: Step, worker: Any, result: Any, arriving: ArrivingWeights | None, *, exchanged: bool, leaves: bool
     ) -> None:
-        """A role has exported a state, has loaded the weights that were ``arriving``, or has done something else.
+        """Take digests after a role has exported a state, loaded the ``arriving`` weights, or done something else.
 
         What ``leaves`` this process in an exchange, after the call, is read meanwhile.
         """
@@ -98,7 +98,7 @@ class RankDigests:
             self._take_loaded(step, worker, arriving)
 
     def take_sent(self) -> list[DigestReport]:
-        """Read what an exchange sends: all that it does was submitted, and the device may still be at it."""
+        """Take digests of exchanged weights: everything was submitted, though the device may still be at work."""
         leaving, self._leaving = self._leaving, []
         for sync_leaving in leaving:
             self._take(sync_leaving, reported=True)
@@ -114,7 +114,7 @@ class RankDigests:
             self._report(leaving.sync, leaving.rank, digests, exported=True)
 
     def of_arriving(self, step: Step, arguments: Mapping[str, Any]) -> ArrivingWeights | None:
-        """The weights among the arguments of a load that are to be digested as they arrive."""
+        """The weights among a load's arguments to digest as they arrive."""
         from hfdsl.runtime.weights.exchange import ArrivingWeights
 
         [weights] = arguments.values()
@@ -132,7 +132,7 @@ class RankDigests:
                 self._report(sync, rank, digests, exported=False)
 
     def _synced(self, step: Step, kind: EffectKind) -> Iterator[VerifiedSync]:
-        """The wanted syncs of which a step is one side."""
+        """The wanted syncs with a step as one side."""
         for sync in self._wanted if self.active else ():
             role = sync.source if kind == "exports" else sync.target
             if role == step.role and sync.state in states(step, kind):
@@ -156,28 +156,28 @@ class RankDigests:
         self._reports.append(report)
 
     def reported(self) -> list[DigestReport]:
-        """The reports since the last call."""
+        """The reports since the last call of this method."""
         reports, self._reports = self._reports, []
         return reports
 
     def last_export(self, sync: VerifiedSync) -> Digests | None:
-        """The digests of the last export; None where this rank takes no part."""
+        """The digests of the last export; None if this rank does not export."""
         return self._taken.get(sync)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBoxes:
-    """Which boxes of parameters the ranks of a role have, where a sync by schedule says so."""
+    """The boxes of parameters on the ranks of a role, from a scheduled sync."""
 
     layout: Layout
     mesh: Mesh
     parameters: tuple[Parameter, ...]
     known: Callable[[int], dict[str, Any]]
-    """What has been worked out of them, by rank."""
+    """The computed places, by rank."""
 
     @classmethod
     def of(cls, steps: Iterable[Step], role: str, state: str) -> HeldBoxes | None:
-        """What the steps of a role say of a state."""
+        """The layout of a state, from the steps of its role."""
         for step in steps:
             for sync in step.parts if step.role == role else ():
                 if sync.state == state:
@@ -197,7 +197,7 @@ def _rank_places(sync: ScheduledSync, side: str, rank: int) -> dict[str, Any]:
 def located_pieces(
     pieces: Mapping[str, HeldPart], places: HeldBoxes | None, rank: int
 ) -> Iterable[tuple[str, HeldPart]]:
-    """The pieces that a rank holds, each with where it is in the whole."""
+    """The pieces that a rank holds, each with its place in the whole."""
     if places is None:
         return pieces.items()
     from hfdsl.runtime.weights.resharding import located
@@ -208,7 +208,7 @@ def located_pieces(
 def rank_digests(
     worker: Any, state: str, rank: int, dtypes: DTypes | None, places: HeldBoxes | None = None
 ) -> Digests | None:
-    """The digests of what a rank holds of a state; None where the role gives no access to it.
+    """The digests of a rank's part of a state; None if the role gives no access to it.
 
     ``held_weights(state)`` gives it. Without that method it is what the exporting method returns, or ``state()``.
     """

@@ -1,4 +1,4 @@
-"""Reports of digests from ranks to the driver, and the comparison of both sides of a sync in a few operations.
+"""Reports of digests from ranks to the driver, and a comparison of both sides of a sync in a few operations.
 
 An example
 ----------
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ReportedDigests:
-    """What ranks have reported of the last step."""
+    """The reports of ranks about the last step."""
 
     def __init__(self) -> None:
         self._parts: dict[str, PartTable] = {}
@@ -40,7 +40,7 @@ class ReportedDigests:
         self._sums: dict[tuple[str, ...], _Sums | None] = {}
 
     def replace(self, reports: Iterable[DigestReport]) -> None:
-        """Keep those of a step, and forget those of the one before."""
+        """Keep the reports of a step, and drop those of the previous one."""
         self._reports = {}
         for report in reports:
             if report.parts is not None:
@@ -48,13 +48,13 @@ class ReportedDigests:
             self._reports.setdefault((report.sync, report.exported), {})[report.rank] = report
 
     def complete(self, sync: VerifiedSync, exporting: int, loading: int) -> bool:
-        """Whether so many ranks of each side have reported."""
+        """Whether ``exporting`` ranks of one side and ``loading`` ranks of the other have reported."""
         sides = self._side(sync, exported=True), self._side(sync, exported=False)
         have_parts = all(report.key in self._parts for side in sides for report in side)
         return have_parts and [len(side) for side in sides] == [exporting, loading]
 
     def digests(self, sync: VerifiedSync, *, exported: bool) -> list[Digests]:
-        """Those of the ranks of one side."""
+        """The digests of the ranks of one side."""
         from hfdsl.runtime.digests import Digest
 
         return [
@@ -63,7 +63,7 @@ class ReportedDigests:
         ]
 
     def agree(self, sync: VerifiedSync) -> bool:
-        """Whether both sides certainly hold the same; where they do not, or might not, the digests say more."""
+        """Whether both sides certainly hold the same weights; otherwise compare the digests in detail."""
         sides = [self._side(sync, exported=exported) for exported in (True, False)]
         keys = tuple(report.key for side in sides for report in side)
         if keys not in self._sums:
@@ -86,14 +86,14 @@ _Values: TypeAlias = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The ``first`` replica of the part of each number, the different parts, and the number of each one's weight."""
+    """The ``first`` replica of each part, the different parts, and the weight number of each."""
 
     first: _Indices
     parts: _Indices
     weights: _Indices
 
     def sums(self, values: _Values, count: int) -> _Values | None:
-        """The digests of weights; None where replicas differ."""
+        """The digests of weights; None if replicas differ."""
         if not np.array_equal(values, values[self.first]):
             return None
         sums = np.zeros(count, np.uint64)
@@ -103,7 +103,7 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Which digests of both sides add up to those of ``count`` weights, and ``same`` parts of both."""
+    """The digests of both sides that add up to those of ``count`` weights, and the ``same`` parts on both."""
 
     count: int
     source: _Side
@@ -111,7 +111,7 @@ class _Sums:
     same: tuple[_Indices, _Indices]
 
     def agree(self, source: _Values, target: _Values) -> bool:
-        """Whether replicas are equal, and sums, and the same parts."""
+        """Whether replicas, sums and common parts are equal."""
         exported, loaded = self.source.sums(source, self.count), self.target.sums(target, self.count)
         if exported is None or loaded is None:
             return False
@@ -120,7 +120,7 @@ class _Sums:
 
 
 def _sums(source: Sequence[PartTable], target: Sequence[PartTable]) -> _Sums | None:
-    """How the digests of both sides add up; None where names or shapes differ, or the parts of a weight overlap."""
+    """How the digests of both sides add up; None if names or shapes differ, or a weight's parts overlap."""
     sides = [_first_of_each(tables) for tables in (source, target)]
     boxes = [_boxes(side) for side in sides]
     names = {name: number for number, name in enumerate(boxes[0])}

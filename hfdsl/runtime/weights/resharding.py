@@ -1,4 +1,4 @@
-"""The parts of a state that ranks send each other by schedule: cut from what a rank exports, joined to what it loads.
+"""The parts of a state that ranks exchange by schedule: cut from exports, and joined for loads.
 
 A worked example. A rank has rows 0, 1, 4 and 5 of a weight of 8 rows, one after the other in a local tensor of 4 rows.
 Another rank needs rows 1 to 5 of the weight, which is the box ((1, 6),)::
@@ -31,11 +31,11 @@ Parts: TypeAlias = dict[str, dict[Box, torch.Tensor]]
 
 
 LocalPlaces: TypeAlias = tuple[tuple[int, ...], dict[Box, Box]]
-"""The shape of a local tensor, and where in it each of its boxes is."""
+"""The shape of a local tensor, and the places of its boxes in it."""
 
 
 def local_boxes(boxes: Iterable[Box]) -> LocalPlaces:
-    """The shape of a local tensor that holds these boxes one after the other, and where in it each is.
+    """The shape of a local tensor that holds these boxes one after another, and the place of each.
 
     >>> local_boxes([((0, 2), (0, 3)), ((4, 6), (0, 3))])
     ((4, 3), {((0, 2), (0, 3)): ((0, 2), (0, 3)), ((4, 6), (0, 3)): ((2, 4), (0, 3))})
@@ -60,7 +60,7 @@ def local_boxes(boxes: Iterable[Box]) -> LocalPlaces:
 
 
 def exported_parts(syncs: Iterable[ScheduledSync], rank: int, exported: Any, label: str) -> Iterator[tuple[str, Parts]]:
-    """The columns of what a rank of the source has exported: for each reader, copies of the parts that it gets.
+    """The columns of a source rank's export: for each reader, copies of its parts.
 
     Raises:
         SyncError: HF773 where the rank has other parts than its layout says.
@@ -83,7 +83,7 @@ def copied_part(held: LocalWeights, transfer: Transfer) -> torch.Tensor:
 
 
 def exported_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> LocalWeights:
-    """What a rank of the source has exported.
+    """The weights that a source rank has exported.
 
     Raises:
         SyncError: HF773 where it is no dict of tensors.
@@ -94,7 +94,7 @@ def exported_weights(sync: ScheduledSync, rank: int, values: Any, label: str) ->
 
 
 def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> LocalWeights:
-    """Where a rank of the target keeps what it loads.
+    """The weights that a target rank keeps, to load into.
 
     Raises:
         SyncError: HF774 where it is no dict of tensors.
@@ -105,7 +105,7 @@ def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> L
 
 
 class LocalWeights:
-    """The weights of a rank in its own memory, of which boxes of the full parameters are parts.
+    """A rank's weights in its own memory, whose parts are boxes of the full parameters.
 
     ``blame`` is the code, the call and the verb of the error where it has others than its layout says. ``places`` keeps
     what the layout says of each parameter, which is the same in every sync.
@@ -130,7 +130,7 @@ class LocalWeights:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the weights."""
         piece = next(iter(self._pieces.values()), None)
         if piece is None:
             return torch.device("cpu")
@@ -146,7 +146,7 @@ class LocalWeights:
         return held_part.tensor if isinstance(held_part, ComputedPart) else held_part
 
     def copy_into(self, target: torch.Tensor, parameter: Parameter, box: Box) -> None:
-        """Write a box of a parameter into a tensor of its shape; what is computed needs the memory of a few rows.
+        """Write a box of a parameter into a tensor of its shape; a computed part needs the memory of a few rows.
 
         Raises:
             SyncError: as ``part``.
@@ -158,7 +158,7 @@ class LocalWeights:
             target.copy_(held_part.detach())
 
     def find(self, parameter: Parameter, box: Box) -> torch.Tensor | ComputedPart:
-        """A box of a parameter, of which nothing is computed yet.
+        """A box of a parameter, before any computation.
 
         Raises:
             SyncError: as ``part``.
@@ -185,7 +185,7 @@ class LocalWeights:
         raise self._mismatch(f"no {list(box)} of '{name}'")
 
     def _held_boxes(self, parameter: Parameter, name: str) -> Iterator[tuple[Box, torch.Tensor | ComputedPart]]:
-        """The boxes that the rank has of a parameter, each with its values."""
+        """A rank's boxes of a parameter, each with its values."""
         if name not in self._pieces:
             raise self._mismatch(f"no '{name}'")
         piece = self._pieces[name]
@@ -216,7 +216,7 @@ class LocalWeights:
 
 
 def joined_parts(sync: ScheduledSync, rank: int, parts: Iterable[Parts]) -> dict[str, torch.Tensor]:
-    """What a rank loads: of every parameter that it has, the local tensor that its layout says."""
+    """The weights that a rank loads: for each of its parameters, the local tensor of its layout."""
     received: dict[str, dict[Box, torch.Tensor]] = {}
     for from_rank in parts:
         for name, by_box in from_rank.items():
@@ -253,7 +253,7 @@ def located(
     rank: int,
     places: dict[str, LocalPlaces] | None = None,
 ) -> Iterator[tuple[str, HeldPart]]:
-    """What a rank holds, each part with where it is in the whole; what does not have the layout's shape is whole.
+    """A rank's parts, each with its place in the whole; a part without the layout's shape is whole.
 
     ``places`` keeps what the layout says of each parameter, as in ``LocalWeights``.
     """

@@ -1,4 +1,4 @@
-"""Verifying the syncs of a running plan, on the processes that there are at the time."""
+"""Verification of a running plan's syncs, on the current processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hfdsl.runtime.weights.verified_syncs import syncs_of
 
 
 def verify(processes: Processes, plan: Plan, state: str, *, reported: bool) -> Verified:
-    """Compare digests: where ranks have ``reported`` them of the last step, these.
+    """Compare digests; if ranks have ``reported`` those of the last step, compare these.
 
     Raises:
         SyncError, ResourceError, RoleError, HfError: as ``Running.verify``.
@@ -31,7 +31,7 @@ def verify(processes: Processes, plan: Plan, state: str, *, reported: bool) -> V
 
 @contextmanager
 def verifying(processes: Processes, plan: Plan, states: Sequence[str]) -> Iterator[None]:
-    """Verify the last sync of these states within the block as it ends; of all by default. Errors as ``verify``."""
+    """At the end of the block, verify its last sync of these states, by default of all. Errors as for ``verify``."""
     backend = processes.usable_backend(plan.name)
     syncs = [sync for sync in syncs_of(plan) if not states or sync.state in states]
     dtypes = processes.syncs.dtypes

@@ -1,4 +1,4 @@
-"""Syncs by schedule in a rank's calls: what it keeps of what it exports, and how it loads what arrives."""
+"""Scheduled syncs in a rank's calls: the parts that it keeps of its exports, and its loads of arriving weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def exchanging(plan: Plan) -> frozenset[int]:
 
 
 def exported_columns(step: Step, rank: int, columns: Mapping[str, Any], *, exchanged: bool) -> dict[str, Any]:
-    """Of what a step exports, the parts that each reader gets from this rank: copies, but where they are exchanged."""
+    """The parts of a step's export for each reader of this rank: copies, unless they are exchanged."""
     from hfdsl.runtime.weights.exchange import exported
     from hfdsl.runtime.weights.resharding import exported_parts
 
@@ -37,7 +37,7 @@ def exported_columns(step: Step, rank: int, columns: Mapping[str, Any], *, excha
 
 
 def loaded_weights(step: Step, rank: int, reader: Reader) -> dict[str, Any] | ArrivingWeights:
-    """What a rank loads in a step with a schedule, or how it arrives."""
+    """The weights for a load in a scheduled step, or their exchange."""
     from hfdsl.runtime.weights.exchange import ArrivingWeights
     from hfdsl.runtime.weights.resharding import joined_parts
 
@@ -53,7 +53,7 @@ def loaded_weights(step: Step, rank: int, reader: Reader) -> dict[str, Any] | Ar
 def loading(
     step: Step, worker: Any, body: Callable[..., Any], arguments: dict[str, Any], *, in_place: bool
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The body and the arguments of a step that loads weights, also where they arrive while it runs.
+    """The body and arguments of a step that loads weights, including weights that arrive while it runs.
 
     With ``in_place`` they are written where a role keeps them, if it says where that is.
     """

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from hfdsl.runtime.weights.reported_digests import ReportedDigests
 
 AllDigests: TypeAlias = "Callable[..., Sequence[Digests | None]]"
-"""``Backend.digests``: those of all ranks; None of one that has none."""
+"""The result of ``Backend.digests``: the digests of all ranks, with None for a rank that has none."""
 
 MAX_COMBINATIONS = 64
-"""The most choices between replicas that differ, among which the ones that are right are looked for."""
+"""The maximum number of combinations of differing replicas to search for the correct ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What ``verify`` has compared, and what it could not, with the reason."""
+    """The result of ``verify``: what it compared, and what it could not compare, with the reason."""
 
     state: str
     compared: tuple[VerifiedSync, ...]
@@ -51,25 +51,25 @@ class Verified:
 
 @dataclass
 class SyncHistory:
-    """Which copies hold the last export of their source, and whether the source has changed since."""
+    """The copies that hold the last export of their source, and whether the source has changed since."""
 
     current: dict[VerifiedSync, bool] = field(default_factory=dict)
-    """The syncs that have run; whether the source is as it was exported."""
+    """The syncs that have run; whether the source still equals its export."""
 
     digested: set[VerifiedSync] = field(default_factory=set)
-    """Those whose export was digested."""
+    """The syncs whose export was digested."""
 
     dtypes: dict[VerifiedSync, DTypes] = field(default_factory=dict)
-    """The dtypes of copies, as far as they have been needed."""
+    """The dtypes of copies, as far as needed."""
 
     reported: ReportedDigests | None = None
-    """What ranks have reported of the last step."""
+    """The reports of ranks about the last step."""
 
     versions: Counter[VerifiedSync] = field(default_factory=Counter)
-    """How many times each has run."""
+    """The number of times that each sync has run."""
 
     def add(self, plan: Plan, digesting: Sequence[VerifiedSync]) -> None:
-        """A step of a plan has been committed, in which the exports of some syncs were digested."""
+        """Add a committed step of a plan, which digested the exports of some syncs."""
         self.report(())
         syncs = syncs_of(plan)
         for step in plan.steps:
@@ -83,7 +83,7 @@ class SyncHistory:
                 self.current |= dict.fromkeys(learned, False)
 
     def report(self, reports: Collection[DigestReport]) -> None:
-        """Ranks have reported digests of the last step, in place of what they had of the one before."""
+        """Replace the reports of the previous step by those of the last one."""
         if self.reported is None:
             if not reports:
                 return  # a run that verifies nothing does not load numpy
@@ -93,7 +93,7 @@ class SyncHistory:
         self.reported.replace(reports)
 
     def forget(self) -> None:
-        """Copies and sources may be of other versions, as after a load."""
+        """Forget all syncs, since copies and sources may have other versions, as after a load."""
         self.current.clear()
         self.digested.clear()
         self.report(())
@@ -103,18 +103,18 @@ class SyncHistory:
 
 
 def dtypes_of(ranks: Sequence[Digests]) -> dict[str, str]:
-    """The dtypes of weights that ranks hold."""
+    """The dtypes of the weights on ranks."""
     return {digest.name: digest.dtype for digests in ranks for digest in digests}
 
 
 def same_names(source: Sequence[Digests], target: Sequence[Digests]) -> bool:
-    """Whether both sides hold weights of the same names and shapes."""
+    """Whether both sides hold weights with the same names and shapes."""
     sides = [{name: extent(parts) for name, parts in _by_name(ranks).items()} for ranks in (source, target)]
     return sides[0] == sides[1]
 
 
 def compare(sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests], version: int = 0) -> None:
-    """Compare what ranks of the two roles hold of a state, in a version of it: the number of the sync in the run.
+    """Compare two roles' weights of a state in one version: the number of the sync in the run.
 
     Raises:
         SyncError: HF771.
@@ -176,7 +176,7 @@ def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Part
 
 
 def _wrong(source: _Parts, target: _Parts, expected: int) -> tuple[int, ...]:
-    """The ranks of the target that hold other values; of parts that only add up to others, all ranks."""
+    """The ranks of the target with other values; for parts that only sum to others, all ranks."""
     if source.keys() == target.keys():
         right = {box: next(iter(replicas.values())) for box, replicas in source.items()}
         return _wrong_ranks(target, right)
@@ -218,7 +218,7 @@ def _different(role: str, name: str, ranks: tuple[int, ...], problem: str) -> Sy
 def verify_copies(
     digests: AllDigests, plan: Plan, history: SyncHistory, state: str, reported: ReportedDigests | None = None
 ) -> Verified:
-    """Compare what roles have loaded of a state with its last export; ``digests`` are those of a backend.
+    """Compare roles' loaded states with the last exports; ``digests`` is a backend's method.
 
     Those that have been ``reported`` count as they are.
 
@@ -242,7 +242,7 @@ def verify_copies(
 def _verify_copy(
     digests: AllDigests, plan: Plan, history: SyncHistory, sync: VerifiedSync, reported: ReportedDigests | None
 ) -> str | None:
-    """Compare a copy with its source; why that is not possible, or None."""
+    """Compare a copy with its source; return the reason if that is impossible, or None."""
     sides = [plan.deployment[role].mesh.world_size for role in (sync.source, sync.target)]
     if reported is not None and reported.complete(sync, *sides):
         if reported.agree(sync):
@@ -266,7 +266,7 @@ def _verify_copy(
 
 
 def comparable(sync: VerifiedSync, history: SyncHistory) -> str | None:
-    """Why a copy cannot be compared with its source; None where it can."""
+    """The reason why a copy cannot be compared with its source; None if it can."""
     if sync not in history.current:
         return f"'{sync.target}' has not been synced"
     if not history.current[sync] and sync not in history.digested:

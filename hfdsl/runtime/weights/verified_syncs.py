@@ -1,4 +1,4 @@
-"""The syncs of a plan whose copies can be compared with what was exported."""
+"""The syncs of a plan whose copies can be compared with their exports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VerifiedSync:
 
 
 def syncs_of(plan: Plan) -> dict[VerifiedSync, Step]:
-    """The syncs of a plan between calls, each with the step that exports; others arrive at times of their own."""
+    """The syncs of a plan between calls, each with its exporting step; syncs in flight are excluded."""
     steps = {step.node: step for step in plan.steps}
     exports: dict[VerifiedSync, Step] = {}
     for step in plan.steps:
@@ -37,5 +37,5 @@ def syncs_of(plan: Plan) -> dict[VerifiedSync, Step]:
 
 
 def states(step: Step, kind: EffectKind) -> list[str]:
-    """The states that the call of a role exports, loads, reads or writes."""
+    """The states that a role's call exports, loads, reads or writes."""
     return [effect.state for effect in effects_of(step.signature.body) if step.role is not None and effect.kind == kind]

@@ -36,7 +36,7 @@ def usual(mesh: Mesh) -> Mesh:
 
 
 Body = Callable[[list[int]], list[int]]
-"""What a rank computes from the numbers of its rows."""
+"""The computation of a rank on the numbers of its rows."""
 
 
 def unchanged(rows: list[int]) -> list[int]:
