@@ -173,7 +173,7 @@ def _load(name: str) -> object:
     """A name of this module, or a room, that is used for the first time.
 
     Raises:
-        AttributeError: where there is none.
+        AttributeError: if there is none.
     """
     if name in _ROOMS:
         return import_module(f"{__name__}.{name}")

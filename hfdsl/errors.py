@@ -77,9 +77,9 @@ class RoleError(HfError, RuntimeError):
 
 
 class LostProcessError(RoleError):
-    """A process died, or what it had returned is lost (HF806); HF840 where that happened too often.
+    """A process died, or what it had returned is lost (HF806); HF840 if that happened too often.
 
-    ``deaths`` are the processes that are gone, as far as it is known.
+    ``deaths`` are the processes that are gone, as far as known.
     """
 
     deaths: tuple[object, ...] = ()

@@ -299,7 +299,7 @@ CODES: dict[str, Code] = {
 
 
 def explain(code: str) -> str | None:
-    """The explain page of a code, or None where there is no such code."""
+    """The explain page of a code, or None if there is no such code."""
     from pathlib import Path  # not at the top: `import hfdsl` is kept fast
 
     page = Path(__file__).parent / "explain" / f"{code.upper()}.md"

@@ -53,7 +53,7 @@ from hfdsl.types.dims import Atom, Dim, Size
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A constraint on a size: ``divisor`` divides it or, without one, it is at least 0 (above 0 where ``strict``)."""
+    """A constraint on a size: ``divisor`` divides it or, without one, it is at least 0 (above 0 if ``strict``)."""
 
     size: Size
     divisor: int | None = None
@@ -119,7 +119,7 @@ class SizeSet:
         return iter(range(start - (start - self.residue) % self.step, self.least - 1, -self.step)[:length])
 
     def satisfying(self, dim: Atom, constraint: Constraint) -> SizeSet | None:
-        """The sizes that satisfy a constraint on ``dim``; None where it is not linear in it."""
+        """The sizes that satisfy a constraint on ``dim``; None if it is not linear in it."""
         linear = _linear(dim, constraint.size)
         if linear is None:
             return None

@@ -61,7 +61,7 @@ class NumberEdits(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """A program with its demands, and the question: the sizes of which dims, which cluster, and whether to try repairs.
+    """A program with its demands, and the question asked of it: sizes, cluster, and whether to try repairs.
 
     ``sizes`` has one size for each dim that was given any; ``alternatives`` has all sizes of those with several.
     """
@@ -142,7 +142,7 @@ class Context:
         return [demand for demand, answer in self.verdicts if answer is Answer.REFUTED and demand.arithmetic]
 
     def tester(self, finding: Finding) -> Tester | None:
-        """The tester of changes that may remove a finding; None where none are to be tried."""
+        """The tester of changes that may remove a finding; None if none are to be tried."""
         return self.trials(finding) if self.trials is not None else None
 
     def dim_in_words(self, dim: type[Dim]) -> str:
@@ -185,7 +185,7 @@ class Context:
 
 
 Transform: TypeAlias = Callable[[Context], Context | None]
-"""From a program to a changed one; None where it cannot be changed so."""
+"""From a program to a changed one; None if it cannot be changed so."""
 
 
 @dataclass(frozen=True, slots=True)

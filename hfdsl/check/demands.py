@@ -220,7 +220,7 @@ class Requirement(Demand):
             return Answer.UNKNOWN
 
     def evaluated(self, sizes: KnownSizes) -> Evaluation | None:
-        """Its value; None where a size in it is not whole, which another demand reports."""
+        """Its value; None if a size in it is not whole, which another demand reports."""
         scope = self._whole_scope(sizes)
         try:
             return None if scope is None else Evaluation(*holds(self.text, scope))
@@ -228,7 +228,7 @@ class Requirement(Demand):
             return Evaluation(Answer.UNKNOWN, error=error)
 
     def _whole_scope(self, sizes: KnownSizes) -> Scope | None:
-        """The values of its names with these sizes; None where a size is not whole."""
+        """The values of its names with these sizes; None if a size is not whole."""
         scope = _with_sizes(self.scope, self.text, sizes).numbers
         values = (scope.sizes[name].value for name in names(self.text) if name in scope.sizes)
         return scope if all(value is None or value.denominator == 1 for value in values) else None

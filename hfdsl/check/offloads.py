@@ -1,4 +1,4 @@
-"""Offloads: which parts of which roles are in host memory while idle, and what GPUs hold meanwhile.
+"""Offloads: the parts of roles that are in host memory while idle, and the memory of GPUs meanwhile.
 
 A worked example. Two roles share a GPU of 80 GiB. The actor has 30 GiB of weights and 30 GiB of optimizer states, the
 reward model 40 GiB of weights; 100 GiB are too many. The dataflow is one step of a loop, so that idle time wraps around
@@ -128,7 +128,7 @@ class ResidentMemory:
         return total(amount.gib for amount in self.amounts.values())
 
     def more_than(self, size: Fraction | None) -> bool:
-        """Whether that is too much for a GPU of so many GiB (None: of any size)."""
+        """Whether the amount is too much for a GPU of this many GiB (None: for any GPU)."""
         if self.part > 1 or (self.part == 1 and self.gib > 0):
             return True
         return size is not None and self.part * size + self.gib > size

@@ -77,7 +77,7 @@ class PlacedMethod:
 
     @cached_property
     def misfit(self) -> HfError | None:
-        """The error of the protocol on this mesh; None where it works."""
+        """The error of the protocol on this mesh; None if it works."""
         try:
             self.protocol.chunk_count(self.placement.mesh)
             self.protocol.collected_count(self.placement.mesh)
@@ -107,7 +107,7 @@ class Program:
         return self.deployment.placements.get(node.op.role)
 
     def config(self, node: Node) -> Mapping[str, Any] | None:
-        """The constructor arguments of a call's role, by name; None where the constructor refuses them (HF516)."""
+        """The constructor arguments of a call's role, by name; None if the constructor refuses them (HF516)."""
         if self.placement(node) is None or not isinstance(node.op, RoleCall):
             return MappingProxyType({})
         return self._configs[node.op.role]

@@ -27,7 +27,7 @@ from hfdsl.types.numbers import byte_amount
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """The bounds of a queue; numbers that a size decides are None where it is unknown.
+    """The bounds of a queue; numbers that a size decides are None if unknown.
 
     ``worst`` is the largest staleness of a row that is trained, None without a bound; ``states`` are the trained
     states that its rows were made under, each with their staleness behind this queue and those before it. ``places``
@@ -102,7 +102,7 @@ def _number(size: Size | None) -> int | None:
 
 
 def _row_bytes(context: Context, queue: Node) -> int | None:
-    """Bytes of a row in the columns that are read behind a queue; None where a size is unknown, or differs by row."""
+    """Bytes of a row in the columns that are read behind a queue; None if a size is unknown, or differs by row."""
     graph = context.program.graph
     behind = {queue.id}
     for node in graph.nodes[queue.id + 1 :]:

@@ -15,7 +15,7 @@ from hfdsl.graph.spans import NOWHERE
 _RED, _YELLOW, _BLUE, _BOLD, _END = "\033[31;1m", "\033[33;1m", "\033[34;1m", "\033[1m", "\033[0m"
 
 LONGEST_LINE = 200
-"""The bytes of a line of code that are shown; of a longer one, so many around the mark."""
+"""The maximum number of bytes of a line of code that is shown; a longer line is cut around the mark."""
 
 
 def render(dataflow: str, findings: Sequence[Finding], facts: str = "", *, color: bool = False) -> str:

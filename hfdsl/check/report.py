@@ -36,7 +36,7 @@ class Coverage:
 
     @property
     def omissions(self) -> tuple[str, ...]:
-        """The omissions, in words; none where the check covered everything."""
+        """The omissions, in words; none if the check covered everything."""
         sizes = () if self.all_sizes else (f"{self.checked:,} of {self.combinations:,} combinations of sizes",)
         cut_off = ("the search for suggestions was cut off",) if self.search_cut_off else ()
         return (*sizes, *cut_off, *(f"not judged: {text}" for text in self.not_judged))
@@ -105,7 +105,7 @@ class Report:
         return preformatted(self.text())
 
     def json(self) -> str:
-        """One object per finding, each on a line; then a ``summary`` of queues and omissions, where there are any."""
+        """One object per finding, each on a line; then a ``summary`` of queues and omissions, if there are any."""
         import json  # not at the top: `import hfdsl` is kept fast
 
         records = [finding.as_dict() for finding in self.findings]

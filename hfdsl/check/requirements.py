@@ -67,7 +67,7 @@ class Scope:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def lookup(self, name: str) -> Fraction | None:
-        """The number behind a name, None where it is a dim without a known size.
+        """The number behind a name, None if it is a dim without a known size.
 
         Raises:
             DefinitionError: HF323 for a name that is neither, or a number of a config above ``MAX_NUMBER``.

@@ -232,7 +232,7 @@ def build_context(
     """The traced program with its inferred sizes.
 
     Raises:
-        DefinitionError: HF109 where an annotation of the dataflow cannot be evaluated.
+        DefinitionError: HF109 if an annotation of the dataflow cannot be evaluated.
     """
     body = with_placed_roles(body, deployment.placements if deployment else ())
     graph = trace(body)

@@ -97,7 +97,7 @@ def _dim_report(context: Context, dim: type[Dim], calls: list[Called]) -> DimRep
 
 
 def _alone(context: Context, dim: type[Dim], demand: Divisible | Bound) -> Constraint | None:
-    """A demand as a constraint on one dim, with the sizes of the others; None where it is not one."""
+    """A demand as a constraint on one dim, with the sizes of the others; None if it is not one."""
     others = {other_dim: size for other_dim, size in context.known_sizes.items() if other_dim is not dim}
     constraint = replace(demand.constraint, size=demand.constraint.size.substitute(others))
     return constraint if constraint.size.atoms == (dim,) else None

@@ -131,7 +131,7 @@ def keyword_span(call: Span, name: str) -> Span:
 def index_in_loop(span: Span) -> tuple[str, Span] | None:
     """The name to which the value at ``span`` is assigned, and the span where a loop over it reads ``name[0]``.
 
-    None where the name is assigned twice, or where no such loop can be found.
+    None if the name is assigned twice, or if no such loop can be found.
     """
     tree = _places(span.file).tree
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)] if tree is not None else []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """``count`` nodes of one kind, each with so many ``gpus`` and ``cpus``; memory is of one GPU, and of the host.
+    """``count`` nodes of one kind, each with ``gpus`` and ``cpus``; memory is that of one GPU, and of the host.
 
     ``domain`` is the number of nodes whose GPUs are linked as fast as those of one node, where there are such.
 
@@ -65,7 +65,7 @@ class Cluster:
     """The nodes of a cluster, as ``check`` reads them; the cluster itself is never queried.
 
     Raises:
-        ResourceError: HF523 where there are no nodes, or something else among them.
+        ResourceError: HF523 if there are no nodes, or something else among them.
 
     >>> import hfdsl as hf
     >>> cluster = hf.Cluster(hf.Nodes(2048, gpus=8, gpu_memory_gib=80, cpus=96), hf.Nodes(4, cpus=64))

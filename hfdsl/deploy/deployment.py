@@ -148,7 +148,7 @@ class Deployment:
     """The places of all roles, by the names that they have in the dataflow.
 
     Raises:
-        ResourceError: HF507 where a value is not made by ``hf.place``.
+        ResourceError: HF507 if a value is not made by ``hf.place``.
     """
 
     __slots__ = ("placements", "span")

@@ -31,9 +31,9 @@ class Experiment:
     ``cluster`` describes the nodes that it is to run on, for ``check``; ``optimize`` are the switches of its plan.
 
     Raises:
-        DefinitionError: HF118 where ``dataflow`` is not made by ``@hf.dataflow``.
-        ResourceError: HF507 where ``deployment`` is not an ``hf.Deployment``, HF523 where ``cluster`` is no
-            ``hf.Cluster``, HF542 where ``batches`` is no function.
+        DefinitionError: HF118 if ``dataflow`` is not made by ``@hf.dataflow``.
+        ResourceError: HF507 if ``deployment`` is not an ``hf.Deployment``, HF523 if ``cluster`` is no
+            ``hf.Cluster``, HF542 if ``batches`` is no function.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...

@@ -72,7 +72,7 @@ class ResourcePool:
         """Merge two pools into one with this one's slots and then the other's, on the same devices.
 
         Raises:
-            ResourceError: HF514 where one has GPUs and the other has none, or a device is in both.
+            ResourceError: HF514 if one has GPUs and the other has none, or a device is in both.
         """
         if not isinstance(other, ResourcePool):
             raise ResourceError(
@@ -93,7 +93,7 @@ class ResourcePool:
         """Split this pool into pools of consecutive slots, on the same devices.
 
         Raises:
-            ResourceError: HF514 where the sizes do not add up to the pool.
+            ResourceError: HF514 if the sizes do not add up to the pool.
         """
         if not isinstance(sizes, Sequence) or not all(is_count(size, least=0) for size in sizes):
             text = f"split of '{self.name}' takes a list with the number of slots of each part, got {brief(sizes)}"

@@ -25,7 +25,7 @@ class Retries:
     twice the memory.
 
     Raises:
-        ResourceError: HF841 where ``attempts`` or ``every`` is no whole number of at least 1, ``wait`` no positive
+        ResourceError: HF841 if ``attempts`` or ``every`` is no whole number of at least 1, ``wait`` no positive
             number, or ``copies`` something else, or ``"peers"`` with ``every=None``.
 
     >>> Retries(every=10)

@@ -32,17 +32,17 @@ class SyncSide:
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters that the role declares for the state; none where only a base class declares any, or nobody."""
+        """The parameters that the role declares for the state; none if only a base class declares any, or nobody."""
         place = self.placement
         if any(overrides(place.role, name, stated_by="state_parameters") for name in ("__init__", self.method)):
             return ()
         return declared_parameters(place.role, place.args, place.kwargs).get(self.effect.state, ())
 
     def layout(self) -> Layout | None:
-        """The layout of the ranks: as declared, else whole parameters; None where the role's function returns None.
+        """The layout of the ranks: as declared, else whole parameters; None if the role's function returns None.
 
         Raises:
-            DefinitionError: HF739 where the role's function returns something else.
+            DefinitionError: HF739 if the role's function returns something else.
             Exception: any that the function raises.
         """
         declared, place = self.effect.layout, self.placement
@@ -63,7 +63,7 @@ class SyncSide:
 
 @dataclass(frozen=True, slots=True)
 class WeightSync:
-    """A state on its way from the role that exports it to one that loads it."""
+    """The transfer of a state from the role that exports it to one that loads it."""
 
     source: SyncSide
     target: SyncSide
@@ -79,7 +79,7 @@ class WeightSync:
         return self.source.effect.layout is not None or self.target.effect.layout is not None
 
     def pairs(self, source: Layout, target: Layout) -> Iterator[tuple[Parameter, Parameter]]:
-        """The parameters that are loaded, each after the one that is exported for it: of its name, or tied to it.
+        """The loaded parameters, each after the exported one with its name, or tied to it.
 
         Where one side alone states parameters, those are the other's too.
         """

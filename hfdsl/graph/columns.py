@@ -76,7 +76,7 @@ def stored_spec(result: PortType, column: str) -> FieldSpec | None:
 
 
 def row_bytes(graph: Graph, node: int, column: str, dims: Mapping[Any, int]) -> int | None:
-    """Bytes of one row of a column: 0 for Python objects, None where a size is unknown, or of each row its own."""
+    """Bytes of one row of a column: 0 for Python objects, None if a size is unknown, or of each row its own."""
     result = graph.nodes[node].result
     if isinstance(result, ListType):
         return None  # every entry has rows of its own

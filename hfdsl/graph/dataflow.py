@@ -203,7 +203,7 @@ def require_batches(flow: Dataflow[..., Any], loader: Callable[[], Any], place: 
     """Hold the loader of an experiment against the records that its dataflow takes.
 
     Raises:
-        CheckError: with HF542, where it gives others.
+        CheckError: with HF542, if it gives others.
     """
     from hfdsl.check.rules.loaders import require_fit
 

@@ -20,7 +20,7 @@ from hfdsl.types.dtypes import FLOATS, Bool
 
 
 def equal_values(graph: Graph) -> tuple[int, ...]:
-    """By node the first node with an equal value: its own number where there is none."""
+    """The first node with an equal value, by node; the node itself if there is none."""
     first: dict[object, int] = {}
     equal: list[int] = []
     latest: dict[str, Node] = {}

@@ -24,7 +24,7 @@ from hfdsl.graph.stages import effects, queues_of, syncs
 
 
 def first_syncs(graph: Graph) -> Graph | None:
-    """The program of the syncs that come before a first dispatch; None where there are none."""
+    """The program of the syncs before a first dispatch; None if there are none."""
     feeding = _ancestors(graph, {node.id for node, _ in queues_of(graph)})
     read_states = {
         holder for node in feeding for holder, effect in effects(graph.nodes[node]) if effect.kind == "reads"

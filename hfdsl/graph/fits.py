@@ -46,7 +46,7 @@ def fits_static(actual: object, annotation: Any) -> bool:
 
 
 def fits_value(value: object, annotation: Any) -> bool:
-    """Whether a Python value is of an annotation, containers with all that is in them; True where it is not certain.
+    """Whether a Python value is of an annotation, containers with all that is in them; True if it is not certain.
 
     Numbers count as Python's own: an ``int`` is a ``float``, and so are those of numpy.
 
@@ -77,7 +77,7 @@ def fits_value(value: object, annotation: Any) -> bool:
 
 
 def surely_fit(values: Iterable[object], annotation: Any) -> bool:
-    """Whether values are of an annotation, by their classes alone: fast, and False where that does not tell.
+    """Whether values are of an annotation, by their classes alone: fast, and False if that does not tell.
 
     Of what lists and dicts among them hold, it looks at the first ``TESTED_ENTRIES``.
 
@@ -172,7 +172,7 @@ def value_text(value: object) -> str:
 
 
 def is_subclass(kind: Any, base: Any) -> bool:
-    """As ``issubclass``, and True where one is no class, or a structural type that only a type checker reads."""
+    """As ``issubclass``, and True if one is no class, or a structural type that only a type checker reads."""
     try:
         return not isinstance(kind, type) or not isinstance(base, type) or issubclass(kind, base)
     except TypeError:

@@ -61,7 +61,7 @@ class InnerTracing(Tracing, Protocol):
 
 @lru_cache(maxsize=256)
 def annotated_types(body: Callable[..., Any]) -> Mapping[str, Any]:
-    """The annotations of a dataflow; none where they cannot be evaluated, which its own check reports."""
+    """The annotations of a dataflow; none if they cannot be evaluated, which its own check reports."""
     try:
         return type_hints(body, f"'{body.__name__}'")
     except DefinitionError:
@@ -70,7 +70,7 @@ def annotated_types(body: Callable[..., Any]) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=256)
 def dataflow_signature(body: Callable[..., Any]) -> Signature | None:
-    """The parameters of a dataflow as ports; None where it takes any number of them."""
+    """The parameters of a dataflow as ports; None if it takes any number of them."""
     parameters = inspect.signature(body).parameters.values()
     if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
         return None
@@ -92,7 +92,7 @@ def dataflow_signature(body: Callable[..., Any]) -> Signature | None:
 
 
 def annotated_type(annotation: Any) -> PortType | None:
-    """The type that an annotation stands for; None where it says nothing that can be decided here."""
+    """The type that an annotation stands for; None if it says nothing that can be decided here."""
     try:
         return port_type(annotation, "it")
     except DefinitionError:
@@ -134,7 +134,7 @@ def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, 
 
 
 def accepts(annotation: Any, value: Any) -> bool:
-    """Whether a value or a container of values is of an annotated type, rows aside; True where that is not certain."""
+    """Whether a value or a container of values is of an annotated type, rows aside; True if that is not certain."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if annotation is Any or (isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue)):
         return True

@@ -39,7 +39,7 @@ def library() -> Any:
     """The package networkx.
 
     Raises:
-        PackageError: HF990 where it is not installed.
+        PackageError: HF990 if it is not installed.
     """
     try:
         import networkx as nx
@@ -117,7 +117,7 @@ def leaves(output: Output, name: str) -> Iterator[tuple[str, Ref | ErrorValue]]:
 
 
 def place_of(file: str, line: int) -> Attributes:
-    """The attributes of a source position; empty where it is unknown."""
+    """The attributes of a source position; empty if unknown."""
     return {} if file == NOWHERE.file else {"file": file, "line": line}
 
 

@@ -70,7 +70,7 @@ from hfdsl.types.dims import KeptGroups, Size
 from hfdsl.types.rows import Grouped, Whole
 
 ValueRows: TypeAlias = "Origin | Mapping[str, Origin | None] | None"
-"""The origin of a value's rows; by column for a record of columns with different origins; None where it is unknown."""
+"""The origin of a value's rows; by column for a record of columns with different origins; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class _Pass:
         return {name: None if origin is None else origin.after(step) for name, origin in rows.items()}
 
     def step(self, node: Node, op: Derived) -> RowStep | None:
-        """The effect of an operation on the rows of its argument; None where a mistake hides it."""
+        """The effect of an operation on the rows of its argument; None if a mistake hides it."""
         before = self.inference.rows(node.batch.node) if node.batch is not None else None
         after = self.inference.rows(node.id)
         match op:

@@ -50,7 +50,7 @@ def present_role(parameter: inspect.Parameter, annotation: Any) -> type[Worker] 
 
 
 def optional_roles(body: Callable[..., Any]) -> dict[str, type[Worker]]:
-    """The optional roles of a dataflow, by parameter; none where its annotations cannot be evaluated (HF109)."""
+    """The optional roles of a dataflow, by parameter; none if its annotations cannot be evaluated (HF109)."""
     parameters = inspect.signature(body).parameters.items()
     defaults = [parameter.default for _, parameter in parameters if parameter.default is not parameter.empty]
     if not any(default is None or isinstance(default, type) for default in defaults):

@@ -358,7 +358,7 @@ class Output:
 class Graph:
     """A traced dataflow. ``roles`` are its role parameters with their classes, in order.
 
-    ``returns`` is the annotation of its result (``inspect.Signature.empty`` where it has none). ``optional_reads`` are
+    ``returns`` is the annotation of its result (``inspect.Signature.empty`` if it has none). ``optional_reads`` are
     the places that read an optional column, each with what it is called and declared as. ``inner_calls`` are the calls
     of other dataflows.
     """

@@ -36,7 +36,7 @@ class SizeCase:
     numbers: dict[Size, int | None] = field(default_factory=dict, compare=False)
 
     def number(self, size: Size) -> int | None:
-        """A size as a number; None where it is not whole."""
+        """A size as a number; None if it is not whole."""
         if size not in self.numbers:
             value = evaluate(size, {atom: self._atom(atom) for atom in size.atoms})
             self.numbers[size] = int(value) if value.denominator == 1 else None
@@ -94,7 +94,7 @@ class TakeStep:
     before: Size
 
     def back(self, rows: RowInterval, case: SizeCase) -> RowInterval | None:
-        """The first rows; None where there are fewer, and a run would stop."""
+        """The first rows; None if there are fewer, and a run would stop."""
         number = case.number(self.before)
         return None if number is None or number < self.rows else rows
 
@@ -136,7 +136,7 @@ class QueueStep:
 
 
 def _wrapped(rows: RowInterval, number: int | None) -> RowInterval | None:
-    """Rows modulo ``number``; all of them where they cross the end, and None where there are none."""
+    """Rows modulo ``number``; all of them where they cross the end, and None if there are none."""
     if number is None or number < 1:
         return None
     length, start = rows[1] - rows[0], rows[0] % number
@@ -216,7 +216,7 @@ class Origin:
     def path(self, sample: int | None = None) -> tuple[RowStep, ...] | None:
         """The steps that change rows, back to the source, or to the call that generated a ``sample``.
 
-        None where the rows do not come from that call.
+        None if the rows do not come from that call.
         """
         steps: list[RowStep] = []
         for step in self.steps:
@@ -227,7 +227,7 @@ class Origin:
         return tuple(steps) if sample is None or sample == self.source else None
 
     def row(self, row: int, case: SizeCase) -> RowInterval | None:
-        """The rows of the source that a row may come from; None where the case cannot happen."""
+        """The rows of the source that a row may come from; None if the case cannot happen."""
         return row_back(row, self.steps, case)
 
     def filters(self) -> tuple[FilterKey, ...]:
@@ -243,7 +243,7 @@ class Origin:
 
 
 def row_back(row: int, steps: tuple[RowStep, ...], case: SizeCase) -> RowInterval | None:
-    """The rows before ``steps`` that a row may come from; None where the case cannot happen."""
+    """The rows before ``steps`` that a row may come from; None if the case cannot happen."""
     rows: RowInterval = (row, row + 1)
     for step in steps:
         before = step.back(rows, case)

@@ -35,7 +35,7 @@ class Tokens(NamedTuple):
         return {dim: self.calls[dim] for dim in inner if dim in self.calls}
 
     def read_by(self, reads: Reads) -> Iterable[tuple[Any, int | None]]:
-        """The inner dims that an argument reads, each with the call that generated it; None where it is not known."""
+        """The inner dims that an argument reads, each with the call that generated it; None if unknown."""
         if self.columns is None:
             return [(dim, self.calls.get(dim)) for dim in reads.inner]
         samples = ((column, self.of(column.name, ())) for column in reads.columns)

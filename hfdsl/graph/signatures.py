@@ -201,7 +201,7 @@ def _port_names(signature: Signature) -> PortNames:
 
 @functools.lru_cache(maxsize=1024)
 def wired_ports(signature: Signature, positional: int, named: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The ports of a call's arguments, so many by position and those by name; None where they do not fit."""
+    """The ports of a call's arguments, so many by position and those by name; None if they do not fit."""
     ports = signature.port_names
     names = (*ports.positional[:positional], *named)
     fits = positional <= len(ports.positional) and len(names) == len(set(names)) and set(names) <= set(ports.every)
@@ -212,7 +212,7 @@ def function_signature(body: Callable[..., Any], rows: RowDependence | GroupedBy
     """The signature of a stateless function.
 
     Raises:
-        DefinitionError: HF104, HF105, HF109, and HF113 where no parameter says how large groups are.
+        DefinitionError: HF104, HF105, HF109, and HF113 if no parameter says how large groups are.
     """
     signature = _read(body, body.__name__, rows, None, skip_self=False)
     if isinstance(rows, GroupedBy):
@@ -296,7 +296,7 @@ def type_hints(body: Callable[..., Any], where: str) -> dict[str, Any]:
     """The annotations of a function as objects.
 
     Raises:
-        DefinitionError: HF109 where one cannot be evaluated.
+        DefinitionError: HF109 if one cannot be evaluated.
     """
     try:
         annotations = dict(_annotations(body))
@@ -354,7 +354,7 @@ def port_type(annotation: Any, where: str) -> PortType:
     """Read an annotation of a port or result.
 
     Raises:
-        DefinitionError: HF104 where it is missing or untyped, and what reading a record's own columns raises.
+        DefinitionError: HF104 if it is missing or untyped, and what reading a record's own columns raises.
     """
     if annotation is inspect.Parameter.empty or annotation is Any:
         raise DefinitionError("HF104", f"{where} has no type; annotate it with a record, a column or a Python type")

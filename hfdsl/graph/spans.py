@@ -196,7 +196,7 @@ def definition_span(subject: Callable[..., Any] | type) -> Span:
 
 
 def column_span(record: Span, column: str) -> Span:
-    """The declaration of a column in the class statement at ``record``; that place itself where there is none."""
+    """The declaration of a column in the class statement at ``record``; that place itself if there is none."""
     for first, last, columns in _class_columns(record.file, "".join(linecache.getlines(record.file))):
         if column in columns and first <= record.line <= last:
             return replace(columns[column], calls=record.calls)

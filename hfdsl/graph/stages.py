@@ -247,7 +247,7 @@ def stages(graph: Graph, inference: Inference | None = None) -> tuple[Stage, ...
     their records declare.
 
     Raises:
-        WiringError: HF742 where a value goes around a queue.
+        WiringError: HF742 if a value goes around a queue.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...

@@ -29,7 +29,7 @@ class TracedGraph(Graph):
         numbers; several entries of one are separated by ``"; "``.
 
         Raises:
-            PackageError: HF990 where networkx is not installed.
+            PackageError: HF990 if networkx is not installed.
 
         >>> from hfdsl.rl.dataflows.remax import remax
         >>> network = remax.trace().to_networkx()

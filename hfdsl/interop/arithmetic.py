@@ -27,7 +27,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 
 
 def integer(expression: str, number: Callable[[str], str | None]) -> int | None:
-    """The value of an expression; ``number`` gives the text of a variable. None where that is not known.
+    """The value of an expression; ``number`` gives the text of a variable. None if unknown.
 
     >>> integer("a * 2 + 7 / 2", {"a": "5"}.get)
     13

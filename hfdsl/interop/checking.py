@@ -20,7 +20,7 @@ def check(library: Library, inputs: Inputs) -> Iterator[Report]:
     """A report for each run that the configuration describes.
 
     Raises:
-        ReadError: HF970 where it cannot be read.
+        ReadError: HF970 if it cannot be read.
     """
     for name, reading in named_readings(library, inputs):
         yield report_on(library, reading, name, inputs.version)
@@ -30,7 +30,7 @@ def named_readings(library: Library, inputs: Inputs) -> Iterator[tuple[str, RunR
     """The runs that a configuration describes, by what reports call them.
 
     Raises:
-        ReadError: HF970 where it cannot be read.
+        ReadError: HF970 if it cannot be read.
     """
     readings = library.read(inputs)
     for number, reading in enumerate(readings):
@@ -71,7 +71,7 @@ def explain(library: Library, inputs: Inputs) -> Iterator[Page]:
     """A page for each run that the configuration describes: what it is going to do, in plain words.
 
     Raises:
-        ReadError: HF970 where it cannot be read.
+        ReadError: HF970 if it cannot be read.
     """
     for name, reading in named_readings(library, inputs):
         unread = [_text(entry.reason, str(entry.span)) for entry in reading.unread]

@@ -31,7 +31,7 @@ IGNORED = frozenset(["[", "test", "set", ":", "true", "echo", "printf", "mkdir",
 class Launch:
     """A command that a script runs: its words, and where it stands. ``certain`` is false of one in an open branch.
 
-    ``variables`` are those that the script gives a text before it, as far as it is known.
+    ``variables`` are those that the script gives a text before it, as far as known.
     """
 
     words: Items

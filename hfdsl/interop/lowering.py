@@ -90,7 +90,7 @@ class Lowered:
         return table
 
     def keys_of(self, name: str) -> tuple[str, ...]:
-        """The keys that decide about a field, or about those below it; where there are none, those of the one above."""
+        """The keys that decide about a field, or about those below it; if there are none, those of the one above."""
         while name:
             below = [entry for field_name, entry in self.fields.items() if f"{field_name}.".startswith(f"{name}.")]
             if keys := tuple(dict.fromkeys(key for entry in below for key in entry.keys)):

@@ -30,7 +30,7 @@ def runs_of_script(
     """The runs that a script starts.
 
     Raises:
-        ReadError: HF970 where it starts none. It says ``refusal``, with the name for ``{}``, where the script starts
+        ReadError: HF970 if it starts none. It says ``refusal``, with the name for ``{}``, where the script starts
             another program; else that there is none of ``trainer``, with a place where one of ``names`` stands.
     """
     script = read_script(source, inputs.arguments, inputs.environment)

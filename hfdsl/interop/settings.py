@@ -77,7 +77,7 @@ class Configuration:
             return key
 
     def setting(self, key: str) -> Setting | None:
-        """The explicit setting of a key; None where it has its default."""
+        """The explicit setting of a key; None if it has its default."""
         return self.explicit.get(self.owner(key))
 
     def has(self, key: str) -> bool:
@@ -216,7 +216,7 @@ def _arguments(text: str) -> list[str]:
 
 
 def _closing(text: str) -> int:
-    """Where the interpolation with which a text begins ends; 0 where it begins with none."""
+    """Where the interpolation with which a text begins ends; 0 if it begins with none."""
     depth = 0
     for i, character in enumerate(text):
         depth += {"{": 1, "}": -1}.get(character, 0)

@@ -29,7 +29,7 @@ class Conditions(Expander):
     """An expander that decides conditions with the variables that it knows."""
 
     def truth(self, condition: Body) -> bool | None:
-        """Whether a condition holds; None where that is not known."""
+        """Whether a condition holds; None if unknown."""
         if len(condition) != 1:
             return None
         match condition[0]:
@@ -100,7 +100,7 @@ class Conditions(Expander):
 
 
 def _glob(subject: str, pattern: WordText) -> bool | None:
-    """Whether a text matches a pattern; None where a quoted sign of a pattern stands for itself."""
+    """Whether a text matches a pattern; None if a quoted sign of a pattern stands for itself."""
     text = text_of(pattern)
     if text is None or "[^" in text:
         return None

@@ -57,7 +57,7 @@ class Expander:
         return [tuple(pieces) for pieces in fields]
 
     def _items(self, parameter: ShellParameter) -> Items | None:
-        """The items of an array; None where there is no array of that name."""
+        """The items of an array; None if there is no array of that name."""
         if parameter.operator == "other":
             return None
         if parameter.name in ("@", "*"):
@@ -113,7 +113,7 @@ class Expander:
         return value
 
     def _value(self, name: str) -> WordText | None:
-        """A variable as a text; None where neither the script nor the caller says what it is."""
+        """A variable as a text; None if neither the script nor the caller says what it is."""
         if name.isdigit() and name != "0":
             place = int(name) - 1
             missing = () if self.without_arguments else None
@@ -130,7 +130,7 @@ class Expander:
         return value
 
     def _item(self, name: str, array: ShellValue | None, subscript: str) -> WordText | None:
-        """The item of an array; None where there is no such variable."""
+        """The item of an array; None if there is no such variable."""
         if isinstance(array, list):
             if subscript.isdigit():
                 return array[int(subscript)] if int(subscript) < len(array) else ()

@@ -1,4 +1,4 @@
-"""Conditions of shell scripts over words that may be unknown: true, false, or None where that is not known."""
+"""Conditions of shell scripts over words that may be unknown: true, false, or None if unknown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def test(words: Sequence[str | None]) -> bool | None:
-    """The truth of ``[ ... ]`` with these words; None where it is not known."""
+    """The truth of ``[ ... ]`` with these words; None if unknown."""
     if words and words[0] == "!":
         truth = test(words[1:])
         return None if truth is None else not truth

@@ -78,7 +78,7 @@ class ComposedText(SourceText):
 
 
 def composed(words: Items) -> ComposedText | None:
-    """Words as one text that a shell runs, with blanks between them; None where nothing of it is known."""
+    """Words as one text that a shell runs, with blanks between them; None if nothing of it is known."""
     first_piece = next((piece for word in words for piece in word if isinstance(piece, TextPiece)), None)
     if first_piece is None:
         return None
@@ -105,7 +105,7 @@ def literal(source: SourceText, text: str, start: int, end: int, *, quoted: bool
 
 
 def text_of(text: WordText) -> str | None:
-    """The characters of a text; None where a part of it is unknown."""
+    """The characters of a text; None if a part of it is unknown."""
     parts = [piece.text for piece in text if isinstance(piece, TextPiece)]
     return "".join(parts) if len(parts) == len(text) else None
 

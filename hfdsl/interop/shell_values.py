@@ -296,7 +296,7 @@ class _Runner(Variables):
             self.broken = outer
 
     def _conditions(self, loop: Repeated, *, certain: bool) -> Iterator[bool]:
-        """True before each round of a loop; False where it is not known whether there is one."""
+        """True before each round of a loop; False if unknown whether there is one."""
         words = self.expanded(loop.items or ())
         texts = [text_of(word) for word in words]
         if loop.condition is None and (

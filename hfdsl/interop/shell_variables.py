@@ -86,7 +86,7 @@ class Variables(Conditions):
         self.values[name] = value
 
     def _keys(self, items: Sequence[Word]) -> dict[str, WordText]:
-        """The items of an array with keys, ``[name]=value``; none where one item is another one."""
+        """The items of an array with keys, ``[name]=value``; none if one item is another one."""
         texts = [self.text(item, self.source) for item in items]
         heads = [KEY.match(text[0].text) if text and isinstance(text[0], TextPiece) else None for text in texts]
         if not all(heads):

@@ -63,7 +63,7 @@ def read_source(path: str | Path) -> SourceText:
     """The text of a file.
 
     Raises:
-        ReadError: HF970 where there is no such file, where it is too large, and where it is no UTF-8.
+        ReadError: HF970 if there is no such file, where it is too large, and where it is no UTF-8.
     """
     place, top = Path(path), Span(str(path), 1)
     try:

@@ -41,7 +41,7 @@ class ValueBounds:
         return " and ".join(filter(None, (above, below)))
 
     def nearest(self, number: float) -> float | None:
-        """The nearest number within the bounds; None where there is none, as above 0."""
+        """The nearest number within the bounds; None if there is none, as above 0."""
         if number > self.high:
             return self.high
         return None if self.open else self.low

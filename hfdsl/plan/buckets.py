@@ -44,7 +44,7 @@ class BucketShare:
     count: int = 1
 
     def of(self, box: Box) -> Box | None:
-        """The part of a piece, cut along its longest dim; None where nothing is left for it."""
+        """The part of a piece, cut along its longest dim; None if nothing is left for it."""
         if self.count == 1 or not box:  # a number has no dims
             return None if self.index else box
         dim = max(range(len(box)), key=lambda dim: box[dim][1] - box[dim][0])

@@ -76,7 +76,7 @@ def compile_stages(plan: Plan) -> tuple[tuple[Stage, CompiledPlan], ...]:
     """The stages of a compiled program, each with its own plan on the same processes.
 
     Raises:
-        WiringError: HF742 where a value goes around a queue.
+        WiringError: HF742 if a value goes around a queue.
     """
     compiled = []
     for stage in stages(plan.graph, plan.inference):
@@ -88,7 +88,7 @@ def compile_stages(plan: Plan) -> tuple[tuple[Stage, CompiledPlan], ...]:
 
 
 def _first_syncs(plan: Plan) -> CompiledPlan | None:
-    """The plan of what a stream sends before its first dispatch; None where that is nothing."""
+    """The plan of what a stream sends before its first dispatch; None if that is nothing."""
     graph = first_syncs(plan.graph)
     if graph is None:
         return None

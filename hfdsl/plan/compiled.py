@@ -39,7 +39,7 @@ class CompiledPlan(Plan):
 
     @property
     def peaks(self) -> tuple[ProcessMemory, ...]:
-        """For each group the process that holds most bytes of columns in a step; empty where sizes are unknown."""
+        """For each group the process that holds most bytes of columns in a step; empty if sizes are unknown."""
         return peaks(process_memory(self, self.dims, phases(self, self.dims)).values()) if sizes_known(self) else ()
 
     @cached_property
@@ -56,7 +56,7 @@ class CompiledPlan(Plan):
         ``timeline``, steps have ``start`` and ``seconds``.
 
         Raises:
-            PackageError: HF990 where networkx is not installed.
+            PackageError: HF990 if networkx is not installed.
             WiringError: HF991 for a timeline with other steps than the plan.
 
         >>> import networkx as nx
@@ -114,12 +114,12 @@ class CompiledPlan(Plan):
         the step, with the same values.
 
         Raises:
-            ResourceError: HF502, HF505 where the cluster cannot hold the pools.
-            RoleError: HF806 where a role's constructor raises.
-            ResourceError: HF931 where ``deadline`` is no positive number.
-            DeadlineError: HF807 where a role's constructor takes longer than its deadline.
+            ResourceError: HF502, HF505 if the cluster cannot hold the pools.
+            RoleError: HF806 if a role's constructor raises.
+            ResourceError: HF931 if ``deadline`` is no positive number.
+            DeadlineError: HF807 if a role's constructor takes longer than its deadline.
             PackageError: HF990 for ``"ray"`` where Ray or torch is not installed.
-            HfError: HF807 where Ray knows a cluster's address, but nothing answers there.
+            HfError: HF807 if Ray knows a cluster's address, but nothing answers there.
         """
         from hfdsl.runtime.launch import launch  # late: the one arrow from this room up to the runtime
 

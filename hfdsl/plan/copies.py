@@ -37,7 +37,7 @@ class PoolCopies:
 
 
 def pool_copies(plan: Plan, retries: Retries) -> Iterator[PoolCopies]:
-    """The copies of every pool whose roles keep a state; none where the retries make none."""
+    """The copies of every pool whose roles keep a state; none if the retries make none."""
     for pool in dict.fromkeys(group.pool for group in plan.groups) if retries.every is not None else ():
         of_rank, unknown = 0, list[str]()
         for role in (role for group in plan.groups if group.pool == pool for role in group.roles):

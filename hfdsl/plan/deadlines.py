@@ -44,7 +44,7 @@ def step_deadline(plan: Plan, step: Step) -> CallDeadline | None:
 
 
 def longest_deadline(deployment: Deployment, seconds: float) -> float:
-    """The longest deadline of any call of a deployment's roles, whose launch has one of so many seconds."""
+    """The longest deadline of any call to a deployment's roles, given the launch's deadline."""
     roles = [placement.deadline for placement in deployment.placements.values()]
     kinds = {placement.role for placement in deployment.placements.values()}
     methods = [registration.deadline for kind in kinds for registration in registered_methods(kind).values()]

@@ -70,7 +70,7 @@ class MarkedGraph:
     edges: tuple[TokenEdge, ...]
 
     def dead_cycle(self) -> tuple[str, ...] | None:
-        """The nodes of a cycle without tokens, of which none ever starts; None where there is none."""
+        """The nodes of a cycle without tokens, of which none ever starts; None if there is none."""
         after: dict[str, list[str]] = {node: [] for node in self.seconds}
         for source, target, tokens in self.edges:
             if tokens == 0:
@@ -91,7 +91,7 @@ class MarkedGraph:
         return None
 
     def critical_cycle(self) -> Cycle | None:
-        """The cycle with the most seconds for each token, which bounds the speed; None where there is no cycle.
+        """The cycle with the most seconds for each token, which bounds the speed; None if there is no cycle.
 
         Each round looks for a cycle that is slower than the slowest known one, by longest paths under the weights
         seconds - ratio * tokens: a positive sum is slower. There are finitely many, so that the last one is slowest.

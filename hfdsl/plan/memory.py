@@ -163,7 +163,7 @@ class Measure:
         return tuple(ColumnSlice(node, chunk, column, rows) for column in columns)
 
     def size(self, part: ColumnSlice) -> int | None:
-        """Bytes of a slice; None where they are not known before a run."""
+        """Bytes of a slice; None if unknown before a run."""
         if not self._plan.presence.get(part.node, {}).get(part.column, True):
             return 0
         result_type = self._plan.node(part.node).result

@@ -117,7 +117,7 @@ class Plan:
     same time, which print and pictures show; the run itself waits for values, not for stages. ``layouts`` says of every
     value where its chunks are. ``presence`` says of optional columns, by node, whether they are there, where that is
     known.
-    ``value_bytes`` are the bytes of values without rows (of each entry of a list), None where nothing declares them.
+    ``value_bytes`` are the bytes of values without rows (of each entry of a list), None if nothing declares them.
     ``offloads`` are the periods in which parts of roles are in host memory, ``resident`` the calls in which roles keep
     most memory of their GPUs. ``first_syncs`` is what a stream runs once before its first dispatch,
     ``stage_of`` what the plan of a stage is a stage of, ``stage_plans`` those of a plan whose queue decides.

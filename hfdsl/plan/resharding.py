@@ -72,7 +72,7 @@ class Schedule:
     """The bytes that move in a sync. Tuples have an entry for each target rank.
 
     ``shared`` are the target ranks in the process of a source rank. With ``in_place`` what a rank holds becomes a part
-    of what it loads; else it keeps both. ``hosts`` of each side are by rank; None where they are not known.
+    of what it loads; else it keeps both. ``hosts`` of each side are by rank; None if unknown.
     """
 
     parameters: tuple[Parameter, ...]
@@ -114,7 +114,7 @@ class Schedule:
 
     @cached_property
     def redundant(self) -> tuple[int, ...]:
-        """The bytes that a rank holds for the source beside those for the target: 0 where nobody shares processes."""
+        """The bytes that a rank holds for the source beside those for the target: 0 if nobody shares processes."""
         held = dict.fromkeys(range(self.target_mesh.world_size), 0)
         sources = dict[int, int]()
         for route in self.routes:
@@ -254,7 +254,7 @@ class Schedule:
 
     @cached_property
     def gather_groups(self) -> tuple[tuple[int, ...], ...]:
-        """The groups of source ranks whose all-gather is the sync; empty where it is none.
+        """The groups of source ranks whose all-gather is the sync; empty if it is none.
 
         All that a rank of a group holds goes to all others of it, and they receive nothing else.
         """

@@ -91,7 +91,7 @@ def row_table(plan: Plan, sizes: Mapping[Any, int], results: Mapping[int, tuple[
     balanced.
 
     Raises:
-        SizeError: HF303, HF310, HF313, HF321 where rows do not work out.
+        SizeError: HF303, HF310, HF313, HF321 if rows do not work out.
     """
     results, sizes = results or {}, dict(sizes)
     selected: dict[int, tuple[int, ...]] = {}

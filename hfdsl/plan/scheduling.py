@@ -29,7 +29,7 @@ def scheduled(
     """The steps, with the schedules of those that export and load weights in parts.
 
     Raises:
-        ProtocolError: HF734, HF735, HF736 where layouts do not fit; the check has reported that.
+        ProtocolError: HF734, HF735, HF736 if layouts do not fit; the check has reported that.
     """
     by_node = {step.node: step for step in steps}
     sync_of = {
@@ -68,7 +68,7 @@ def _hosts(group: ProcessGroup) -> list[int]:
 def _scheduled(
     export: Step, load: Step, sync: WeightSync, hosts: Mapping[str, Sequence[int]], bucket_bytes: int
 ) -> ScheduledSync | None:
-    """The schedule of a sync; None where it goes as a whole."""
+    """The schedule of a sync; None if it goes as a whole."""
     source, target = sync.source.layout(), sync.target.layout()
     takes_all = load.chunks == 1 and not load.per_rank and load.custom is None and len(load.arguments) == 1
     plain = isinstance(export.signature.returns, StaticType) and export.custom is None

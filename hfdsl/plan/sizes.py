@@ -84,7 +84,7 @@ def row_dims(plan: Plan) -> tuple[Any, ...]:
 
 
 def row_count(node: Node, size: Size | None, sizes: Mapping[Any, int]) -> int | None:
-    """The number of rows of a node's value for these sizes; None where one is unknown.
+    """The number of rows of a node's value for these sizes; None if one is unknown.
 
     Raises:
         SizeError: HF303 if it is not whole, or negative; a filter may keep none.

@@ -156,7 +156,7 @@ def _reshardings(plan: Plan, bandwidths: Mapping[str, float]) -> Iterator[SyncTr
 
 
 def _schedule(plan: Plan, sync: WeightSync) -> Schedule | None:
-    """The schedule of a sync; None where a side does not declare enough."""
+    """The schedule of a sync; None if a side does not declare enough."""
     source, target = sync.source.placement, sync.target.placement
     try:
         layouts = sync.source.layout(), sync.target.layout()

@@ -49,7 +49,7 @@ from hfdsl.plan.plan import Plan
 class Throughput:
     """The cycle that allows no fewer seconds for each step, and the least lag that is as fast as any larger one.
 
-    ``enough_lag`` is None where stages are no chain, and the cycle is the work of one device.
+    ``enough_lag`` is None if stages are no chain, and the cycle is the work of one device.
     """
 
     cycle: Cycle

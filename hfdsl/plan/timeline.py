@@ -22,7 +22,7 @@ IntervalKind: TypeAlias = Literal["call", "fused", "wait", "driver"]
 
 
 class Interval(NamedTuple):
-    """An activity of a process from ``start`` to ``stop``; ``rows`` are those of a call, where it has any."""
+    """An activity of a process from ``start`` to ``stop``; ``rows`` are those of a call, if it has any."""
 
     process: Process
     kind: IntervalKind

@@ -14,7 +14,7 @@ from hfdsl.types.weights import row_weights
 
 
 def weights_of(items: Iterable[tuple[int | str, Any]], balance: str, site: Site) -> list[int] | None:
-    """The row weights of the column that ``balance`` names; None where it is absent.
+    """The row weights of the column that ``balance`` names; None if it is absent.
 
     Raises ``ProtocolError`` (HF425) where no argument has it, or it does not weigh rows.
     """

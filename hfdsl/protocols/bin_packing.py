@@ -22,7 +22,7 @@ SEARCH_SIZE, SEARCH_STEPS = 64, 500  # parts and nodes that are searched through
 
 
 def fits(parts: Mapping[Amounts, int], nodes: Mapping[Amounts, int]) -> Answer:
-    """Whether so many parts of each kind lie on so many nodes of each kind.
+    """Whether these numbers of parts of each kind fit on these numbers of nodes of each kind.
 
     PROVED and REFUTED are certain. What neither a greedy packing, nor counting, nor a short search settles is UNKNOWN.
 
@@ -37,7 +37,7 @@ def fits(parts: Mapping[Amounts, int], nodes: Mapping[Amounts, int]) -> Answer:
 
 
 def too_many(parts: Mapping[Amounts, int], nodes: Mapping[Amounts, int]) -> tuple[Amounts, int, int] | None:
-    """A size of which there are more parts, of at least that size, than the nodes have room for: (size, parts, room).
+    """A size at which there are more parts, of at least that size, than the nodes have room for: (size, parts, room).
 
     In a size of several resources a zero leaves a resource out. None where counting refutes nothing.
     """
@@ -73,7 +73,7 @@ def _less(node: Amounts, part: Amounts, count: int) -> Amounts:
 
 
 def _greedy(parts: Mapping[Amounts, int], nodes: Mapping[Amounts, int]) -> bool:
-    """The largest parts first, each on the fullest nodes that take it; a kind of node at a time, however many."""
+    """Place the largest parts first, each on the fullest nodes with room; one kind of node at a time."""
     free = Counter(nodes)
     for part in sorted(parts, reverse=True):
         missing = parts[part]

@@ -50,12 +50,12 @@ def extent(boxes: Iterable[Box]) -> tuple[int, ...]:
 
 
 def fill(boxes: Collection[Box]) -> bool:
-    """Whether boxes, of which no two are the same, have as many elements as the smallest tensor that has them."""
+    """Whether different boxes have as many elements as the smallest tensor that contains them."""
     return total(boxes) == prod(extent(boxes))
 
 
 def intersection(left: Box, right: Box) -> Box | None:
-    """The intersection of two boxes; None where it is empty."""
+    """The intersection of two boxes; None if it is empty."""
     common = []
     for (start, stop), (other_start, other_stop) in zip(left, right, strict=True):
         first, last = max(start, other_start), min(stop, other_stop)
@@ -66,7 +66,7 @@ def intersection(left: Box, right: Box) -> Box | None:
 
 
 def difference(box: Box, removed: Box) -> tuple[Box, ...]:
-    """Subtract a box that lies in another one; the rest is disjoint boxes, before and after it, dim by dim."""
+    """Subtract a box that lies in another one: the result is disjoint boxes, before and after it, dim by dim."""
     parts: list[Box] = []
     for dim, ((start, stop), (first, last)) in enumerate(zip(box, removed, strict=True)):
         inside, outside = removed[:dim], box[dim + 1 :]
@@ -91,7 +91,7 @@ def without(boxes: Iterable[Box], removed: Iterable[Box]) -> tuple[Box, ...]:
 
 
 def overlap(boxes: Iterable[Box]) -> Box | None:
-    """Elements that two of the boxes have in common; None where they are disjoint."""
+    """Elements that two of the boxes have in common; None if they are disjoint."""
     return next(
         (common for left, right in combinations(boxes, 2) if (common := intersection(left, right)) is not None), None
     )

@@ -19,7 +19,7 @@ class WeightLoads(Protocol):
     """The weights that arrive while a call runs."""
 
     def before(self, step: int, steps: int, beside: Sequence[tuple[WeightLoads, int]] = ()) -> int:
-        """The version of the weights for a decode step, of so many; it is loaded now where it is another one.
+        """The version of the weights for decode step ``step`` of ``steps``; loads a new version if one has arrived.
 
         The step is one of the calls ``beside`` too, each of which has come to another one of its own.
         """
@@ -90,7 +90,7 @@ class Call:
         return range(self.first_row, self.first_row + self.row_count)
 
     def take_weights(self, step: int, of: int, beside: Sequence[tuple[Call, int]] = ()) -> int:
-        """Before decode step ``step`` of so many: load the weights that have arrived; the version to sample with.
+        """Load the weights that have arrived before decode step ``step`` of ``of``; return the version to sample with.
 
         Where several calls are in progress, the weights stay as they are until each of them has asked again or has
         ended. ``beside`` are calls whose rows are sampled in the same decode step, each with the number that it has
@@ -212,7 +212,7 @@ def current_call() -> Call:
     """The call that the body is running in.
 
     Raises:
-        WiringError: HF208 where no dataflow is running.
+        WiringError: HF208 if no dataflow is running.
 
     >>> with in_call(Call(seed=0, step=3, node=1, rank=0, first_row=4, row_count=2)):
     ...     list(current_call().rows)

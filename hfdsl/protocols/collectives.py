@@ -51,7 +51,7 @@ class AxisGroup(ABC):
 
 
 Endpoint: TypeAlias = tuple["Collectives", int]
-"""The connection of a role's ranks, and a rank: its identity in collectives, from whichever thread it calls them."""
+"""The connection of a role's ranks, and a rank: its identity in collectives, from any of its threads."""
 
 _recorded: dict[Endpoint, list[tuple[str, Any]]] = {}
 
@@ -78,7 +78,7 @@ def record_collective(endpoint: Endpoint, how: str, value: T) -> T:
 
 
 def _on_host(value: Any) -> Any:
-    """A copy of a tensor in the host's memory, so that a recording takes none of a GPU's; other objects themselves."""
+    """A copy of a tensor in host memory, so that a recording holds no GPU memory; other objects unchanged."""
     return value.detach().to("cpu", copy=True) if hasattr(value, "detach") else value
 
 

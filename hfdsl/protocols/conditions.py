@@ -52,7 +52,7 @@ def requirements_of(fn: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _expression(decorator: str, text: object) -> None:
-    """Raise HF114 for a text that is no expression."""
+    """Raise HF114 for a text that is not an expression."""
     import ast  # not at the top: `import hfdsl` is kept fast
 
     if not isinstance(text, str):
@@ -76,7 +76,7 @@ class Provision:
 
 
 def provides(*columns: str, when: str | None = None) -> Callable[[F], F]:
-    """Say when optional columns of a result are there: ``when`` is an expression like those of ``requires``.
+    """Declare when optional columns of a result are present: ``when`` is an expression like those of ``requires``.
 
     The columns are there exactly where it holds, and always without it. Without columns it is said of a result that is
     a loose column.

@@ -82,10 +82,10 @@ class Layout(ABC):
 
     @abstractmethod
     def boxes(self, parameter: Parameter, mesh: Mesh, rank: int) -> tuple[Box, ...]:
-        """The disjoint boxes that a rank holds, in the order of its local tensor; none where it does not hold any."""
+        """The disjoint boxes of a rank, in the order of its local tensor; none if it holds nothing."""
 
     def stored_as(self, name: str) -> str:
-        """The name under which a parameter is stored: of tied ones, the same."""
+        """The name under which a parameter is stored; tied parameters share one."""
         return name
 
 
@@ -94,31 +94,31 @@ class StandardLayout(Layout):
 
     @abstractmethod
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
-        """The cuts of a parameter, each of which cuts the part that those before it leave.
+        """The cuts of a parameter, each applied to the part that the previous ones leave.
 
         Raises:
-            ProtocolError: HF734 where it cannot be cut so.
+            ProtocolError: HF734 if it cannot be cut so.
         """
 
     def boxes(self, parameter: Parameter, mesh: Mesh, rank: int) -> tuple[Box, ...]:
         """As ``Layout.boxes``.
 
         Raises:
-            ProtocolError: HF734 where the parameter cannot be cut so.
+            ProtocolError: HF734 if the parameter cannot be cut so.
         """
         cuts = self.cuts(parameter, mesh)
         return boxes_of(part_at(parameter, mesh, cuts, [cut.coordinate(mesh, rank) for cut in cuts]))
 
     def then(self, *others: StandardLayout) -> Composed:
-        """This layout, whose parts the others cut further: ``Slices(0).then(Shards("dp"))``."""
+        """This layout, with its parts cut further by others: ``Slices(0).then(Shards("dp"))``."""
         return Composed((self, *others))
 
 
 def part_at(parameter: Parameter, mesh: Mesh, cuts: Sequence[Cut], coordinates: Sequence[int]) -> Extent | None:
-    """Compute the extent that cuts leave at these coordinates, one for each cut; None where it is empty.
+    """Compute the extent that cuts leave at these coordinates, one per cut; None if it is empty.
 
     Raises:
-        ProtocolError: HF734 where the parameter cannot be cut so.
+        ProtocolError: HF734 if the parameter cannot be cut so.
     """
     part: Extent | None = tuple(((0, size),) for size in parameter.shape)
     for cut, index in zip(cuts, coordinates, strict=True):
@@ -142,7 +142,7 @@ def boxes_of(part: Extent | None) -> tuple[Box, ...]:
 
 
 class Cut(StandardLayout):
-    """A cut over one axis of the mesh, or over several, of which the last counts fastest."""
+    """A cut over one axis of the mesh, or over several, the last of which varies fastest."""
 
     axis: str | tuple[str, ...]
 
@@ -223,7 +223,7 @@ class Slices(Cut):
     padding: int = 1
 
     def cut(self, parameter: Parameter, part: Extent, index: int, count: int) -> Extent | None:
-        """As ``Cut.cut``; HF734 where sizes do not divide."""
+        """As ``Cut.cut``; HF734 if sizes do not divide."""
         dim, size = self.dim, _length(parameter, part, self.dim, self)
         padded = -(-size // self.padding) * self.padding
         blocks = self.blocks or (padded,)
@@ -242,7 +242,7 @@ class Slices(Cut):
         return (*part[:dim], ranges, *part[dim + 1 :])
 
     def _slice(self, parameter: Parameter, group: int, groups: int, start: int, block: int, units: int) -> Range:
-        """The slice of a block that one of ``groups`` has."""
+        """The slice of a block that belongs to one of ``groups``."""
         if not units or block % units:
             raise refused(parameter, f"{units} units do not divide the {block} elements of dim {self.dim}")
         width = block // units
@@ -280,7 +280,7 @@ class Shards(Cut):
 
 @dataclass(frozen=True, slots=True)
 class Composed(StandardLayout):
-    """Layouts one after another, each of which cuts what those before it have left.
+    """Layouts applied in order, each cutting the parts that the previous ones leave.
 
     >>> layout = Slices(0).then(Shards("dp"))
     >>> layout.boxes(Parameter("weight", (6, 4)), Mesh(dp=2, tp=2), 3)
@@ -310,7 +310,7 @@ def _length(parameter: Parameter, part: Extent, dim: int, cut: Cut) -> int:
 
 
 def refused(parameter: Parameter, problem: str) -> ProtocolError:
-    """The error for a parameter that cannot be cut so."""
+    """The error for a parameter that this layout cannot cut."""
     return ProtocolError("HF734", f"{parameter.name!r} {parameter.shape} cannot be cut: {problem}")
 
 
@@ -323,7 +323,7 @@ def starts(sizes: Sequence[int]) -> Iterator[int]:
 
 
 def _clipped(ranges: Sequence[Range], start: int, stop: int) -> Iterator[Range]:
-    """The elements ``start`` to ``stop`` of ranges that follow one another.
+    """The elements ``start`` to ``stop`` of consecutive ranges.
 
     >>> list(_taken([(0, 2), (8, 12)], 1, 4))
     [(1, 2), (8, 10)]

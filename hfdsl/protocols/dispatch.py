@@ -43,7 +43,7 @@ CollectFn: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """A dispatch function and a collect function: a protocol that is not declared on coordinates."""
+    """A dispatch function and a collect function: a protocol without a declaration on coordinates."""
 
     dispatch_fn: DispatchFn
     collect_fn: CollectFn
@@ -67,7 +67,7 @@ FORMER_MODES: Mapping[str, str] = {
     "MEGATRON_COMPUTE": f"Dispatch.THREE_D_PROTO splits rows over data-parallel ranks; for lists, {_OF_YOUR_OWN}",
     "MEGATRON_PP_AS_DP": f"Dispatch.THREE_D_ALL_MICRO_DP splits rows over replicas; for lists, {_OF_YOUR_OWN}",
 }
-"""Names of modes in other libraries that no member has, each with what to write instead."""
+"""Names of modes in other libraries that have no counterpart here, each with a replacement."""
 
 
 class FormerModeError(ProtocolError, AttributeError):
@@ -192,7 +192,7 @@ def _add_member(name: str, functions: Functions) -> Dispatch:
 
 
 _ARRIVED: set[str] = set()
-"""The modes that came from another process, and whose own module, if they have one, is not imported here yet."""
+"""The modes that came from another process and whose own module, if any, has not been imported here."""
 
 
 def _restore(name: str, functions: Functions) -> Dispatch:
@@ -233,7 +233,7 @@ Mode: TypeAlias = Dispatch | Protocol | Functions
 
 
 def meaning_of(mode: Mode) -> Protocol | Functions:
-    """The meaning of a mode: a declaration, or the functions that are registered for it."""
+    """The meaning of a mode: its declaration, or the functions registered for it."""
     return _MEANINGS[mode] if isinstance(mode, Dispatch) else mode
 
 

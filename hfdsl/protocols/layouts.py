@@ -95,7 +95,7 @@ class Replicas(StandardLayout):
 
 @dataclass(frozen=True)
 class ByName(StandardLayout):
-    """A layout for each kind of parameter, by shell patterns of names, of which the first that matches counts.
+    """A layout for each kind of parameter, selected by the first shell pattern that matches its name.
 
     >>> layout = ByName({"*.down_proj.weight": Slices(1), "*_proj.weight": Slices(0)})
     >>> layout.boxes(Parameter("mlp.down_proj.weight", (4, 6)), Mesh(tp=2), 1)
@@ -131,7 +131,7 @@ class Stages(StandardLayout):
     number: str = r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\."
 
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
-        """As ``StandardLayout.cuts``; HF734 where the layers do not divide."""
+        """As ``StandardLayout.cuts``; HF734 if the layers do not divide."""
         stages = axis_size(mesh, self.axis)
         if stages == 1:
             return ()
@@ -170,7 +170,7 @@ class Experts(StandardLayout):
     number: str = r"(?:^|\.)experts\.(\d+)\."
 
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
-        """As ``StandardLayout.cuts``; HF734 where the experts do not divide."""
+        """As ``StandardLayout.cuts``; HF734 if the experts do not divide."""
         match = _compiled(self.number).search(parameter.name)
         if match is None:
             return ()
@@ -184,7 +184,7 @@ class Experts(StandardLayout):
 
 @dataclass(frozen=True)
 class Tied(StandardLayout):
-    """A layout with tied parameters: each of ``names`` is another name of the parameter that it maps to.
+    """A layout with tied parameters: ``names`` maps each further name to the parameter.
 
     >>> layout = Tied(Replicas(), {"lm_head.weight": "model.embed_tokens.weight"})
     >>> layout.stored_as("lm_head.weight")
@@ -195,7 +195,7 @@ class Tied(StandardLayout):
     names: Mapping[str, str]
 
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
-        """As ``StandardLayout.cuts``, of the parameter that is stored."""
+        """As ``StandardLayout.cuts``, for the stored parameter."""
         return self.layout.cuts(replace(parameter, name=self.stored_as(parameter.name)), mesh)
 
     def stored_as(self, name: str) -> str:
@@ -252,13 +252,13 @@ class Holding:
 
 
 def holdings(layout: Layout, parameter: Parameter, mesh: Mesh) -> tuple[Holding, ...]:
-    """All that ranks hold of a parameter, each different part once; ranks without any are left out.
+    """All boxes of a parameter on the ranks, each different part once; ranks without any are omitted.
 
     >>> holdings(Slices(0), Parameter("bias", (8,)), Mesh(dp=2, tp=2))
     (Holding(boxes=(((0, 4),),), ranks=(0, 2)), Holding(boxes=(((4, 8),),), ranks=(1, 3)))
 
     Raises:
-        ProtocolError: HF734 where the parameter cannot be cut so.
+        ProtocolError: HF734 if the parameter cannot be cut so.
     """
     by_boxes: dict[tuple[Box, ...], tuple[int, ...]] = {}
     for boxes, ranks in _boxes_by_ranks(layout, parameter, mesh):
@@ -281,7 +281,7 @@ def _boxes_by_ranks(
 
 @lru_cache(maxsize=256)
 def ranks_by_coordinate(mesh: Mesh, axes: tuple[tuple[str, ...], ...]) -> Mapping[Coordinate, tuple[int, ...]]:
-    """The ranks at each coordinate of axes, of which several may count as one."""
+    """The ranks at each coordinate of axes; several axes may count as one."""
     at: dict[Coordinate, list[int]] = {}
     cuts = [Only(axis=names, at=()) for names in axes]
     for rank in range(mesh.world_size):

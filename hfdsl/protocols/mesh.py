@@ -94,7 +94,7 @@ class Mesh:
         return (self.pp // self.gen_pp_size) * (self.tp // self.gen_tp_size)
 
     def coordinates(self, rank: int) -> Coordinates:
-        """Where ``rank`` sits; HF513 for a rank that the mesh does not have."""
+        """The coordinates of ``rank``; HF513 for a rank that the mesh does not have."""
         if not 0 <= rank < self.world_size:
             raise ResourceError("HF513", f"rank {rank} is not on {self}, whose ranks are 0..{self.world_size - 1}")
         at: dict[str, int] = {}
@@ -195,7 +195,7 @@ def check_world(mesh: Mesh, ranks: int, owner: str) -> None:
 
 
 def check_mesh(mesh: object, owner: str) -> None:
-    """Raise ``ResourceError`` (HF501) for a value that is no mesh, such as a dict; None stands for the default mesh."""
+    """Raise ``ResourceError`` (HF501) for a value that is not a mesh, such as a dict; None is the default mesh."""
     if mesh is not None and not isinstance(mesh, Mesh):
         sizes = mesh if isinstance(mesh, Mapping) else {"dp": 2, "tp": 2}
         example = ", ".join(f"{axis}={size}" for axis, size in sizes.items())

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from hfdsl.protocols.state import effects_of, methods_with
 
 Part: TypeAlias = Literal["weights", "optimizer"]
-"""A part of a role that is moved by itself: its weights, or the memory that only a method with ``hf.writes`` uses."""
+"""A part of a role that moves separately: its weights, or the memory that only methods with ``hf.writes`` use."""
 
 PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -21,7 +21,7 @@ METHODS = ("offload", "onload")
 
 
 def parts_of(role: type) -> tuple[Part, ...]:
-    """The parts that a role has: two where a method writes a state.
+    """The parts of a role: two if a method writes a state.
 
     >>> parts_of(object)
     ('weights',)
@@ -35,7 +35,7 @@ def parts_used(method: Callable[..., Any]) -> tuple[Part, ...]:
 
 
 def not_offloadable(role: type) -> str | None:
-    """Why a role cannot be offloaded, or None where it can."""
+    """Why a role cannot be offloaded, or None if it can."""
     for name in METHODS:
         method = getattr(role, name, None)
         if not callable(method):

@@ -46,7 +46,7 @@ def even_bounds(rows: int, chunks: int) -> tuple[int, ...]:
 def pad_size(rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, subject: str = "value") -> int:
     """Compute the pad rows with which ``rows`` split into ``chunks`` even chunks of whole groups of ``group`` rows.
 
-    Raises ``SizeError``: HF310 when the rows do not divide and no padding is asked for, HF313 where it cuts a group.
+    Raises ``SizeError``: HF310 when the rows do not divide and no padding is asked for, HF313 if it cuts a group.
 
     >>> pad_size(10, 4, pad="repeat_last")
     2
@@ -148,14 +148,14 @@ class RowSplit:
         return (self.rows + self.added) // self.chunks
 
     def positions(self, chunk: int) -> tuple[int, ...] | None:
-        """The places of a balanced chunk's rows in the padded batch; None where they are in order."""
+        """The places of a balanced chunk's rows in the padded batch; None if they are in order."""
         if self.partition is None:
             return None
         ranges = self.partition.chunk_rows(chunk, self.chunks, self.rows)
         return tuple(row for start, stop in ranges for row in range(start, stop))
 
     def chunk_rows(self, chunk: int, rows: int | None = None) -> RowRanges:
-        """The rows that a chunk gets, for pad rows those that they repeat.
+        """The rows of a chunk; for pad rows, the rows that they repeat.
 
         ``rows`` is how many the argument has: one with twice the rows of the call gives twice as many to each chunk.
         """
@@ -220,7 +220,7 @@ class RowSplit:
 
 
 NO_SPLIT = RowSplit()
-"""For a call whose arguments are not split, or not here yet."""
+"""The split of a call whose arguments are not split, or have not arrived yet."""
 
 
 @lru_cache(maxsize=32)  # the calls of one step often have the same weights
@@ -298,7 +298,7 @@ def _entry(number: int, bins: list[_Bin]) -> tuple[int, int, list[_Bin]]:
 
 
 def _combined(left: _Bin, right: _Bin) -> _Bin:
-    """Both; the numbers of the smaller are moved, so that each is moved no more than log n times."""
+    """Merge two partial partitions; the smaller one's entries move, so that each moves at most log n times."""
     few, many = sorted((left[1], right[1]), key=len)
     many.extend(few)
     return left[0] + right[0], many

@@ -66,7 +66,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Varying:
-    """The coordinates hold values that have nothing to do with one another.
+    """The coordinates hold unrelated values.
 
     >>> str(Varying())
     'V'

@@ -1,4 +1,4 @@
-"""Declared transfer protocols: from a mesh to who gets which chunk, and who is collected in which order."""
+"""Declared transfer protocols: from a mesh to the chunk of each rank, and to the collected ranks in order."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def needed_places(dispatched: int, batch: int, group: int, lag: int, late: Late 
 
 
 def queue_problem(rows: object, group: object, lag: object, late: object) -> str | None:
-    """Describe the first invalid argument of a queue; None where all are valid.
+    """Describe the first invalid argument of a queue; None if all are valid.
 
     >>> queue_problem(rows=None, group=1, lag=-1, late="wait")
     'lag= takes a number of updates, 0 or more, got -1'

@@ -39,10 +39,10 @@ MISSING = object()
 
 
 class RaisedError(RoleError):
-    """The base of the errors that are also of a type of the user's."""
+    """The base of errors that also have a type of the user's."""
 
     raised: type[BaseException]
-    """The type of the user's that it is."""
+    """The user's type of the error."""
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
@@ -54,7 +54,7 @@ class RaisedError(RoleError):
 
 
 def as_raised(error: RoleError, original: BaseException) -> RoleError:
-    """The error as one that is also of the type of the original, or of its nearest base that allows that.
+    """The error in a class that also derives from the original's type, or from its nearest base that allows it.
 
     >>> error = as_raised(RoleError("HF806", "Actor.act raised KeyError on rank 0"), KeyError("x"))
     >>> isinstance(error, KeyError), error.args, str(error)
@@ -96,7 +96,7 @@ def trace_of(error: BaseException, frame: types.TracebackType | None) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Shorten a text to so many characters by leaving out its middle.
+    """Shorten a text to ``most`` characters by leaving out its middle.
 
     >>> shortened("abcdefghijkl", 6)
     'abc [6 characters left out] jkl'

@@ -56,13 +56,13 @@ class Registration:
 
     @property
     def protocol(self) -> Protocol | None:
-        """The declared protocol, or None where a pair of functions does the work."""
+        """The declared protocol, or None if a pair of functions does the work."""
         meaning = self.meaning
         return meaning if isinstance(meaning, Protocol) else None
 
     @property
     def gives(self) -> Gives:
-        """The kind of value that the caller receives; rank 0 alone, and a pair of functions, return it as it is."""
+        """The kind of value that the caller receives; rank 0 alone, and a pair of functions, return it unchanged."""
         protocol = self.protocol
         return "whole" if protocol is None or self.execute_mode is Execute.RANK_ZERO else protocol.gives
 

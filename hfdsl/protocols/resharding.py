@@ -67,18 +67,18 @@ class Need:
 
     @property
     def received(self) -> Iterator[Piece]:
-        """The pieces that come from another process."""
+        """The pieces that another process sends."""
         return (piece for piece in self.pieces if piece.holding is not self.owned)
 
     @property
     def owned_elements(self) -> int:
-        """The number of needed elements that are in the process already."""
+        """The number of needed elements that the process already has."""
         return _common(self.boxes, self.owned.boxes) if self.owned else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Parameters that lie alike on both sides, who holds them, and who needs what."""
+    """Parameters with equal cuts on both sides, the ranks that hold them, and the ranks that need them."""
 
     parameters: tuple[Parameter, ...]
     sources: tuple[Holding, ...]
@@ -106,7 +106,7 @@ def routes(
     """The routes of all parameters, tied ones once.
 
     Raises:
-        ProtocolError: HF734 where a parameter cannot be cut as a layout says.
+        ProtocolError: HF734 if a parameter cannot be cut as a layout says.
 
     >>> from hfdsl.protocols.layouts import Generation, Slices
     >>> mesh = Mesh(tp=4, gen_tp=2)
@@ -131,10 +131,10 @@ def routes(
 def alike(
     parameters: Iterable[Parameter], source_layout: Layout, source_mesh: Mesh, target_layout: Layout, target_mesh: Mesh
 ) -> tuple[tuple[Parameter, ...], ...]:
-    """The parameters in groups of one shape, size of elements and cuts on both sides; tied ones once.
+    """Group parameters by shape, element size and cuts on both sides; tied parameters count once.
 
     Raises:
-        ProtocolError: HF734 where a layout cannot cut a parameter.
+        ProtocolError: HF734 if a layout cannot cut a parameter.
     """
     groups: dict[object, list[Parameter]] = {}
     stored: set[str] = set()
@@ -205,7 +205,7 @@ def _pieces(boxes: tuple[Box, ...], sources: tuple[Holding, ...]) -> tuple[Piece
 
 @lru_cache(maxsize=256)  # stages differ in their ranks, not in their boxes
 def _assigned(boxes: tuple[Box, ...], held: tuple[tuple[Box, ...], ...]) -> tuple[tuple[Box, int], ...]:
-    """Boxes in pieces, each with the number of the first holding that has it; without what none of them has."""
+    """Boxes in pieces, each with the number of the first holding that has it; parts that none has are omitted."""
     pieces: list[tuple[Box, int]] = []
     missing = boxes
     for number, source in enumerate(held):
@@ -249,7 +249,7 @@ class Flaw:
 
 
 def flaws(route: Route) -> Iterator[Flaw]:
-    """Prove that a route gives every rank what it needs: yield the defects, none where the proof succeeds."""
+    """Prove that a route gives every rank its needed boxes: yield the defects, none if the proof succeeds."""
     parameter = route.parameters[0]
     invalid = [
         *(flaw for holding in route.sources for flaw in _invalid(parameter, "source", holding.ranks, holding.boxes)),

@@ -8,11 +8,11 @@ A role states a fact with a plain static method, which takes what the constructo
 | ``computes`` | the dtype of its matrix products, such as ``"bfloat16"`` |
 | ``concurrent_calls`` | by method, how many calls of it may be in progress in a process at a time; 1 for others |
 | ``drops`` | by setting, the share of activations that its updates set to 0; none without dropout |
-| ``in_flight_obstacle`` | why it cannot take weights between tokens; None where it can |
+| ``in_flight_obstacle`` | why it cannot take weights between tokens; None if it can |
 | ``kept_bytes`` | the bytes of the parts of its ``state()`` on a rank; it takes the mesh first |
 | ``learning`` | how its parameters learn, as a ``Learning``: the rate, its schedule, the dtype |
 | ``policy_temperature`` | the number that logits are divided by, to sample and for log-probs |
-| ``repeats_responses`` | why all responses to a prompt are the same, such as ``"top_k = 1"``; None where they differ |
+| ``repeats_responses`` | why all responses to a prompt are the same, such as ``"top_k = 1"``; None if they differ |
 | ``reshards`` | the ``Resharding`` of weights within a method, by its name; it takes the mesh first |
 | ``result_sizes`` | by method, the sizes of dims in its result, by the dim's name |
 | ``samples_with`` | the engine that samples, such as ``"vllm"``, where its log-probs are not the trainer's; else None |
@@ -41,7 +41,7 @@ GpuBytes: TypeAlias = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Resharding:
-    """Weights that ranks of a role hold in one layout, and have in another one while a method runs.
+    """Weights that ranks of a role hold in one layout, and in another one while a method runs.
 
     With ``in_place`` what a rank holds becomes a part of what it needs; else it keeps both. ``staging`` are the most
     bytes that are on their way to a rank, or from it, at a time.
@@ -71,7 +71,7 @@ class Learning:
 
 
 def computing_dtype(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """The name of the dtype; None where the role does not state one.
+    """The name of the dtype; None if the role does not state one.
 
     >>> class Engine:
     ...     @staticmethod
@@ -84,7 +84,7 @@ def computing_dtype(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 
 
 def declared_concurrency(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-    """How many calls of a method may be in progress in a process at a time; none where the role states none.
+    """How many calls of a method may be in progress in a process at a time; none if the role states none.
 
     >>> class Engine:
     ...     @staticmethod
@@ -97,7 +97,7 @@ def declared_concurrency(role: type, args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 def sampling_engine(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """The name of the engine; None where it is the trainer's, or the role does not state one.
+    """The name of the engine; None if it is the trainer's, or the role does not state one.
 
     >>> class Engine:
     ...     @staticmethod
@@ -110,7 +110,7 @@ def sampling_engine(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 
 
 def policy_temperature(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
-    """The number that logits are divided by; None where the role does not state one.
+    """The number that logits are divided by; None if the role does not state it.
 
     >>> class Engine:
     ...     @staticmethod
@@ -124,7 +124,7 @@ def policy_temperature(role: type, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def repeated_responses(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Why all responses to one prompt are the same; None where they differ, or the role does not say.
+    """Why all responses to one prompt are the same; None if they differ, or the role does not say.
 
     >>> class Engine:
     ...     @staticmethod
@@ -137,7 +137,7 @@ def repeated_responses(role: type, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def truncated_sampling(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """How a role samples from a part of the distribution; None where it takes all of it, or does not say.
+    """How a role samples from a part of the distribution; None if it takes all of it, or does not say.
 
     >>> class Engine:
     ...     @staticmethod
@@ -150,7 +150,7 @@ def truncated_sampling(role: type, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def declared_vocabulary(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-    """The number of tokens that a role's model has embeddings for; None where the role does not say.
+    """The number of tokens in the vocabulary of a role's model; None if the role does not state it.
 
     >>> class Model:
     ...     @staticmethod
@@ -164,7 +164,7 @@ def declared_vocabulary(role: type, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 
 def declared_result_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """By method the sizes of dims in its result, by name; none where the role states none.
+    """By method the sizes of dims in its result, by name; none if the role states none.
 
     >>> class Engine:
     ...     @staticmethod
@@ -179,7 +179,7 @@ def declared_result_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str
 
 
 def declared_learning(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Learning | None:
-    """How the parameters of a role learn; None where the role does not say.
+    """How the parameters of a role learn; None if the role does not say.
 
     >>> class Trainer:
     ...     @staticmethod
@@ -193,7 +193,7 @@ def declared_learning(role: type, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 def declared_dropout(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:
-    """The share of activations that the updates of a role set to 0, by setting; none where it drops or states none.
+    """The share of activations that the updates of a role set to 0, by setting; none if it drops or states none.
 
     >>> class Trainer:
     ...     @staticmethod
@@ -208,7 +208,7 @@ def declared_dropout(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def in_flight_obstacle(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Why a role cannot take weights between tokens when it is built so; None where it states no obstacle.
+    """Why a role cannot take weights between tokens when it is built so; None if it states no obstacle.
 
     >>> class Engine:
     ...     @staticmethod
@@ -221,7 +221,7 @@ def in_flight_obstacle(role: type, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def sliced_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes that ``tp`` divides; none where the role states none.
+    """The sizes that ``tp`` divides; none if the role states none.
 
     >>> class Model:
     ...     @staticmethod
@@ -234,7 +234,7 @@ def sliced_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 
 def declared_kept_bytes(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-    """The bytes of the parts of a rank's ``state()``; none where the role states none.
+    """The bytes of the parts of a rank's ``state()``; none if the role states none.
 
     >>> class Model:
     ...     @staticmethod
@@ -247,7 +247,7 @@ def declared_kept_bytes(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: M
 
 
 def declared_state_bytes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-    """The bytes of each state as one rank exports it; none where the role states none.
+    """The bytes of each state as one rank exports it; none if the role states none.
 
     >>> class Model:
     ...     @staticmethod
@@ -262,7 +262,7 @@ def declared_state_bytes(role: type, args: tuple[Any, ...], kwargs: Mapping[str,
 def declared_parameters(
     role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, tuple[Parameter, ...]]:
-    """The parameters of each state, as full tensors; none where the role states none.
+    """The parameters of each state, as full tensors; none if the role states none.
 
     >>> class Model:
     ...     @staticmethod
@@ -284,7 +284,7 @@ def declared_parameters(
 def declared_reshards(
     role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Resharding]:
-    """The reshardings by method; none where the role states none.
+    """The reshardings by method; none if the role states none.
 
     >>> declared_reshards(object, Mesh(), (), {})
     {}
@@ -295,7 +295,7 @@ def declared_reshards(
 
 
 def declared_gpu_bytes(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GpuBytes:
-    """The parts on the GPU of a rank by method; none where the role states none.
+    """The parts on the GPU of a rank by method; none if the role states none.
 
     >>> class Model:
     ...     @staticmethod

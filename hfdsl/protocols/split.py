@@ -99,7 +99,7 @@ def container_of(value: Any) -> Container | None:
 
 
 def _nested(rows: Sequence[Any], like: Any) -> Any:
-    """Rows as a nested tensor of the layout of another; HF413 where that layout cannot hold them."""
+    """Rows as a nested tensor with another one's layout; HF413 if that layout cannot hold them."""
     torch: Any = sys.modules["torch"]
     if not rows:
         return torch.nested.nested_tensor_from_jagged(like.values()[:0], torch.zeros(1, dtype=torch.int64))

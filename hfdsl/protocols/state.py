@@ -52,7 +52,7 @@ def reads(state: str, *, staleness: int = 0) -> Callable[[F], F]:
     ``staleness`` is the number of steps whose updates the state may lack then: 0 is on-policy, 1 is one step off.
 
     Raises:
-        DefinitionError: HF120 where ``state`` is no name or ``staleness`` is no whole number of at least 0.
+        DefinitionError: HF120 if ``state`` is no name or ``staleness`` is no whole number of at least 0.
 
     >>> @reads("policy", staleness=1)
     ... def generate(prompts: list[str]) -> list[str]: ...
@@ -74,7 +74,7 @@ def writes(state: str, *, ratio: str | None = None) -> Callable[[F], F]:
     ``uses_ratio = False``, such as the loss ``hfdsl.rl.losses.Reinforce``, forms none.
 
     Raises:
-        DefinitionError: HF120 where ``state`` is no name, or ``ratio`` is neither a name nor None.
+        DefinitionError: HF120 if ``state`` is no name, or ``ratio`` is neither a name nor None.
 
     >>> @writes("policy", ratio="log_probs")
     ... def update(log_probs: list[float], advantages: list[float]) -> None: ...
@@ -87,13 +87,13 @@ def writes(state: str, *, ratio: str | None = None) -> Callable[[F], F]:
 
 
 def corrects(state: str, *, lag: int) -> Callable[[C], C]:
-    """The loss, or the method that trains, corrects for rows made under the state as it was up to ``lag`` updates ago.
+    """Declare that a loss or a training method corrects for rows made under a state up to ``lag`` updates ago.
 
     A loss with importance ratios to the log-probs that rows were sampled with does, within limits that its author
     knows; a check asks for it where rows come from a queue. The mark may stand on a class, a function or a method.
 
     Raises:
-        DefinitionError: HF120 where ``state`` is no name or ``lag`` is no whole number of at least 1.
+        DefinitionError: HF120 if ``state`` is no name or ``lag`` is no whole number of at least 1.
 
     >>> @corrects("policy", lag=8)
     ... def update(log_probs: list[float], advantages: list[float]) -> None: ...
@@ -115,7 +115,7 @@ def corrects(state: str, *, lag: int) -> Callable[[C], C]:
 
 
 def corrected_lag(loss: object, state: str) -> int:
-    """For how many updates of a state a loss or method corrects, by what ``corrects`` declares on it; else 0."""
+    """The number of updates for which a loss or method corrects, as ``corrects`` declares; else 0."""
     lags: dict[str, int] = getattr(loss, CORRECTS, {})
     return lags.get(state, 0)
 
@@ -127,7 +127,7 @@ def exports(state: str, *, layout: DeclaredLayout | None = None) -> Callable[[F]
     layout of ``hfdsl.protocols.layouts``, or a function of the mesh and of the constructor's arguments.
 
     Raises:
-        DefinitionError: HF120 where ``state`` is no name, HF739 where ``layout`` is neither a layout nor a function.
+        DefinitionError: HF120 if ``state`` is no name, HF739 if ``layout`` is neither a layout nor a function.
 
     >>> from hfdsl.protocols.layouts import Slices
     >>> @exports("policy", layout=Slices(0))
@@ -139,13 +139,13 @@ def exports(state: str, *, layout: DeclaredLayout | None = None) -> Callable[[F]
 
 
 def loads(state: str, *, layout: DeclaredLayout | None = None, during: str | None = None) -> Callable[[F], F]:
-    """The method takes over the state that another role exports; ``layout`` and its errors as for ``exports``.
+    """Declare that a method loads the state that another role exports; ``layout`` and errors as for ``exports``.
 
     ``during`` names a method that takes new weights between tokens: its body goes through the decode steps of
     ``hf.current_call().decode_steps``, before each of which this method may run.
 
     Raises:
-        DefinitionError: HF120 where ``during`` is neither a name nor None.
+        DefinitionError: HF120 if ``during`` is neither a name nor None.
 
     >>> @loads("policy")
     ... def load(self, weights: dict) -> None: ...
@@ -194,7 +194,7 @@ def effects_of(fn: Callable[..., Any]) -> tuple[Effect, ...]:
 
 
 def only_reads(fn: Callable[..., Any]) -> bool:
-    """Whether a method declares that it uses a state, or gives it away, and changes none.
+    """Whether a method declares that it uses or exports a state, and changes none.
 
     >>> only_reads(reads("policy")(lambda self: None)), only_reads(lambda self: None)
     (True, False)
@@ -224,7 +224,7 @@ def methods_with(role: type, kind: EffectKind) -> dict[str, str]:
 
 
 def sync_methods(source: type, target: type) -> tuple[tuple[str, str], ...]:
-    """For every state that ``source`` exports and ``target`` loads: the methods that give and take it."""
+    """For every state that ``source`` exports and ``target`` loads, the methods that do so."""
     exported, loaded = methods_with(source, "exports"), methods_with(target, "loads")
     return tuple((method, loaded[state]) for state, method in exported.items() if state in loaded)
 
@@ -243,7 +243,7 @@ def no_sync(source: type, target: type) -> str:
 
 
 def not_in_flight(role: type, load: str, during: str) -> str | None:
-    """Why a method of a role cannot load weights during another one; None where it declares that it can.
+    """Why a method of a role cannot load weights during another one; None if it declares that it can.
 
     >>> class Engine:
     ...     @loads("policy", during="generate")

@@ -1,4 +1,4 @@
-"""Tilings: whether the parts that cuts leave are all of a parameter, without a look at every rank.
+"""Tilings: whether the parts that cuts leave cover a parameter, without a look at every rank.
 
 A worked example
 ----------------
@@ -33,14 +33,14 @@ INDEPENDENT: Final = (frozenset(("pp", "dp", "tp")), frozenset(("gen_pp", "gen_t
 
 
 def tiles(layout: Layout, parameter: Parameter, mesh: Mesh) -> bool:
-    """Whether ranks hold all of a parameter, and none of them an element twice; False where that is not known.
+    """Whether ranks hold all of a parameter, and no rank holds an element twice; False if unknown.
 
     >>> layout, weight = Slices(0).then(Shards("dp")), Parameter("weight", (8192, 4))
     >>> tiles(layout, weight, Mesh(dp=128, tp=8)), tiles(layout.then(Only(axis="pp", at=(1,))), weight, Mesh(pp=1))
     (True, False)
 
     Raises:
-        ProtocolError: HF734 where the parameter cannot be cut so.
+        ProtocolError: HF734 if the parameter cannot be cut so.
     """
     return isinstance(layout, StandardLayout) and cuts_tile(parameter, layout.cuts(parameter, mesh), mesh)
 
@@ -71,7 +71,7 @@ def _parts(parameter: Parameter, cut: Cut, shape: tuple[int, ...], count: int) -
 
 
 def _cover(shape: tuple[int, ...], parts: Iterable[Extent]) -> bool:
-    """Whether parts, of which each is whole but for one dim, have all elements together and none twice in one part."""
+    """Whether parts, each whole except in one dim, cover all elements, none of them twice in one part."""
     ranges_of: dict[int, set[Range]] = {}
     parts = tuple(dict.fromkeys(parts))
     for part in parts:

@@ -28,7 +28,7 @@ def dispatch(
 ) -> tuple[tuple[list[Any], ...], dict[str, list[Any]], RowSplit]:
     """Every argument as a list with one entry per rank, and how their rows were split.
 
-    Rows are balanced by the column ``balance`` where all arguments are here; HF425 where none of them has it.
+    Rows are balanced by the column ``balance`` where all arguments are here; HF425 if none of them has it.
 
     Raises ``ProtocolError`` for an argument without rows (HF413), arguments with different rows (HF420) or a per-rank
     argument that is no list of ``world_size`` (HF411), and ``SizeError`` for rows that do not divide (HF310, HF313).

@@ -195,7 +195,7 @@ class ActorMetrics(StepMetrics):
     reference, by the loss's estimator (0 without a reference's log-probs), both in nats per token; ``clipped`` is the
     share of tokens whose ratio the loss clips, ``entropy`` the policy's entropy in nats per token.
 
-    The others compare the engine that sampled with the trainer; they are 0 where the trainer itself sampled.
+    The others compare the engine that sampled with the trainer; they are 0 if the trainer itself sampled.
     ``engine_gap`` is the mean of |log(trainer / engine)| over tokens, and ``engine_gap_max`` the largest, in nats;
     ``engine_kl`` estimates KL(engine || trainer) by k3, in nats per token; ``engine_outside`` is the share of tokens
     whose ratio the loss's correction truncates or masks.

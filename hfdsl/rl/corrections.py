@@ -37,7 +37,7 @@ class CorrectionTerms(NamedTuple):
     """The correction of each token, [B, R]; nothing has a gradient."""
 
     weight: torch.Tensor
-    """The factor of the token's surrogate, f32; 0 where the token is masked."""
+    """The factor of the token's surrogate, f32; 0 if the token is masked."""
 
     kept: torch.Tensor
     """Whether the token stays in the loss, bool."""

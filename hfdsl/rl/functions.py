@@ -283,7 +283,7 @@ def outcome(sequences: Sequences, scores: Scores) -> Outcome:
 
 @hf.function(rows=hf.Whole)
 def pair_outcome(pairs: Pairs, scores: Scores) -> PairOutcome:
-    """The share of pairs whose better response has the higher score, and the mean margin; 0 where none is better.
+    """The share of pairs whose better response has the higher score, and the mean margin; 0 if none is better.
 
     Responses with the same score are not in order.
 

@@ -50,7 +50,7 @@ def lengths(mask: torch.Tensor) -> torch.Tensor:
 
 
 def masked_sum(x: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """The sum over the tokens of the mask, f32[B, R] -> a number, or f32[B] with ``dim=-1``; 0 where there is none.
+    """The sum over the tokens of the mask, f32[B, R] -> a number, or f32[B] with ``dim=-1``; 0 if there is none.
 
     >>> import torch
     >>> masked_sum(torch.tensor([[1.0, 2.0, float("inf")]]), torch.tensor([[True, True, False]]), dim=-1).tolist()
@@ -60,7 +60,7 @@ def masked_sum(x: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> t
 
 
 def masked_mean(x: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """The mean over the tokens of the mask, f32[B, R] -> a number, or f32[B] with ``dim=-1``; 0 where there is none.
+    """The mean over the tokens of the mask, f32[B, R] -> a number, or f32[B] with ``dim=-1``; 0 if there is none.
 
     >>> import torch
     >>> mask = torch.tensor([[True, True, False], [False, False, False]])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Submission:
     """A segment to run; every sequence has one entry for each of ``segment.ranks``, in their order.
 
-    ``specs`` are what a rank must know to follow the call, None where it was sent before; ``payloads`` the handles that
+    ``specs`` are what a rank must know to follow the call, None if it was sent before; ``payloads`` the handles that
     it receives; ``sends`` the payloads that it sends; ``after`` what has to end before it starts; ``dispatched`` the
     arguments that a dispatch function returned; ``queued`` how a rank joins its last payloads, which are from a queue;
     ``rows`` says which rows each has, should it die.

@@ -30,7 +30,7 @@ def dispatched(step: Step, group: GroupView, reader: Reader) -> list[dict[str, A
     """The arguments that a dispatch function returns for whole values, one set per rank.
 
     Raises:
-        WiringError: HF407 where it returns anything but one entry per rank for each argument.
+        WiringError: HF407 if it returns anything but one entry per rank for each argument.
     """
     values = {}
     for name, operand in step.arguments:
@@ -102,7 +102,7 @@ def collected(plan: Plan, step: Step, group: GroupView, contents: Sequence[Paylo
     """The result of a collect function for the outputs of all ranks.
 
     Raises:
-        WiringError: HF805 where that is not what the method declares, or has another number of rows or another width.
+        WiringError: HF805 if that is not what the method declares, or has another number of rows or another width.
     """
     outputs = [from_columns(step.signature.returns, _columns(content)) for content in contents]
     value = step.custom.collect_fn(group, outputs) if step.custom else None

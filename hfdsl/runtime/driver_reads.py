@@ -59,7 +59,7 @@ class DriverReads:
         """The rows that a filter keeps.
 
         Raises:
-            SizeError: HF313 where it keeps a part of a group.
+            SizeError: HF313 if it keeps a part of a group.
         """
         node, ref = self._plan.node(query.node), query.ref
         mask = reader.column(ref.node, ref.column or VALUE, ((0, reader.table.rows[ref.node]),))

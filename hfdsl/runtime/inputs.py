@@ -27,7 +27,7 @@ def step_inputs(plan: Plan, batches: tuple[Batch, ...], named: Mapping[str, Batc
     """The batches in the order of the dataflow's parameters, and by name.
 
     Raises:
-        WiringError: HF202, HF203, HF206 where they are not those of the dataflow.
+        WiringError: HF202, HF203, HF206 if they are not those of the dataflow.
     """
     nodes = {node.op.name: node for node in plan.graph.inputs if isinstance(node.op, Input)}
     by_name = dict(zip(nodes, batches, strict=False)) | dict(named)

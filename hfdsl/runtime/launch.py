@@ -59,11 +59,11 @@ def launch(
     Raises:
         ResourceError: HF931 for a deadline that is no positive number, HF518 for an unknown backend, HF801 for a module
             of the program that workers cannot import; see ``CompiledPlan.launch`` for the others.
-        PackageError: HF990 where Ray or torch is not installed.
-        CheckpointError: HF908 where a role loads a state that ``retries`` would need and cannot copy.
-        WiringError: HF802 where the program holds what cannot be sent to another process.
-        HfError: HF765 where a run cannot follow the decisions of a queue.
-        ProtocolError: HF427 where a protocol given as two functions returns rows in another order, or some twice.
+        PackageError: HF990 if Ray or torch is not installed.
+        CheckpointError: HF908 if a role loads a state that ``retries`` would need and cannot copy.
+        WiringError: HF802 if the program holds what cannot be sent to another process.
+        HfError: HF765 if a run cannot follow the decisions of a queue.
+        ProtocolError: HF427 if a protocol given as two functions returns rows in another order, or some twice.
     """
     if _loading.get():
         raise LaunchedError

@@ -44,7 +44,7 @@ class LoaderThread:
         """The next batch, or ``END``.
 
         Raises:
-            HfError: HF764 where the loader gives none in time; whatever the loader raises.
+            HfError: HF764 if the loader gives none in time; whatever the loader raises.
         """
         if self._ended:
             return END

@@ -83,7 +83,7 @@ class Processes:
         """Within this context, no other thread steps, saves or loads here: concurrent calls would mix within one step.
 
         Raises:
-            HfError: HF821 where another thread, or a body of the step itself, is within one.
+            HfError: HF821 if another thread, or a body of the step itself, is within one.
         """
         if not self._busy.acquire(blocking=False):
             raise HfError("HF821", f"{caller} was called during {self._busy_with}, which has not returned")

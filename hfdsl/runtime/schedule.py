@@ -81,7 +81,7 @@ class QueueSpec:
     for a stage that feeds another queue.
 
     Raises:
-        SizeError: HF760 where the queue would never fill a batch, or a number is out of range.
+        SizeError: HF760 if the queue would never fill a batch, or a number is out of range.
     """
 
     name: str
@@ -117,7 +117,7 @@ class QueueSpec:
 class QueuedGroup:
     """The rows of one prompt in progress: number of dispatch, prompt, version of the weights at dispatch.
 
-    They are made ``of`` a group of the queue in front of the stage that dispatched them, where there is one.
+    They are made ``of`` a group of the queue in front of the stage that dispatched them, if there is one.
     """
 
     number: int
@@ -177,7 +177,7 @@ class QueueState:
         """Add groups for these prompts under the current version, made ``of`` groups of a queue in front.
 
         Raises:
-            SizeError: HF760 where there are no places for them.
+            SizeError: HF760 if there are no places for them.
         """
         if not self.admits(len(prompts)):
             raise SizeError(

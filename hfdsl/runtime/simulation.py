@@ -152,7 +152,7 @@ def simulate(
     """The decisions of a queue, up to ``updates`` or the end of the prompts; a filter loses the groups in ``lost``.
 
     Raises:
-        HfError: HF762 where every group is lost, or nothing can happen any more although prompts and updates are left.
+        HfError: HF762 if every group is lost, or nothing can happen any more although prompts and updates are left.
 
     >>> spec, slots = QueueSpec("scored", lag=1, batch=2), Slots(2, lambda number: 3.0, lambda update: 2.0)
     >>> simulated = simulate(spec, slots, updates=3)

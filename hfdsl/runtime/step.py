@@ -105,12 +105,12 @@ class StepRun:
 
     @property
     def routes(self) -> Routes:
-        """The transfers of the step, as far as they are known."""
+        """The transfers of the step, as far as known."""
         return self._routing.routes
 
     @property
     def table(self) -> RowTable:
-        """The number of rows of every value, as far as it is known."""
+        """The number of rows of every value, as far as known."""
         return self.routes.table
 
     def run(self, inputs: Mapping[int, Batch], meanwhile: Callable[[], None]) -> tuple[Any, StepRecord]:
@@ -390,7 +390,7 @@ class StepRun:
                 self._log.sent.append((payload, time.time(), bytes_of(content)))
 
     def _reads_to_come(self) -> Iterator[PayloadKey]:
-        """All reads of payloads that have not been submitted, as far as they are known."""
+        """All reads of payloads that have not been submitted, as far as known."""
         for segment, by_rank in self.routes.receives.items():
             for keys in by_rank.values() if segment not in self._submitted else ():
                 yield from keys

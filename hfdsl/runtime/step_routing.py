@@ -55,7 +55,7 @@ class StepRouting:
 
     @property
     def routes(self) -> Routes:
-        """The transfers of the step, as far as they are known."""
+        """The transfers of the step, as far as known."""
         return self.current.routes
 
     @property

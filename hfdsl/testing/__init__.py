@@ -86,7 +86,7 @@ def _load(name: str) -> object:
     """A name of this module that is used for the first time.
 
     Raises:
-        AttributeError: where there is none.
+        AttributeError: if there is none.
     """
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])

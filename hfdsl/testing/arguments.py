@@ -34,7 +34,7 @@ def _value_text(value: object) -> str:
 
 
 def meshes_of(check: str, meshes: object) -> tuple[Mesh, ...] | None:
-    """The meshes of ``meshes=``, None where it is left out."""
+    """The meshes of ``meshes=``, None if it is left out."""
     if meshes is None:
         return None
     if isinstance(meshes, Mesh):
@@ -49,7 +49,7 @@ def meshes_of(check: str, meshes: object) -> tuple[Mesh, ...] | None:
 
 
 def names_of(check: str, argument: str, option: object, choices: Sequence[str], kind: str) -> tuple[str, ...]:
-    """The names that an option gives, one or several, each of which there is; all where it is left out."""
+    """The valid names that an option gives, one or several; all if it is omitted."""
     if option is None:
         return tuple(choices)
     several = f"the name of a {kind} or several in a list"
@@ -93,7 +93,7 @@ def named_of(check: str, argument: str, values: object, example: str) -> Mapping
 
 
 def given_of(check: str, subject: str, given: object, ports: Sequence[str]) -> Mapping[str, Any]:
-    """Arguments of the function or method under test, each of which has a parameter; HF202 for one that has none."""
+    """Arguments of the function or method under test, each for one of its parameters; HF202 for one without."""
     arguments = named_of(check, "given=", given, f"given={{{ports[0]!r}: ...}}" if ports else "given={}")
     for name in arguments:
         if name not in ports:

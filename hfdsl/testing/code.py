@@ -92,7 +92,7 @@ def _number(number: Any) -> str:
 
 
 def _tensor(tensor: Any) -> str:
-    """A tensor with its dtype; one that is not contiguous, as every second of twice as many."""
+    """A tensor with its dtype; a tensor that is not contiguous is every second element of a larger one."""
 
     def nested(value: Any) -> str:
         return f"[{', '.join(map(nested, value))}]" if isinstance(value, list) else _number(value)

@@ -16,7 +16,7 @@ from hfdsl.types.ragged import Jagged
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where two values differ: what it is, the row if it has one, and what there is on both sides."""
+    """The first place where two values differ: a description, the row if it has one, and both sides."""
 
     column: str
     row: int | None
@@ -41,7 +41,7 @@ class Difference:
 
 
 def first_difference(expected: Any, actual: Any, tolerance: float | None = None) -> Difference | None:
-    """Where ``actual`` first differs from ``expected``; None where it does not.
+    """Where ``actual`` first differs from ``expected``; None if it does not.
 
     Without a tolerance values are equal bit for bit. With one, numbers differ where they are further apart than
     ``tolerance * (1 + |x|)``; two NaN are equal in any case.

@@ -59,8 +59,8 @@ def fake(
     what a column of that name holds instead. ``seconds`` says how long each method takes.
 
     Raises:
-        WiringError: HF202 where ``seconds`` names no method, HF201 where ``columns`` names none of a result. In a call
-            HF213, where nothing determines a size; HF516 for arguments that the constructor does not take.
+        WiringError: HF202 if ``seconds`` names no method, HF201 if ``columns`` names none of a result. In a call
+            HF213, if nothing determines a size; HF516 for arguments that the constructor does not take.
         DefinitionError: HF921 for what is no role class, and for an option of another kind.
 
     >>> import hfdsl as hf
@@ -120,7 +120,7 @@ def faked(
     The others are as for ``fake``.
 
     Raises:
-        WiringError: HF202 where ``seconds`` names no role or method, HF201 where ``columns`` names none of any result.
+        WiringError: HF202 if ``seconds`` names no role or method, HF201 if ``columns`` names none of any result.
         DefinitionError: HF921 for what is no deployment, and for an option of another kind.
 
     >>> import hfdsl as hf
@@ -187,10 +187,10 @@ def _check_column_names(subject: str, columns: Columns, names: Collection[str]) 
 def fake_batch(
     record: type[BatchT], dims: Mapping[type[Dim], int], *, columns: Columns = NOTHING, seed: int = 0
 ) -> BatchT:
-    """A record of random values, as fakes give them: what a dataflow is stepped with.
+    """A record of random values, as fakes return them, to step a dataflow with.
 
     Raises:
-        WiringError: HF213 where ``dims`` lacks a size, HF201 where ``columns`` names none of the record.
+        WiringError: HF213 if ``dims`` lacks a size, HF201 if ``columns`` names none of the record.
         DefinitionError: HF921 for what is no record class, and for an option of another kind.
 
     >>> import hfdsl as hf

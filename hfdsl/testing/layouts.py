@@ -41,7 +41,7 @@ def check_layout(
 
     Raises:
         BrokenLayoutError: with the first element that differs.
-        ProtocolError: HF734 where the layout cannot cut a parameter.
+        ProtocolError: HF734 if the layout cannot cut a parameter.
 
     >>> from hfdsl.protocols.layouts import Slices
     >>> whole = {"qkv": [0, 1, 2, 3, 4, 5, 6, 7]}
@@ -72,7 +72,7 @@ def check_layouts(plan: Plan, *, seed: int = 0) -> None:
 
     Raises:
         BrokenLayoutError: with the rank and the first element that differs.
-        DefinitionError: HF922 where no role of a sync has both.
+        DefinitionError: HF922 if no role of a sync has both.
 
     >>> import hfdsl as hf
     >>> from hfdsl.protocols.layouts import Slices

@@ -20,7 +20,7 @@ from hfdsl.types.batches import Batch
 __tracebackhide__ = True  # pytest shows the user's own lines
 
 RESULT = -1
-"""The key of what the dataflow returns, among what nodes make."""
+"""The key of the dataflow's result among the values of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class NodeValues:
 
 
 def observed_nodes(graph: Graph) -> tuple[Node, ...]:
-    """The nodes whose values are looked at: calls that give something."""
+    """The nodes whose values are observed: calls with a result."""
     return tuple(node for node in graph.calls if not _returns_nothing(node))
 
 
@@ -40,7 +40,7 @@ def _returns_nothing(node: Node) -> bool:
 
 
 def observed(plan: CompiledPlan) -> CompiledPlan:
-    """The plan of the same steps that returns what every node makes, beside its result."""
+    """A plan of the same steps that also returns the value of every node."""
     nodes = {node.id: Output(Ref(node.id)) for node in observed_nodes(plan.graph)}
     return replace(plan, graph=replace(plan.graph, output=Output({**nodes, RESULT: plan.graph.output})))
 

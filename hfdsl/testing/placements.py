@@ -31,7 +31,7 @@ Tolerance: TypeAlias = float | Mapping[str, float] | None
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first value that two runs of a dataflow do not have in common; ``node`` is empty where it is the result."""
+    """The first value that two runs of a dataflow do not have in common; ``node`` is empty if it is the result."""
 
     dataflow: str
     step: int
@@ -68,7 +68,7 @@ def check_placements(
     dims: Mapping[Any, int] | None = None,
     optimize: Optimize | None = None,
 ) -> None:
-    """Run a dataflow on these batches everywhere, and compare what every node makes.
+    """Run a dataflow on these batches in every deployment, and compare the values of all nodes.
 
     A batch is the input of one step, a tuple where the dataflow takes several records. ``"eager"`` runs it once, as
     plain Python, with the roles of the first deployment; ``"local"`` and ``"ray"`` run it under each deployment. The
@@ -157,7 +157,7 @@ def _inputs_of(graph: Graph, batch: Batch | tuple[Batch, ...]) -> tuple[Batch, .
 
 
 def _tolerance(graph: Graph, tolerance: object) -> Tolerance:
-    """The tolerance; by the labels of calls that there are."""
+    """The tolerance, by labels of existing calls."""
     if not isinstance(tolerance, Mapping):
         return None if tolerance is None else tolerance_of("check_placements", tolerance)
     labels = dict.fromkeys(label for node in graph.calls for label in (node.label, _label(graph, node)))
@@ -225,7 +225,7 @@ class _Compared:
                     )
 
     def _counterpart(self, step: int, node: int, value: Any, where: str) -> tuple[str, Any]:
-        """The value to compare with: that of the first run, and of a list that of the first one with as many ranks."""
+        """The value to compare with: the first run's or, for a list, that of the first run with as many ranks."""
         if isinstance(value, (PerRank, PerStage)):
             return self._lists.setdefault((step, node, len(value)), (where, value))
         reference_where, first = self._first[step]
@@ -252,7 +252,7 @@ def _holds_lists(value: Any) -> bool:
 
 
 def _common_sizes(graph: Graph, inputs: Sequence[tuple[Batch, ...]]) -> dict[type[Dim], int]:
-    """The sizes that dims have in every step; one that has several stays open."""
+    """The sizes that dims have in every step; a dim with several sizes is left open."""
     lengths: dict[type[Dim], set[int]] = {}
     records = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
     for record, batch in ((r, b) for batches in inputs for r, b in zip(records, batches, strict=False)):

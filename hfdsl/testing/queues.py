@@ -149,7 +149,7 @@ def _follow(log: _Log, decision: Decision) -> None:
 
 
 def check_prompts(links: QueueLinks, specs: Sequence[QueueSpec], decisions: Iterable[Decision]) -> None:
-    """Check that no prompt is lost or trained twice on its way through queues behind and beside each other.
+    """Check that no prompt is lost or trained twice in consecutive and parallel queues.
 
     A stage that dispatches prompts takes those that ``late="refill"`` has sent back, and then the next ones of its
     loader, in order. A stage between two queues hands on what it takes, all of it, before anything else is decided. So
@@ -203,7 +203,7 @@ class _Ways:
         self.coming: dict[int, tuple[int, ...]] = {}
 
     def problems(self, decision: Decision) -> Iterator[str]:
-        """Follow a decision: what it breaks."""
+        """Follow a decision, and yield the laws that it breaks."""
         queue = self._queues[decision.queue]
         if decision.kind == "dispatch":
             yield from self._come(queue, decision)

@@ -17,12 +17,12 @@ from hfdsl.runtime.saving.recording import SCRIPT
 from hfdsl.runtime.saving.value_files import file_digest
 
 MODULE = "__hf_replayed__"
-"""The name of the module, by which the script knows that it does not run."""
+"""The name of the module, which tells the script that it is not being run."""
 
 
 @dataclass(slots=True)
 class Script:
-    """The script of a recording, which is loaded up to its first launch when something of it is needed.
+    """The script of a recording, loaded on demand up to its first launch.
 
     ``needs`` is the function or class of it that is replayed. Where the script has none now, or cannot be loaded, the
     copy in the recording is, if it is trusted; ``problem`` says why.
@@ -44,7 +44,7 @@ class Script:
         """The script as a module.
 
         Raises:
-            CheckpointError: HF906 where the recording has no script, HF915 where only its copy can be used and it is
+            CheckpointError: HF906 if the recording has no script, HF915 if only its copy can be used and it is
                 not trusted.
         """
         if self._module is None:

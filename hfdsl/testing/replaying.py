@@ -67,7 +67,7 @@ Body = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A call that was repeated: what it returned or raised, and where that differs from the recorded result.
+    """A repeated call: its result or error, and the difference to the recorded result.
 
     With ``failed_then`` the recorded call has no result, since it or a peer failed. If the body is in the script of the
     run, ``body`` says whether it is the recorded one or the one that the script has now.
@@ -84,7 +84,7 @@ class Replayed:
 
     @property
     def same(self) -> bool:
-        """Whether the call did what it did then."""
+        """Whether the call had the recorded result."""
         return self.difference is None and (self.error is not None) is self.failed_then
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ def replay(
     are loaded, and its copy of the script where that has changed.
 
     Raises:
-        CheckpointError: HF906 where there is no such recording, call or rank, or it cannot be read; HF915 where it
+        CheckpointError: HF906 if there is no such recording, call or rank, or it cannot be read; HF915 if it
             needs ``trust``.
 
     >>> import torch
@@ -361,7 +361,7 @@ def recordings(run: Path) -> Mapping[int, Path]:
     """The recordings of a run's folder, by step; or the one that the folder is itself.
 
     Raises:
-        CheckpointError: HF906 where there is none.
+        CheckpointError: HF906 if there is none.
     """
     if (run / HEADER).exists():
         return {int(read_header(run)["step"]): run}

@@ -41,7 +41,7 @@ class BrokenRows(AssertionError):  # noqa: N818  # that it is an error is in its
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Arguments of ``units`` groups of rows, the group at which they are cut, the one that a turn begins with."""
+    """Arguments of ``units`` groups of rows, the group to split at, and the group that a rotation starts with."""
 
     arguments: Mapping[str, Any]
     units: int
@@ -77,7 +77,7 @@ def check_rows(
         BrokenRows: with the smallest arguments that show it.
         DefinitionError: HF921 for what is no ``@hf.function``, or an option of another kind; HF922 for a function whose
             result has no rows to compare.
-        WiringError: HF202 where ``given`` names no parameter, HF203 where it lacks one that takes a plain value.
+        WiringError: HF202 if ``given`` names no parameter, HF203 if it lacks one that takes a plain value.
         ImportError: where hypothesis is missing.
 
     >>> import hfdsl as hf
@@ -139,7 +139,7 @@ def _with_rows(signature: Signature) -> frozenset[str]:
 
 
 def _unit(signature: Signature, arguments: Mapping[str, Any]) -> int | None:
-    """The rows of a group, None where all rows belong together."""
+    """The rows of a group, None if all rows belong together."""
     match signature.rows:
         case WholeRows():
             return None
@@ -165,7 +165,7 @@ def _find_case(
     *,
     smallest: bool = True,
 ) -> _Case | None:
-    """A case in which something is so, None where no example shows it."""
+    """A case with the fault, or None if no example has it."""
     from hfdsl.testing import strategies  # noqa: F401, I001  # first: it says how to install hypothesis
     from hypothesis import Phase, find, settings
     from hypothesis.errors import NoSuchExample
@@ -268,7 +268,7 @@ def _on(signature: Signature, case: _Case, rows: Sequence[int]) -> dict[str, Any
 
 
 def _picked(value: Any, rows: Sequence[int]) -> Any:
-    """Rows of an argument; of what has no rows, itself."""
+    """Rows of an argument; a value without rows itself."""
     if isinstance(value, (Batch, Column, Obj)):
         raw = {name: _rows_of(column, rows) for name, column in to_columns(value).items()}
         return rebuild(type(value), raw) if isinstance(value, Batch) else type(value)(raw[VALUE])
@@ -303,7 +303,7 @@ def _changed_argument(signature: Signature, case: _Case, size: int) -> str | Non
 
 
 def _copied(value: Any) -> Any:
-    """A copy to compare with later; None of what is not equal to its own copy, so that nothing can be said of it."""
+    """A copy to compare with later; None for a value that does not equal its copy, which cannot be compared."""
     try:
         copy = deepcopy(value)
     except Exception:  # noqa: BLE001  # objects of the user's own may refuse

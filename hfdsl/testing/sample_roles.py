@@ -61,7 +61,7 @@ class SampleActor(hf.Worker):
 
     @register(Dispatch.THREE_D_PROTO)
     def generate(self, prompts: SamplePrompts) -> SampleRollout:
-        """Three tokens, which follow from those of the prompt."""
+        """Generate three tokens from those of the prompt."""
         import torch
 
         ids = torch.cat([prompts.ids.tensor, prompts.ids.tensor.sum(1, keepdim=True) + torch.arange(3)], 1)
@@ -69,7 +69,7 @@ class SampleActor(hf.Worker):
 
     @register(Dispatch.THREE_D_PROTO)
     def log_probs(self, rollout: SampleRollout) -> SampleRef:
-        """Twice those of the rollout."""
+        """Double the rollout's log-probs."""
         return SampleRef(ref=rollout.log_probs.tensor * 2)
 
     @register(Dispatch.THREE_D_PROTO)

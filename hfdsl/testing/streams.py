@@ -131,7 +131,7 @@ class _Loader:
 def _interrupted(
     launch: Callable[[], Running], batches: Sequence[Any], cuts: Mapping[int, Interruption], folder: Path
 ) -> list[Any]:
-    """All results, in several streams: after so many results, or with the loader's so manieth batch, comes a cut."""
+    """All results, over several streams, cut after the given results or at the given batches of the loader."""
     loader = _Loader(batches, {number for number, kind in cuts.items() if kind == "raise"})
     results, running = list[Any](), launch()
     try:

@@ -267,7 +267,7 @@ class Faulty(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     def writes(self, batch: SuiteRows) -> SuiteRows:
-        """Writes into what it receives."""
+        """Writes into its argument."""
         batch.x.tensor.add_(1)
         return batch
 
@@ -327,7 +327,7 @@ def groups(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteScores]:
 
 @hf.dataflow
 def filters(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows, SuiteRows]:
-    """Rows whose number only the run determines, and what makes it known."""
+    """Rows whose number only the run determines, and operations that fix it."""
     filtered = hf.filter(a.flat(batch), a.even(batch))
     return b.padded(filtered), hf.take(filtered, 2), b.cycled(hf.fill(filtered, 5))
 
@@ -342,7 +342,7 @@ def nothing(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows]:
 
 @hf.dataflow
 def balance(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows]:
-    """Rows balanced by what they weigh come in the caller's order."""
+    """Rows balanced by weight come back in the caller's order."""
     balanced = a.balanced(batch)
     return b.flat(balanced), added(balanced, 1.0)
 
@@ -363,7 +363,7 @@ def collectives(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteScores, Total,
 def lists(
     batch: SuiteRows, a: Role, b: Role
 ) -> tuple[hf.PerRank[list[int]], hf.PerRank[list[int]], hf.PerStage[int], hf.PerRank[list[int]]]:
-    """A value per rank or per stage, and what each rank receives of such a list."""
+    """A value per rank or per stage, and each rank's entry of such a list."""
     return a.places(batch), b.places(batch), a.stages(batch), b.echoed(b.places(batch))
 
 
@@ -391,5 +391,5 @@ def shortening(batch: SuiteRows, faulty: Faulty) -> SuiteRows:
 
 @hf.dataflow
 def writing(batch: SuiteRows, faulty: Faulty) -> SuiteRows:
-    """A body writes into what it was given."""
+    """A body writes into its argument."""
     return faulty.writes(batch)

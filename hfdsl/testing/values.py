@@ -22,7 +22,7 @@ INTEGER_LIMIT = 128
 """Integers are below this: tokens of any vocabulary, and values of any dtype."""
 
 STREAM_NUMBER = 3
-"""Separates the streams of these values from those of ``hf.current_call()``."""
+"""The number that separates the streams of these values from those of ``hf.current_call()``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Draw:
         return [sample(spec.type, where, seed) for seed in self.seeds(number, count)]
 
     def metric(self, number: int, spec: MetricSpec) -> Any:
-        """A number: one that all ranks have, and where they are added a share of every row.
+        """A number: the same on all ranks, or a share of every row if ranks' numbers are added.
 
         Both are multiples of a power of two, so that no order of additions changes their sum.
         """

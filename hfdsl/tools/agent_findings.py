@@ -18,9 +18,9 @@ class Place:
     """A place in a file, and what to say about it."""
 
     file: str
-    """Relative to the current folder where it is below it; empty where there is no place."""
+    """Relative to the current folder where it is below it; empty if there is no place."""
     line: int
-    """From 1; 0 where there is none."""
+    """From 1; 0 if there is none."""
     column: int
     """In characters, from 1; 0 for the whole line."""
     text: str
@@ -55,7 +55,7 @@ class AgentFinding:
     help: tuple[str, ...]
     """Changes that were tried: each removes the finding."""
     patch: str
-    """A fix that was tried, for git apply in the server's folder; empty where there is none."""
+    """A fix that was tried, for git apply in the server's folder; empty if there is none."""
 
     @classmethod
     def of(cls, finding: Finding) -> AgentFinding:

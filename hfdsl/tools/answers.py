@@ -134,7 +134,7 @@ class DrawAnswer(AgentAnswer):
 
 @dataclass(frozen=True, slots=True)
 class AgentReply:
-    """An answer, and the text of it for a model; ``failed`` where the tool could not do its work."""
+    """An answer, with its text for a model; ``failed`` if the tool could not do its work."""
 
     answer: AgentAnswer
     text: str

@@ -69,7 +69,7 @@ class Checker:
     read: Callable[[str], dict[int, str]]
 
     def command(self) -> list[str] | None:
-        """The command line; None where the checker is not installed."""
+        """The command line; None if the checker is not installed."""
         if importlib.util.find_spec(self.name) is not None:
             return [sys.executable, "-m", self.name, *self.options, FILE]
         program = shutil.which(self.name)

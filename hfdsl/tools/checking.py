@@ -133,7 +133,7 @@ def exit_code(results: Sequence[TargetOutcome], *, strict: bool) -> int:
 
 
 def show(results: Sequence[TargetOutcome], arguments: argparse.Namespace) -> None:
-    """All reports on stdout, and on stderr what could not be checked."""
+    """Print all reports on stdout, and failures to check on stderr."""
     failures = [outcome.failure for outcome in results if outcome.report is None]
     if arguments.format == "human":
         _show_people(results, arguments)

@@ -29,7 +29,7 @@ ONLY_SHOWN = ("plan", "draw", "simulate", "diff")
 
 @dataclass(frozen=True, slots=True)
 class CommandTarget:
-    """The target of a command. Without an experiment it is a dataflow of which only the types can be checked.
+    """The target of a command. Without an experiment it is a dataflow, and only its types can be checked.
 
     ``beside`` has the other dataflows that run on the same workers; they are checked too. With ``loaded`` a TOML file
     configures them all. A step of a run with ``rounds`` is several steps of this dataflow and then one of another.
@@ -46,7 +46,7 @@ class CommandTarget:
     rounds: RoundsAndUpdate | None = None
 
     def check(self) -> Report:
-        """The report, with the deployment where there is one."""
+        """The report, with the deployment if there is one."""
         deployment = self.experiment.deployment if self.experiment else None
         span = self.experiment.span if self.experiment else NOWHERE
         loader = self.experiment.batches if self.experiment else None
@@ -64,7 +64,7 @@ class CommandTarget:
         return ConfigCheck(self.cluster, elsewhere).reports(self.loaded)
 
     def plans(self, command: str) -> tuple[CompiledPlan, ...]:
-        """The plans of a step: one, or that of a round and that of the update.
+        """The plans of a step: one, or the plan of a round and that of the update.
 
         What a file configures is checked as ``hfdsl check`` does. A plan that is only shown may be of a run on another
         machine, whose files and packages are not asked for.
@@ -72,7 +72,7 @@ class CommandTarget:
         Raises:
             UsageError: where the target is a dataflow alone.
             CheckError: where the check finds errors.
-            ConfigError: HF901 where rounds do not go with the update.
+            ConfigError: HF901 if rounds do not go with the update.
         """
         if self.loaded is None:
             return (self.deployed(command).compile(),)

@@ -157,7 +157,7 @@ def schema(arguments: argparse.Namespace) -> int:
 
 
 def diff(arguments: argparse.Namespace) -> int:
-    """``hfdsl diff``: of two configurations the fields, of two programs what they say; 2 where one cannot be read."""
+    """``hfdsl diff``: the differing fields of two configurations, or facts of two programs; 2 for an unreadable one."""
     places = arguments.first, arguments.second
     configured = all(place.endswith(".toml") for place in places) or any(Path(place).is_dir() for place in places)
     if configured and (arguments.set or arguments.cluster):

@@ -1,4 +1,4 @@
-"""``hfdsl diff`` of two programs: what differs between their dataflows, deployments and plans, in words."""
+"""``hfdsl diff`` of two programs: the differences between their dataflows, deployments and plans, in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_SHOWN = 160
 
 @dataclass(frozen=True, slots=True)
 class ProgramDifference:
-    """A difference of two programs in one aspect of a subject: both texts, None where a program lacks the aspect.
+    """A difference of two programs in one aspect of a subject: both texts, None if a program lacks the aspect.
 
     Without an aspect, the subject as a whole is in one of them alone, or has no other aspects.
     """
@@ -95,7 +95,7 @@ def _compared(sides: Sequence[Sequence[Fact]], summaries: Sequence[Mapping[str, 
 
 
 def in_words(differences: Sequence[ProgramDifference]) -> Iterator[str]:
-    """A line for each difference; one for columns, and for calls of one method, that differ alike.
+    """A line per difference; columns, and calls of one method, with the same difference share a line.
 
     >>> calls = ["call actor.update", "call actor.update #2"]
     >>> list(in_words([ProgramDifference(call, f"reads x.{name}", "a", "b") for call in calls for name in ("p", "q")]))
@@ -127,7 +127,7 @@ def _but_column(difference: ProgramDifference) -> object:
 
 
 def _of_columns(alike: list[ProgramDifference]) -> ProgramDifference:
-    """One for columns that differ alike."""
+    """One line for columns with the same difference."""
     first, columns = alike[0], [re.split(r"[. ]", difference.aspect)[-1] for difference in alike]
     if first.aspect.startswith("reads "):
         named = ", ".join(filter(None, columns))
@@ -146,7 +146,7 @@ def _but_number(difference: ProgramDifference) -> object:
 
 
 def _of_calls(alike: list[ProgramDifference]) -> ProgramDifference:
-    """One for calls that differ alike, but for which mini-batch each of them reads."""
+    """One line for calls with the same difference, apart from the mini-batch that each reads."""
     if len(alike) == 1:
         return alike[0]
     subject, numbers = _split(alike[0].subject)[0], sorted(_split(difference.subject)[1] for difference in alike)

@@ -1,4 +1,4 @@
-"""``hfdsl doctor``: what this machine has, and whether it works."""
+"""``hfdsl doctor``: the software and devices of this machine, and whether they work."""
 
 from __future__ import annotations
 

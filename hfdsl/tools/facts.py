@@ -269,7 +269,7 @@ def _origin(graph: Graph, names: Mapping[int, str], operand: Operand, column: st
 
 
 def stable(value: Any) -> str:
-    """A value in print, without what differs from process to process.
+    """A value as text, without parts that differ between processes.
 
     >>> stable(int), stable([object()])
     ('int', '[<object object>]')

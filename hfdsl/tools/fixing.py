@@ -36,7 +36,7 @@ FixKey: TypeAlias = tuple[str, str, str, int]
 
 
 def fix(arguments: argparse.Namespace) -> int:
-    """The command: show what was changed, then what remains."""
+    """The command: print the changes, then the remaining findings."""
     original = Session(Question.of(arguments), {})
     before = original.ask()
     session, after = repaired(original, before)

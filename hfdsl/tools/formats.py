@@ -20,7 +20,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_json(reports: Sequence[Report], failures: Sequence[str]) -> str:
-    """One finding a line, and one for what a check left out; failures go to stderr only."""
+    """One finding per line, and a line for omissions; failures go to stderr only."""
     return "\n".join(text for report in reports if (text := report.json()))
 
 
@@ -46,7 +46,7 @@ def as_sarif(reports: Sequence[Report], failures: Sequence[str]) -> str:
 
 
 def as_github(reports: Sequence[Report], failures: Sequence[str]) -> str:
-    """One annotation a finding, and one for what a check left out or could not read."""
+    """One annotation per finding, and one for omissions and unreadable files."""
     lines = [_annotation(finding) for report in reports for finding in report]
     lines += [f"::{ANNOTATIONS[level]} title=hfdsl::{_data(text)}" for level, text in omissions(reports)]
     return "\n".join([*lines, *(f"::error title=hfdsl::{_data(failure)}" for failure in failures)])

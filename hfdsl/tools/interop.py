@@ -20,7 +20,7 @@ def reports(path: str, library: str, arguments: str = "", environment: Sequence[
 
     Raises:
         UsageError: for a library that hfdsl does not read, and for a variable that is no ``NAME=VALUE``.
-        ReadError: HF970 where the configuration cannot be read.
+        ReadError: HF970 if the configuration cannot be read.
     """
     settings, inputs = library_inputs(path, library, arguments, environment)
     yield from check(settings, inputs)
@@ -31,7 +31,7 @@ def show_pages(path: str, library: str, arguments: str, environment: Sequence[st
 
     Raises:
         UsageError: for a library that hfdsl does not read, and for a variable that is no ``NAME=VALUE``.
-        ReadError: HF970 where the configuration cannot be read.
+        ReadError: HF970 if the configuration cannot be read.
     """
     for number, page in enumerate(explain(*library_inputs(path, library, arguments, environment))):
         if as_json:

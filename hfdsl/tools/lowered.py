@@ -49,9 +49,9 @@ def lowered_runs(arguments: argparse.Namespace, number: int | None = None) -> It
 
     Raises:
         UsageError: where there is no run of this number.
-        ReadError: HF970 where the configuration cannot be read.
+        ReadError: HF970 if the configuration cannot be read.
         CheckError: with the report, where the library's rules find errors.
-        NotLowered: HF981, HF982 where a run has no counterpart in hfdsl, or its sizes are not known.
+        NotLowered: HF981, HF982 if a run has no counterpart in hfdsl, or its sizes are not known.
     """
     library, inputs = library_inputs(arguments.target, arguments.library, arguments.arguments, arguments.env)
     readings = list(named_readings(library, inputs))
@@ -69,7 +69,7 @@ def only_target(arguments: argparse.Namespace) -> CommandTarget:
     """The target of a configuration of one run; errors as for ``lowered_runs``.
 
     Raises:
-        UsageError: where there are several.
+        UsageError: if there are several.
     """
     runs = list(lowered_runs(arguments))
     if len(runs) > 1:

@@ -41,7 +41,7 @@ class RoundsAndUpdate:
 
         Raises:
             CheckError: where a check finds errors.
-            ConfigError: HF901 where the two cannot be combined.
+            ConfigError: HF901 if the two cannot be combined.
         """
         sampling, updating = compiled(self.sampling, self.loaded), compiled(self.updating, self.loaded, "update")
         with self.loaded.located():

@@ -52,7 +52,7 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: where the program has no queue, the file has no time for a node or cannot be read, or a size that
             decides the number of groups is unknown.
-        HfError: HF762 where a queue starves.
+        HfError: HF762 if a queue starves.
     """
     if arguments.late is not None and arguments.slots is None:
         raise UsageError("--late goes with --slots: batches that are taken in order are never late")

@@ -44,7 +44,7 @@ class Finder:
         """Load the object that ``"file.py:name"`` or ``"package.module:name"`` names.
 
         Raises:
-            ConfigError: HF901 where it is not there.
+            ConfigError: HF901 if it is not there.
         """
         place, attribute = parts_of(text)
         if not attribute:
@@ -212,7 +212,7 @@ def diff(arguments: argparse.Namespace) -> int:
     """The fields in which two runs, or two files, are configured differently.
 
     Raises:
-        ConfigError: HF901 where one cannot be read.
+        ConfigError: HF901 if one cannot be read.
     """
     places = arguments.first, arguments.second
     beside_run = any(Path(place).is_dir() for place in places)
@@ -233,7 +233,7 @@ def export(arguments: argparse.Namespace) -> int:
     """Save the model of a role from a run's last checkpoint.
 
     Raises:
-        CheckpointError: HF906 where there is none.
+        CheckpointError: HF906 if there is none.
     """
     from hfdsl.rl.training.run_folder.export import export as save
 
@@ -286,7 +286,7 @@ def _fields(place: str, *, beside_run: bool) -> dict[str, Any]:
     """The fields of a run or a file as they are written; those of a file beside a run with all defaults, as a run has.
 
     Raises:
-        ConfigError: HF901 where they cannot be read.
+        ConfigError: HF901 if they cannot be read.
     """
     path = Path(place)
     if path.is_dir():

@@ -299,7 +299,7 @@ def closest(name: str, names: Sequence[str]) -> str:
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
-    """Find the most similar name, ignoring case; None where no name is similar enough.
+    """Find the most similar name, ignoring case; None if no name is similar enough.
 
     >>> nearest("colum", ["row", "column"]), nearest("b", ["B", "P"]), nearest("x", ["B", "P"])
     ('column', 'B', None)

@@ -82,7 +82,7 @@ def bounds_of(annotation: Any) -> Within | None:
 
 
 def misfit(annotation: Any, value: Any) -> str | None:
-    """Why a value does not fit an annotation, as the end of a message; None where it does, or where that is unknown."""
+    """Why a value does not fit an annotation, as the end of a message; None if it does, or if that is unknown."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return removed(annotation, value) or misfit(arguments[0], value) or _out_of_bounds(bounds_of(annotation), value)

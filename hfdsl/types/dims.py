@@ -164,7 +164,7 @@ class Size:
 
     @property
     def value(self) -> Fraction | None:
-        """The number that this size is, or None where it depends on dims."""
+        """The number that this size is, or None if it depends on dims."""
         if not self.terms:
             return Fraction(0)
         if len(self.terms) == 1 and self.terms[0][0] == ():
@@ -226,7 +226,7 @@ def size(expression: object) -> Size:
     """Normalize a dim in a column's brackets.
 
     Raises:
-        DefinitionError: HF101 where it is not a dim, ``Add``, ``Mul``, ``Div``, ``Literal[int]`` or a TypeVar.
+        DefinitionError: HF101 if it is not a dim, ``Add``, ``Mul``, ``Div``, ``Literal[int]`` or a TypeVar.
     """
     if isinstance(expression, Size):
         return expression
@@ -269,7 +269,7 @@ _OPERATIONS: dict[Any, Callable[[Size, Size], Size]] = {Add: Size.__add__, Mul: 
 
 
 def solve(formal: Size, actual: Size, bound: Mapping[Any, Size]) -> dict[Any, Size] | None:
-    """Bind the one unbound dim of ``formal`` so that it equals ``actual``; None where that takes a search.
+    """Bind the one unbound dim of ``formal`` so that it equals ``actual``; None if that takes a search.
 
     >>> class B(Dim): ...
     >>> class N(Dim): ...

@@ -43,7 +43,7 @@ def all_present(subject: str, parts: Sequence[Any], producers: Sequence[str]) ->
     True
 
     Raises:
-        WiringError: HF810 where some have it and others do not.
+        WiringError: HF810 if some have it and others do not.
     """
     present = [producer for producer, part in zip(producers, parts, strict=True) if part is not None]
     absent = [producer for producer, part in zip(producers, parts, strict=True) if part is None]

@@ -28,7 +28,7 @@ class Jagged:
 
     @classmethod
     def of(cls, rows: Sequence[torch.Tensor]) -> Jagged:
-        """Concatenate rows, of which there is at least one."""
+        """Concatenate one or more rows."""
         import torch
 
         lengths = torch.tensor([0, *(len(row) for row in rows)])

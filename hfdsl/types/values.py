@@ -67,7 +67,7 @@ def _is_dense(value: Any, spec: ColumnSpec) -> bool:
 
 
 def without_values(tensor: Any) -> str | None:
-    """The reason why a tensor has no dense values to send: it is sparse, or a meta tensor; None where it has them.
+    """The reason why a tensor has no dense values to send: it is sparse, or a meta tensor; None if it has them.
 
     A nested tensor counts as having values.
     """

@@ -41,7 +41,7 @@ class Argument:
 
     @property
     def span(self) -> Span | None:
-        """The span of the declaration; None where it is not written."""
+        """The span of the declaration; None if it is not written."""
         return None if self.written is None else span_of(self.placement.span.file, self.written)
 
 

@@ -36,7 +36,7 @@ def _change(queue: Node, arguments: dict[str, Any]) -> Change:
 
 
 def _edits(queue: Node, arguments: dict[str, Any]) -> tuple[Edit, ...] | None:
-    """The edits of the call's text; None where an argument is not a literal in it."""
+    """The edits of the call's text; None if an argument is not a literal in it."""
     call = call_at(queue.span)
     if call is None or any(keyword.arg is None for keyword in call.keywords) or not (call.args or call.keywords):
         return None

@@ -21,7 +21,7 @@ class Suggestion:
 def with_help(
     removes_it: Tester, finding: Finding, suggestions: Iterable[Suggestion], most: int | None = None
 ) -> Finding:
-    """The finding with the suggestions that remove it, at most so many. Help lines are made here alone."""
+    """The finding with up to ``most`` suggestions that remove it. Only this module writes help lines."""
     lines, fixes = list[str](), list[Fix]()
     for suggestion in suggestions:
         working = [change for change in suggestion.changes if removes_it(change)]

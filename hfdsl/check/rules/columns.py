@@ -36,7 +36,7 @@ TYPE_TESTS = ("isinstance", "hasattr", "getattr", "type", "cast")
 
 
 class _Wrong(NamedTuple):
-    """An expression that raises, with its code, what is wrong with it, and advice."""
+    """An expression that raises, with its code, the mistake, and advice."""
 
     node: ast.expr
     code: str
@@ -45,7 +45,7 @@ class _Wrong(NamedTuple):
 
 
 def bodies_read_their_columns(context: Context) -> Iterator[Finding]:
-    """A body reads columns that its records have, and computes with what is in them."""
+    """A body reads columns that its records have, and computes with their contents."""
     seen = set[object]()
     for node, signature in context.program.graph.bodies:
         wrapped = hasattr(signature.body, "__wrapped__")

@@ -63,7 +63,7 @@ def _dropped(role: type) -> Iterator[tuple[str, Effect, type]]:
 
 
 def _unconnected(role: type, calls: Sequence[tuple[Node, RoleCall]]) -> Iterator[Finding]:
-    """A state that a class hands on and does not get, beside what it trains; one that it loads and does not use."""
+    """A state that a class exports without training or loading it, or that it loads without using it."""
     methods: dict[str, dict[str, str]] = {kind: {} for kind in ("writes", "loads", "reads", "exports")}
     for method in registered_methods(role):
         for effect in effects_of(getattr(role, method)):

@@ -78,7 +78,7 @@ def _bytes(context: Context, columns: Iterable[tuple[int, str]]) -> int:
 
 
 def _most_rows(context: Context, node: int) -> int:
-    """The most rows of a value; 0 where that is unknown."""
+    """The most rows of a value; 0 if that is unknown."""
     value = context.program.inference.values[node]
     rows = value.rows if isinstance(value, RecordValue) else value.dims[0] if isinstance(value, ColumnSpec) else None
     most = context.known(at_most(rows)).value if rows is not None else None

@@ -103,7 +103,7 @@ def _bounds(formula: FunctionType) -> Mapping[str, Within]:
 
 
 def _bound(formula: Any, call: ast.Call) -> Mapping[str, ast.expr]:
-    """The arguments of a call by parameter; none where ``*`` or ``**`` hides which are which."""
+    """The arguments of a call by parameter; none if ``*`` or ``**`` hides which are which."""
     if any(isinstance(argument, ast.Starred) for argument in call.args) or any(k.arg is None for k in call.keywords):
         return {}
     try:

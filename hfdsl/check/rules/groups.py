@@ -132,7 +132,7 @@ def _groups(
 
 
 def _made_groups(origin: Origin, rows: int, group: int, case: SizeCase) -> int:
-    """The number of consecutive rows of one question, where rows are repeated; 0 where each row is another question.
+    """The number of consecutive rows of one question, where rows are repeated; 0 if each row is another question.
 
     Rows that start over in ``fill`` are as many copies, which are not consecutive. ``repeat(x, 1)`` alone makes groups
     of one, unless a filter of groups says that the data has larger ones.
@@ -171,7 +171,7 @@ def _groups_of_data(context: Context) -> dict[int, int]:
 
 
 def _mixes(origin: Origin, rows: int, group: int, case: SizeCase, together: int) -> bool:
-    """Whether a group has rows of certainly different questions, or of groups of so many questions ``together``.
+    """Whether a group certainly mixes rows of different questions, or of groups of ``together`` questions.
 
     A few groups are looked at, among them the one in which the rows of the first question end.
     """

@@ -102,7 +102,7 @@ def _only_judges(context: Context, versions: Versions) -> bool:
 
 
 def _correction(context: Context, node: Node, state: str) -> tuple[str, int | None]:
-    """Describe the correction of an update, and the lag that it covers; None where the lag is not known."""
+    """Describe the correction of an update, and the lag that it covers; None if the lag is not known."""
     losses = [value for value in _options(context, node) if _is_loss(value)]
     if losses:
         loss = max(losses, key=lambda value: corrected_lag(value, state))
@@ -135,7 +135,7 @@ def _options(context: Context, node: Node) -> Iterator[Any]:
 
 
 def _maker(context: Context, column: RowColumn, state: HeldState) -> Node | None:
-    """The call that makes a column of floats from a version of a state; None where it is another value."""
+    """The call that makes a column of floats from a version of a state; None if it is another value."""
     stored = stored_column(context.program.graph, column.ref)
     if not isinstance(stored, Ref) or not is_float_column(column.spec):
         return None

@@ -133,7 +133,7 @@ def _stating(side: SyncSide) -> str:
 
 
 def _layout(side: SyncSide) -> Layout | Finding | None:
-    """The layout of a side, or HF739 where its function raises for arguments that its constructor takes."""
+    """The layout of a side, or HF739 if its function raises for arguments that its constructor takes."""
     try:
         role: type = side.placement.role
         constructor_parameters(role).bind(*side.placement.args, **side.placement.kwargs)
@@ -317,7 +317,7 @@ def _problem(layout: Layout, parameters: Sequence[Parameter], mesh: Mesh) -> tup
 
 
 def _fused(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, target: Layout) -> Iterator[Finding]:
-    """HF737: one side says of which matrices a parameter is fused, and the other cuts it as others, or as one."""
+    """HF737: one side declares the matrices fused in a parameter, and the other cuts it differently."""
     if not isinstance(source, StandardLayout) or not isinstance(target, StandardLayout):
         return
     for parameter in parameters:
@@ -350,7 +350,7 @@ def _matrices(cut: Slices) -> str:
 def _alike(
     sync: WeightSync, parameters: Sequence[Parameter], source: Layout, target: Layout
 ) -> tuple[tuple[Parameter, ...], ...]:
-    """The parameters in groups that lie alike; none where a layout cannot cut one of them."""
+    """The parameters in groups with equal cuts; none if a layout cannot cut one of them."""
     try:
         return alike(parameters, source, sync.source.placement.mesh, target, sync.target.placement.mesh)
     except Exception:  # noqa: BLE001  # ``_uncut`` finds which

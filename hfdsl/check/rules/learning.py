@@ -47,7 +47,7 @@ def steps_are_not_rounded_away(context: Context) -> Iterator[Finding]:
 
 
 def idle_schedule(role: str, learning: Learning, updates: int | None) -> IdleSchedule | None:
-    """The mistake in the learning rate of a run of so many updates; ``updates`` is None where they are not known."""
+    """The mistake in the learning rate of a run with ``updates`` updates; ``updates`` is None if unknown."""
     warmup, end = learning.warmup, learning.end
     if not learning.rate:
         return IdleSchedule("rate", f"the learning rate of '{role}' is 0: its updates change no parameter")

@@ -108,7 +108,7 @@ def other_divisors(program: Program, sizes: Mapping[type[Dim], int]) -> Iterator
 
 
 def _response_width(program: Program, node: Node, sizes: Mapping[type[Dim], int]) -> int | None:
-    """The most tokens of a response that a call reads; None if it is not known."""
+    """The most tokens of a response that a call reads; None if unknown."""
     constants = {dim: constant(size) for dim, size in sizes.items()}
     for column in program.origins.columns(node.id):
         if column.ref.column == RESPONSE_MASK and isinstance(column.spec, ColumnSpec):

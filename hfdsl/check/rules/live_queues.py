@@ -162,7 +162,7 @@ def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Ite
 
 
 def _least_lag(count: int, batch: int, group: int, lag: int, late: Late | None, loses: bool) -> int:
-    """The least lag from ``lag`` on that leaves places enough for a step of so many rows."""
+    """The least lag, from ``lag`` on, with enough places for the rows of a step."""
     lags = range(lag, lag + 2 + count // batch)
     return next(k for k in lags if needed_places(count, batch, group, k, late, loses) <= (k + 1) * batch)
 

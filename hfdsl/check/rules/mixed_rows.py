@@ -69,7 +69,7 @@ FORMS = _functions("indices item squeeze tolist unsqueeze values")
 class RowTensor:
     """A tensor whose first dim are the rows of the call, or groups of them.
 
-    ``dims`` is None where the number of its dims is unknown. ``pieces`` are as long as the call has rows for them.
+    ``dims`` is None if the number of its dims is unknown. ``pieces`` are as long as the call has rows for them.
     """
 
     dims: int | None
@@ -120,7 +120,7 @@ def _may_get_a_part(node: Node, signature: Signature) -> bool:
 
 
 class _Body:
-    """The evaluation of a body: what its names stand for, statement by statement."""
+    """The abstract evaluation of a body: the values of its names, statement by statement."""
 
     def __init__(self, signature: Signature, definition: Function) -> None:
         self.definition, self.names = definition, dict[str, BodyValue]()
@@ -155,7 +155,7 @@ class _Body:
             self.mixing.clear()
 
     def assign(self, targets: list[ast.expr], value: BodyValue) -> None:
-        """Note what a name stands for from here on; a name in a tuple is not known."""
+        """Set the value of a name from here on; a name in a tuple is unknown."""
         for target in targets:
             names = assigned_names(ast.Expr(target))
             target_value = value if isinstance(target, ast.Name) and names.isdisjoint(self.uncertain) else None
@@ -260,7 +260,7 @@ def _reduced(
 
 
 def _numbers(argument: ast.expr) -> tuple[int, ...]:
-    """The dims that an argument names; none where it is no literal."""
+    """The dims that an argument names; none if it is no literal."""
     try:
         value = ast.literal_eval(argument)
     except ValueError:

@@ -156,12 +156,12 @@ def _is_generated(context: Context, column: RowColumn) -> bool:
 
 @dataclass
 class Makers:
-    """Under whose weights columns are made, and of which version."""
+    """The weights, and their version, under which columns are made."""
 
     context: Context
 
     def maker(self, column: RowColumn) -> Node | None:
-        """The call whose weights a column of floats comes from; None where it is not certain."""
+        """The call whose weights a column of floats comes from; None if it is not certain."""
         program = self.context.program
         stored = _original_column(program.graph, column.ref)
         if not isinstance(stored, Ref):
@@ -198,7 +198,7 @@ class Makers:
         return state in methods_with(kind, "writes") and not methods_with(kind, "loads")
 
     def earlier_update(self, maker: Node, ratio: Ratio) -> Node | None:
-        """An update on the same rows before the column was made, of which nothing else is read that is older."""
+        """An update on the same rows before the column was made; None if the ratio's update reads an older one."""
         if maker.role != ratio.role:
             return None
         columns = self.context.program.origins.columns(ratio.update.id)

@@ -57,7 +57,7 @@ def message(update: Node, graph: Graph) -> str:
 
 
 def kl(update: Node) -> float:
-    """The coefficient of the KL to a reference in the loss of an update; 0 where it has no such loss."""
+    """The coefficient of the KL to a reference in the loss of an update; 0 if it has no such loss."""
     values: list[Any] = [operand.value for _, operand in update.arguments if isinstance(operand, Constant)]
     return next((value.kl for value in values if getattr(value, "needs_reference", False) is True), 0.0)
 

@@ -174,7 +174,7 @@ def _renamed(context: Context, finding: Finding, demand: Requirement) -> Finding
 
 
 def _clash(context: Context, dim: Atom) -> tuple[Divisible | Bound, ...]:
-    """The demands that no size of this dim meets together, as few as possible; none where some size may."""
+    """The demands that no size of this dim meets together, as few as possible; none if some size may."""
     if not isinstance(dim, type):
         return ()
     demands = constraints_on(context, dim)

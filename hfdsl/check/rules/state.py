@@ -39,7 +39,7 @@ class _WeightVersions:
         return self.copies.get(holder, {})
 
     def staleness(self, holder: Holder) -> Behind:
-        """From how many steps a copy lacks updates, and of which trained state; its own where it has none of any."""
+        """The number of steps by which a copy is stale, and its trained state; its own state if it has none."""
         late = ((len(set(self.updates[of][n:])), of) for of, n in self.has(holder).items())
         return max(late, default=(0, holder))
 
@@ -72,7 +72,7 @@ def weights_are_fresh(context: Context) -> Iterator[Finding]:
 def _staleness(
     context: Context, calls: list[tuple[Node, Effect]], trained: dict[Holder, Node], steps: int
 ) -> dict[tuple[int, str], Behind]:
-    """The age of every state when it is read, in the last of so many steps; further steps repeat it."""
+    """The age of every state when it is read, in the last of ``steps`` steps; further steps repeat it."""
     behind = _exports_behind(context, {node.id for node, effect in calls if effect.kind == "exports"})
     loop = _WeightVersions({holder: [] for holder in trained})
     late: dict[tuple[int, str], Behind] = {}

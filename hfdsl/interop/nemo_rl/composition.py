@@ -46,7 +46,7 @@ class Composition:
         """Merge a file after those that it names.
 
         Raises:
-            ReadError: HF970 where one of them cannot be read, or where they name each other.
+            ReadError: HF970 if one of them cannot be read, or where they name each other.
         """
         place = Path(realpath(path))  # resolve() raises for links that go round
         if place in ancestors or len(ancestors) > MAX_ANCESTORS:

@@ -105,7 +105,7 @@ def lower(c: Configuration) -> Lowered:
     """The run of hfdsl that a configuration of NeMo-RL's GRPO describes.
 
     Raises:
-        NotLowered: HF981 for a step that no dataflow of hfdsl has, HF982 where a size is not known.
+        NotLowered: HF981 for a step that no dataflow of hfdsl has, HF982 if a size is not known.
     """
     library = table("nemo-rl")
     draft = Draft(c, usual=library.engines[library.default])

@@ -33,7 +33,7 @@ def read(inputs: Inputs) -> list[RunReading]:
     """The runs of GRPO that a YAML file or a script describes.
 
     Raises:
-        ReadError: HF970 where there is none that can be read.
+        ReadError: HF970 if there is none that can be read.
     """
     path = Path(inputs.path)
     if path.suffix in (".yaml", ".yml"):
@@ -50,7 +50,7 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     """The runs that a script starts.
 
     Raises:
-        ReadError: HF970 where it starts none.
+        ReadError: HF970 if it starts none.
     """
     from hfdsl.interop.script_runs import OtherProgram, runs_of_script  # late, as in read
 

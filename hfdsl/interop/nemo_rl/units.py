@@ -107,7 +107,7 @@ def whole_split(c: Configuration) -> RankSplit:
 
 
 def reward_gpus(c: Configuration) -> tuple[int, int]:
-    """The nodes of a reward model and its GPUs on each; (0, 0) where there is none."""
+    """The nodes of a reward model and its GPUs on each; (0, 0) if there is none."""
     names = [get(c, f"data.{part}.env_name") for part in ("train", "validation")]
     if get(c, "data.default.env_name") == "reward_model":
         return c.size(f"{REWARD_RESOURCES}.num_nodes"), c.size(f"{REWARD_RESOURCES}.gpus_per_node")

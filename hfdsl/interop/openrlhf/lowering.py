@@ -76,7 +76,7 @@ def lower(c: Configuration) -> Lowered:
     """The run of hfdsl that the options of OpenRLHF's trainer describe.
 
     Raises:
-        NotLowered: HF981 for a step that no dataflow of hfdsl has, HF982 where a size is not known.
+        NotLowered: HF981 for a step that no dataflow of hfdsl has, HF982 if a size is not known.
     """
     try:
         draft = Draft(c)
@@ -125,7 +125,7 @@ def _kl_in_rewards(c: Configuration) -> bool:
 
 
 def has_reference(c: Configuration) -> bool:
-    """Whether the run of hfdsl has a reference: for a KL term of the loss, or of the rewards where they have one."""
+    """Whether the run of hfdsl has a reference: for a KL term of the loss, or of the rewards if they have one."""
     name = c.value(ESTIMATOR)
     return uses_reference(c) and (c.value(KL_LOSS) is True or name == "gae" or name in WITH_KL)
 

@@ -31,7 +31,7 @@ def read(inputs: Inputs) -> list[RunReading]:
     """The runs of OpenRLHF's trainer that a script starts.
 
     Raises:
-        ReadError: HF970 where there is none that can be read.
+        ReadError: HF970 if there is none that can be read.
     """
     path = Path(inputs.path)
     if path.suffix in (".yaml", ".yml", ".json"):
@@ -44,7 +44,7 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     """The runs that a script starts.
 
     Raises:
-        ReadError: HF970 where it starts none.
+        ReadError: HF970 if it starts none.
     """
     return runs_of_script(
         source,
@@ -119,7 +119,7 @@ def _name(key: str, options: Mapping[str, Any]) -> str | None:
 
 
 def _refusal(setting: Setting, option: Mapping[str, Any]) -> str:
-    """Why argparse refuses a value; empty where it takes it."""
+    """Why argparse refuses a value; empty if it takes it."""
     name, value, kind = f"--{setting.key}", setting.value, option["type"]
     has_value = setting.value_span != setting.span
     if kind == "switch":

@@ -69,7 +69,7 @@ def lower(c: Configuration) -> Lowered:
     """The run of hfdsl that the arguments of a trainer of TRL describe.
 
     Raises:
-        NotLowered: HF981 for a step that no dataflow of hfdsl has, HF982 where a size is not known.
+        NotLowered: HF981 for a step that no dataflow of hfdsl has, HF982 if a size is not known.
     """
     try:
         draft = Draft(c)

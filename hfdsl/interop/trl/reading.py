@@ -38,7 +38,7 @@ def read(inputs: Inputs) -> list[RunReading]:
     """The runs of TRL's GRPO and RLOO trainers that a script or a YAML file describes.
 
     Raises:
-        ReadError: HF970 where there is none that can be read.
+        ReadError: HF970 if there is none that can be read.
     """
     source = read_source(inputs.path)
     if Path(inputs.path).suffix in (".yaml", ".yml"):
@@ -50,7 +50,7 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     """The runs that a script starts.
 
     Raises:
-        ReadError: HF970 where it starts none.
+        ReadError: HF970 if it starts none.
     """
     return runs_of_script(
         source,
@@ -83,7 +83,7 @@ class _Program:
 
 
 def _program(launch: Launch) -> _Program | None:
-    """The training program of a command; None where it starts none."""
+    """The training program of a command; None if it starts none."""
     texts = [text_of(word) or "" for word in launch.words]
     for i, text in enumerate(texts):
         name, before, after = Path(text).name, launch.words[:i], launch.words[i + 1 :]

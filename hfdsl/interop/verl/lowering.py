@@ -85,7 +85,7 @@ def lower(c: Configuration) -> Lowered:
     """The run of hfdsl that a configuration of verl describes.
 
     Raises:
-        NotLowered: HF981 for a step that no dataflow of hfdsl has, HF982 where a size is not known.
+        NotLowered: HF981 for a step that no dataflow of hfdsl has, HF982 if a size is not known.
     """
     try:
         return _lower(c)
@@ -215,7 +215,7 @@ def _remax(draft: Draft) -> str:
 
 
 def _with_queue(draft: Draft, name: str) -> str:
-    """The dataflow with a queue, where there is one."""
+    """The dataflow with a queue, if there is one."""
     c = draft.configuration
     queued = {f"{READY}.grpo:grpo": "async_grpo", f"{READY}.ppo:ppo": "async_ppo"}
     if name not in queued:

@@ -31,7 +31,7 @@ def read(inputs: Inputs) -> list[RunReading]:
     """The runs of verl's trainer that a script, a YAML file or a folder describes.
 
     Raises:
-        ReadError: HF970 where there is none that can be read.
+        ReadError: HF970 if there is none that can be read.
     """
     path = Path(inputs.path)
     if is_file(path, folder=True):
@@ -46,7 +46,7 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
     """The runs that a script starts.
 
     Raises:
-        ReadError: HF970 where it starts none.
+        ReadError: HF970 if it starts none.
     """
     return runs_of_script(
         source,

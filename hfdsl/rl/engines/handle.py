@@ -100,8 +100,8 @@ class EngineHandle:
     adapter, whose matrices have the shapes ``adapter_shapes``. With ``in_flight``, it takes weights between tokens.
 
     Raises:
-        ResourceError: HF951 where no engine is installed, or it refuses the model; HF952 where its cache does not fit;
-            HF957 where the model cannot be cut into as many parts as there are ranks.
+        ResourceError: HF951 if no engine is installed, or it refuses the model; HF952 if its cache does not fit;
+            HF957 if the model cannot be cut into as many parts as there are ranks.
     """
 
     def __init__(
@@ -180,8 +180,8 @@ class EngineHandle:
 
         Raises:
             HfError: HF953 for a prompt that the engine cannot take, with its row.
-            ResourceError: HF954 where the engine died; HF956 for weights of another model.
-            DeadlineError: HF955 where it hangs.
+            ResourceError: HF954 if the engine died; HF956 for weights of another model.
+            DeadlineError: HF955 if it hangs.
         """
         sources: dict[LoadPart, Versioned] = {"weights": weights, **({} if adapter is None else {"adapter": adapter})}
         requests = self._requests(ids, mask, greedy=greedy)

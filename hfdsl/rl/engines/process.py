@@ -50,8 +50,8 @@ class EngineProcess:
     """An engine that answers calls from another process. A failed call ends the process.
 
     Raises, in every method:
-        ResourceError: HF954 where the process has died or a call failed.
-        DeadlineError: HF955 where it has not answered within ``deadline`` seconds.
+        ResourceError: HF954 if the process has died or a call failed.
+        DeadlineError: HF955 if it has not answered within ``deadline`` seconds.
     """
 
     def __init__(self, start: EngineStart, deadline: float, link: EngineLink | None = None) -> None:

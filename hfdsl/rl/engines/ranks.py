@@ -88,7 +88,7 @@ class EngineRanks:
         """The value of a call that all members make, as returned by the first member; on failure all raise one error.
 
         Raises:
-            HfError: what the call raises here, or on the first rank that it failed on; HF954 where what is compared of
+            HfError: what the call raises here, or on the first rank that it failed on; HF954 if what is compared of
                 the values differs between ranks.
         """
         if self.peers.size == 1:
@@ -151,7 +151,7 @@ def engine_ranks(worker: Worker, engine_tp: int | None) -> EngineRanks:
     """The ranks that share a role's engine: neighbors along ``tp``, or the requested number along ``dp``.
 
     Raises:
-        ResourceError: HF957 where the mesh has no such groups; HF812 where ranks share a GPU.
+        ResourceError: HF957 if the mesh has no such groups; HF812 where ranks share a GPU.
     """
     mesh, at = worker.mesh, worker.coordinates
     problem = group_problem(mesh, engine_tp)

@@ -73,7 +73,7 @@ class PolicyLoss(ABC):
 
     @property
     def divisor(self) -> float | None:
-        """The divisor of the sum over a response, which a check compares with R (HF721); None where it is R."""
+        """The divisor of the sum over a response, which a check compares with R (HF721); None if it is R."""
         return self.constant if self.aggregation == "sequence-mean-token-sum" else None
 
     @property
@@ -164,7 +164,7 @@ def _of_each_token(loss: PolicyLoss, surrogate: Any, mask: torch.Tensor) -> tupl
     """The two tensors of a surrogate; one of f32[B, 1] would broadcast to f32[B, R] and train on other weights.
 
     Raises:
-        ConfigError: HF940 where they are not of the mask's shape.
+        ConfigError: HF940 if they are not of the mask's shape.
     """
     tensors: tuple[Any, ...] = surrogate if isinstance(surrogate, tuple) else (surrogate,)
     shapes = [tuple(tensor.shape) if hasattr(tensor, "shape") else type(tensor).__name__ for tensor in tensors]

@@ -119,7 +119,7 @@ def shown_metrics(record: Record) -> list[str]:
 def line(record: Record) -> str:
     """A step for people: what it achieved, how fast, and where its time went.
 
-    Of an evaluation it has the metrics that a step's line has, or where there are none, the first three.
+    Of an evaluation it has the metrics that a step's line has, or if there are none, the first three.
 
     >>> line(Record(3, {"outcome/score": 0.25}, seconds=2.0, nodes={"actor.generate": 1.5}, tokens_per_second=900.0))
     'step     3  score 0.25  900 tokens/s  2.00 s (actor.generate 1.50)'

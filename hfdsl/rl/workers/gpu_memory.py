@@ -161,7 +161,7 @@ def no_gpu_bytes(mesh: Mesh, *args: object, **kwargs: object) -> dict[str, PartB
 
 
 def parameter_count(model: ModelConfig) -> int | None:
-    """The number of a model's parameters, a tied one once; None if it is not known."""
+    """The number of a model's parameters, a tied one once; None if unknown."""
     count, values = weight_count(model), model_config(model)
     vocabulary, width = values.get("vocab_size"), values.get("hidden_size")
     if count is None or not values.get("tie_word_embeddings"):
@@ -230,7 +230,7 @@ def _has_masters(config: Any) -> bool:
 
 
 def _activations(mesh: Mesh, config: Any, count: int, training: TrainingConfig | None) -> PartBytes:
-    """The peak of a pass over a micro-batch, without gradients if ``training`` is None; none if it is not known.
+    """The peak of a pass over a micro-batch, without gradients if ``training`` is None; none if unknown.
 
     With autocast, residuals are float32, inputs and outputs of linear layers have 2 bytes, and so has a second copy of
     the weights until the pass ends. With FSDP2, residuals have 2 bytes too, and the gathered weights are those of a

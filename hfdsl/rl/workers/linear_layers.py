@@ -51,7 +51,7 @@ def _head_width(values: Mapping[str, Any], width: int, heads: int) -> int | None
 
 
 def adapter_parameters(model: ModelConfig, lora: Lora) -> int | None:
-    """The number of parameters in the matrices A and B of an adapter's targets; None if it is not known.
+    """The number of parameters in the matrices A and B of an adapter's targets; None if unknown.
 
     >>> sizes = {"hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1}
     >>> sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}

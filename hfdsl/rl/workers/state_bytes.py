@@ -50,7 +50,7 @@ def state_bytes(config: WithAdapter) -> dict[str, int]:
 
 
 def weight_count(model: ModelConfig) -> int | None:
-    """The number of weights that a model exports, tied ones once for each of their names; None if it is not known."""
+    """The number of weights that a model exports, tied ones once for each of their names; None if unknown."""
     values = model_config(model)
     shapes = saved_shapes(local_folder(model.path)) if model.path is not None and not model.config else {}
     if not shapes:

@@ -44,7 +44,7 @@ class QueueKeepingBackend(Backend, Protocol):
         """Have every process write its part of these steps, with the payloads of these handles, and wait for it.
 
         Raises:
-            CheckpointError: HF906 where a file cannot be written, HF908 where a queue holds what no file can.
+            CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds what no file can.
         """
         ...
 
@@ -52,7 +52,7 @@ class QueueKeepingBackend(Backend, Protocol):
         """Have every process read its part again.
 
         Raises:
-            CheckpointError: HF906 where a file is not what was written.
+            CheckpointError: HF906 if a file is not what was written.
         """
 
 

@@ -28,7 +28,7 @@ from hfdsl.types.dims import KeptGroups
 
 
 def groups_of(queue: StagedQueue, sizes: Mapping[Any, int]) -> tuple[int | None, int | None]:
-    """The maximum number of groups per step, and the number per batch; None where a size is unknown."""
+    """The maximum number of groups per step, and the number per batch; None if a size is unknown."""
     put_in = _most_rows(queue, sizes).rows.get(queue.rows_of)
     batch_groups = row_table(queue.consumer, sizes).rows.get(queue.queue_input)
     group = queue.queue.group

@@ -59,7 +59,7 @@ class LoadedPrompts:
         """A batch of the loader: its inputs by stage and node.
 
         Raises:
-            HfError: HF765 where it puts another number of groups in than the first one; and as ``Running.step``.
+            HfError: HF765 if it puts another number of groups in than the first one; and as ``Running.step``.
         """
         names = {node.id: node.label for node in self._plan.graph.inputs}
         named = {names[node]: input_batch for node, input_batch in loaded_inputs(self._plan, batch).items()}

@@ -112,7 +112,7 @@ class QueueLoop:
         It gives the decisions that are made together.
 
         Raises:
-            HfError: HF762 where every group is lost, or nothing can happen any more although prompts are left.
+            HfError: HF762 if every group is lost, or nothing can happen any more although prompts are left.
         """
         readers = {stage: PromptReader(own) for stage, own in prompts.items()}
         while True:

@@ -164,7 +164,7 @@ def simulate_groups(
     with the probability ``keep``.
 
     Raises:
-        HfError: HF762 where nothing can happen any more.
+        HfError: HF762 if nothing can happen any more.
     """
     node, queue = plan.split.queues[0]
     feeds, reads = plan.split.producer(node), plan.split.of[node.id]

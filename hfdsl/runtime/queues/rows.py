@@ -101,7 +101,7 @@ def joined(plan: Plan, queued: QueuedRows, contents: Sequence[Sequence[PayloadCo
     """The requested rows, from the payloads of each part.
 
     Raises:
-        WiringError: HF805 where dispatches have rows of different shapes, HF810 where only some have a column.
+        WiringError: HF805 if dispatches have rows of different shapes, HF810 if only some have a column.
     """
     readers = []
     for part, payloads in zip(queued.parts, contents, strict=True):
@@ -189,7 +189,7 @@ def traced_rows(
 ) -> tuple[int, list[int]] | None:
     """The value at which to ``stop`` on the way back from another one, and its rows from which those rows are made.
 
-    A call makes the same number of rows of each of its own. None where it is unknown which rows a value is made of.
+    A call makes the same number of rows of each of its own. None if unknown which rows a value is made of.
     """
     steps = {step.node: step for step in plan.steps}
     reader, rows = locating_reader(plan, table), list(rows)

@@ -62,7 +62,7 @@ class RunningStream:
         """Continue with the steps in progress of a checkpoint.
 
         Raises:
-            CheckpointError: HF905 where they are of another plan.
+            CheckpointError: HF905 if they are of another plan.
         """
         if saved.plan != self._plan.name:
             text = (

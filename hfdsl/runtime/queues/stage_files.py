@@ -32,7 +32,7 @@ def saved(run: QueueRun, plan: str, decisions: int, backend: Backend, folder: st
     """Save the contents of the queues, once they are complete.
 
     Raises:
-        CheckpointError: HF906 where a file cannot be written, HF908 where a queue holds what no file can.
+        CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds what no file can.
     """
     run.settle()
     steps = [
@@ -148,7 +148,7 @@ def loaded(stages: QueueStages, sizes: Mapping[Any, int], folder: str, saved: Sa
     """Read the contents of queues.
 
     Raises:
-        CheckpointError: HF905 where the queues are others, HF906 where a file is damaged.
+        CheckpointError: HF905 if the queues are others, HF906 if a file is damaged.
     """
     decided = saved.decided
     declared = [(queue.queue.lag or 0, queue.queue.late or "wait") for queue in stages.queues]

@@ -110,7 +110,7 @@ def queue_stages(plan: Plan) -> QueueStages:
     """The stages of a plan with a deciding queue.
 
     Raises:
-        HfError: HF765 where a run cannot follow its queues.
+        HfError: HF765 if a run cannot follow its queues.
     """
     staged = [stage for stage, _ in plan.stage_plans]
     ends = [_ends(plan, node, queue) for node, queue in plan.split.queues]

@@ -134,7 +134,7 @@ class StageStream:
         """Begin with these sizes.
 
         Raises:
-            HfError: HF765 where a run cannot follow its groups.
+            HfError: HF765 if a run cannot follow its groups.
         """
         queues, links = self._stages.queues, self._stages.links
         specs = [
@@ -157,7 +157,7 @@ class StageStream:
         """Save the contents of the queues, once they are complete; None if the stream has not begun.
 
         Raises:
-            CheckpointError: HF906 where a file cannot be written, HF908 where a queue holds what no file can, or an
+            CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds what no file can, or an
                 update was begun whose result was not given out.
         """
         if self._run is None:
@@ -188,7 +188,7 @@ class StageStream:
         """Continue with the groups that queues held.
 
         Raises:
-            CheckpointError: HF905 where the queues are others, HF906 where a file is damaged.
+            CheckpointError: HF905 if the queues are others, HF906 if a file is damaged.
         """
         state = loaded(self._stages, dict(self._plan.dims), folder, saved)
         run, _ = self.start(state.sizes)

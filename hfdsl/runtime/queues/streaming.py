@@ -148,7 +148,7 @@ class StageOrder:
         """Continue from a checkpoint.
 
         Raises:
-            CheckpointError: HF905 where it has other queues.
+            CheckpointError: HF905 if it has other queues.
         """
         declared = [(queue.spec.lag, queue.spec.late) for queue in self.queues]
         there = [(queue.lag, queue.late) for queue in saved.queues]
@@ -222,7 +222,7 @@ class DecisionLog:
         """Record decisions; the journal records them in any case, since they were carried out.
 
         Raises:
-            CheckpointError: HF761 where the log that is repeated has others, HF906 where the file cannot be written.
+            CheckpointError: HF761 if the log that is repeated has others, HF906 if the file cannot be written.
         """
         if self.journal is not None:
             self.journal += decisions
@@ -287,7 +287,7 @@ class Stream:
         """Write the steps in progress; None if there are none.
 
         Raises:
-            CheckpointError: HF906 where a file cannot be written, HF908 where a queue holds what no file can, or the
+            CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds what no file can, or the
                 backend cannot write it.
         """
         if not self._in_flight:
@@ -314,7 +314,7 @@ class Stream:
         """Continue with the steps in progress.
 
         Raises:
-            CheckpointError: HF905 where the queues are others, HF906 where a file is damaged.
+            CheckpointError: HF905 if the queues are others, HF906 if a file is damaged.
         """
         self.order.load(saved)
         if not isinstance(backend, QueueKeepingBackend):
@@ -337,7 +337,7 @@ class Stream:
         It waits for runtime queries, as ``save`` does.
 
         Raises:
-            CheckpointError: HF908 where the driver holds objects that cannot be copied.
+            CheckpointError: HF908 if the driver holds objects that cannot be copied.
         """
         pending = {number: run.pending() for number, run in self._in_flight.items()}
         for_driver = {number: by_process.pop(DRIVER_PROCESS, []) for number, by_process in pending.items()}

@@ -35,7 +35,7 @@ def result_columns(
     columns are by dim.
 
     Raises:
-        WiringError: HF805 where it returned something else than it declares.
+        WiringError: HF805 if it returned something else than it declares.
     """
     rank = step.ranks[index]
     collected = rank in step.layout.holders

@@ -180,7 +180,7 @@ class Executor:
         """The digests of a role's synced state on this rank: of its current value, or of the last one ``exported``.
 
         Raises:
-            RoleError: HF806 where ``held_weights()`` raises.
+            RoleError: HF806 if ``held_weights()`` raises.
         """
         if exported:
             return self.synced_digests.last_export(sync)
@@ -230,10 +230,10 @@ class Executor:
         ``queued`` says how the last payloads, which come from a queue, are joined.
 
         Raises:
-            RoleError: HF806 where a body raises.
-            WiringError: HF805 where it returns something else than it declares, HF703 where it writes into its
+            RoleError: HF806 if a body raises.
+            WiringError: HF805 if it returns something else than it declares, HF703 if it writes into its
                 arguments.
-            HfError: HF807 where it waits for peers that never arrive.
+            HfError: HF807 if it waits for peers that never arrive.
         """
         with self._turns.beside() if runs_beside(call) else self._turns.alone():
             return self._run(call, spec, payloads, dispatched, queued)

@@ -122,8 +122,8 @@ class ArrivedWeights:
         It waits as well for all calls that are at a token, but for these ``calls``, which are at their next one then.
 
         Raises:
-            HfError: HF807 where none arrives, or another call does not end its token.
-            CheckpointError: HF761 where a newer one than ``most`` was loaded.
+            HfError: HF807 if none arrives, or another call does not end its token.
+            CheckpointError: HF761 if a newer one than ``most`` was loaded.
         """
         with self._changed:
             self._end_tokens(calls)
@@ -294,7 +294,7 @@ def _loaded(label: str, call: Call, body: Callable[..., Any], arguments: dict[st
     """Load weights as a separate call within the one that takes them.
 
     Raises:
-        RoleError: HF806 where the body raises.
+        RoleError: HF806 if the body raises.
     """
     with in_call(call), seeded(call), inputs_unchanged(label, arguments):
         try:

@@ -29,7 +29,7 @@ class Offloader:
         """Register a new worker; it makes room for the next one if some plan moves it.
 
         Raises:
-            RoleError: HF806 where ``offload()`` raises; so do the other methods, and where ``onload()`` does.
+            RoleError: HF806 if ``offload()`` raises; so do the other methods, and where ``onload()`` does.
         """
         self._workers[role] = worker
         self._offload([part for part in self._movable() if part[0] == role], None)

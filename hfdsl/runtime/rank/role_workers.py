@@ -70,7 +70,7 @@ class RoleWorkers:
         """Build the worker of a role; return whether it keeps a state.
 
         Raises:
-            RoleError: HF806 where its constructor raises.
+            RoleError: HF806 if its constructor raises.
         """
         placement = self._deployment[role]
         context = replace(self._context, mesh=placement.mesh, collectives=self._collectives)
@@ -96,8 +96,8 @@ class RoleWorkers:
         """Keep a worker's state for ``save`` or ``copy_states``; with ``copies`` it does not change while steps run.
 
         Raises:
-            RoleError: HF806 where ``state()`` raises.
-            CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved.
+            RoleError: HF806 if ``state()`` raises.
+            CheckpointError: HF908 if a role that trains has no state, or one that cannot be saved.
         """
         self._failures.pop(role, None)
         try:
@@ -126,7 +126,7 @@ class RoleWorkers:
         """The file of each role's state in a folder; None for one that is not written within ``wait`` seconds.
 
         Raises:
-            CheckpointError: HF906 where a file cannot be written.
+            CheckpointError: HF906 if a file cannot be written.
         """
         return self._writers[folder].files(wait)
 
@@ -134,13 +134,13 @@ class RoleWorkers:
         """Load a worker's state from a file.
 
         Raises:
-            RoleError: HF806 where ``load_state()`` raises.
-            CheckpointError: HF905 where the state is missing, HF906 where the file is damaged.
+            RoleError: HF806 if ``load_state()`` raises.
+            CheckpointError: HF905 if the state is missing, HF906 if the file is damaged.
         """
         self.call(role, "load_state", load_worker, folder, file)
 
     def restore(self, role: str, state: FlatState) -> None:
-        """Load a copy of a worker's state; HF806 where ``load_state()`` raises."""
+        """Load a copy of a worker's state; HF806 if ``load_state()`` raises."""
         self.call(role, "load_state", _load_state, state)
 
     def call(self, role: str, method: str, function: Callable[..., Any], *args: Any) -> Any:

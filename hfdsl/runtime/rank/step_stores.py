@@ -90,7 +90,7 @@ class StepStores:
         """Write this process's data of steps in progress, with payloads that it has not received yet.
 
         Raises:
-            CheckpointError: HF906 where the file cannot be written, HF908 where a queue holds what no file can.
+            CheckpointError: HF906 if the file cannot be written, HF908 if a queue holds what no file can.
         """
         stores = {number: self._in_flight.get((plan, number), Store()) for number in pending}
         return write_stores(

@@ -70,7 +70,7 @@ class StoredValue:
         """A column, or the weights of its rows.
 
         Raises:
-            WiringError: HF703 where its producer has written into it since: readers elsewhere have the old value.
+            WiringError: HF703 if its producer has written into it since: readers elsewhere have the old value.
         """
         if column.startswith(ROW_WEIGHT) and column not in self.columns:
             return row_weights(self.read(column.removeprefix(ROW_WEIGHT)))

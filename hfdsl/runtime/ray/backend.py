@@ -168,8 +168,8 @@ class RayBackend(RayGroups):
         """Wait until every rank has ended; raise the first failure at once, even while others still run.
 
         Raises:
-            RoleError: HF806 where a body raised or a process died.
-            HfError: HF807 where the deadline passed.
+            RoleError: HF806 if a body raised or a process died.
+            HfError: HF807 if the deadline passed.
         """
         with self._calls.naming_losses():
             replies = self._submit_to_relays([*acknowledgments, *wanted])
@@ -240,8 +240,8 @@ class RayBackend(RayGroups):
         """Fetch the payloads into this process.
 
         Raises:
-            RoleError: HF806 where the body that makes one raised.
-            HfError: HF807 where the deadline passed.
+            RoleError: HF806 if the body that makes one raised.
+            HfError: HF807 if the deadline passed.
         """
         sources = [
             handle.acknowledgment if isinstance(handle, InlineResult) else handle

@@ -20,7 +20,7 @@ def connect() -> None:
     """Connect to the cluster in ``RAY_ADDRESS``, or to that of ``ray start`` on this machine, or start one.
 
     Raises:
-        HfError: HF807 where nothing answers at the address: the cluster is gone and left its address behind.
+        HfError: HF807 if nothing answers at the address: the cluster is gone and left its address behind.
         KeyboardInterrupt: once the cluster has started, where SIGINT arrived before.
     """
     named = os.environ.get("RAY_ADDRESS", "")

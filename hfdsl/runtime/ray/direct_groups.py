@@ -51,7 +51,7 @@ class DirectGroups:
         """Link the processes.
 
         Raises:
-            RoleError: HF806 where one of them fails.
+            RoleError: HF806 if one of them fails.
         """
         actors = {(name, rank): worker for name in sorted(self.linked) for rank, worker in enumerate(workers[name])}
         if actors:
@@ -69,7 +69,7 @@ class DirectGroups:
         From the first plan on whose roles return memory, no process keeps that of others mapped.
 
         Raises:
-            RoleError: HF806 where one of them fails.
+            RoleError: HF806 if one of them fails.
         """
         if self._links is None:
             return

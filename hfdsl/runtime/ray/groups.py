@@ -40,9 +40,9 @@ class RayGroups(RayStates):
     """The part of a Ray backend that manages its processes.
 
     Raises:
-        ResourceError: HF502, HF505 where the cluster cannot hold the pools.
-        RoleError: HF806 where a role's constructor raises.
-        HfError: HF807 where the cluster's address is known, and nothing answers there.
+        ResourceError: HF502, HF505 if the cluster cannot hold the pools.
+        RoleError: HF806 if a role's constructor raises.
+        HfError: HF807 if the cluster's address is known, and nothing answers there.
     """
 
     launched: ClassVar[WeakSet[RayGroups]] = WeakSet()
@@ -168,8 +168,8 @@ class RayGroups(RayStates):
         returns None; all groups are replaced then with ``everything``.
 
         Raises:
-            ResourceError: HF504 where the cluster has no room for them in time.
-            RoleError: HF806 where a role's constructor raises.
+            ResourceError: HF504 if the cluster has no room for them in time.
+            RoleError: HF806 if a role's constructor raises.
         """
         if self._calls.relays is not None:
             self._calls.relays.close()

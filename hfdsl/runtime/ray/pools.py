@@ -19,7 +19,7 @@ class Pools:
         """Place a pool on the cluster, which has ``timeout`` seconds to make room for it.
 
         Raises:
-            ResourceError: HF502, HF505 where the cluster cannot hold it.
+            ResourceError: HF502, HF505 if the cluster cannot hold it.
         """
         if pool.name not in self._pools:
             if pool.part_of:

@@ -154,8 +154,8 @@ class RankCalls:
         """The values of calls, each within its deadline; raises the first failure at once.
 
         Raises:
-            DeadlineError: HF807 where a deadline passed.
-            RoleError: HF806 where a body raised or a process died.
+            DeadlineError: HF807 if a deadline passed.
+            RoleError: HF806 if a body raised or a process died.
         """
         values: dict[Any, Any] = {}
         with self.naming_losses():

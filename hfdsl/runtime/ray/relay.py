@@ -160,7 +160,7 @@ class Relay:
         Of a payload that is not small it returns the reference, which the relay no longer keeps.
 
         Raises:
-            RoleError: HF806 where a body raised or a process died; the first failure, even while others still run.
+            RoleError: HF806 if a body raised or a process died; the first failure, even while others still run.
         """
         self._submit(*outbox)
         wanted = [ReturnKey(*key) for key in keys]

@@ -216,7 +216,7 @@ class Relays:
         """Wait for replies, and set the value of each handle; return whether all have one.
 
         Raises:
-            RoleError: HF806 where a body raised or a process died.
+            RoleError: HF806 if a body raised or a process died.
         """
         # Longer than the relays wait: a reply comes only once, and one that is missed would lose its references.
         for ready in as_completed(list(replies), self._time_left() + FAILURE_POLL_SECONDS):
@@ -229,7 +229,7 @@ class Relays:
         """The values of handles that need no relay: bytes, and references.
 
         Raises:
-            RoleError: HF806 where a body raised or a process died.
+            RoleError: HF806 if a body raised or a process died.
             GetTimeoutError: where no time is left.
         """
         while not self.receive(self.submit(handles, min(self._time_left(), FAILURE_POLL_SECONDS))):

@@ -66,7 +66,7 @@ class RayStates(ABC):
         return [ref for refs in taking for ref in refs]
 
     def save(self, folder: str, background: bool) -> None:
-        """Save all ranks at once; HF806 where a role's ``state()`` raises, HF807 after a deadline."""
+        """Save all ranks at once; HF806 if a role's ``state()`` raises, HF807 after a deadline."""
         self.begin()
         states = self._take_states(background)
         saving = [
@@ -173,8 +173,8 @@ class RayStates(ABC):
         """Load the copies into all ranks.
 
         Raises:
-            RoleError: HF806 where ``load_state()`` raises, or a copy is lost.
-            HfError: HF807 where a deadline passed.
+            RoleError: HF806 if ``load_state()`` raises, or a copy is lost.
+            HfError: HF807 if a deadline passed.
         """
         self.begin()
         nodes = live_nodes()
@@ -211,7 +211,7 @@ class RayStates(ABC):
         self._call_all("beginning to record", "record", folder)
 
     def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
-        """The digests of all ranks at once; HF806 where a role's ``held_weights()`` raises, HF807 after a deadline."""
+        """The digests of all ranks at once; HF806 if a role's ``held_weights()`` raises, HF807 after a deadline."""
         self.begin()
         return self._calls.wait_for(
             self._calls.call_role(role, "held_weights", "digests", lambda _: (sync, role, dtypes, exported))

@@ -30,7 +30,7 @@ SAME_DEATHS = 3
 class Death:
     """A dead process: the calls and the step in which it died, how it ended, and its ``rows``.
 
-    ``labels`` is empty where it was called with nothing, ``step`` is None for a call outside of steps.
+    ``labels`` is empty if it was called with nothing, ``step`` is None for a call outside of steps.
     """
 
     group: str

@@ -78,7 +78,7 @@ class RecoverableBackend(Backend, Protocol):
         """Whether all copies exist, within ``wait`` seconds.
 
         Raises:
-            RoleError: HF806 where a role's ``state()`` raises or a process is lost.
+            RoleError: HF806 if a role's ``state()`` raises or a process is lost.
         """
         ...
 
@@ -195,8 +195,8 @@ class Recovery:
         With copies in memory it returns when the first one exists.
 
         Raises:
-            CheckpointError: HF908 where a role that trains has no state, or one that cannot be copied.
-            HfError: HF806, HF807 where a role's ``state()`` raises or does not end.
+            CheckpointError: HF908 if a role that trains has no state, or one that cannot be copied.
+            HfError: HF806, HF807 if a role's ``state()`` raises or does not end.
         """
         self._next_copy, self._journal = None, []  # what was before a load leads to other states
         self._deaths = Deaths()
@@ -226,8 +226,8 @@ class Recovery:
         """Return the result of ``attempt``, repeated after every loss of processes.
 
         Raises:
-            LostProcessError: HF840 where this step lost processes more often than the retries allow.
-            RoleError: HF842 where the same call ends its process every time.
+            LostProcessError: HF840 if this step lost processes more often than the retries allow.
+            RoleError: HF842 if the same call ends its process every time.
             HfError: what the step itself raises.
         """
         step, losses = self.steps[plan], list[tuple[Mapping[str, Sequence[int]], Exception]]()

@@ -88,7 +88,7 @@ class RecoveringStream:
         """The results in order, each once.
 
         Raises:
-            LostProcessError: HF840 where a result lost processes more often than the retries allow.
+            LostProcessError: HF840 if a result lost processes more often than the retries allow.
             HfError: as the stream; whatever the loader raises.
         """
         self._log, log.journal = log, self._entry.decisions

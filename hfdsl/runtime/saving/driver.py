@@ -46,7 +46,7 @@ def write_manifest(
     """Write the manifest, after all ranks have written their states.
 
     Raises:
-        CheckpointError: HF906 where it cannot be written.
+        CheckpointError: HF906 if it cannot be written.
     """
     file = folder / MANIFEST
     try:
@@ -78,9 +78,9 @@ class Saving:
         """Whether everything is written, within ``wait`` seconds.
 
         Raises:
-            CheckpointError: HF906 where a file cannot be written.
-            LostProcessError: HF806 where a process was lost before its state was written.
-            HfError: HF807 where the deadline passed, HF808 where the run was closed before.
+            CheckpointError: HF906 if a file cannot be written.
+            LostProcessError: HF806 if a process was lost before its state was written.
+            HfError: HF807 if the deadline passed, HF808 if the run was closed before.
         """
         if self.complete:
             return True
@@ -103,7 +103,7 @@ def read_manifest(folder: Path, deployment: Deployment, seed: int) -> Manifest:
     """The manifest of a folder, checked against the deployment that loads it.
 
     Raises:
-        CheckpointError: HF905 where it is the state of other roles, meshes or another seed, HF906 where it cannot be
+        CheckpointError: HF905 if it is the state of other roles, meshes or another seed, HF906 if it cannot be
             read.
     """
     manifest = parse_manifest(folder)

@@ -104,7 +104,7 @@ def begin(folder: Path, plan: Plan, step_number: int, seed: int, state: Callable
     """Begin a recording: write its header, its plan and the states of the roles.
 
     Raises:
-        CheckpointError: HF906 where a recording exists already, HF908 where a role's state cannot be saved.
+        CheckpointError: HF906 if a recording exists already, HF908 if a role's state cannot be saved.
     """
     if (folder / HEADER).exists():
         raise CheckpointError("HF906", f"there is a recording in '{folder}' already; name another folder")
@@ -174,7 +174,7 @@ def read_header(folder: Path) -> Mapping[str, Any]:
     """The header of a recording.
 
     Raises:
-        CheckpointError: HF906 where there is none, or one in the format of another version.
+        CheckpointError: HF906 if there is none, or one in the format of another version.
     """
     try:
         header = parse_object((folder / HEADER).read_bytes())

@@ -46,7 +46,7 @@ def flatten_state(state: Any, subject: str, copies: bool = False) -> FlatState:
     """A state as tensors on the CPU and JSON; shared memory appears once. With ``copies``, steps do not change it.
 
     Raises:
-        CheckpointError: HF908 where it holds anything but dicts, lists, tuples, tensors and plain values.
+        CheckpointError: HF908 if it holds anything but dicts, lists, tuples, tensors and plain values.
     """
     import torch
 
@@ -127,7 +127,7 @@ def has_state(role: str, worker: Any) -> bool:
     """Whether a worker has a state to save.
 
     Raises:
-        CheckpointError: HF908 where one that trains has no ``state()`` and ``load_state()``.
+        CheckpointError: HF908 if one that trains has no ``state()`` and ``load_state()``.
     """
     both = [callable(getattr(worker, name, None)) for name in ("state", "load_state")]
     if all(both):
@@ -182,7 +182,7 @@ class StateWriter:
         """The files of the states; None if they are not written within ``wait`` seconds.
 
         Raises:
-            CheckpointError: HF906 where a file cannot be written.
+            CheckpointError: HF906 if a file cannot be written.
         """
         try:
             return self._files.result(min(wait, threading.TIMEOUT_MAX))
@@ -194,7 +194,7 @@ def write(folder: str, role: str, state: FlatState) -> dict[str, str]:
     """Write a state, unless a rank with an equal one writes it; return its file and digest.
 
     Raises:
-        CheckpointError: HF906 where the file cannot be written.
+        CheckpointError: HF906 if the file cannot be written.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -219,7 +219,7 @@ def load_worker(role: str, worker: Any, folder: str, saved: Mapping[str, str] | 
     """Load the state of a worker.
 
     Raises:
-        CheckpointError: HF905 where none was saved and it has one, HF906 where the file is not what was written.
+        CheckpointError: HF905 if none was saved and it has one, HF906 if the file is not what was written.
     """
     if saved is None:
         if has_state(role, worker):
@@ -236,7 +236,7 @@ def read_file(file: Path) -> FlatState:
     """A file of a worker's state.
 
     Raises:
-        CheckpointError: HF906 where it is missing or cannot be read.
+        CheckpointError: HF906 if it is missing or cannot be read.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -19,7 +19,7 @@ def write_stores(
     """Write a process's data of steps, and the payloads that it still receives.
 
     Raises:
-        CheckpointError: HF906 where the file cannot be written, HF908 where a queue holds what no file can.
+        CheckpointError: HF906 if the file cannot be written, HF908 if a queue holds what no file can.
     """
     return write(folder, f"{group.strip('<>')}.queue", flat_stores(plan, steps))
 
@@ -68,7 +68,7 @@ def read_stores(folder: str, file: Mapping[str, str], new_store: Callable[[int],
     """Read the data of ``write_stores`` into new stores.
 
     Raises:
-        CheckpointError: HF906 where the file is not what was written.
+        CheckpointError: HF906 if the file is not what was written.
     """
     path = Path(folder) / file["file"]
     state = read_file(path)

@@ -78,7 +78,7 @@ def write_value(file: Path, value: Any, *, script: bool) -> None:
     ``script`` is as in ``name_of``.
 
     Raises:
-        CheckpointError: HF908 where an object of it cannot even be pickled.
+        CheckpointError: HF908 if an object of it cannot even be pickled.
     """
     from safetensors.numpy import save_file
 

@@ -31,7 +31,7 @@ def read_value(file: Path, subject: str, *, trust: bool, main: Callable[[], Any]
     ``subject`` names it in messages, ``main`` loads the script whose classes and functions it may name.
 
     Raises:
-        CheckpointError: HF906 where it is missing, was changed or cannot be read, HF915 where it has a pickle and is
+        CheckpointError: HF906 if it is missing, was changed or cannot be read, HF915 if it has a pickle and is
             not trusted.
     """
     written = beside(file, ".json")

@@ -82,7 +82,7 @@ class Links:
     ``Mappings``.
 
     Raises:
-        RoleError: HF806 where a process dies or raises while it joins.
+        RoleError: HF806 if a process dies or raises while it joins.
     """
 
     def __init__(

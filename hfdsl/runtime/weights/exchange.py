@@ -106,7 +106,7 @@ def exported(syncs: Sequence[ScheduledSync], rank: int, values: Any, label: str)
     """The columns of a source rank's export, for each reader of its parts.
 
     Raises:
-        SyncError: HF773 where the rank has other parts than its layout says.
+        SyncError: HF773 if the rank has other parts than its layout says.
     """
     for sync in syncs:
         held = exported_weights(sync, rank, values, label)
@@ -327,7 +327,7 @@ class ArrivingWeights:
         """Write the weights into a role's own memory if ``in_place`` and the role gives access; else call ``load``.
 
         Raises:
-            SyncError: HF774 where the role has others than its layout says.
+            SyncError: HF774 if the role has others than its layout says.
         """
         try:
             if in_place:

@@ -63,7 +63,7 @@ def exported_parts(syncs: Iterable[ScheduledSync], rank: int, exported: Any, lab
     """The columns of a source rank's export: for each reader, copies of its parts.
 
     Raises:
-        SyncError: HF773 where the rank has other parts than its layout says.
+        SyncError: HF773 if the rank has other parts than its layout says.
     """
     for sync in syncs:
         held = exported_weights(sync, rank, exported, label)
@@ -86,7 +86,7 @@ def exported_weights(sync: ScheduledSync, rank: int, values: Any, label: str) ->
     """The weights that a source rank has exported.
 
     Raises:
-        SyncError: HF773 where it is no dict of tensors.
+        SyncError: HF773 if it is no dict of tensors.
     """
     places = sync.places.setdefault(("exports", rank), {})
     blame = "HF773", label, "returned"
@@ -97,7 +97,7 @@ def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> L
     """The weights that a target rank keeps, to load into.
 
     Raises:
-        SyncError: HF774 where it is no dict of tensors.
+        SyncError: HF774 if it is no dict of tensors.
     """
     places = sync.places.setdefault(("loads", rank), {})
     blame = "HF774", label, "loads into"

@@ -223,8 +223,8 @@ def verify_copies(
     Those that have been ``reported`` count as they are.
 
     Raises:
-        SyncError: HF771 where a copy holds other weights.
-        ResourceError: HF772 where no plan that has run here syncs such a state.
+        SyncError: HF771 if a copy holds other weights.
+        ResourceError: HF772 if no plan that has run here syncs such a state.
     """
     syncs = [sync for sync in {**dict.fromkeys(history.current), **syncs_of(plan)} if sync.state == state]
     if not syncs:

@@ -50,7 +50,7 @@ MAX_SHRINKING_CASES = 4000
 
 @dataclass(frozen=True, slots=True)
 class BrokenLaw:
-    """A law that does not hold: its smallest case, what is wrong there, and what was seen."""
+    """A broken law: its smallest failing case, the mistake in it, and the observed values."""
 
     law: Law
     case: Case
@@ -93,7 +93,7 @@ def check_laws(
 
     Raises:
         BrokenLaws: of each law that does not hold, the smallest case.
-        DefinitionError: HF921 for what is no protocol, and for a mesh, law or container that is none; HF922 where no
+        DefinitionError: HF921 for what is no protocol, and for a mesh, law or container that is none; HF922 if no
             law would be tried.
 
     >>> import hfdsl as hf
@@ -196,7 +196,7 @@ def applying(subject: LawSubject, only: str | Iterable[str] | None = None) -> tu
 
 @lru_cache(maxsize=8)
 def meshes_up_to(ranks: int) -> tuple[Mesh, ...]:
-    """All meshes of so many ranks, with every generation size and every order that is another, the simplest first."""
+    """All meshes with up to ``ranks`` ranks, every generation size and every distinct order, the simplest first."""
     sizes = [
         (pp, dp, tp)
         for pp in range(1, ranks + 1)
@@ -258,7 +258,7 @@ def _kinds(containers: str | Iterable[str] | None) -> tuple[ContainerKind, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """The cases of a protocol: on which meshes, and in which containers, the simplest of both first."""
+    """The cases of a protocol: its meshes and containers, the simplest of both first."""
 
     subject: LawSubject
     meshes: tuple[Mesh, ...]
@@ -293,7 +293,7 @@ class Cases:
 
 
 def _broken_law(cases: Cases, law: Law, count: int, seed: int, again: str) -> BrokenLaw | None:
-    """The law on all cases; where it does not hold, on smaller ones."""
+    """Check the law on all cases; if it fails, on smaller ones."""
     examples = max(min(count, 5), round(count * law.share))
     for case in cases.some(law, examples, seed):
         if _fault(cases.subject, law, case) is not None:

@@ -47,7 +47,7 @@ class LawSubject:
 
     @property
     def functions(self) -> Functions | None:
-        """The pair, where it is one."""
+        """The pair of functions, if the subject is one."""
         return self.tested if isinstance(self.tested, Functions) else None
 
     @property

@@ -24,7 +24,7 @@ RowCounts: TypeAlias = Literal["even", "any"]
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A law: what it says, the function that raises ``Breach`` where it does not hold, and what it is tried on.
+    """A law: its statement, the function that raises ``Breach`` if it fails, and the cases to try it on.
 
     ``rows`` are even where they can be split; ``orders`` says whether ranks are numbered in any way, or as usual.
     ``share`` is the part of the examples that it is tried on.

@@ -1,4 +1,4 @@
-"""One case of a law: numbered rows sent through the protocol, and what is seen on the way."""
+"""One case of a law: numbered rows sent through the protocol, and the values observed on the way."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def unchanged(rows: list[int]) -> list[int]:
 
 
 def mapped(rows: list[int]) -> list[int]:
-    """Each row becomes another; they fall where the rows rise, so that no sorting goes unseen."""
+    """Map each row to another one, in reverse order, so that a sort cannot go unnoticed."""
     return [9000 - 7 * row for row in rows]
 
 
@@ -80,7 +80,7 @@ class Trial:
         return self.case.kind.make(self.rows)
 
     def of_rank(self, rank: int) -> list[int]:
-        """The rows that the caller means for a rank, where it gives one value per rank."""
+        """The rows that the caller passes to a rank, if it passes one value per rank."""
         return [row + rank for row in self.rows]
 
     def dispatch(
@@ -122,7 +122,7 @@ class Trial:
             raise Breach(f"{_kind(value)} stands where a {self.case.kind.name} of rows is needed") from None
 
     def describe(self, value: Any) -> str:
-        """The numbers of a value's rows, for the report; or what it is."""
+        """The row numbers of a value, for the report; or its kind."""
         try:
             return " ".join(map(str, self.case.kind.read(value))) or "no rows"
         except Exception:  # noqa: BLE001  # the report of whatever a protocol under test gave

@@ -29,7 +29,7 @@ class ContainerKind:
     """A kind of container: how to make one of numbered rows, and how to read the numbers back.
 
     ``whole`` says what is wrong with a value besides its numbers: another type or dtype, a lost column, a row whose
-    columns are those of several; None where nothing is.
+    columns are those of several; None if nothing is.
     """
 
     name: str

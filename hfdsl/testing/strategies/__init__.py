@@ -1,4 +1,4 @@
-"""Strategies of hypothesis for whatever flows in hfdsl, and for what it flows through.
+"""Hypothesis strategies for values, records, meshes, pools and programs.
 
 Importing this registers them, as the entry point of the installed package does: ``st.from_type(Rollout)`` works.
 """

@@ -28,7 +28,7 @@ BatchT = TypeVar("BatchT", bound=Batch)
 BY_NAME = {dtype.name: dtype for dtype in DTYPES}
 
 MAX_DRAWN_ELEMENTS = 8
-"""Elements of a tensor that are drawn one by one; the others are all alike."""
+"""The maximum number of elements drawn one by one; the others are equal."""
 
 READABLE = st.text(st.sampled_from("abcxyz019 _é語"), max_size=6)
 """Texts that can be read in a terminal."""
@@ -37,7 +37,7 @@ FLOATS = ("f64", "f32", "bf16", "f16")
 
 
 def elements(dtype: type[DType], *, extreme: bool = True) -> st.SearchStrategy[Any]:
-    """The values that a dtype has; without ``extreme`` ones small multiples of a quarter, of which sums are exact."""
+    """The values of a dtype; without ``extreme`` ones, small multiples of a quarter, whose sums are exact."""
     if dtype.name == "bool_":
         return st.booleans()
     if dtype.name in FLOATS:
@@ -92,7 +92,7 @@ def objects(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def _concrete(kind: Any) -> Any:
-    """A type in which ``Any`` is replaced by what prints well."""
+    """A type with ``Any`` replaced by a type that prints well."""
     if kind in (Any, object):
         return Literal[0, 1, "a", "b", None]
     origin, arguments = get_origin(kind), get_args(kind)
@@ -119,7 +119,7 @@ def batches(
     columns by their names: of a tensor of the right shape, or of a list.
 
     Raises:
-        WiringError: HF201 where ``columns`` names none of the record.
+        WiringError: HF201 if ``columns`` names none of the record.
         DefinitionError: HF921 for what is no record class.
 
     >>> import hfdsl as hf

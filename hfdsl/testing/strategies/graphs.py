@@ -1,4 +1,4 @@
-"""Whole dataflows that are well typed, as source text: one call per line, so that they read well and can be changed."""
+"""Well-typed dataflows as source text, one call per line, so that they are easy to read and to change."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CALLS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
 
 @dataclass(frozen=True)
 class ProgramLine:
-    """One call: its text, what it makes of how many rows, and which rows these are.
+    """One call: its text, its result, the number of its rows, and their origin.
 
     Rows with one ``origin`` belong together; in ``thinned`` rows a filter may have cut pairs.
     """
@@ -94,11 +94,11 @@ class Program:
         )  # a role that nobody calls has no place
 
     def load(self) -> dict[str, Any]:
-        """The names that it defines: ``program``, ``deployment``, ``dims``, and those of ``sample_roles``."""
+        """The names that the source defines: ``program``, ``deployment``, ``dims``, and those of ``sample_roles``."""
         return load(self.source())
 
     def number(self, index: int) -> int:
-        """The line of the source in which ``v{index + 1}`` is made."""
+        """The source line that assigns ``v{index + 1}``."""
         return HEAD.count("\n") + 1 + index
 
     def demanded(self, divisor: str) -> int:

@@ -73,7 +73,7 @@ def pools(draw: st.DrawFn, ranks: int | None = None, *, use_gpu: bool = True, na
 
 @st.composite
 def clusters(draw: st.DrawFn, *held: ResourcePool) -> Cluster:
-    """Clusters that have room for all of these pools at once, each of which has nodes of its own.
+    """Clusters with room for all of these pools at once, each on its own nodes.
 
     >>> from hypothesis import find
     >>> str(find(clusters(ResourcePool([2, 2])), lambda cluster: True))

@@ -1,4 +1,4 @@
-"""Record classes, made at random as source text, so that they can be pasted."""
+"""Random record classes as source text, ready to paste."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of dims: built as multiples of what must divide them, never drawn and thrown away."""
+"""Sizes of dims, built as multiples of their divisors, never drawn and discarded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hfdsl.types.batches import Batch, schema
 from hfdsl.types.dims import Atom, Dim, Size, constant, solve
 
 MAX_MULTIPLE = 4
-"""A dim without a given size is at most this multiple of what must divide it."""
+"""The largest multiple of its divisor that a dim without a given size can have."""
 
 MAX_CHOICES = 8
 """How many of the allowed sizes are drawn from, the smallest first."""
@@ -35,7 +35,7 @@ def dims(
     ``b`` is the number of rows of the first record; ``sizes`` are dims whose sizes are known.
 
     Raises:
-        SizeError: HF310 where no size of the row dim makes ``b`` rows.
+        SizeError: HF310 if no size of the row dim makes ``b`` rows.
 
     >>> import hfdsl as hf
     >>> from typing import Literal
@@ -76,7 +76,7 @@ def whole_sizes(draw: st.DrawFn, lengths: Sequence[Size], bound: Mapping[Any, in
 
 
 def rows_bound(subject: str, row: Size, b: int, sizes: Mapping[Any, int]) -> dict[Atom, int]:
-    """The dim that makes ``row`` be ``b``; HF310 where none does."""
+    """The dim that makes ``row`` be ``b``; HF310 if none does."""
     solved = solve(row, constant(b), {atom: constant(n) for atom, n in sizes.items()}) or {}
     numbers = {atom: size.value for atom, size in solved.items()}
     if any(number is None or number.denominator != 1 for number in numbers.values()):

@@ -33,7 +33,7 @@ def schedules_fit_the_run(subject: Subject) -> Iterator[Finding]:
 
 
 def _updates(subject: Subject, role: str) -> int | None:
-    """The updates of a role in the run; None if they are unknown, or ``--set steps=`` shortens the run for a trial."""
+    """The updates of a role in the run; None if unknown, or ``--set steps=`` shortens the run for a trial."""
     places, graphs = subject.loaded.places, subject.graphs
     if "update" in graphs and updates_in_step(graphs[""], role):
         return None  # one for each round
