@@ -56,6 +56,9 @@ AREAS = {
 }
 """What the name of a program begins with, and the heading of its table."""
 
+LOWER_CASE = ("ms-swift", "rllm", "verl", "vLLM")
+"""Projects whose names begin with a lower-case letter, at the start of a sentence too."""
+
 AS_PROCESSES = ("rows_512_over_6", "columns_tool_output_masks", "shape_two_tokenizers", "place_tp_2_on_one_gpu")
 """The programs whose check is also timed as a command of its own."""
 
@@ -116,14 +119,14 @@ def programs() -> list[Program]:
 INTRODUCTION = """\
 # Bugs reported in other systems
 
-{bad} mistakes that people made with other systems and reported in public, each re-created as a small program in
-`tests/corpus/bad`, and what `hfdsl check` reports before launch: exactly the finding in the third column and no other,
-at the wrong line. `tests/corpus/valid` has {valid} valid programs, in which the check finds nothing, and which
-run a step. Tests hold both. Times are medians of {times} checks in a warm process, on {machine}. As a separate
+{bad} mistakes that users of other systems made and reported in public. Each is re-created as a small program in
+`tests/corpus/bad`. The third column has the report of `hfdsl check` before launch: exactly that finding, at the wrong
+line, and no other. `tests/corpus/valid` has {valid} valid programs, which the check passes without a finding and which
+run a step. Tests verify both. Times are medians of {times} checks in a warm process, on {machine}. As a separate
 command, including the start of Python and the import of the program, a check takes {commands}.
 
-A program has the algorithm, the roles and, where reported, the numbers of its thread. The second column states what
-that system did and when, according to the thread. Such systems change, and the threads are of different ages.
+A program has the algorithm, the roles and, where reported, the numbers of its thread. The second column summarizes
+what that system did and when, according to the thread. Systems change, and some threads are old.
 
 `python -m tests.corpus.table` writes this page.
 """
@@ -132,13 +135,13 @@ that system did and when, according to the thread. Such systems change, and the 
 CONFIGURATIONS = """\
 ## Configurations of other libraries
 
-Mistakes put into real configurations of four libraries, one knob at a time, and drawn without a look at hfdsl's rules:
-numbers off by one, values of another type, nulls, misspelled keys and choices, dropped and contradicting settings. The
-library's own code judges each mutant on a CPU first. The table has what `hfdsl check --from` said when it was first
-asked about a set. Rules were mended between draws, so only the last draw of a library measures what is built now.
-[The method, its limits and the mutants blamed](interop.md) are described with the readers.
+Mutants of real configurations of four libraries, with one setting changed at a time, drawn without regard to hfdsl's
+rules: numbers off by one, values of another type, nulls, misspelled keys and choices, dropped and contradicting
+settings. The library's own code judges each mutant first, on a CPU. The table has the verdicts of `hfdsl check --from`
+when it first saw a set. Rules were fixed between draws, so only the last draw of a library measures the current rules.
+[The method, its limits and the flagged mutants](interop.md#measured) are described with the readers.
 
-| library | draw | of | refused by the library, found | teaches nothing, found | accepted by the library, blamed |
+| library | draw | of | refused by the library, found | no learning signal, found | accepted by the library, flagged |
 |---|---|---|--:|--:|--:|
 """
 
@@ -158,12 +161,12 @@ def mutants(file: Path = MUTANTS) -> str:
 
 
 REFUSALS = """
-When verl refuses the {total} mutants of its {draw} draw, and in which words. The trial has stand-ins for Ray, models
-and devices and has verl imported already, so its seconds (median, worst) are those of verl's own code up to the
-refusal. How long a launched run takes to get there, with its processes and models, was not recorded, nor were the
-stages of other draws and libraries. "Names the key" counts messages that have a key of the mutant; hfdsl's are those of
-today's rules, before launch. The last row is what the trial repeats by hand from verl's source, in words of its own:
-engines on GPUs, the conditions of the loop.
+When verl refuses the {total} mutants of its {draw} draw, and with which message. The trial uses stand-ins for Ray,
+models and devices and has imported verl already, so its seconds (median, worst) are those of verl's own code up to the
+refusal. The time that a launched run takes to get there, with its processes and models, was not recorded, nor were the
+stages of other draws and libraries. "Names the key" counts messages that contain a key of the mutant; hfdsl's are those
+of the current rules, before launch. The last row counts checks that the trial reimplements from verl's source: engines
+on GPUs, and the conditions of the loop.
 
 | when | mutants | seconds | verl names the key | hfdsl names the key | an example | verl says | hfdsl says |
 |---|--:|--:|--:|--:|---|---|---|
@@ -204,7 +207,9 @@ def render(
         for row in rows:
             report = f"{row.code} {CODES[row.code].title}"
             mistake = f"{row.mistake} [{row.thread}]({row.seen})"
-            elsewhere = row.elsewhere[0].upper() + row.elsewhere[1:]
+            elsewhere = row.elsewhere
+            if not elsewhere.startswith(LOWER_CASE):
+                elsewhere = elsewhere[0].upper() + elsewhere[1:]
             parts[-1] += f"| {mistake} | {elsewhere} | {report} | {milliseconds[row.name]:.1f} |\n"
     return "\n".join([*parts, mutants()])
 
