@@ -25,9 +25,9 @@ for room in {LIGHT!r}:
 def loaded_by(code: str, libraries: tuple[str, ...] = HEAVY) -> list[str]:
     """Which of ``libraries`` a fresh interpreter holds after it ran ``code``."""
     report = f"\nimport sys\nprint('loaded:', *(name for name in {libraries!r} if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1].split()[1:]
+    process = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()[-1].split()[1:]
 
 
 def test_import_hfdsl_loads_nothing_heavy() -> None:

@@ -61,9 +61,9 @@ def test_names_are_pickled_by_their_home() -> None:
 
 
 def in_a_new_python(code: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.split()
 
 
 def test_the_import_alone_loads_no_room() -> None:

@@ -35,8 +35,8 @@ OF_THE_PROJECT = ("demo", "test", "typing", "lint", "docs", "dev")
 
 def pythons() -> list[str]:
     """The versions of Python that the classifiers name."""
-    found = (re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", text) for text in PROJECT["classifiers"])
-    return [match[1] for match in found if match]
+    matches = (re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", text) for text in PROJECT["classifiers"])
+    return [match[1] for match in matches if match]
 
 
 def pinned_versions(file: str = "constraints.txt") -> dict[str, str]:
@@ -211,8 +211,8 @@ def program(tmp_path: Path) -> str:
 
 
 def test_import_check_and_plan_need_nothing_of_posix(program: str) -> None:
-    done = python(WITHOUT_POSIX + LOOKS, program)
-    assert done.returncode == 0, done.stderr
+    process = python(WITHOUT_POSIX + LOOKS, program)
+    assert process.returncode == 0, process.stderr
 
 
 def test_a_module_of_posix_would_be_missed() -> None:
@@ -231,8 +231,8 @@ assert "HF914: " in str(caught[0].message) and "no locks of POSIX" in str(caught
 
 
 def test_a_run_without_locks_of_posix_warns(tmp_path: Path) -> None:
-    done = python(WITHOUT_POSIX + LOCK, str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    process = python(WITHOUT_POSIX + LOCK, str(tmp_path))
+    assert process.returncode == 0, process.stderr
 
 
 LAUNCH = """
@@ -250,11 +250,13 @@ else:
 
 
 def test_a_launch_says_what_it_needs(program: str) -> None:
-    done = python(LAUNCH, program)
-    assert done.returncode == 0, done.stderr
+    process = python(LAUNCH, program)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.skipif(not NIGHTLY, reason="only with HFDSL_NIGHTLY=1")
 def test_what_is_installed_checks_and_plans() -> None:
-    done = subprocess.run([sys.executable, ".ci/installed.py"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(
+        [sys.executable, ".ci/installed.py"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stdout + process.stderr

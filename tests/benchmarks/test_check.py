@@ -27,9 +27,9 @@ ROWS = (
 
 def printed(*options: str) -> str:
     command = [sys.executable, "benchmarks/check.py", "--sizes", "16", "32", "--times", "1", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def test_the_table_has_every_row_with_its_target() -> None:

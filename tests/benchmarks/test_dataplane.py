@@ -38,11 +38,11 @@ COMMANDS = {
 
 
 def run(module: str, *options: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", module, *options], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,9 @@ def test_every_column_that_is_read_counts_in_the_digests(chain: Any) -> None:
     for role in ("update_critic", "update_actor"):
         right = computed(chain, role, columns)
         for name in chain.reads[role]:
-            other = columns[name].clone()
-            other[-1, -1] += 1
-            assert computed(chain, role, columns | {name: other}) != right, name
+            changed = columns[name].clone()
+            changed[-1, -1] += 1
+            assert computed(chain, role, columns | {name: changed}) != right, name
 
 
 def test_two_batches_have_two_digests() -> None:

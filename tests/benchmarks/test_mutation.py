@@ -59,9 +59,9 @@ def test_mutants_that_tests_notice_are_killed_and_others_survive() -> None:
     def printed(tests: str) -> str:
         file = "hfdsl/protocols/partitioning.py"
         command = [sys.executable, "-m", "benchmarks.mutation", file, "--sample", "6", "--each", "6", "--examples", "5"]
-        done = subprocess.run([*command, "--tests", tests], cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        process = subprocess.run([*command, "--tests", tests], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout
 
     assert "killed 0 of 6: 0.0%" in printed("tests/protocols/test_placement.py"), "nothing there reaches this file"
     assert "| hfdsl/protocols/partitioning.py | 6 | " in printed("tests/protocols/test_partitioning.py")
@@ -69,7 +69,7 @@ def test_mutants_that_tests_notice_are_killed_and_others_survive() -> None:
 
 
 def test_a_share_lies_in_its_interval() -> None:
-    for killed, tried in ((0, 10), (7, 10), (10, 10), (700, 1000)):
-        low, high = interval(killed, tried)
-        assert -1e-9 <= low <= killed / tried <= high <= 1 + 1e-9
+    for killed, total in ((0, 10), (7, 10), (10, 10), (700, 1000)):
+        low, high = interval(killed, total)
+        assert -1e-9 <= low <= killed / total <= high <= 1 + 1e-9
     assert interval(700, 1000)[1] - interval(700, 1000)[0] < 0.06

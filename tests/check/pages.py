@@ -32,7 +32,7 @@ def read(code: str) -> Page:
 def replaced(program: str, lines: str) -> str:
     """``program`` with every line of ``lines`` in the place of the line that begins alike."""
     for line in filter(str.strip, lines.splitlines()):
-        [old] = [other for other in program.splitlines() if head(other) == head(line)]
+        [old] = [candidate for candidate in program.splitlines() if head(candidate) == head(line)]
         program = program.replace(old, line)
     return program
 

@@ -54,14 +54,16 @@ FAR = 500  # beyond every limit that these demands can set, and a whole period o
 
 def meeting(demands: Iterable[Constraint], numbers: range) -> list[int]:
     """The numbers that meet all demands, in the arithmetic of whole numbers."""
-    left = list(numbers)
+    numbers_left = list(numbers)
     for demand in demands:
         terms = dict(demand.size.terms)
         factor, rest = terms[((B, 1),)], terms.get((), Fraction(0))
         scale = lcm(factor.denominator, rest.denominator)
         a, c, divisor = int(factor * scale), int(rest * scale), (demand.divisor or 0) * scale
-        left = [n for n in left if ((a * n + c) % divisor == 0 if divisor else a * n + c >= demand.strict)]
-    return left
+        numbers_left = [
+            n for n in numbers_left if ((a * n + c) % divisor == 0 if divisor else a * n + c >= demand.strict)
+        ]
+    return numbers_left
 
 
 def period(demands: list[Constraint]) -> int:

@@ -76,8 +76,8 @@ def test_only_a_division_has_a_rest() -> None:
 )
 def test_an_unknown_name_is_reported_with_a_near_one(text: str, name: str, near: str) -> None:
     [finding] = findings_of(text, hf.Mesh(dp=8))
-    what = "neither a number of the role's config nor a size of its mesh"
-    assert (finding.code, finding.message) == ("HF323", f"'Strict' requires {text}: '{name}' is {what}; {near}")
+    problem = "neither a number of the role's config nor a size of its mesh"
+    assert (finding.code, finding.message) == ("HF323", f"'Strict' requires {text}: '{name}' is {problem}; {near}")
 
 
 def test_requirements_of_a_role_that_cannot_be_built_are_reported_as_far_as_known() -> None:

@@ -98,13 +98,13 @@ OF_LOWERING = ("HF981", "HF982")
 def lowering_codes(snippet: str, suffix: str, folder: Path) -> set[str]:
     """The codes that a plan of another library's configuration shows."""
     (folder / f"run{suffix}").write_text(snippet, "utf-8")
-    found = set[str]()
+    codes_found = set[str]()
     for reading in verl.read(Inputs(str(folder / f"run{suffix}"))):
         try:
             lower(reading.configuration)
         except NotLowered as error:
-            found.add(error.code)
-    return found
+            codes_found.add(error.code)
+    return codes_found
 
 
 def interop_codes(snippet: str, suffix: str, folder: Path) -> set[str]:

@@ -193,7 +193,7 @@ def test_outputs_collected_as_a_list_are_not_joined(method: str, ranks: int) -> 
 
     place = hf.place(Joiner, pool=hf.ResourcePool([ranks]))
     findings = program.check(hf.Deployment(joiner=place), {B: 6}).findings
-    messages = [(each.code, each.message, [label.text for label in each.related]) for each in findings]
+    messages = [(finding.code, finding.message, [label.text for label in finding.related]) for finding in findings]
     lost = "'joiner.join' takes a value for each rank, and EACH joins what 2 ranks make of theirs: "
     wrong = ("HF413", lost + "no dim says how many rows that is", ["placed on Mesh(pp=1 dp=2 tp=1)"])
     assert messages == ([wrong] if (method, ranks) == ("join", 2) else [])

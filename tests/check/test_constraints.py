@@ -106,7 +106,7 @@ def paired(rows: Rows, table: Table, role: Role) -> None:
 
 
 def test_rows_that_may_be_split_differently_are_reported_at_the_call() -> None:
-    [finding] = [each for each in paired.check(placed(2), {B: 8}) if "alike" in each.message]
+    [finding] = [finding for finding in paired.check(placed(2), {B: 8}) if "alike" in finding.message]
     assert (finding.code, finding.primary.text) == ("HF319", "for a split over 2 chunks")
     assert "port 'table' has B*N rows and port 'rows' has B" in finding.message
     assert finding.primary.span.file == __file__
@@ -159,9 +159,9 @@ def fixing(rows: Rows, table: Table, reader: Reader) -> None:
 
 
 def test_a_dim_without_a_size_is_not_resized() -> None:
-    [finding] = [each for each in fixing.check(reader(1), {B: 4}) if each.code == "HF322"]
+    [finding] = [finding for finding in fixing.check(reader(1), {B: 4}) if finding.code == "HF322"]
     assert finding.help == ()
-    [finding] = [each for each in fixing.check(reader(1), {B: 4, N: 16}) if each.code == "HF322"]
+    [finding] = [finding for finding in fixing.check(reader(1), {B: 4, N: 16}) if finding.code == "HF322"]
     assert finding.help == ("set B to 8: every split and requirement then holds",)
 
 

@@ -89,7 +89,7 @@ def test_rows_of_a_call_that_has_none_to_split_are_not_asked_for(slots: int, cod
     ],
 )
 def test_no_size_is_asked_for_a_variable_that_nothing_binds(body: Body, batch_type: type[hf.Batch]) -> None:
-    [finding] = [each for each in check(body, {B: 8}, batch_type=batch_type) if each.code != "HF509"]
+    [finding] = [finding for finding in check(body, {B: 8}, batch_type=batch_type) if finding.code != "HF509"]
     assert finding.code == "HF108"
 
 

@@ -174,7 +174,7 @@ def joint(body: Any, sizes: dict[type[hf.Dim], int]) -> Finding:
         body(hf.filter(rows, rows.keep), others, role)
 
     placed = hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([4], use_gpu=False)))
-    [finding] = [each for each in hf.dataflow(program).check(placed, sizes) if each.code == "HF321"]
+    [finding] = [finding for finding in hf.dataflow(program).check(placed, sizes) if finding.code == "HF321"]
     return finding
 
 
@@ -306,9 +306,9 @@ def test_a_filter_may_keep_no_rows_and_no_call_makes_fewer() -> None:
         for atom in (context.program.inference.rows(node.id) or size(B)).atoms
     } - {B}
     errors = {
-        number: [(finding.code, finding.message) for finding in row_arithmetic(known)]
+        number: [(finding.code, finding.message) for finding in row_arithmetic(resized)]
         for number in (0, 1, 2)
-        for known in [Context.of(context.program, {**context.sizes, kept_rows: number})]
+        for resized in [Context.of(context.program, {**context.sizes, kept_rows: number})]
     }
     wrong = "'all_but_one' would have t = kept1-1 = -1, which is not a whole number of at least 1"
     assert errors == {0: [("HF303", wrong)], 1: [], 2: []}

@@ -257,9 +257,9 @@ def test_a_number_of_rows_that_comes_from_elsewhere_is_not_edited(load: Any) -> 
         "    return hf.take(prompts, NUMBER), hf.take(prompts, rows=9)\n"
     )
     module = load(text)
-    one, other = module.program.check(dims={module.B: 8})
-    assert one.help == ("hf.fill(..., 9), which starts over from the first row",)
-    assert (other.help, other.notes) == ((), ("take at most 8, or hf.fill(x, 9) which starts over from the first",))
+    first, second = module.program.check(dims={module.B: 8})
+    assert first.help == ("hf.fill(..., 9), which starts over from the first row",)
+    assert (second.help, second.notes) == ((), ("take at most 8, or hf.fill(x, 9) which starts over from the first",))
 
 
 SYNCED = """
@@ -356,9 +356,9 @@ def test_a_file_that_changed_since_it_was_imported_is_not_trusted(load: Any) -> 
     body += "    actor.update(actor.generate(hf.repeat(prompts, 2)), scores.reward)\n"
     text = HEAD + f"@hf.dataflow\ndef program(prompts: Prompts, actor: Actor):\n{body}\n"
     module = load(text)
-    for other in ("", "x = 1\n", text.replace("hf.repeat(prompts, 2)", "prompts"), "é" * len(text)):
+    for changed in ("", "x = 1\n", text.replace("hf.repeat(prompts, 2)", "prompts"), "é" * len(text)):
         file = str(module.__file__)
-        linecache.cache[file] = (len(other), None, other.splitlines(keepends=True), file)
+        linecache.cache[file] = (len(changed), None, changed.splitlines(keepends=True), file)
         report = module.program.check()
         assert (report.codes, [finding.fixes for finding in report]) == (("HF212",), [()])
 

@@ -62,8 +62,8 @@ def test_the_mended_programs_have_no_lint(folder: Path) -> None:
     pytest.importorskip("ruff")
     command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--config", str(ROOT / "pyproject.toml")]
     command += ["--ignore", "D,I,INP,T20", str(mended_folder(folder))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -53,8 +53,8 @@ def placements(widths: Sequence[int], cluster: hf.Cluster) -> Iterator[tuple[hf.
     """Each way to lay nodes of a pool on those of a cluster, one by one, with the kind on which each of them is."""
     single = [kind for kind in cluster.kinds for _ in range(kind.count)]
     for where in itertools.product(range(len(single)), repeat=len(widths)):
-        taken = [sum(w for w, at in zip(widths, where, strict=True) if at == i) for i in range(len(single))]
-        if all(have.gpus >= need for have, need in zip(single, taken, strict=True)):
+        amounts = [sum(w for w, at in zip(widths, where, strict=True) if at == i) for i in range(len(single))]
+        if all(have.gpus >= need for have, need in zip(single, amounts, strict=True)):
             yield tuple(single[at] for at in where)
 
 
@@ -102,7 +102,7 @@ amounts = st.sampled_from(["10GiB", "20GiB", "30GiB", "45GiB", "55%", "90GiB"])
 
 def compiled(pool: hf.ResourcePool, cluster: hf.Cluster, memory: Sequence[str]) -> CompiledPlan | None:
     """The plan; None where no GPUs can be enough."""
-    places = {name: hf.place(Role, pool=pool, gpu_memory=each) for name, each in zip("ab", memory, strict=True)}
+    places = {name: hf.place(Role, pool=pool, gpu_memory=amounts) for name, amounts in zip("ab", memory, strict=True)}
     report = flow.check(hf.Deployment(**places), {B: pool.world_size}, cluster)
     assert set(report.codes) <= {"HF504"}
     return flow.compile(hf.Deployment(**places), {B: pool.world_size}, cluster) if report.ok else None

@@ -60,8 +60,8 @@ def test_ready_roles_fit_each_other(engine: Any, sharding: Any, tied: bool) -> N
     actor = replace(ACTOR, model=model, training=TrainingConfig(sharding=sharding))
     sampler = SamplerConfig(model, replace(GENERATION, engine=engine))
     for mesh in (hf.Mesh(dp=2, tp=2), hf.Mesh(dp=3), hf.Mesh(tp=2)):
-        for other in (hf.Mesh(), hf.Mesh(tp=2), hf.Mesh(dp=2, tp=2, gen_tp=1)):
-            assert codes((Actor, actor), (Sampler, sampler), mesh, other) == set()
+        for other_mesh in (hf.Mesh(), hf.Mesh(tp=2), hf.Mesh(dp=2, tp=2, gen_tp=1)):
+            assert codes((Actor, actor), (Sampler, sampler), mesh, other_mesh) == set()
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_a_derived_class_may_build_another_model() -> None:
         @hf.loads("policy")
         def load(self, weights: dict[str, Any]) -> None: ...
 
-    other = SamplerConfig(ModelConfig(config={**SIZES, "num_hidden_layers": 3}), GENERATION)
-    for sampler in ((Smaller, other), (FromNumber, 3), (Renaming, other)):
+    smaller = SamplerConfig(ModelConfig(config={**SIZES, "num_hidden_layers": 3}), GENERATION)
+    for sampler in ((Smaller, smaller), (FromNumber, 3), (Renaming, smaller)):
         assert codes((Actor, ACTOR), sampler, hf.Mesh(tp=2), hf.Mesh()) == set()
-    assert codes((Actor, ACTOR), (Sampler, other), hf.Mesh(tp=2), hf.Mesh()) == {"HF730"}
+    assert codes((Actor, ACTOR), (Sampler, smaller), hf.Mesh(tp=2), hf.Mesh()) == {"HF730"}
 
 
 def test_a_placed_class_declares_its_own_layout() -> None:

@@ -179,11 +179,11 @@ def place(mutation: Mutation) -> set[int]:
 
 @given(st.lists(st.sampled_from([m for m in MUTATIONS if not m.alone]), min_size=2, max_size=5, unique=True))
 def test_several_mistakes_are_all_reported(mutations: list[Mutation]) -> None:
-    taken: set[int] = set()
+    places: set[int] = set()
     source, expected = PROGRAM, Counter[str]()
     for mutation in mutations:
-        if not taken & place(mutation):
-            taken |= place(mutation)
+        if not places & place(mutation):
+            places |= place(mutation)
             source = source.replace(mutation.old, mutation.new)
             expected += Counter(mutation.codes)
     report = check(source)

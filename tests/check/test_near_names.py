@@ -70,7 +70,7 @@ def test_one_of_several_places_is_not_guessed() -> None:
     pool = hf.ResourcePool([1], use_gpu=False)
 
     def advice(**places: Placement[Any]) -> tuple[str, ...]:
-        [finding] = [each for each in looked.check(hf.Deployment(**places), {B: 4}) if each.code == "HF507"]
+        [finding] = [finding for finding in looked.check(hf.Deployment(**places), {B: 4}) if finding.code == "HF507"]
         assert finding.fixes == (), "what ** unpacks has no names that could be edited"
         return (*finding.help, *finding.notes)
 
@@ -98,7 +98,7 @@ def test_extra_constructor_arguments_are_counted_from_one() -> None:
 
     wrong: Any = Rated
     place = hf.place(wrong, 0.1, threading.Lock(), pool=hf.ResourcePool([1], use_gpu=False))
-    [finding] = [each for each in looked.check(hf.Deployment(actor=place), {B: 4}) if each.code == "HF802"]
+    [finding] = [finding for finding in looked.check(hf.Deployment(actor=place), {B: 4}) if finding.code == "HF802"]
     assert finding.message == "role 'actor' is given argument 2, a lock, which cannot be sent to another process"
 
 

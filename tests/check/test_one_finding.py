@@ -79,12 +79,12 @@ def test_roles_with_one_mesh_that_does_not_fill_their_pool() -> None:
 
 
 def test_roles_with_meshes_of_their_own_are_mistakes_of_their_own() -> None:
-    pool, other = hf.ResourcePool([8], name="pool"), hf.ResourcePool([16], name="other")
+    pool, second_pool = hf.ResourcePool([8], name="pool"), hf.ResourcePool([16], name="other")
     mesh = hf.Mesh(dp=4)
     deployment = hf.Deployment(
         first=hf.place(Role, pool=pool, mesh=hf.Mesh(dp=4)),
         second=hf.place(Role, pool=pool, mesh=mesh),
-        third=hf.place(Role, pool=other, mesh=mesh),
+        third=hf.place(Role, pool=second_pool, mesh=mesh),
     )
     assert three.check(deployment, {B: 64, R: 4}).codes == ("HF501",) * 3
 

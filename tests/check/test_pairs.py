@@ -93,7 +93,7 @@ def test_sizes_are_offered_where_there_are_any_and_a_pair_where_one_will_not_do(
         assert case.check(x, y).findings == ()
         assert Fraction(abs(x - b), b) + Fraction(abs(y - n), n) == least
         assert not any(case.works(size, n) for size in range(1, 25))
-        assert not any(case.works(b, other) for other in range(1, 13))
+        assert not any(case.works(b, size) for size in range(1, 13))
 
 
 def test_a_pair_mends_what_either_size_breaks() -> None:
@@ -128,7 +128,7 @@ def tried(b: int, n: int, demands: list[Constraint]) -> list[tuple[int, int]]:
 def test_the_search_for_two_sizes_finds_the_nearest(
     b: int, n: int, demanded: list[tuple[tuple[int, int, int], int]]
 ) -> None:
-    first, *_ = tried(b, n, [joint(*each) for each in demanded])
+    first, *_ = tried(b, n, [joint(*terms) for terms in demanded])
     box = [(p, q) for p, q in product(range(1, 60), repeat=2) if p != b and q != n]
     near = (
         abs(p - b) * n + abs(q - n) * b
@@ -146,8 +146,8 @@ def test_pairs_are_tried_by_how_much_they_change(
     b: int, n: int, x: int, y: int, factors: tuple[int, int, int], divisor: int
 ) -> None:
     def works(p: int, q: int) -> bool:
-        one, other, both = factors
-        together = (one * p + other * q + both * p * q) % divisor
+        first, second, both = factors
+        together = (first * p + second * q + both * p * q) % divisor
         return p * p % x == q * q % y == together == 0 and p != b and q != n
 
     def change(p: int, q: int) -> int:

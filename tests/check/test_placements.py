@@ -58,15 +58,15 @@ def check(body: Any, **roles: type[hf.Worker]) -> hf.Report:
 
 
 def test_the_place_with_the_nearest_name_is_the_one_that_is_meant() -> None:
-    finding, other = check(program, actor_=Actor, actor_2=Actor).findings
+    finding, second = check(program, actor_=Actor, actor_2=Actor).findings
     assert (finding.code, finding.help) == ("HF507", ("rename 'actor_' to 'actor'",))
-    assert (other.code, other.message) == ("HF508", "'actor_2' is placed but 'program' has no such role")
+    assert (second.code, second.message) == ("HF508", "'actor_2' is placed but 'program' has no such role")
 
 
 def test_a_place_of_another_class_is_not_meant() -> None:
-    finding, other = check(program, actor_=Other).findings
+    finding, second = check(program, actor_=Other).findings
     assert (finding.code, finding.notes) == ("HF507", ("add actor=hf.place(Actor, ..., pool=...)",))
-    assert (other.code, other.message) == ("HF508", "'actor_' is placed but 'program' has no such role")
+    assert (second.code, second.message) == ("HF508", "'actor_' is placed but 'program' has no such role")
 
 
 def test_where_nothing_is_tried_the_other_name_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,9 +236,9 @@ def test_a_record_is_converted_with_what_it_has() -> None:
     def narrow(rollout: Narrow) -> Rollout:
         return takes(rollout)  # type: ignore[arg-type]  # the same
 
-    [finding], [other] = report(full).findings, report(narrow).findings
+    [finding], [second] = report(full).findings, report(narrow).findings
     assert finding.notes == ("records are nominal: build Full(values=hf.present(...), ...) from its columns",)
-    assert other.notes == ("records are nominal: convert with hf.merge(Rollout, ...)",)
+    assert second.notes == ("records are nominal: convert with hf.merge(Rollout, ...)",)
 
 
 def test_a_list_of_records_says_nothing_of_one() -> None:

@@ -87,9 +87,9 @@ FAULTS: dict[str, tuple[str, str, str]] = {
 def faulty(program: Program) -> list[tuple[str, int, Program, str]]:
     """Every mistake that can be put into a program."""
     faults = []
-    for name, (pattern, put, code) in FAULTS.items():
+    for name, (pattern, replacement, code) in FAULTS.items():
         for index, line in enumerate(program.lines):
-            text = re.sub(pattern, put, line.text, count=1)
+            text = re.sub(pattern, replacement, line.text, count=1)
             if text != line.text:
                 faults.append((name, index, program.with_line(index, text), code))
     return faults

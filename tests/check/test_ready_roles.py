@@ -342,7 +342,7 @@ def test_log_probs_are_followed_through_the_ready_function_that_replaces_them() 
     [again] = check(recomputed_in_every_epoch, places()).findings
     assert again.code == "HF335"
     assert "made after an update on these rows, so the ratio misses that update" in again.message
-    [other] = check(of_the_reference, places()).findings
-    assert other.code == "HF335"
-    assert "divides by 'log_probs' of 'reference.log_probs'" in other.message
+    [second_finding] = check(of_the_reference, places()).findings
+    assert second_finding.code == "HF335"
+    assert "divides by 'log_probs' of 'reference.log_probs'" in second_finding.message
     assert check(recomputed_once, places()).findings == ()

@@ -140,8 +140,8 @@ def test_labels_without_a_place_are_notes_if_they_have_text() -> None:
 
 
 def test_an_error_and_its_mark_have_a_color_and_a_warning_another(source: str) -> None:
-    place, other = Span(source, 3, 4, 3, 5), Span(source, 3, 8, 3, 9)
-    error = Finding(ERROR, "message", Label(place, "here"), (Label(other, "there"),))
+    place, second_place = Span(source, 3, 4, 3, 5), Span(source, 3, 8, 3, 9)
+    error = Finding(ERROR, "message", Label(place, "here"), (Label(second_place, "there"),))
 
     def marks(finding: Finding) -> list[str]:
         lines = Report("step", (finding,)).text(color=True).splitlines()

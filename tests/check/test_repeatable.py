@@ -138,7 +138,7 @@ STRUCTURE = [
 @pytest.mark.parametrize(("body", "text"), STRUCTURE)
 def test_a_structure_that_changes_is_reported(body: Callable[[Any, Any], Any], text: str) -> None:
     report = check(body)
-    [finding] = [each for each in report if each.code == "HF609"]
+    [finding] = [finding for finding in report if finding.code == "HF609"]
     assert text in finding.message
     assert report.ok
 
@@ -167,7 +167,7 @@ def test_a_large_program_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None
 def test_both_traces_are_reported_in_their_order() -> None:
     counts = itertools.count(2)
     report = check(lambda rows, role: role.work(hf.repeat(rows, next(counts))))
-    [message] = [each.message for each in report if each.code == "HF609"]
+    [message] = [finding.message for finding in report if finding.code == "HF609"]
     assert "takes 2 the first time, and 3 the second" in message
 
 

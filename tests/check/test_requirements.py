@@ -98,9 +98,9 @@ def fields(*config: Any) -> dict[str, Any]:
 )
 def test_a_config_object_lends_its_fields(settings: Any, inner: dict[str, Any]) -> None:
     paths = {f"settings.{name}" for name in inner if "." in name or f"given.{name}" not in inner}
-    known = fields(settings, 16)
-    assert {name for name in known if name.startswith("settings.")} == paths
-    others = {name: value for name, value in known.items() if name not in paths}
+    names = fields(settings, 16)
+    assert {name for name in names if name.startswith("settings.")} == paths
+    others = {name: value for name, value in names.items() if name not in paths}
     assert others == {**inner, "settings": settings, "width": 16, "model": "small"}
 
 

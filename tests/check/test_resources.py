@@ -59,8 +59,8 @@ sizes = st.lists(st.integers(1, 5), min_size=1, max_size=2)
 def pools(draw: st.DrawFn) -> list[ResourcePool]:
     """A pool a role: owned, shared, split or merged."""
     train = ResourcePool(draw(sizes), name="train")
-    other = ResourcePool(draw(sizes), name="other")
-    choices = [train, other, train.merge(other), ResourcePool(draw(sizes), use_gpu=False, name="cpu")]
+    second_pool = ResourcePool(draw(sizes), name="other")
+    choices = [train, second_pool, train.merge(second_pool), ResourcePool(draw(sizes), use_gpu=False, name="cpu")]
     if train.world_size > 1:
         first = draw(st.integers(1, train.world_size - 1))
         choices += train.split([first, train.world_size - first])
@@ -224,8 +224,8 @@ def laid_out(draw: st.DrawFn) -> tuple[ResourcePool, hf.Mesh]:
     pool = draw(cut(pp * dp * tp))
     if pool.world_size > 2:
         left, right = pool.split([2, pool.world_size - 2])
-        other = draw(cut(pool.world_size - 2, "q"))
-        pool = draw(st.sampled_from([pool, right.merge(left), left.merge(other), other.merge(left)]))
+        middle = draw(cut(pool.world_size - 2, "q"))
+        pool = draw(st.sampled_from([pool, right.merge(left), left.merge(middle), middle.merge(left)]))
     return pool, hf.Mesh(pp=pp, dp=dp, tp=tp, order=tuple(order))
 
 
@@ -417,7 +417,7 @@ LARGER = "give pool 'x' 8 slots: processes [4, 4]"
 
 def test_a_pool_that_is_smaller_than_its_mesh_can_grow_where_the_cluster_has_room() -> None:
     def helped(nodes: int | None, pool: ResourcePool, **others: ResourcePool) -> tuple[str, ...]:
-        places = {name: hf.place(Role, pool=other) for name, other in others.items()}
+        places = {name: hf.place(Role, pool=place) for name, place in others.items()}
         cluster = None if nodes is None else hf.Cluster(hf.Nodes(nodes, gpus=4, gpu_memory_gib=80, cpus=64))
         flow = two if others else one
         report = flow.check(hf.Deployment(a=hf.place(Role, pool=pool, mesh=PAIR), **places), ROWS, cluster=cluster)

@@ -148,18 +148,18 @@ def drawn_line(values: list[Value], value: Value, keeps: dict[str, list[str]], d
             return f"hf.fill({name}, {filled})", filled, False
         case "filter":
             group = draw(st.sampled_from([1, 2, 3, 4]))
-            known = keeps.setdefault(f"{value.same} {group}", [])
+            verdicts = keeps.setdefault(f"{value.same} {group}", [])
             if rows % group:
                 return None
-            if not known or draw(st.booleans()):
-                known.append(f"choice(numbered({name}), number={len(values)}, group={group}).keep")
-            keep = draw(st.sampled_from(known))
+            if not verdicts or draw(st.booleans()):
+                verdicts.append(f"choice(numbered({name}), number={len(values)}, group={group}).keep")
+            keep = draw(st.sampled_from(verdicts))
             return f"hf.fill(hf.filter({name}, {keep}, group={group}), {rows})", rows, False
         case "judge":
             return f"judge.judge({name})", rows, True
         case "beside":
-            other = draw(st.sampled_from([other for other in values if other.rows == rows]))
-            return f"beside({name}, {other.name})", rows, True
+            partner = draw(st.sampled_from([candidate for candidate in values if candidate.rows == rows]))
+            return f"beside({name}, {partner.name})", rows, True
         case "compared":
             group = draw(st.sampled_from(GROUPS))
             return None if rows % group else (f"compared({name}, group={group})", rows, True)

@@ -131,9 +131,9 @@ def test_an_open_size_is_reported_at_the_first_place_that_needs_it() -> None:
     [finding] = check(program).findings
     assert finding.message == "cannot decide before launch whether the rows work out: 4 must divide B, 3 must divide B"
     assert finding.primary.text == "for an even split over the 4 chunks of DP_PROTO on Mesh(pp=1 dp=4 tp=1)"
-    [other] = finding.related
-    assert other.text == "for 3 mini-batches"
-    assert other.span.column < finding.primary.span.column
+    [second_finding] = finding.related
+    assert second_finding.text == "for 3 mini-batches"
+    assert second_finding.span.column < finding.primary.span.column
     assert finding.notes == ("give the size: dims={B: ...}",)
 
 
@@ -147,7 +147,7 @@ def kept_last(rows: Rows, table: Table, role: Role) -> None:
 
 @pytest.mark.parametrize("body", [kept_first, kept_last])
 def test_rows_of_unknown_size_are_reported_without_a_number(body: Any) -> None:
-    [finding] = [each for each in check(body, {B: 8, N: 8}) if each.code == "HF420"]
+    [finding] = [finding for finding in check(body, {B: 8, N: 8}) if finding.code == "HF420"]
     assert finding.message.endswith(": which rows belong together is unknown")
     assert "with the sizes given" not in finding.message
 
@@ -247,7 +247,7 @@ def test_of_two_dims_that_mend_it_together_one_pair_is_offered() -> None:
     assert finding.related[0].span.line == finding.primary.span.line + 1
     assert finding.notes == ("with N = 1, M = 1",)
     [pair] = finding.help
-    assert pair in {f"set B to 4 and {other} to 3: every split and requirement then holds" for other in "NM"}
+    assert pair in {f"set B to 4 and {dim} to 3: every split and requirement then holds" for dim in "NM"}
 
 
 def test_a_pair_of_sizes_that_upsets_another_rule_is_passed_over() -> None:

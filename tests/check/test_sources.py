@@ -61,7 +61,7 @@ def test_a_place_in_what_another_file_has_become_is_read_without_harm(tmp_path: 
 def test_comparisons_with_none(tmp_path: Path, text: str, operator: str | None) -> None:
     file = tmp_path / "program.py"
     file.write_text(f"{text}\n", encoding="utf-8")
-    line = 1 + next(i for i, each in enumerate(text.splitlines()) if "x" in each)
+    line = 1 + next(i for i, line in enumerate(text.splitlines()) if "x" in line)
     column = text.splitlines()[line - 1].index("x")
     assert sources.tested_for_none(Span(str(file), line, column, line, column + 1)) == operator
 

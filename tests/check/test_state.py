@@ -214,10 +214,10 @@ def test_a_copy_that_is_too_old_is_one_mistake_and_says_what_is_allowed() -> Non
         hf.sync(trainer, first)
 
     late.__annotations__ |= {"first": Relay, "second": Relay, "engine": Tolerant}
-    [finding] = [each for each in hf.dataflow(late).check() if each.code == "HF701"]
+    [finding] = [finding for finding in hf.dataflow(late).check() if finding.code == "HF701"]
     assert finding.message.endswith("2 steps old: it allows 1")
     late.__annotations__["engine"] = Engine
-    [finding] = [each for each in hf.dataflow(late).check() if each.code == "HF701"]
+    [finding] = [finding for finding in hf.dataflow(late).check() if finding.code == "HF701"]
     assert finding.message.endswith("2 steps old: it must be up to date")
 
 
@@ -308,8 +308,8 @@ def test_a_function_holds_no_weights() -> None:
 
 
 @hf.function
-def mixed(one: list[int], other: list[int]) -> list[int]:
-    return one if len(one) < len(other) else other
+def mixed(first: list[int], second: list[int]) -> list[int]:
+    return first if len(first) < len(second) else second
 
 
 def test_a_mixture_is_as_old_as_what_it_is_made_of() -> None:

@@ -84,10 +84,10 @@ def test_a_crossing_is_found_where_a_group_has_ranks_on_two_nodes(
 ) -> None:
     pp, dp, tp = sizes
     mesh = hf.Mesh(pp=pp, dp=dp, tp=tp, order=tuple(order))
-    nodes, left = list[int](), mesh.world_size
-    while left:
-        nodes.append(data.draw(st.integers(1, left)))
-        left -= nodes[-1]
+    nodes, ranks_left = list[int](), mesh.world_size
+    while ranks_left:
+        nodes.append(data.draw(st.integers(1, ranks_left)))
+        ranks_left -= nodes[-1]
     node_of = [node for node, slots in enumerate(nodes) for _ in range(slots)]
     groups: dict[tuple[int, int], set[int]] = {}
     for rank in range(mesh.world_size):

@@ -87,13 +87,13 @@ def test_of_several_readers_the_first_out_of_reach_is_reported() -> None:
 
     reader = hf.place(Reader, pool=CPUS)
     places = hf.Deployment(maker=hf.place(Maker, pool=FIRST, transport="cuda ipc"), first=reader, second=reader)
-    [finding] = [each for each in twice.check(places, dims={B: 24}) if each.code == "HF524"]
+    [finding] = [finding for finding in twice.check(places, dims={B: 24}) if finding.code == "HF524"]
     assert "does not reach 'first'" in finding.message
 
 
 def test_a_sender_without_gpus_is_reported_alone() -> None:
     places = hf.Deployment(maker=hf.place(Maker, pool=CPUS, transport="cuda ipc"), reader=hf.place(Reader, pool=CPUS))
-    [finding] = [each for each in program.check(places, dims={B: 24}) if each.code == "HF524"]
+    [finding] = [finding for finding in program.check(places, dims={B: 24}) if finding.code == "HF524"]
     assert finding.message.endswith("and pool 'cpus' has none")
 
 

@@ -221,20 +221,20 @@ def without_times(page: str) -> str:
 
 
 def _median(times: int, action: Callable[[], object]) -> float:
-    taken = []
+    durations = []
     for _ in range(times):
         start = perf_counter()
         action()
-        taken.append(perf_counter() - start)
-    return statistics.median(taken)
+        durations.append(perf_counter() - start)
+    return statistics.median(durations)
 
 
 def _as_command(program: Program) -> None:
     command = [sys.executable, "-m", "hfdsl", "check", str(program.file)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, env=environment)
-    if f"[{program.code}]" not in done.stdout:
-        raise RuntimeError(f"{' '.join(command)} does not report {program.code}:\n{done.stdout}{done.stderr}")
+    process = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, env=environment)
+    if f"[{program.code}]" not in process.stdout:
+        raise RuntimeError(f"{' '.join(command)} does not report {program.code}:\n{process.stdout}{process.stderr}")
 
 
 def main() -> None:

@@ -42,10 +42,10 @@ def test_a_deployment_has_places_by_name() -> None:
 
 
 def test_roles_of_one_pool_share_processes_unless_they_want_their_own() -> None:
-    other = hf.ResourcePool([1], name="other")
+    second_pool = hf.ResourcePool([1], name="other")
     deployment = hf.Deployment(
         actor=hf.place(Actor, 3, pool=POOL),
-        critic=hf.place(Critic, pool=other),
+        critic=hf.place(Critic, pool=second_pool),
         reference=hf.place(Critic, pool=POOL),
         reward=hf.place(Critic, pool=POOL, colocate=False),
     )

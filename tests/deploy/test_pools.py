@@ -72,11 +72,11 @@ def test_pools_are_values_with_names() -> None:
 def test_pools_that_cannot_be() -> None:
     train, cpu = hf.ResourcePool([2], name="train"), hf.ResourcePool([2], use_gpu=False, name="cpu")
     takes = "a pool takes a list with the number of processes on each node, each at least 1"
-    each: Any = [False]
+    flags: Any = [False]
     odd: list[Any] = [[], [2, 0], [True], 4, "8", None]
     mistakes: list[tuple[Callable[[], object], str]] = [
         *((partial(hf.ResourcePool, processes), f"{takes}, got {processes!r}") for processes in odd),
-        (lambda: hf.ResourcePool([1], use_gpu=each), "use_gpu= of a pool is True or False, got [False]"),
+        (lambda: hf.ResourcePool([1], use_gpu=flags), "use_gpu= of a pool is True or False, got [False]"),
         (lambda: train.merge(cpu), "cannot merge 'train' and 'cpu': one uses GPUs, the other does not"),
         (lambda: train.merge(train), "cannot merge 'train' and 'train': they share devices already"),
         (lambda: train.split([1, 1])[0].merge(train), "cannot merge 'train[0:1]' and 'train': they share devices alre"),

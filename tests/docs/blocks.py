@@ -30,7 +30,7 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     """All fenced blocks of a page, in their order."""
-    found: list[Block] = []
+    page_blocks: list[Block] = []
     lines = page.read_text("utf-8").splitlines()
     opening, start = None, 0
     for number, line in enumerate(lines, start=1):
@@ -42,7 +42,7 @@ def blocks(page: Path) -> list[Block]:
             continue
         assert not fence[2], f"{page.name}:{number}: the block of line {start} is not closed"
         text = textwrap.dedent("".join(f"{line}\n" for line in lines[start : number - 1]))
-        found.append(Block(page, start, opening[2], dict(OPTION.findall(opening[3])), text))
+        page_blocks.append(Block(page, start, opening[2], dict(OPTION.findall(opening[3])), text))
         opening = None
     assert opening is None, f"{page.name}:{start}: a block is not closed"
-    return found
+    return page_blocks

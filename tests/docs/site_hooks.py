@@ -123,8 +123,8 @@ def captioned(options: str) -> str:
     >>> captioned(' needs="two GPUs"'), captioned(' title="grpo.py"'), captioned(' exits="1"')
     (' title="needs two GPUs"', ' title="grpo.py"', '')
     """
-    known = {"title": "", "needs": "needs ", "part": "from "}
-    titles = [(known[name], value) for name, value in OPTION.findall(options) if name in known]
+    prefixes = {"title": "", "needs": "needs ", "part": "from "}
+    titles = [(prefixes[name], value) for name, value in OPTION.findall(options) if name in prefixes]
     return "".join(f' title="{before}{value}"' for before, value in titles)
 
 

@@ -139,8 +139,8 @@ def test_advantages_stay_in_their_groups() -> None:
 @given(st.floats(-1, 1), st.sampled_from([-2.0, -0.5, 0.5, 2.0]), st.floats(0.1, 0.5))
 def test_the_gradient_of_the_loss_falls_along_a_line(gap: float, advantage: float, epsilon: float) -> None:
     log_probs = torch.tensor([[gap]], dtype=torch.float64, requires_grad=True)
-    one = torch.ones(1, 1, dtype=torch.float64)
-    terms = Quadratic(epsilon=epsilon)(log_probs, 0 * one, advantage * one, one)
+    ones = torch.ones(1, 1, dtype=torch.float64)
+    terms = Quadratic(epsilon=epsilon)(log_probs, 0 * ones, advantage * ones, ones)
     [gradient] = torch.autograd.grad(terms.loss.sum(), [log_probs])
     ratio = log_probs.exp().item()
     beyond = (ratio - 1) * (1 if advantage > 0 else -1) / epsilon  # 1 where the gradient vanishes

@@ -104,7 +104,7 @@ def fail_once(running: Running, folder: Path, fault: Fault) -> float:
     """The loss of the next step, in which a rank fails first."""
     label, rank, how = fault
     group = next(group.name for group in running.plan.groups if label.partition(".")[0] in group.roles)
-    step, known, file = running.steps, len(running.recoveries), folder / f"{label} {rank}"
+    step, earlier, file = running.steps, len(running.recoveries), folder / f"{label} {rank}"
     if how in KILLED:
         file.write_text(f"once {how}")
     else:
@@ -120,7 +120,7 @@ def fail_once(running: Running, folder: Path, fault: Fault) -> float:
         set_deadline(running, DEADLINE)
         end_processes(running, group)
     loss: float = running.step(PROMPTS).loss.value
-    [recovered] = running.recoveries[known:]
+    [recovered] = running.recoveries[earlier:]
     if how in KILLED:
         assert recovered.lost == {group: [rank]}, fault
         check_loss(recovered.cause, fault, group, step)

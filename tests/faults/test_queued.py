@@ -143,9 +143,9 @@ class FailingStream:
 
     def lose(self, fault: Fault, group: str) -> None:
         """Lose a process at a call, and continue."""
-        known = len(self.running.recoveries)
+        earlier = len(self.running.recoveries)
         (self.folder / f"{fault.label} {fault.rank}").write_text(f"once {fault.how}")
-        while len(self.running.recoveries) == known:  # engines are ahead of the results
+        while len(self.running.recoveries) == earlier:  # engines are ahead of the results
             self.step()
         recovered = self.running.recoveries[-1]
         assert recovered.lost == {group: [fault.rank]}, fault
@@ -155,7 +155,7 @@ class FailingStream:
         """End by an error, and continue from what was saved before."""
         saved.mkdir()
         self.running.save(saved)
-        count, read, known = len(self.losses), self._read, len(self.running.recoveries)
+        count, batches_read, earlier = len(self.losses), self._read, len(self.running.recoveries)
         file = self.folder / f"{fault.label} {fault.rank}"
         file.write_text(fault.how)
         if fault.how != "raise":
@@ -163,14 +163,14 @@ class FailingStream:
         with pytest.raises(HfError) as failure:
             self.losses.extend(metrics.loss.value for metrics in self._results)
         check_end(failure.value, fault, group)
-        assert len(self.running.recoveries) == known, fault
+        assert len(self.running.recoveries) == earlier, fault
         assert self.losses == undisturbed[: len(self.losses)], fault
         file.unlink()
         set_deadline(self.running, DEADLINE)
         end_processes(self.running, group)
         self.running.load(saved)
         del self.losses[count:]
-        self._begin(read)
+        self._begin(batches_read)
         self.step()
 
 

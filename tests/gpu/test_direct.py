@@ -165,8 +165,8 @@ def test_transfers_and_collectives_never_wait_for_each_other(ray: Any, started: 
         calls = [actor.body.remote(2**24) for actor in pair]
         parcels = [direct(actor.ship).remote() for actor in pair]
         calls += [actor.body.remote(2**16) for actor in pair]
-        read = [pair[1].hold.remote(parcels[0]), pair[0].hold.remote(parcels[1])]
-        assert ray.get(read, timeout=60) == [2.0, 2.0]
+        sums = [pair[1].hold.remote(parcels[0]), pair[0].hold.remote(parcels[1])]
+        assert ray.get(sums, timeout=60) == [2.0, 2.0]
         ray.get(calls)
 
 

@@ -56,8 +56,8 @@ def test_an_actor_gives_back_its_memory_part_by_part_and_works_on() -> None:
     assert all(tensor.is_cuda for tensor in held[: len(actor.learner.parameters)])
     assert before - size <= allocated() + size / 10  # all but the gradient
     losses += [numbers(actor.imitate(tiny.demonstrations(4, seed))) for seed in (1, 2)]
-    for metrics, other in zip(losses, expected, strict=True):
-        assert metrics == pytest.approx(other, rel=1e-4)
+    for metrics, actual in zip(losses, expected, strict=True):
+        assert metrics == pytest.approx(actual, rel=1e-4)
 
 
 @pytest.mark.parametrize("role", [w.Reference, w.RewardModel])
@@ -85,6 +85,6 @@ def test_a_plan_keeps_the_idle_off_the_gpu(sharding: Any, gpu_cluster: Any) -> N
 
     stays, moves = ran(False), ran(True)
     assert max(moves[-1][1]) < 0.5 * max(stays[-1][1])
-    for staying, other in zip(stays, moves, strict=True):
-        torch.testing.assert_close(staying[0].ref_log_probs.tensor, other[0].ref_log_probs.tensor)
-        assert numbers(other[2]) == pytest.approx(numbers(staying[2]), rel=1e-4)
+    for staying, actual in zip(stays, moves, strict=True):
+        torch.testing.assert_close(staying[0].ref_log_probs.tensor, actual[0].ref_log_probs.tensor)
+        assert numbers(actual[2]) == pytest.approx(numbers(staying[2]), rel=1e-4)

@@ -72,18 +72,18 @@ def test_captured_steps_sample_what_the_plain_engine_does(monkeypatch: pytest.Mo
         with learning.compile(roles, {**SIZES, R: 20}).launch("local") as running:
             for seed in range(3):
                 batches.extend(running.step(tiny.prompts(ROWS, seed))[:3])
-    for wanted, other in zip(plain, steps, strict=True):
-        assert torch.equal(wanted.ids.tensor, other.ids.tensor)
-        assert torch.equal(wanted.response_mask.tensor, other.response_mask.tensor)
+    for wanted, actual in zip(plain, steps, strict=True):
+        assert torch.equal(wanted.ids.tensor, actual.ids.tensor)
+        assert torch.equal(wanted.response_mask.tensor, actual.response_mask.tensor)
 
 
 def ragged(rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Prompts, and draws with which responses end after 1 to ``length`` tokens: by the last one of the vocabulary."""
     prompts, draw = tiny.prompts(rows), torch.Generator().manual_seed(0)
     lengths = torch.linspace(1, length, rows).long()[torch.randperm(rows, generator=draw), None]
-    drawn = torch.rand(rows, length, generator=draw) * 0.8
-    drawn = torch.where(torch.arange(length) == lengths - 1, 1 - 2.0**-24, drawn)
-    return prompts.ids.tensor.cuda(), prompts.mask.tensor.cuda(), drawn.cuda()
+    numbers = torch.rand(rows, length, generator=draw) * 0.8
+    numbers = torch.where(torch.arange(length) == lengths - 1, 1 - 2.0**-24, numbers)
+    return prompts.ids.tensor.cuda(), prompts.mask.tensor.cuda(), numbers.cuda()
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
@@ -111,7 +111,7 @@ def test_rows_that_have_ended_leave_captured_steps(dtype: Any, monkeypatch: pyte
 def test_shapes_of_captured_steps_share_their_memory() -> None:
     rows, length = 512, 120  # 128 MiB of keys and values
     config, policy = w.GenerationConfig(length), policies.policy(WIDE, 1.0, SoleRank())
-    ids, mask, drawn = ragged(rows, length)
+    ids, mask, numbers = ragged(rows, length)
     steps = captured_generation.CapturedGenerator(policy, config, [tiny.VOCABULARY - 1], tiny.PAD, None)
 
     def reserved() -> int:
@@ -119,10 +119,10 @@ def test_shapes_of_captured_steps_share_their_memory() -> None:
         torch.cuda.empty_cache()
         return torch.cuda.memory_reserved()
 
-    steps(ids, mask, drawn)  # with what CUDA's libraries want for themselves
+    steps(ids, mask, numbers)  # with what CUDA's libraries want for themselves
     steps.forget()
     empty, cached = reserved(), list[int]()
-    for few, drawn_of_few in ((rows, drawn), (rows, None), (rows // 2, drawn[: rows // 2])):
+    for few, drawn_of_few in ((rows, numbers), (rows, None), (rows // 2, numbers[: rows // 2])):
         steps(ids[:few], mask[:few], drawn_of_few)
         cached.append(steps.resident_bytes())
     cache = 2 * 2 * 2 * 64 * 4 * rows * 128  # layers, both, heads, width, bytes
@@ -171,8 +171,8 @@ def test_parts_on_two_gpus_learn_as_whole_copies(gpu_cluster: Any) -> None:
             return running.step(tiny.prompts(ROWS)), running.also(policy.compile(roles)).step()
 
     (replicated, weights), (parts, others) = ran("none"), ran("fsdp")
-    for wanted, other in zip((*replicated[5], *replicated[6]), (*parts[5], *parts[6]), strict=True):
-        assert numbers(other) == pytest.approx(numbers(wanted), rel=1e-2, abs=1e-4)
+    for wanted, actual in zip((*replicated[5], *replicated[6]), (*parts[5], *parts[6]), strict=True):
+        assert numbers(actual) == pytest.approx(numbers(wanted), rel=1e-2, abs=1e-4)
     for name, weight in weights.items():
         torch.testing.assert_close(others[name].cpu(), weight.cpu(), rtol=1e-2, atol=1e-3, msg=name)
 
@@ -205,8 +205,8 @@ def test_slices_on_gpus_learn_as_the_whole_on_one(gpu_cluster: Any, mesh: hf.Mes
 
     (unsliced, weights), (slices, others) = ran(hf.Mesh(), "none"), ran(mesh, sharding)
     assert torch.equal(slices[1].ids.tensor.cpu(), unsliced[1].ids.tensor.cpu())
-    for wanted, other in zip((*unsliced[5], *unsliced[6]), (*slices[5], *slices[6]), strict=True):
-        assert numbers(other) == pytest.approx(numbers(wanted), rel=1e-2, abs=1e-4)
+    for wanted, actual in zip((*unsliced[5], *unsliced[6]), (*slices[5], *slices[6]), strict=True):
+        assert numbers(actual) == pytest.approx(numbers(wanted), rel=1e-2, abs=1e-4)
     for name, weight in weights.items():
         torch.testing.assert_close(others[name].cpu(), weight.cpu(), rtol=1e-2, atol=1e-3, msg=name)
 
@@ -219,5 +219,5 @@ def test_a_recorded_call_of_slices_is_repeated_on_one_gpu(gpu_cluster: Any, tmp_
         running.step(tiny.prompts(ROWS))
     for call in ("actor.generate#1", "reference.log_probs", "actor.update#2", "critic.update#3"):
         for rank in (0, 1):
-            done = replay(tmp_path / "step", call, rank)
-            assert done.same, done
+            replayed = replay(tmp_path / "step", call, rank)
+            assert replayed.same, replayed

@@ -165,9 +165,9 @@ def test_random_streams_are_those_of_the_plan(method: str) -> None:
     with flow.compile(deployment, dims={B: 4}).launch() as running:
         steps = [running.step(prompts(4)) for _ in range(2)]
     eager = [flow(prompts(4), Role()) for _ in range(2)]
-    drawn = [[v.value.tensor.tolist() for v in step] for step in eager]
-    assert drawn == [[v.value.tensor.tolist() for v in step] for step in steps]
-    assert len({str(values) for step in drawn for values in step}) == 4, "every call has numbers of its own"
+    values = [[v.value.tensor.tolist() for v in step] for step in eager]
+    assert values == [[v.value.tensor.tolist() for v in step] for step in steps]
+    assert len({str(values) for step in values for values in step}) == 4, "every call has numbers of its own"
     assert random.getstate() == before[0]
     assert torch.get_rng_state().equal(before[1])
 

@@ -120,10 +120,10 @@ def isomorphic(first: Any, second: Any) -> bool:
 def reordered(program: Program, random: Random) -> Program:
     """The same lines in another order, under other names."""
     used = [set(map(int, re.findall(r"\bv(\d+)", line.text))) for line in program.lines]
-    left, order = list(range(1, len(program.lines) + 1)), list[int]()
-    while left:
-        order.append(random.choice([number for number in left if used[number - 1] <= set(order)]))
-        left.remove(order[-1])
+    remaining, order = list(range(1, len(program.lines) + 1)), list[int]()
+    while remaining:
+        order.append(random.choice([number for number in remaining if used[number - 1] <= set(order)]))
+        remaining.remove(order[-1])
     new = {number: place for place, number in enumerate(order, 1)}
     renamed = [
         replace(line, text=re.sub(r"\bv(\d+)", lambda match: f"v{new[int(match[1])]}", line.text))

@@ -217,7 +217,7 @@ def test_stages_are_connected_components_and_only_queues_are_between_them(choice
         q.id for q in queues if any({part[ref.node], part[q.id]} <= members for members in cycles for ref in q.refs)
     }
     parts = split(graph)
-    assert itself <= {each.queue.id for each in parts.around} <= on_a_cycle
+    assert itself <= {ends.queue.id for ends in parts.around} <= on_a_cycle
     assert bool(parts.around) == bool(on_a_cycle)
     if on_a_cycle:
         for each in parts.around:

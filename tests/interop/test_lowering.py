@@ -134,7 +134,7 @@ def test_the_rows_of_verl_are_those_of_the_plan(
 
 def test_every_setting_is_lowered_or_listed() -> None:
     run = of_verl(**{"trainer.balance_batch": False, "trainer.test_freq": 5, f"{ROLLOUT}.gpu_memory_utilization": 0.4})
-    left_out = {left.key: left.why for left in run.left_out}
+    left_out = {setting.key: setting.why for setting in run.left_out}
     used = {key for entry in run.fields.values() for key in entry.keys}
     differing = {key for key in VALID if key not in ("algorithm.adv_estimator", "data.max_prompt_length")}
     assert differing <= used | left_out.keys() | {f"{ACTOR}.use_kl_loss", f"{ROLLOUT}.name"}
@@ -142,12 +142,12 @@ def test_every_setting_is_lowered_or_listed() -> None:
     assert left_out["trainer.balance_batch"].startswith("hfdsl sorts rows by length")
     assert f"{ROLLOUT}.gpu_memory_utilization" in left_out
     text = to_toml(run)
-    assert all(f"{left.key} = {left.value}" in text for left in run.left_out)
+    assert all(f"{setting.key} = {setting.value}" in text for setting in run.left_out)
 
 
 def test_a_setting_with_the_default_of_the_library_is_not_listed() -> None:
     run = of_verl(**{"trainer.balance_batch": True, f"{ROLLOUT}.free_cache_engine": True})
-    assert not {"trainer.balance_batch", f"{ROLLOUT}.free_cache_engine"} & {left.key for left in run.left_out}
+    assert not {"trainer.balance_batch", f"{ROLLOUT}.free_cache_engine"} & {setting.key for setting in run.left_out}
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_run_without_a_counterpart_is_judged_by_the_rules_of_the_library() -> 
     result = report(script(algorithm__adv_estimator="opo"))
     assert not result.codes
     assert any(
-        "algorithm.adv_estimator = opo has no counterpart in hfdsl" in left for left in result.coverage.not_judged
+        "algorithm.adv_estimator = opo has no counterpart in hfdsl" in text for text in result.coverage.not_judged
     )
 
 
@@ -442,7 +442,7 @@ def test_the_dataflow_of_nemo_rl_is_the_ready_one_where_it_fits(name: str, tmp_p
 
 def test_keys_with_the_values_of_the_library_are_not_listed() -> None:
     run = of_nemo_rl(grpo__seed=42, logger__log_dir="logs", policy__megatron_cfg__freeze_moe_router="false")
-    assert {left.key for left in run.left_out} == {
+    assert {setting.key for setting in run.left_out} == {
         "data.train.dataset_name", "loss_fn.use_importance_sampling_correction"
     }  # fmt: skip  # the table of Megatron is switched off
 

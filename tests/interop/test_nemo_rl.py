@@ -52,8 +52,8 @@ def errors(text: str) -> set[str]:
     """The errors of the reader and of the library's rules."""
     reading = reading_of(text)
     judged = judge(reading.configuration, LIBRARIES["nemo-rl"].rules)
-    found = (*reading.findings, *judged.findings)
-    return {finding.code for finding in found if CODES[finding.code].severity == "error"}
+    findings = (*reading.findings, *judged.findings)
+    return {finding.code for finding in findings if CODES[finding.code].severity == "error"}
 
 
 @pytest.mark.parametrize("name", table("nemo-rl").engines)
@@ -204,8 +204,8 @@ def test_a_mistake_is_found_at_its_key(name: str) -> None:
     assert any(words in " ".join((f.message, *f.help, *f.notes)) for f in findings), list(report(text))
     keys = [key.replace("__", ".") for key, value in changes.items() if value is not None]
     lines = {n for n, line in enumerate(text.splitlines(), 1) if any(f"{key}=" in line for key in keys)}
-    found = [{f.primary.span.line, *(r.span.line for r in f.related)} for f in findings]
-    assert any(lines & places for places in found)
+    places_found = [{f.primary.span.line, *(r.span.line for r in f.related)} for f in findings]
+    assert any(lines & places for places in places_found)
 
 
 def test_asynchronous_runs_are_right() -> None:

@@ -54,8 +54,8 @@ def errors(text: str) -> set[str]:
     """The errors of the reader and of the library's rules."""
     [reading] = from_script(SourceText("run.sh", text), Inputs("run.sh"))
     judged = judge(reading.configuration, LIBRARIES["openrlhf"].rules)
-    found = (*reading.findings, *judged.findings)
-    return {finding.code for finding in found if CODES[finding.code].severity == "error"}
+    findings = (*reading.findings, *judged.findings)
+    return {finding.code for finding in findings if CODES[finding.code].severity == "error"}
 
 
 def test_a_valid_run_has_no_finding() -> None:
@@ -134,8 +134,8 @@ def test_a_mistake_is_found_at_its_option(name: str) -> None:
     assert any(words in " ".join((f.message, *f.help, *f.notes)) for f in findings), list(report(text))
     keys = [key.replace("__", ".") for key, value in changes.items() if value is not None]
     lines = {n for n, line in enumerate(text.splitlines(), 1) if any(f"--{key}" in line for key in keys)}
-    found = [{f.primary.span.line, *(r.span.line for r in f.related)} for f in findings]
-    assert not lines or any(lines & places for places in found)
+    places_found = [{f.primary.span.line, *(r.span.line for r in f.related)} for f in findings]
+    assert not lines or any(lines & places for places in places_found)
 
 
 def test_help_names_sizes_that_satisfy_all_rules() -> None:
@@ -155,8 +155,8 @@ def test_ranks_are_blamed_as_a_simulation_says(
     """The driver hands consecutive sample batches to ranks, which train whole micro-batches of what they got."""
     samples = list(range(prompts * group))
     batches = [samples[i : i + batch] for i in range(0, len(samples), batch)]
-    each = -(-len(batches) // gpus)
-    hands = [[s for part in batches[r * each : (r + 1) * each] for s in part] for r in range(gpus)]
+    per_rank = -(-len(batches) // gpus)
+    hands = [[s for part in batches[r * per_rank : (r + 1) * per_rank] for s in part] for r in range(gpus)]
     trained = {len(hand) // micro for hand in hands}
     runs = len(samples) // batch >= gpus and len(trained) == 1
     text = command(

@@ -19,8 +19,8 @@ from tests.nightly import examples
 
 
 def page_of(library: str, text: str) -> Page:
-    read = {"verl": verl_script, "trl": trl_script}[library]
-    [reading] = read(SourceText("run.sh", text), Inputs("run.sh"))
+    read_script = {"verl": verl_script, "trl": trl_script}[library]
+    [reading] = read_script(SourceText("run.sh", text), Inputs("run.sh"))
     return page("run.sh", LIBRARIES[library].outline, reading.configuration)
 
 

@@ -45,8 +45,8 @@ def test_a_sweep_is_no_value() -> None:
 
 
 def configuration(defaults: dict[str, Any], **given_values: Any) -> Configuration:
-    given = {key.replace("__", "."): value for key, value in given_values.items()}
-    return Configuration("x", defaults, {k: Setting(k, v, PLACE) for k, v in given.items()}, PLACE)
+    settings = {key.replace("__", "."): value for key, value in given_values.items()}
+    return Configuration("x", defaults, {k: Setting(k, v, PLACE) for k, v in settings.items()}, PLACE)
 
 
 def test_interpolations_lead_to_the_key_that_decides() -> None:

@@ -32,8 +32,8 @@ def words(text: str, **environment: str) -> list[str | None]:
 def by_bash(text: str) -> list[str]:
     """The words as bash makes them: ``train`` prints its own."""
     script = "train() { printf '%s\\0' train \"$@\"; }\nexport -f train\n" + text
-    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True, env={"PATH": "/usr/bin:/bin"})
-    return done.stdout.decode().split("\0")[:-1]
+    process = subprocess.run(["bash", "-c", script], capture_output=True, check=True, env={"PATH": "/usr/bin:/bin"})
+    return process.stdout.decode().split("\0")[:-1]
 
 
 SCRIPTS = {
@@ -109,17 +109,17 @@ def programs(draw: st.DrawFn) -> str:
     names, lines = ["A", "B", "C"], list[str]()
     for _ in range(draw(st.integers(1, 6))):
         name, value = draw(st.sampled_from(names)), draw(ATOMS)
-        other = draw(st.sampled_from(names))
+        second_name = draw(st.sampled_from(names))
         lines.append(
             draw(
                 st.sampled_from(
                     [
                         f"{name}={shlex.quote(value)}",
-                        f'{name}="${{{other}:-{"d" if chr(39) in value else "e"}}}"',
-                        f'{name}="${{{other}}}-$(( 3 * {len(value)} ))"',
-                        f'if [ "${other}" = {shlex.quote(value)} ]; then {name}=t; else {name}=e; fi',
-                        f'case "${other}" in {shlex.quote(value)}) {name}=1 ;; ?*) {name}=2 ;; esac',
-                        f'[ -z "${other}" ] && {name}=empty || {name}="full$ {other}"',
+                        f'{name}="${{{second_name}:-{"d" if chr(39) in value else "e"}}}"',
+                        f'{name}="${{{second_name}}}-$(( 3 * {len(value)} ))"',
+                        f'if [ "${second_name}" = {shlex.quote(value)} ]; then {name}=t; else {name}=e; fi',
+                        f'case "${second_name}" in {shlex.quote(value)}) {name}=1 ;; ?*) {name}=2 ;; esac',
+                        f'[ -z "${second_name}" ] && {name}=empty || {name}="full$ {second_name}"',
                         f"{name}+={shlex.quote(value)}",
                     ]
                 )

@@ -72,10 +72,10 @@ def test_a_finding_names_the_nearest_value() -> None:
 
 @pytest.mark.parametrize("library", ["verl", "trl", "openrlhf"])
 def test_the_defaults_of_a_library_have_the_types_of_its_table(library: str) -> None:
-    known = table(library)
+    library_table = table(library)
     kinds = {"int": int, "float": int | float}
-    for keys in known.engines.values():
-        for key, facts in known.options.items():
+    for keys in library_table.engines.values():
+        for key, facts in library_table.options.items():
             value, kind = keys.get(key), facts.get("type")
             is_one = "values" not in facts and not isinstance(value, str)  # no list, and no interpolation
             if kind in kinds and value is not None and is_one:

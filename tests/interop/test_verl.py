@@ -56,12 +56,12 @@ def report(text: str) -> Report:
 
 def codes(text: str) -> list[str]:
     """The codes of a report, without the search for its help."""
-    found = list[str]()
+    codes_found = list[str]()
     [reading] = from_script(SourceText("run.sh", text), Inputs("run.sh"))
     for rule in LIBRARIES["verl"].rules:
         with suppress(NotKnown):
-            found += [problem.finding.code for problem in rule(reading.configuration)]
-    return found
+            codes_found += [problem.finding.code for problem in rule(reading.configuration)]
+    return codes_found
 
 
 def errors(text: str) -> list[str]:

@@ -92,7 +92,7 @@ class Cells:
         padded = -(-count // step.chunks) * step.chunks
         chunks = self._deal(step, count, padded)
         for index, rank in enumerate(step.ranks):
-            taken = chunks[step.chunk_of[index]] if not step.per_rank else []
+            chunk = chunks[step.chunk_of[index]] if not step.per_rank else []
             for name, ref in refs.items():
                 wanted = set[Cell]()
                 port: Any = step.signature.port(name)
@@ -106,7 +106,7 @@ class Cells:
                         wanted |= set(cells)
                     else:
                         last = {"repeat_last": count - 1}
-                        wanted |= {cells[i if i < count else last.get(step.pad or "", i % count)] for i in taken}
+                        wanted |= {cells[i if i < count else last.get(step.pad or "", i % count)] for i in chunk}
                 self.read.append((step.node, (step.group, rank), frozenset(wanted)))
         self._made(step, node, count, chunks)
 

@@ -305,12 +305,12 @@ class Program:
                     case "sieve", v, group, count, r:
                         keep = keepers(values[v], group)
                         filtered = hf.filter(values[v], keep, group=group)
-                        other = hf.filter(
+                        unfiltered = hf.filter(
                             Rows(x=values[v].x, name=values[v].name, y=values[v].y, echo=values[v].echo),
                             keep,
                             group=group,
                         )
-                        filtered = plus(Rows(x=filtered.x, name=other.name, y=filtered.y, echo=other.echo), 1)
+                        filtered = plus(Rows(x=filtered.x, name=unfiltered.name, y=filtered.y, echo=unfiltered.echo), 1)
                         filtered = filtered if r is None else roles[r].padded_cycle(filtered)
                         values.append(hf.fill(swap(filtered) if group == 2 else filtered, count))
                     case "first", v, count:

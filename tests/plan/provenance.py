@@ -85,8 +85,8 @@ def rows_after(step: tuple[Any, ...], number: int, values: list[ValueRows]) -> V
             return ValueRows(provenance, provenance)
         case kind, *_ if kind in OWN_ROWS:
             return rows_of_step(number, len(values[_read(step)]))
-    read = values[_read(step)].x  # a call's result has the rows of its first argument's first column
-    return ValueRows(read, read)
+    value_rows = values[_read(step)].x  # a call's result has the rows of its first argument's first column
+    return ValueRows(value_rows, value_rows)
 
 
 def _read(step: tuple[Any, ...]) -> int:

@@ -37,10 +37,10 @@ def cycles(graph: MarkedGraph) -> list[tuple[list[str], int]]:
 def test_a_graph_is_live_where_every_cycle_holds_a_token(seconds: dict[str, float], edges: list[TokenEdge]) -> None:
     graph = MarkedGraph(seconds, tuple(edges))
     dead = [set(cycle) for cycle, tokens in cycles(graph) if not tokens]
-    found = graph.dead_cycle()
-    assert (found is None) == (not dead)
-    if found is not None:
-        assert set(found) in dead
+    cycle = graph.dead_cycle()
+    assert (cycle is None) == (not dead)
+    if cycle is not None:
+        assert set(cycle) in dead
 
 
 @given(SECONDS, EDGES)

@@ -229,10 +229,10 @@ def test_calls_find_their_parts_and_gpus_keep_the_planned_amount(
             outputs = [[rows.x.tensor for rows in running.step(BATCH)] for _ in range(3)]
         most = dict(host.most)
     for resident in plan.resident:
-        said = resident.part * 80 + resident.gib
+        planned = resident.part * 80 + resident.gib
         slots = {slot: most.get((resident.root.name, slot), Fraction(0)) for slot in resident.slots}
-        assert all(gib <= said for gib in slots.values()), (slots, said)
-        assert resident.node is None or said <= 80
+        assert all(gib <= planned for gib in slots.values()), (slots, planned)
+        assert resident.node is None or planned <= 80
     assert all(gib <= 80 for gib in most.values())
     moved = {(period.role, period.part) for period in plan.offloads}
     assert {(role, part) for _, role, part in host.moves} <= moved
@@ -313,8 +313,10 @@ def test_memory_that_cannot_fit_is_reported_with_the_call_and_its_parts() -> Non
     sizes = {"a": {"gpu_memory": {"weights": "30GiB", "optimizer": "60GiB"}}, "b": forty}
     report = flow(PPO).check(roles(**sizes), {B: 8}, cluster=CLUSTER)
     [finding] = report.errors
-    said = "while 'a.learn' runs, 'a' (30GiB weights + 60GiB optimizer) keeps 90 GiB of each GPU of pool 'train', which"
-    assert (finding.code, finding.message) == ("HF504", f"{said} has 80 GiB")
+    message = (
+        "while 'a.learn' runs, 'a' (30GiB weights + 60GiB optimizer) keeps 90 GiB of each GPU of pool 'train', which"
+    )
+    assert (finding.code, finding.message) == ("HF504", f"{message} has 80 GiB")
     one_stays = roles(a=forty, b={**forty, "offload": False}, c=forty)
     assert flow(PPO).check(one_stays, {B: 8}, cluster=CLUSTER).ok
     stays = {n: {**forty, "offload": False} for n in "abc"}
@@ -359,7 +361,7 @@ def test_roles_are_offloaded_one_at_a_time_with_all_their_parts(tmp_path: Path) 
         with plan.launch() as running:
             running.load(tmp_path)
             outputs = running.step(BATCH)
-    assert all(torch.equal(output.x.tensor, other.x.tensor) for output, other in zip(outputs, expected, strict=True))
+    assert all(torch.equal(output.x.tensor, actual.x.tensor) for output, actual in zip(outputs, expected, strict=True))
 
 
 class Broken(Movable):

@@ -66,8 +66,8 @@ def test_edges_count_every_cell_that_a_rank_reads(program: Program) -> None:
         most = total if weighed_by(plan, edge.source) != weighed_by(plan, edge.target) else moved
         assert (edge.bytes, edge.moved) == (total, most), target.label
         assert edge.moved == 0 or edge.transport != "in process"
-    read = {(edge.source, edge.target) for edge in plan.edges}
-    assert {pair for pair, (total, _) in counted.items() if total and pair[1] >= 0} <= read
+    pairs = {(edge.source, edge.target) for edge in plan.edges}
+    assert {pair for pair, (total, _) in counted.items() if total and pair[1] >= 0} <= pairs
 
 
 def test_unknown_sizes_are_unknown_bytes() -> None:
@@ -77,8 +77,12 @@ def test_unknown_sizes_are_unknown_bytes() -> None:
 
     deployment = hf.Deployment(role=hf.place(Role, 2, pool=hf.ResourcePool([2])))
     sizes: list[dict[type[hf.Dim], int]] = [{B: 4, R: 2}, {B: 4}, {}]
-    known = [flow.compile(deployment, dims=dims).edges for dims in sizes]
-    assert [[edge.bytes for edge in edges] for edges in known] == [[4 * 24, 4 * 24], [None, None], [None, None]]
+    edges_by_sizes = [flow.compile(deployment, dims=dims).edges for dims in sizes]
+    assert [[edge.bytes for edge in edges] for edges in edges_by_sizes] == [
+        [4 * 24, 4 * 24],
+        [None, None],
+        [None, None],
+    ]
 
 
 # -- what travels

@@ -36,7 +36,7 @@ def elements(name: str, boxes: tuple[Box, ...]) -> set[Element]:
 
 
 def held(layout: Layout, parameters: list[Parameter], mesh: Mesh, rank: int) -> set[Element]:
-    return set().union(*(elements(each.name, layout.boxes(each, mesh, rank)) for each in parameters))
+    return set().union(*(elements(parameter.name, layout.boxes(parameter, mesh, rank)) for parameter in parameters))
 
 
 class Case:
@@ -54,7 +54,11 @@ class Case:
 
     @property
     def whole(self) -> set[Element]:
-        return {(each.name, index) for each in self.parameters for index in product(*(range(n) for n in each.shape))}
+        return {
+            (parameter.name, index)
+            for parameter in self.parameters
+            for index in product(*(range(n) for n in parameter.shape))
+        }
 
     def on_all_ranks(self) -> tuple[set[Element], set[Element]]:
         """The elements on any rank that exports, and on any that loads."""
@@ -113,9 +117,11 @@ def test_every_rank_gets_its_elements_once_from_an_owner(data: st.DataObject) ->
         assert schedule.received[rank] == len(arrived) * size
         beside = len(owned[case.shared[rank]] - needed) if rank in case.shared else 0
         assert schedule.redundant[rank] == beside * size
-        assert schedule.received_by(rank) == tuple(each for each in schedule.transfers if each.target == rank)
+        assert schedule.received_by(rank) == tuple(
+            transfer for transfer in schedule.transfers if transfer.target == rank
+        )
         assert schedule.peak[rank] <= schedule.needed[rank] + schedule.received[rank]
-    assert list(dict.fromkeys(each.parameter for bucket in schedule.buckets for each in bucket.shares)) == (
+    assert list(dict.fromkeys(share.parameter for bucket in schedule.buckets for share in bucket.shares)) == (
         case.parameters
     )
 
@@ -132,12 +138,16 @@ def test_messages_carry_every_element_once_in_buckets_of_the_planned_size(data: 
             leaving = {message for by_bucket in sent for message in by_bucket[number] if message.target == rank}
             assert leaving == set(bucket)
             assert len({message.source for message in bucket}) == len(bucket)
-            transfers = [each for message in bucket for each in message.transfers]
-            assert all(each.source == message.source for message in bucket for each in message.transfers)
-            arrived += [element for each in transfers for element in elements(each.parameter.name, (each.box,))]
-            sizes.append(sum(each.bytes for each in transfers))
+            transfers = [transfer for message in bucket for transfer in message.transfers]
+            assert all(transfer.source == message.source for message in bucket for transfer in message.transfers)
+            arrived += [
+                element for transfer in transfers for element in elements(transfer.parameter.name, (transfer.box,))
+            ]
+            sizes.append(sum(transfer.bytes for transfer in transfers))
         assert Counter(arrived) == Counter(
-            element for each in schedule.received_by(rank) for element in elements(each.parameter.name, (each.box,))
+            element
+            for transfer in schedule.received_by(rank)
+            for element in elements(transfer.parameter.name, (transfer.box,))
         )
         assert max(map(sum, pairwise(sizes)), default=0) <= schedule.peak[rank] - schedule.needed[rank]
 
@@ -208,8 +218,8 @@ def mistakes(route: Route, mistake: str) -> list[Route]:
     changed: list[Route] = []
     for i, need in enumerate(route.needs):
         for j, piece in enumerate(need.pieces):
-            for other in with_mistake(route, need, piece, mistake):
-                pieces = (*need.pieces[:j], *other, *need.pieces[j + 1 :])
+            for pieces_with_mistake in with_mistake(route, need, piece, mistake):
+                pieces = (*need.pieces[:j], *pieces_with_mistake, *need.pieces[j + 1 :])
                 needs = (*route.needs[:i], replace(need, pieces=pieces), *route.needs[i + 1 :])
                 changed.append(replace(route, needs=needs))
     return changed
@@ -285,23 +295,25 @@ def test_what_does_not_fold_is_no_gather(source: Layout, target: Layout) -> None
 
 def test_owners_take_turns_and_the_nearest_come_first() -> None:
     weights = [Parameter(name, (8,)) for name in "abcd"]
-    one = compile_schedule(weights, Slices(0), Mesh(dp=4, tp=2), Replicas(), Mesh())
-    assert Counter(each.source for each in one.transfers) == dict.fromkeys(range(8), 1)
+    to_one = compile_schedule(weights, Slices(0), Mesh(dp=4, tp=2), Replicas(), Mesh())
+    assert Counter(transfer.source for transfer in to_one.transfers) == dict.fromkeys(range(8), 1)
     near = compile_schedule(weights, Slices(0), Mesh(dp=2, tp=2), Replicas(), Mesh(dp=2), hosts=((0, 0, 1, 1), (1, 0)))
-    assert {(each.target, each.source) for each in near.transfers} == {(0, 2), (0, 3), (1, 0), (1, 1)}
+    assert {(transfer.target, transfer.source) for transfer in near.transfers} == {(0, 2), (0, 3), (1, 0), (1, 1)}
 
 
 def test_a_tied_parameter_goes_once() -> None:
     weights = [Parameter("embed", (8,)), Parameter("head", (8,))]
     tied = Tied(Replicas(), {"head": "embed"})
-    names = [each.parameter.name for each in compile_schedule(weights, Slices(0), Mesh(), tied, Mesh()).transfers]
+    names = [
+        transfer.parameter.name for transfer in compile_schedule(weights, Slices(0), Mesh(), tied, Mesh()).transfers
+    ]
     assert names == ["embed"]
 
 
 def test_buckets_keep_the_order_and_bound_the_peak() -> None:
     weights = [Parameter(f"w{i}", (size,), "int8") for i, size in enumerate((40, 30, 50, 120, 10))]
     schedule = compile_schedule(weights, Replicas(), Mesh(), Replicas(), Mesh(), bucket_bytes=100)
-    names = [[each.parameter.name for each in bucket.shares] for bucket in schedule.buckets]
+    names = [[share.parameter.name for share in bucket.shares] for bucket in schedule.buckets]
     assert names == [["w0"], ["w1"], ["w2"], ["w3"], ["w3"], ["w3", "w4"]]
     assert [bucket.bytes for bucket in schedule.buckets] == [40, 30, 50, 40, 40, 50]
     assert (schedule.needed, schedule.peak, len(schedule.messages_to(0))) == ((250,), (350,), 6)

@@ -107,9 +107,9 @@ class Moves:
         rows: Sequence[int] = range(self.current.table.rows[part.node])
         row_split = self.current.table.splits.get(part.node)
         if row_split is not None and (partition := row_split.partition) is not None:  # chunks have another order
-            each = len(rows) // len(partition.places)
+            per_unit = len(rows) // len(partition.places)
             units = [unit for unit in partition.order if unit < len(partition.places)]
-            rows = [unit * each + i for unit in units for i in range(each)]
+            rows = [unit * per_unit + i for unit in units for i in range(per_unit)]
         return [(part.node, part.column, rows[first + row], 0) for low, high in part.rows for row in range(low, high)]
 
 
@@ -120,10 +120,10 @@ def test_remote_reads_arrive_once_and_in_time(program: Program, optimize: Optimi
     *_, (results, current) = resolved(plan, program.rows, drawn_hints(plan, data))
     cells, moves = Cells(plan, program.rows, results), Moves(plan, current)
     custom = {step.node for step in plan.steps if step.custom}
-    for process, taken in moves.received.items():
+    for process, reads in moves.received.items():
         if process != DRIVER_PROCESS:  # which remembers by itself what it has
-            assert set(Counter(key for _, key in taken).values()) <= {1}, "nothing is taken twice"
-        assert all(moves.sent[key][0] < place for place, key in taken), "nothing is received before it is sent"
+            assert set(Counter(key for _, key in reads).values()) <= {1}, "nothing is taken twice"
+        assert all(moves.sent[key][0] < place for place, key in reads), "nothing is received before it is sent"
     for step, reader, wanted in cells.read:
         process = HOME if step in custom else reader
         place = moves.of_step.get(step, len(current.segments))
@@ -145,19 +145,19 @@ def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool, direct
     early -= {-1} if results else set()
     early -= {-2} if len(results) > 1 else set()
     custom = {step.node for step in plan.steps if step.custom}
-    read: dict[Cell, set[Any]] = {}
+    readers: dict[Cell, set[Any]] = {}
     late: set[int] = set()  # values of which nobody knew who was going to read them when they left
     for step, reader, wanted in cells.read:
         process = HOME if step in custom else reader
         late |= {cell[0] for cell in wanted if step not in early}
         for cell in wanted:
             if cells.home[cell] != process:
-                read.setdefault(cell, set()).add(site(process))
-    left = Counter(cell for _, payload in moves.sent.values() for cell in payload)
-    assert set(left.values()) <= ({1, 2} if direct else {1}), "a cell leaves once each way, for all who read it so"
-    assert read.keys() <= left.keys()
-    assert {cell[0] for cell in left.keys() - read.keys()} <= late
-    takers = {key for taken in moves.received.values() for _, key in taken}
+                readers.setdefault(cell, set()).add(site(process))
+    sent = Counter(cell for _, payload in moves.sent.values() for cell in payload)
+    assert set(sent.values()) <= ({1, 2} if direct else {1}), "a cell leaves once each way, for all who read it so"
+    assert readers.keys() <= sent.keys()
+    assert {cell[0] for cell in sent.keys() - readers.keys()} <= late
+    takers = {key for reads in moves.received.values() for _, key in reads}
     unread = [moves.sent[key][1] for key in moves.sent.keys() - takers]
     assert {cell[0] for payload in unread for cell in payload} <= late
 

@@ -125,8 +125,8 @@ def test_a_rank_may_wait_for_a_slow_rank_of_a_call_that_was_fused() -> None:
     plan = compiled(Program(places, 8, True, [slow, source, first_half, *reader, both]), Optimize())
     seconds = {(step.node, rank): int(step.group in ("role0", "role3")) for step in plan.steps for rank in step.ranks}
     assert [len(segment.steps) for segment in all_routes(plan)[0].segments] == [1, 1, 2, 1]
-    assert [max(ends(each, seconds).values()) for each in (plan, without_fusion(plan))] == [2, 1]
-    assert [max(ends(each, seconds, lockstep=True).values()) for each in (plan, without_fusion(plan))] == [2, 2]
+    assert [max(ends(variant, seconds).values()) for variant in (plan, without_fusion(plan))] == [2, 1]
+    assert [max(ends(variant, seconds, lockstep=True).values()) for variant in (plan, without_fusion(plan))] == [2, 2]
 
 
 @many
@@ -136,7 +136,7 @@ def test_a_step_never_ends_later_for_calls_that_were_fused(program: Program, dat
     plan = compiled(program, Optimize())
     durations = {step.node: data.draw(st.sampled_from([0, 1, 10, 100])) for step in plan.steps}
     seconds = {(step.node, rank): durations[step.node] for step in plan.steps for rank in step.ranks}
-    fused, single = (ends(each, seconds, lockstep=True) for each in (plan, without_fusion(plan)))
+    fused, single = (ends(variant, seconds, lockstep=True) for variant in (plan, without_fusion(plan)))
     assert fused.keys() == single.keys()
     assert max(fused.values(), default=0) <= max(single.values(), default=0)
 
@@ -154,14 +154,16 @@ def test_steps_on_one_device_run_in_program_order_one_after_another(program: Pro
             continue
         for rank, before in zip(segment.ranks, segment.after, strict=True):
             calls = ran.setdefault(slots[segment.group][rank], [])
-            other = calls[-1] if calls and calls[-1][1] != segment.group else None
-            assert before == (None if other is None else (other[0], other[2])), "a process has an order of its own"
+            previous = calls[-1] if calls and calls[-1][1] != segment.group else None
+            assert before == (None if previous is None else (previous[0], previous[2])), (
+                "a process has an order of its own"
+            )
             calls.append((segment.number, segment.group, rank))
             in_order = steps.setdefault(slots[segment.group][rank], [])
             in_order += [step.node for step in segment.steps if rank in step.ranks]
     assert all(nodes == sorted(nodes) for nodes in steps.values())
-    done = sorted(step.node for segment in current.segments for step in segment.steps)
-    assert done == [step.node for step in plan.steps], "every step is in one segment"
+    nodes = sorted(step.node for segment in current.segments for step in segment.steps)
+    assert nodes == [step.node for step in plan.steps], "every step is in one segment"
 
 
 @given(programs())

@@ -58,7 +58,7 @@ def test_stages_run_one_after_another_give_what_a_synchronous_edge_gives() -> No
     (first, generating), (second, training) = compile_stages(split.compile(DEPLOYMENT, dims={B: 4}))
     assert [*first.feeds] == [*second.reads] == ["queue"]
     with generating.launch("local") as running:
-        made = running.step(ROWS)
+        first_result = running.step(ROWS)
     with training.launch("local") as running:
-        result = running.step(made["queue"])
+        result = running.step(first_result["queue"])
     assert result["results"][0].total.value == expected.total.value == 24.0

@@ -44,9 +44,9 @@ def planned(
     engine_mesh: hf.Mesh, layout: Layout, *, shared: bool = False, use_gpu: bool = True, role: type[Engine] = Engine
 ) -> CompiledPlan:
     pool = hf.ResourcePool([4], name="train", use_gpu=use_gpu)
-    other = pool if shared else hf.ResourcePool([engine_mesh.world_size], name="engines", use_gpu=use_gpu)
+    second_pool = pool if shared else hf.ResourcePool([engine_mesh.world_size], name="engines", use_gpu=use_gpu)
     trainer = hf.place(Trainer, *WEIGHTS, pool=pool, mesh=hf.Mesh(dp=2, tp=2))
-    engine = hf.place(role, *WEIGHTS, layout=layout, pool=other, mesh=engine_mesh)
+    engine = hf.place(role, *WEIGHTS, layout=layout, pool=second_pool, mesh=engine_mesh)
     return flow.compile(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
 
 

@@ -37,8 +37,8 @@ def plan_of(name: str, lag: int = 1) -> CompiledPlan:
 
 def simulated(plan: CompiledPlan, seconds: dict[str, float], lag: int) -> float:
     """Seconds of a step, long after the start and before the end."""
-    drawn = {name: DrawnSeconds(duration) for name, duration in seconds.items()}
-    results = simulate_plan(with_lag(plan, lag), drawn, 160).results
+    call_seconds = {name: DrawnSeconds(duration) for name, duration in seconds.items()}
+    results = simulate_plan(with_lag(plan, lag), call_seconds, 160).results
     return (results[140] - results[80]) / 60
 
 

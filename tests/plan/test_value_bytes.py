@@ -94,8 +94,8 @@ def compiled(trainer: type[Trainer], use_gpu: bool = True, dims: Any = None, spl
 
 
 def edge(plan: CompiledPlan, source: str) -> Edge:
-    [read] = [edge for edge in plan.edges if plan.node(edge.source).label == source]
-    return read
+    [found_edge] = [edge for edge in plan.edges if plan.node(edge.source).label == source]
+    return found_edge
 
 
 @pytest.mark.parametrize("dims", [{B: 6}, {}])

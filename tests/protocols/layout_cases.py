@@ -118,15 +118,15 @@ def _cut(local: torch.Tensor, cut: Any, index: int, count: int) -> torch.Tensor 
             return chunks[index] if index < len(chunks) and chunks[index].numel() else None
         case Slices(dim=dim) if cut.padding > 1:
             size = local.shape[dim]
-            each = -(-size // cut.padding) * cut.padding // count
-            stop = min((index + 1) * each, size)
-            return local.narrow(dim, index * each, stop - index * each) if index * each < stop else None
+            share = -(-size // cut.padding) * cut.padding // count
+            stop = min((index + 1) * share, size)
+            return local.narrow(dim, index * share, stop - index * share) if index * share < stop else None
         case Slices(dim=dim, units=int(heads)) if cut.shared:
             return local.chunk(heads, dim)[index * heads // count]
         case Slices(dim=dim) if cut.interleaved:
             blocks = local.split(cut.blocks, dim)
-            each = cut.interleaved // count
-            groups = range(index * each, (index + 1) * each)
+            share = cut.interleaved // count
+            groups = range(index * share, (index + 1) * share)
             return torch.cat([block.chunk(cut.interleaved, dim)[group] for group in groups for block in blocks], dim)
         case Slices(dim=dim):
             blocks = local.split(cut.blocks, dim) if cut.blocks else (local,)

@@ -49,8 +49,8 @@ def test_peers_differ_along_one_axis_only_and_see_each_other(axes: tuple[str, ..
             assert [axis_rank(mesh, axis, peer) for peer in group] == list(range(axis_size(mesh, axis)))
             assert rank in group
             assert all(peers(mesh, peer, axis) == group for peer in group)
-            for other in set(axes) - {axis}:
-                assert len({axis_rank(mesh, other, peer) for peer in group}) == 1
+            for name in set(axes) - {axis}:
+                assert len({axis_rank(mesh, name, peer) for peer in group}) == 1
 
 
 @given(meshes(most=3))
@@ -131,8 +131,8 @@ def test_results_of_collectives_are_recorded_unchanged() -> None:
 
 def test_a_call_of_rank_zero_alone_has_no_peers() -> None:
     here, peer = (connected := Connected(), 0), (connected, 1)
-    with without_peers(here, "critic.save"), ThreadPoolExecutor(1) as other:
-        for refused in (partial(refuse_without_peers, here), other.submit(refuse_without_peers, here).result):
+    with without_peers(here, "critic.save"), ThreadPoolExecutor(1) as thread:
+        for refused in (partial(refuse_without_peers, here), thread.submit(refuse_without_peers, here).result):
             with pytest.raises(ProtocolError, match=r"HF410: 'critic\.save' runs on rank 0 alone"):
                 refused()
         refuse_without_peers(peer)

@@ -32,8 +32,10 @@ def test_a_cut_group_is_an_error(keep: list[bool], group: int) -> None:
 
 
 def test_a_cut_group_is_named_with_its_rows() -> None:
-    said = r"HF313: filter keeps or drops whole groups of 3 rows: rows 3 to 5 are one group, of which 1 would be kept$"
-    with pytest.raises(SizeError, match=said):
+    message = (
+        r"HF313: filter keeps or drops whole groups of 3 rows: rows 3 to 5 are one group, of which 1 would be kept$"
+    )
+    with pytest.raises(SizeError, match=message):
         kept_rows([True, True, True, False, True, False], 3, "filter")
     with pytest.raises(SizeError, match=r"HF313: filter: 4 rows do not make whole groups of 3$"):
         kept_rows([True] * 4, 3, "filter")
@@ -57,8 +59,8 @@ def test_the_first_rows_are_given_and_fill_starts_over(count: int, rows: int, fi
         with pytest.raises(SizeError, match=rf"HF321: take of {rows} rows: there are only {count}$"):
             taken_rows(count, rows, fill=fill, subject="take")
     else:
-        taken = taken_rows(count, rows, fill=fill, subject="take")
-        assert list(taken) == (list(range(count)) * rows)[:rows]
+        rows_taken = taken_rows(count, rows, fill=fill, subject="take")
+        assert list(rows_taken) == (list(range(count)) * rows)[:rows]
 
 
 def test_one_row_is_enough_to_fill_any_number() -> None:

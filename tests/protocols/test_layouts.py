@@ -41,17 +41,17 @@ def boxes(dims: int) -> st.SearchStrategy[Box]:
 
 @given(st.integers(0, 3).flatmap(lambda dims: st.tuples(boxes(dims), boxes(dims), boxes(dims))))
 def test_the_algebra_of_boxes_is_that_of_their_elements(three: tuple[Box, Box, Box]) -> None:
-    box, other, third = three
-    common = intersection(box, other)
-    assert (set() if common is None else elements(common)) == elements(box) & elements(other)
+    box, second, third = three
+    common = intersection(box, second)
+    assert (set() if common is None else elements(common)) == elements(box) & elements(second)
     if common is not None:
         rest = difference(box, common)
-        assert set().union(*map(elements, rest)) == elements(box) - elements(other)
+        assert set().union(*map(elements, rest)) == elements(box) - elements(second)
         assert overlap(rest) is None
-    left = without([box], [other, third])
-    assert set().union(*map(elements, left)) == elements(box) - elements(other) - elements(third)
-    assert total(left) == len(set().union(*map(elements, left)))
-    assert (overlap([box, other]) is None) == elements(box).isdisjoint(elements(other))
+    remaining = without([box], [second, third])
+    assert set().union(*map(elements, remaining)) == elements(box) - elements(second) - elements(third)
+    assert total(remaining) == len(set().union(*map(elements, remaining)))
+    assert (overlap([box, second]) is None) == elements(box).isdisjoint(elements(second))
 
 
 @given(st.data())

@@ -89,22 +89,22 @@ def test_loads_are_one_a_chunk() -> None:
 def differencing(row_weights: list[int]) -> int:
     """Karmarkar and Karp's for two chunks: by how much they differ, of the differences of pairs alone."""
     ranked = sorted(row_weights)
-    left = [heavy - light for light, heavy in zip(ranked[::2], ranked[1::2], strict=True)]
-    while len(left) > 1:
-        left.sort()
-        left[-2:] = [left[-1] - left[-2]]
-    return left[0]
+    differences = [heavy - light for light, heavy in zip(ranked[::2], ranked[1::2], strict=True)]
+    while len(differences) > 1:
+        differences.sort()
+        differences[-2:] = [differences[-1] - differences[-2]]
+    return differences[0]
 
 
 @given(st.lists(weights, min_size=2, max_size=16).filter(lambda row_weights: len(row_weights) % 2 == 0))
 @example([12, 18, 0, 14, 20, 31, 3, 3])  # the pairs that differ most come last
 def test_two_chunks_differ_as_differencing_has_it(row_weights: list[int]) -> None:
     order = partition_evenly(row_weights, 2)
-    first, other = loads(row_weights, order, 2)
+    first, second = loads(row_weights, order, 2)
     if order == tuple(range(len(row_weights))):
-        assert abs(first - other) <= differencing(row_weights)
+        assert abs(first - second) <= differencing(row_weights)
     else:
-        assert abs(first - other) == differencing(row_weights)
+        assert abs(first - second) == differencing(row_weights)
 
 
 def test_a_long_tail_of_lengths_is_balanced() -> None:

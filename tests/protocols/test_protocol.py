@@ -81,9 +81,9 @@ def test_kinds() -> None:
 
 def test_equal_declarations_are_equal_values() -> None:
     protocol = Protocol("P", split=("dp",), collect={"dp": "join", "pp": "last", "tp": 0})
-    other = Protocol("P", split=("dp",), collect=(("dp", "join"), ("pp", "last"), ("tp", 0)))
-    assert protocol == other
-    assert hash(protocol) == hash(other)
+    equal = Protocol("P", split=("dp",), collect=(("dp", "join"), ("pp", "last"), ("tp", 0)))
+    assert protocol == equal
+    assert hash(protocol) == hash(equal)
     listed = Protocol("P", split=["dp"], collect={"dp": "join", "pp": "last", "tp": 0})  # type: ignore[arg-type]
     assert listed == protocol
     assert hash(listed) == hash(protocol)

@@ -64,7 +64,7 @@ def give_rank(group: Any, *args: Any, **kwargs: Any) -> Any:
 def test_the_names_of_the_field(name: str, member: Dispatch) -> None:
     assert Dispatch(name) is member
     assert name[0].isdigit() or getattr(Dispatch, name) is member
-    assert set(PREDEFINED) == {known.name for known in Dispatch if known.name in PREDEFINED}
+    assert set(PREDEFINED) == {member.name for member in Dispatch if member.name in PREDEFINED}
 
 
 def test_an_unknown_name_gets_a_suggestion() -> None:
@@ -129,8 +129,8 @@ def test_a_registered_mode_reaches_a_process_that_never_heard_of_it() -> None:
         "print(fns('TWICE')['dispatch_fn'](N(world_size=2), 4))"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, cwd=root, check=False)
-    assert done.stdout.decode().strip() == "(([8, 8],), {})", done.stderr.decode()
+    process = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, cwd=root, check=False)
+    assert process.stdout.decode().strip() == "(([8, 8],), {})", process.stderr.decode()
 
 
 @pytest.mark.usefixtures("modes")
@@ -331,5 +331,5 @@ def test_provides() -> None:
 def test_nothing_heavy_is_imported() -> None:
     code = "import sys, hfdsl.protocols; print({'torch', 'ray', 'numpy', 'networkx'} & set(sys.modules) or 'none')"
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
-    assert done.stdout.strip() == "none"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    assert process.stdout.strip() == "none"

@@ -73,8 +73,8 @@ def test_a_state_that_one_role_exports_and_another_loads_can_be_synced() -> None
 
 
 def test_why_nothing_can_be_synced_names_both_sides() -> None:
-    said = "Learner exports 'policy', 'optimizer' and Learner loads nothing; declare a method"
-    assert no_sync(Learner, Learner).replace("'optimizer', 'policy'", "'policy', 'optimizer'").startswith(said)
+    message = "Learner exports 'policy', 'optimizer' and Learner loads nothing; declare a method"
+    assert no_sync(Learner, Learner).replace("'optimizer', 'policy'", "'policy', 'optimizer'").startswith(message)
     assert no_sync(Generator, Generator).startswith("Generator exports nothing and Generator loads 'policy', 'hidden'")
 
 

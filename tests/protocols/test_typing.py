@@ -53,8 +53,8 @@ def test_mypy_sees_the_kinds(tmp_path: Path) -> None:
     program.write_text(PROGRAM)
     # With the project's own options and cache, in which what torch says of itself may have been read already.
     command = [sys.executable, "-m", "mypy", "--strict", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
-    errors = [line for line in done.stdout.splitlines() if "program.py" in line and "error:" in line]
+    process = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    errors = [line for line in process.stdout.splitlines() if "program.py" in line and "error:" in line]
     reported = {int(line.split(":")[1]) for line in errors}
     wrong = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# WRONG")}
-    assert reported == wrong, done.stdout
+    assert reported == wrong, process.stdout

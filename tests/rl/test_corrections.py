@@ -59,21 +59,21 @@ def test_weights_are_those_of_plain_floats(case: Case, correction: Correction, s
     old = case.log_probs(2)
     engine = old + case.column(7, scale)
     assume(not near_a_bound(case, old, engine, correction))
-    weight, kept, outside = correction(old, case.spoilt(engine), case.mask)
+    weight, kept_mask, outside = correction(old, case.spoilt(engine), case.mask)
     rows = zip(case.tokens(old), case.tokens(engine), strict=True)
     expected = [expected_weights(correction, *row) for row in rows]
     torch.testing.assert_close(weight, case.placed([[0.0 if math.isnan(x) else x for x in row] for row in expected]))
-    assert torch.equal(kept, case.placed([[float(not math.isnan(x)) for x in row] for row in expected]) == 1)
-    assert torch.equal(kept, case.mask & ~outside) or correction.outside == "truncate"
+    assert torch.equal(kept_mask, case.placed([[float(not math.isnan(x)) for x in row] for row in expected]) == 1)
+    assert torch.equal(kept_mask, case.mask & ~outside) or correction.outside == "truncate"
     assert not (outside & ~case.mask).any()
 
 
 @given(cases(), corrections, st.floats(0.1, 30))
 def test_weights_are_within_the_bounds(case: Case, correction: Correction, scale: float) -> None:
     old = case.log_probs(2)
-    weight, kept, _ = correction(old, old + case.column(7, scale), case.mask)
-    assert ((correction.low <= weight[kept]) & (weight[kept] <= correction.high)).all()
-    assert (weight[~kept] == 0).all()
+    weight, kept_mask, _ = correction(old, old + case.column(7, scale), case.mask)
+    assert ((correction.low <= weight[kept_mask]) & (weight[kept_mask] <= correction.high)).all()
+    assert (weight[~kept_mask] == 0).all()
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
@@ -95,15 +95,15 @@ def test_a_masked_token_has_no_part_in_any_gradient(loss: PolicyLoss, case: Case
     """Neither has it one of its own, nor do the others change with it."""
     old = case.log_probs(2)
     engine = old + case.column(7)
-    kept = correction(old, engine, case.mask).kept
+    kept_mask = correction(old, engine, case.mask).kept
     gradients = []
     for shift in (0.0, 1.5):
-        new = (case.log_probs(1) - shift * (case.mask & ~kept)).requires_grad_()
+        new = (case.log_probs(1) - shift * (case.mask & ~kept_mask)).requires_grad_()
         terms = terms_of(replace(loss, correction=correction), case, new, engine)
         gradients.append(torch.autograd.grad((terms.loss * loss.weights(case.mask)).sum(), new)[0])
-        assert (terms.loss[~kept] == 0).all()
+        assert (terms.loss[~kept_mask] == 0).all()
     assert torch.equal(gradients[0], gradients[1])
-    assert (gradients[0][~kept] == 0).all()
+    assert (gradients[0][~kept_mask] == 0).all()
 
 
 @pytest.mark.parametrize("aggregation", get_args(Aggregation))

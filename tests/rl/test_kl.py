@@ -49,9 +49,9 @@ def test_k2_has_the_gradient_of_the_kl(logits: tuple[list[float], list[float]]) 
     reference = torch.tensor(logits[1], dtype=torch.float64).log_softmax(-1)
     log_policy = policy.log_softmax(-1)
     [exact] = torch.autograd.grad((log_policy.exp() * (log_policy - reference)).sum(), policy)
-    drawn = policy.detach().softmax(-1)  # the chance of every sample, which has no gradient
-    [k2] = torch.autograd.grad((drawn * kl_estimate(policy.log_softmax(-1), reference, "k2")).sum(), policy)
-    [k1] = torch.autograd.grad((drawn * kl_estimate(policy.log_softmax(-1), reference, "k1")).sum(), policy)
+    chances = policy.detach().softmax(-1)  # the chance of every sample, which has no gradient
+    [k2] = torch.autograd.grad((chances * kl_estimate(policy.log_softmax(-1), reference, "k2")).sum(), policy)
+    [k1] = torch.autograd.grad((chances * kl_estimate(policy.log_softmax(-1), reference, "k1")).sum(), policy)
     torch.testing.assert_close(k2, exact)
     torch.testing.assert_close(k1, torch.zeros_like(k1))
 

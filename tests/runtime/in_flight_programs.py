@@ -116,14 +116,14 @@ class Actor(hf.Worker):
         """An update by all tokens, and what it was made of."""
         time.sleep(self.pause)
         call, rows = hf.current_call(), len(batch)
-        made = [call.rows_version] * rows if call.row_versions is None else list(call.row_versions)
+        row_versions = [call.rows_version] * rows if call.row_versions is None else list(call.row_versions)
         self.weight = 0.9 * self.weight + 0.1 * float(batch.tokens.tensor.mean())
         self.updates += 1
         return Trained(
             number=batch.number.tensor,
             tokens=batch.tokens.tensor,
             versions=batch.versions.tensor,
-            from_version=torch.tensor(made),
+            from_version=torch.tensor(row_versions),
             update=torch.full((rows,), self.updates - 1),
         )
 

@@ -89,11 +89,13 @@ class Network:
 
     def compiled(self) -> CompiledPlan:
         """The plan."""
-        given = {"lags": self.lags, "late": self.lates, "group": self.group, "rows": self._rows()}
+        options_of_queues = {"lags": self.lags, "late": self.lates, "group": self.group, "rows": self._rows()}
         programs: dict[Shape, Any] = {"series": series, "beside": beside, "joined": joined}
         options = {"drops": self.drops} if self.shape == "series" else {}
         plan: CompiledPlan = (
-            programs[self.shape].given(**given, **options).compile(deployment(self.shape), dims={B: self.dispatch})
+            programs[self.shape]
+            .given(**options_of_queues, **options)
+            .compile(deployment(self.shape), dims={B: self.dispatch})
         )
         return plan
 
@@ -154,8 +156,8 @@ class _Model:
 
     def _lose(self) -> bool:
         """What the filter removes has ended."""
-        kept = [g for g in self.queues[1] if g["end"] > self.now or self.case.shape != "series" or self._keeps(g)]
-        changed, self.queues[1] = len(kept) < len(self.queues[1]), kept
+        remaining = [g for g in self.queues[1] if g["end"] > self.now or self.case.shape != "series" or self._keeps(g)]
+        changed, self.queues[1] = len(remaining) < len(self.queues[1]), remaining
         return changed
 
     def _keeps(self, group: Group) -> bool:
@@ -196,14 +198,14 @@ class _Model:
             ends = self._run("judge", case.judging, self.dispatches[1], 0)
             self.queues[1] += self._groups(chosen, [self.version] * len(chosen), ends, 2)
         else:
-            dropped, taken = self._drop(0), self._ready(0)[: case.batches[0]]
-            if len(taken) < case.batches[0] or not self._room(1, len(taken)):
+            dropped, groups = self._drop(0), self._ready(0)[: case.batches[0]]
+            if len(groups) < case.batches[0] or not self._room(1, len(groups)):
                 return dropped
-            self.queues[0] = [g for g in self.queues[0] if g not in taken]
+            self.queues[0] = [g for g in self.queues[0] if g not in groups]
             ends = self._run("judge", case.judging, self.dispatches[1], 0)
             if case.drops is not None:
                 ends = [max(ends)] * 2  # nothing of the score is there before the filter has run, which reads all ranks
-            self.queues[1] += self._groups([g["p"] for g in taken], [g["v"] for g in taken], ends, 2)
+            self.queues[1] += self._groups([g["p"] for g in groups], [g["v"] for g in groups], ends, 2)
         self.dispatches[1] += 1
         return True
 
@@ -256,18 +258,18 @@ class _Model:
         return True
 
     def _train(self) -> bool:
-        case, read = self.case, [1] if self.case.shape == "series" else [0, 1]
+        case, queues = self.case, [1] if self.case.shape == "series" else [0, 1]
         if self.busy > self.now:
             return False
-        changed = [self._drop(q) for q in read]
-        taken = {q: self._ready(q)[: case.batches[q]] for q in read}
-        if any(len(groups) < case.batches[q] for q, groups in taken.items()):
+        changed = [self._drop(q) for q in queues]
+        batches = {q: self._ready(q)[: case.batches[q]] for q in queues}
+        if any(len(groups) < case.batches[q] for q, groups in batches.items()):
             return any(changed)
-        for q, groups in taken.items():
+        for q, groups in batches.items():
             self.queues[q] = [g for g in self.queues[q] if g not in groups]
         rows = {
             q: [(g["p"], g["v"], self.version) for g in groups for _ in range(case.group)]
-            for q, groups in taken.items()
+            for q, groups in batches.items()
         }
         self.trained.append(rows[1] if case.shape == "series" else rows[0] + rows[1])
         update = self.now + case.updates[self.version % len(case.updates)]

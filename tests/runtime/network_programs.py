@@ -44,9 +44,9 @@ class Critic(Actor):
     def fit(self, batch: Sampled) -> Fitted:
         """What this update trained on."""
         call, versions = hf.current_call(), batch.version.tensor.tolist()
-        known = [call.rows_version] * len(batch) if call.row_versions is None else list(call.row_versions)
-        if call.version != self.updates or known != versions:
-            raise ValueError(f"version {call.version} of {self.updates}, rows {known} of {versions}")
+        row_versions = [call.rows_version] * len(batch) if call.row_versions is None else list(call.row_versions)
+        if call.version != self.updates or row_versions != versions:
+            raise ValueError(f"version {call.version} of {self.updates}, rows {row_versions} of {versions}")
         self.updates += 1
         update = torch.full((len(batch),), self.updates - 1)
         return Fitted(number=batch.number.tensor, version=batch.version.tensor, noise=batch.noise.tensor, update=update)

@@ -18,10 +18,10 @@ def never_stops(lag: int, batch: int, dispatch: int, loses: bool = False) -> boo
         following = set[tuple[int, ...]]()
         if sum(ages) + dispatch <= (lag + 1) * batch:
             following.add((ages[0] + dispatch, *ages[1:]))
-        for taken in product(*(range(count + 1) for count in ages[:-1])):
-            if sum(taken) == batch:
-                left = [count - gone for count, gone in zip(ages[:-1], taken, strict=True)]
-                following.add((0, *left[:-1], left[-1] + ages[-1]))
+        for counts in product(*(range(count + 1) for count in ages[:-1])):
+            if sum(counts) == batch:
+                remaining = [count - gone for count, gone in zip(ages[:-1], counts, strict=True)]
+                following.add((0, *remaining[:-1], remaining[-1] + ages[-1]))
         if ages[-1]:
             following.add((*ages[:-1], ages[-1] - 1))
         if not following:

@@ -51,7 +51,7 @@ class Side(hf.Worker):
         return {"policy": PARAMETERS}
 
     def parts(self, step: int) -> dict[str, torch.Tensor]:
-        boxes = {each: self.layout.boxes(each, self.mesh, self.rank) for each in PARAMETERS}
+        boxes = {parameter: self.layout.boxes(parameter, self.mesh, self.rank) for parameter in PARAMETERS}
         return {each.name: local(each, held, step) for each, held in boxes.items() if held}
 
     def state(self) -> dict[str, torch.Tensor]:

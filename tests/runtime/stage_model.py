@@ -149,9 +149,9 @@ def modeled(case: Case) -> list[Row]:
                     again += [g["p"] for g in late] if case.late == "refill" else []
                     ready, changed = [g for g in ready if g not in late], True
                 if len(ready) >= case.batch:
-                    taken = ready[: case.batch]
-                    flight, changed = [g for g in flight if g not in taken], True
-                    for g in taken:
+                    batch = ready[: case.batch]
+                    flight, changed = [g for g in flight if g not in batch], True
+                    for g in batch:
                         tokens = 0 if g in late else 1 + g["p"] % 3
                         rows += [(g["p"], g["v"], version, tokens)] * case.group
                     trained.append(now + case.updates[version % len(case.updates)])
@@ -163,11 +163,11 @@ def ends(case: Case, chosen: list[int], filtered: int, free: list[int]) -> list[
     """When the groups of these prompts end: those that a filter of prompts drops when it has run."""
     if case.program == "sampling":  # it reads the responses of both ranks
         return [max(free)] * len(chosen)
-    kept = [p for p in chosen if case.keeps(p)]
-    half = -(-len(kept) * case.group // 2)  # rows of a rank
+    kept_groups = [p for p in chosen if case.keeps(p)]
+    half = -(-len(kept_groups) * case.group // 2)  # rows of a rank
     end = {
         p: max(free[row >= half] for row in range(place * case.group, (place + 1) * case.group))
-        for place, p in enumerate(kept)
+        for place, p in enumerate(kept_groups)
     }
     return [end.get(p, filtered) for p in chosen]
 

@@ -143,9 +143,9 @@ class Actor(hf.Worker):
     def update(self, batch: Scored) -> Trained:
         """What this update trained on; the call must say the versions that the rows have."""
         call, versions = hf.current_call(), batch.version.tensor.tolist()
-        known = [call.rows_version] * len(batch) if call.row_versions is None else list(call.row_versions)
-        if call.version != self.updates or known != versions:
-            raise ValueError(f"version {call.version} of {self.updates}, rows {known} of {versions}")
+        row_versions = [call.rows_version] * len(batch) if call.row_versions is None else list(call.row_versions)
+        if call.version != self.updates or row_versions != versions:
+            raise ValueError(f"version {call.version} of {self.updates}, rows {row_versions} of {versions}")
         if [f"prompt {number}" for number in batch.number.tensor.tolist()] != list(batch.text.objects):
             raise ValueError("rows of different prompts")
         self.updates += 1

@@ -26,8 +26,8 @@ def prompts(rows: int = ROWS, hint: bool = False) -> p.Prompts:
 
 def places(critics: int | None = 2) -> hf.Deployment:
     pool = hf.ResourcePool([4], use_gpu=False, name="train")
-    other = pool if critics is None else hf.ResourcePool([critics], use_gpu=False, name="value")
-    return hf.Deployment(actor=hf.place(p.Actor, pool=pool), critic=hf.place(p.Critic, pool=other))
+    second_pool = pool if critics is None else hf.ResourcePool([critics], use_gpu=False, name="value")
+    return hf.Deployment(actor=hf.place(p.Actor, pool=pool), critic=hf.place(p.Critic, pool=second_pool))
 
 
 def plain(value: Any) -> Any:
@@ -50,8 +50,10 @@ def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
     """A launch for all tests on both backends: processes take long to start. One critic shares those of the actor."""
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
-    pool, other = (hf.ResourcePool([size], use_gpu=False, name=name) for size, name in ((4, "train"), (2, "value")))
-    near, far = hf.place(p.Critic, pool=pool), hf.place(p.Critic, pool=other)
+    pool, second_pool = (
+        hf.ResourcePool([size], use_gpu=False, name=name) for size, name in ((4, "train"), (2, "value"))
+    )
+    near, far = hf.place(p.Critic, pool=pool), hf.place(p.Critic, pool=second_pool)
     places = hf.Deployment(actor=hf.place(p.Actor, pool=pool), near=near, far=far)
     with p.given.compile(places, {p.B: ROWS}).launch(request.param, seed=5) as running:
         yield running

@@ -72,9 +72,9 @@ class Simulation:
 
     def _may_begin(self, number: int, rank: int) -> bool:
         node = self.nodes[number]
-        earlier = (other for other in range(number) if self.nodes[other].group == node.group)
-        return all((other, rank) in self.ended for other in earlier) and all(
-            (other, peer) in self.ended for other in node.before for peer in range(RANKS)
+        earlier = (node_number for node_number in range(number) if self.nodes[node_number].group == node.group)
+        return all((node_number, rank) in self.ended for node_number in earlier) and all(
+            (node_number, peer) in self.ended for node_number in node.before for peer in range(RANKS)
         )
 
 
@@ -87,7 +87,7 @@ def submitted(node: Node, number: int, rank: int) -> SubmittedCall:
         ranks=RANKS,
         step=("plan", 0),
         nodes=1 << number,
-        before=sum(1 << other for other in node.before),
+        before=sum(1 << predecessor for predecessor in node.before),
     )
 
 

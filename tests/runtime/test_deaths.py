@@ -42,14 +42,14 @@ def run(*attempts: list[Death], attempts_allowed: int = 3) -> str:
     """What becomes of step 2, each attempt of which ends with these processes gone."""
     backend: Any = Numbers([])
     recovery = Recovery(backend, hf.Retries(attempts=attempts_allowed, every=None), {"train": 2})
-    left = [*attempts]
+    remaining = [*attempts]
 
     def attempt() -> str:
         backend.gone.add("judge")
-        if not left:
+        if not remaining:
             return "continues"
         error = LostProcessError("HF806", "a worker's process is gone")
-        error.deaths = tuple(left.pop(0))
+        error.deaths = tuple(remaining.pop(0))
         raise error
 
     with warnings.catch_warnings():
@@ -69,8 +69,8 @@ def test_the_third_death_at_one_call_ends_the_run() -> None:
 
 
 def test_deaths_of_other_calls_do_not_count_together() -> None:
-    for other in (death(9, label="judge.look"), death(9, rank=0), death(9, step=1), death(8)):
-        assert run([death(7)], [death(8)], [other]) == "continues"
+    for unrelated in (death(9, label="judge.look"), death(9, rank=0), death(9, step=1), death(8)):
+        assert run([death(7)], [death(8)], [unrelated]) == "continues"
 
 
 def test_beside_others_the_third_death_counts_before_the_number_of_attempts() -> None:
@@ -185,12 +185,12 @@ class Telling(LocalBackend):
         for (label, rank), seen in SEEN.items():
             of_steps = submission.rows.of(rank).split("; ")
             text = next((text for text in of_steps if text.endswith(f" in '{label}'")), of_steps[-1])
-            told = re.search(
+            match = re.search(
                 rf"(?:rows?|prompts?) ([\d, to]+) (?:of \d+ )?of (?:'prompts'|the loader)(?: in '{label}')?$", text
             )
-            assert told is not None, text
+            assert match is not None, text
             first = 0 if text.endswith("of the loader") else submission.call.step * PER_STEP  # it counts from the first
-            assert {number + first for number in numbers(told[1])} == seen
+            assert {number + first for number in numbers(match[1])} == seen
             Telling.calls += 1
         return outcome
 

@@ -30,9 +30,9 @@ class Machine:
     addresses: Iterator[int] = field(default_factory=lambda: count(1000))
 
     def allocate(self, producer: str, size: int) -> Block | None:
-        taken = {at for block in self.alive.get(producer, []) for at in range(block.start, block.start + block.size)}
+        occupied = {at for block in self.alive.get(producer, []) for at in range(block.start, block.start + block.size)}
         for start in range(SPACE - size + 1):
-            if taken.isdisjoint(range(start, start + size)):
+            if occupied.isdisjoint(range(start, start + size)):
                 self.made += 1
                 block = Block(producer, self.made, start, size, f"{producer}:{start}".encode())
                 self.alive.setdefault(producer, []).append(block)
@@ -106,15 +106,15 @@ def test_reads_return_live_blocks_and_dead_ones_are_unmapped(program: list[tuple
 def test_a_freed_block_stays_for_a_few_transfers_at_most() -> None:
     machine = Machine()
     mappings = keeping(machine)
-    old, other = machine.allocate("a", 2), machine.allocate("a", 1)
+    old, second = machine.allocate("a", 2), machine.allocate("a", 1)
     assert old
-    assert other
-    read(machine, mappings, [old, other])
+    assert second
+    read(machine, mappings, [old, second])
     machine.free(old)
     for _ in range(UNMAP_AFTER_TRANSFERS - 1):
-        read(machine, mappings, [other])
+        read(machine, mappings, [second])
         assert machine.dead() == [old]
-    read(machine, mappings, [other])
+    read(machine, mappings, [second])
     assert machine.dead() == []
 
 

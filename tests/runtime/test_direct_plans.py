@@ -156,11 +156,11 @@ def test_weights_are_broadcast_to_all_who_load_them(
 def keeps(running: Running) -> set[bool]:
     """Whether its processes keep mapped what they read."""
     backend: Any = running._processes.backend
-    asked = [
+    answers = [
         actor.__ray_call__.remote(lambda _: tensor_sharing.mappings.keep)
         for actor in backend._direct_groups._links.actors
     ]
-    return set(ray.get(asked))
+    return set(ray.get(answers))
 
 
 def test_mappings_are_kept_unless_a_plan_of_the_run_gives_memory_back(launched: Running) -> None:

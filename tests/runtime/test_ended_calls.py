@@ -114,9 +114,9 @@ def segment(number: int, group: str, *, custom: bool = False) -> Any:
 
 
 def routes(*segments: Any, receives: dict[int, Any], result: tuple[Any, ...] = ()) -> Any:
-    known: dict[int, Any] = {part.number: {} for part in segments} | receives
+    received: dict[int, Any] = {part.number: {} for part in segments} | receives
     nothing: dict[str, Any] = {"query_payloads": {}, "pending_payloads": frozenset()}
-    return SimpleNamespace(segments=segments, receives=known, result=result, **nothing)
+    return SimpleNamespace(segments=segments, receives=received, result=result, **nothing)
 
 
 def ended(*calls: str) -> Any:

@@ -222,13 +222,13 @@ def scheduled(schedule: Schedule, source: Layout, target: Layout, *, broadcast: 
 def test_every_rank_gets_its_elements_in_the_planned_memory(data: st.DataObject) -> None:
     first = data.draw(parameters())
     weights = [Parameter(f"weight{i}", first.shape, first.dtype) for i in range(data.draw(st.integers(1, 3)))]
-    mesh, other = data.draw(meshes(most=4)), data.draw(meshes(most=4))
-    source, target = data.draw(cut_lists(first, mesh)), data.draw(cut_lists(first, other))
+    mesh, other_mesh = data.draw(meshes(most=4)), data.draw(meshes(most=4))
+    source, target = data.draw(cut_lists(first, mesh)), data.draw(cut_lists(first, other_mesh))
     full = whole(weights)
-    held, needed = sides(full, source, mesh), sides(full, target, other)
+    held, needed = sides(full, source, mesh), sides(full, target, other_mesh)
     assume(all(elements(side) == elements([full]) for side in (held, needed)))
     most = data.draw(st.integers(8, 200))
-    schedule = compile_schedule(weights, composed(source), mesh, composed(target), other, bucket_bytes=most)
+    schedule = compile_schedule(weights, composed(source), mesh, composed(target), other_mesh, bucket_bytes=most)
     sync = scheduled(schedule, composed(source), composed(target))
     got = [{name: torch.full_like(part, -1) for name, part in rank.items()} for rank in needed]
     links, errors = exchanged(sync, held, got)
@@ -246,10 +246,10 @@ def test_every_rank_gets_its_elements_in_the_planned_memory(data: st.DataObject)
 def whole(weights: list[Parameter]) -> dict[str, torch.Tensor]:
     """Weights of which no two elements are equal, but for those that bfloat16 rounds."""
     return {
-        each.name: (torch.arange(each.bytes // each.item_bytes) % 251 + 7 * number)
-        .view(each.shape)
-        .to(getattr(torch, each.dtype))
-        for number, each in enumerate(weights)
+        parameter.name: (torch.arange(parameter.bytes // parameter.item_bytes) % 251 + 7 * number)
+        .view(parameter.shape)
+        .to(getattr(torch, parameter.dtype))
+        for number, parameter in enumerate(weights)
     }
 
 
@@ -282,8 +282,11 @@ def test_a_reader_without_room_lets_the_others_go_on() -> None:
     full, mesh = whole(p.PARAMETERS), Mesh(tp=2)
     schedule = compile_schedule(p.PARAMETERS, p.TENSOR, mesh, Replicas(), Mesh(dp=2), bucket_bytes=64)
     sync = scheduled(schedule, p.TENSOR, Replicas())
-    held = [{each.name: p.local(each, p.TENSOR.boxes(each, mesh, rank), 0) for each in p.PARAMETERS} for rank in (0, 1)]
-    full = {each.name: p.whole(each, 0) for each in p.PARAMETERS}
+    held = [
+        {parameter.name: p.local(parameter, p.TENSOR.boxes(parameter, mesh, rank), 0) for parameter in p.PARAMETERS}
+        for rank in (0, 1)
+    ]
+    full = {parameter.name: p.whole(parameter, 0) for parameter in p.PARAMETERS}
     got = [{name: torch.zeros_like(tensor) for name, tensor in full.items()} for _ in range(2)]
     del got[1]["down"]
     _, [error] = exchanged(sync, held, got)
@@ -302,13 +305,13 @@ def test_a_sender_that_dies_before_any_message_leaves_no_mixture_in_use(broadcas
     schedule = compile_schedule(p.PARAMETERS, layout, mesh, Replicas(), Mesh(dp=2), bucket_bytes=128)
     sync = scheduled(schedule, layout, Replicas(), broadcast=broadcast)
     held = [
-        {each.name: p.local(each, layout.boxes(each, mesh, rank), 1) for each in p.PARAMETERS}
+        {parameter.name: p.local(parameter, layout.boxes(parameter, mesh, rank), 1) for parameter in p.PARAMETERS}
         for rank in range(mesh.world_size)
     ]
-    new = {each.name: p.whole(each, 1) for each in p.PARAMETERS}
+    new = {parameter.name: p.whole(parameter, 1) for parameter in p.PARAMETERS}
     count = sum(map(len, schedule.messages_from(0)))
     for last in range(1, count + 1):
-        tables = [{each.name: p.whole(each, 0) for each in p.PARAMETERS} for _ in range(2)]
+        tables = [{parameter.name: p.whole(parameter, 0) for parameter in p.PARAMETERS} for _ in range(2)]
         _, errors, keepers = kept(sync, held, tables, last)
         assert any(str(error) == "killed" for error in errors)
         assert not all(map(usable, keepers))

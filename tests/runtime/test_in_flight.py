@@ -89,12 +89,12 @@ Trained = tuple[list[list[float]], list[list[int]]]
 def modeled(case: Case) -> list[Trained]:
     """What is trained, where batches are taken in the order of dispatch."""
     free, weights = [0, 0], [1.0]
-    ends, taken, updated = list[int](), list[int](), list[int]()
+    ends, versions_taken, updated = list[int](), list[int](), list[int]()
     spans = list[list[tuple[int, int]]]()
 
     def dispatch(step: int) -> None:
         version = max(0, step - case.lag)
-        begin = max(taken[version - 1], updated[version - 1]) if version else 0
+        begin = max(versions_taken[version - 1], updated[version - 1]) if version else 0
         durations = case.generation[step % len(case.generation)]
         spans.append([])
         for rank in (0, 1):
@@ -118,14 +118,14 @@ def modeled(case: Case) -> list[Trained]:
             tokens.append(made)
             versions.append(under)
         trained.append((tokens, versions))
-        taken.append(max([ends[step], *updated[-1:]]))
-        updated.append(taken[step] + case.updates[step % len(case.updates)])
+        versions_taken.append(max([ends[step], *updated[-1:]]))
+        updated.append(versions_taken[step] + case.updates[step % len(case.updates)])
         weights.append(0.9 * weights[step] + 0.1 * float(torch.tensor(tokens, dtype=torch.float64).mean()))
     return trained
 
 
 def bits(results: Sequence[Any]) -> list[Trained]:
-    return [(each.tokens.tensor.tolist(), each.versions.tensor.tolist()) for each in results]
+    return [(result.tokens.tensor.tolist(), result.versions.tensor.tolist()) for result in results]
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -185,7 +185,7 @@ def test_calls_that_take_no_time_take_no_weights() -> None:
     results = list[Any]()
     for flow in (in_flight, between_calls):
         with launched(flow, "drop", 2, rows=6) as running:
-            results.append([each.versions.tensor.tolist() for each in running.stream(prompts(6, SIZE))])
+            results.append([result.versions.tensor.tolist() for result in running.stream(prompts(6, SIZE))])
     assert results[0] == results[1]
 
 
@@ -223,7 +223,7 @@ def test_a_run_goes_on_from_a_checkpoint_and_loses_no_prompt(tmp_path: Path) -> 
     with launched(in_flight, "wait", 2) as running:
         running.load(tmp_path)
         resumed = list(running.stream(prompts(8, SIZE, first=6), seconds=case.seconds))
-    trained = [number for each in (*first, *resumed) for number in each.number.tensor.tolist()]
+    trained = [number for result in (*first, *resumed) for number in result.number.tensor.tolist()]
     assert trained == list(range(8 * SIZE))
     ends = [bits(each) for each in (saved, resumed)]
     assert [tokens for tokens, _ in ends[0][:2]] == [tokens for tokens, _ in ends[1][:2]], (
@@ -234,7 +234,7 @@ def test_a_run_goes_on_from_a_checkpoint_and_loses_no_prompt(tmp_path: Path) -> 
 def test_eagerly_a_sync_is_between_calls() -> None:
     engine, actor = Engine(), Actor()
     trained = [in_flight(batch, engine=engine, actor=actor) for batch in prompts(3, SIZE)]
-    assert [{*each.versions.tensor.flatten().tolist()} for each in trained] == [{0}, {1}, {2}]
+    assert [{*result.versions.tensor.flatten().tolist()} for result in trained] == [{0}, {1}, {2}]
 
 
 def test_a_role_that_takes_none_between_tokens_is_refused() -> None:
@@ -317,9 +317,9 @@ def test_ray_loads_between_tokens_and_a_replay_has_the_same_bits(
     plan = program.compile(flight_deployment(engines=2, tokens=tokens, pause=0.02), dims={B: size, R: tokens})
     with plan.launch("ray", seed=SEED, deadline=60) as running:
         results = list(running.stream(prompts(6, size), log=log))
-    assert [each.tokens.tensor.tolist() for each in results] == remade(results, size)
+    assert [result.tokens.tensor.tolist() for result in results] == remade(results, size)
     check_decisions(QueueSpec("queue", 2, late, 4 if late == "wait" else 2, size), from_lines(log.read_text()))
-    rows = [row for each in results for row in each.versions.tensor.tolist()]
+    rows = [row for result in results for row in result.versions.tensor.tolist()]
     assert any(row[0] < row[-1] for row in rows), "weights arrived while a call ran"
     with plan.launch(again, seed=SEED, deadline=60) as running:
         assert bits(list(running.stream(prompts(6, size), replay=log))) == bits(results)
@@ -333,12 +333,14 @@ def test_calls_that_overlap_on_ray_take_weights_between_their_tokens(ray_cluster
     plan = in_flight.given(lag=2, late="wait").compile(places, dims={B: size, R: tokens})
     with plan.launch("ray", seed=SEED, deadline=60) as running:
         results = list(running.stream(prompts(6, size), log=log))
-    assert [each.tokens.tensor.tolist() for each in results] == remade(results, size)
+    assert [result.tokens.tensor.tolist() for result in results] == remade(results, size)
     check_decisions(QueueSpec("queue", 2, "wait", 4, size), from_lines(log.read_text()))
     rows = [
         (dispatched, versions)
-        for each in results
-        for dispatched, versions in zip(each.from_version.tensor.tolist(), each.versions.tensor.tolist(), strict=True)
+        for result in results
+        for dispatched, versions in zip(
+            result.from_version.tensor.tolist(), result.versions.tensor.tolist(), strict=True
+        )
     ]
     assert all(dispatched <= versions[0] for dispatched, versions in rows), "no token is older than the dispatch"
     assert all(before <= after for _, versions in rows for before, after in pairwise(versions))

@@ -130,7 +130,7 @@ class Talks(hf.Worker):
         total = self.axis("dp").all_reduce(batch.x.tensor.sum())
         gathered = self.axis("dp").all_gather(total)
         total += 1  # the others' copies are their own
-        assert all(int(other) == int(gathered[0]) for other in gathered)
+        assert all(int(value) == int(gathered[0]) for value in gathered)
         return Sums(value=batch.x.tensor[:, 0] + gathered[0])
 
     @hf.register(hf.Dispatch.ONE_TO_ALL)
@@ -435,6 +435,6 @@ def test_global_streams_are_the_ranks_own_and_the_callers_go_on_as_before() -> N
 
 def test_replicas_start_out_equal_and_draw_apart() -> None:
     with run(lambda batch, role: role.own(batch), Draws, hf.Mesh(dp=3)) as running:
-        said = [text.split(" ", 1) for text in running.step(rows(1))]
-    assert len({number for number, _ in said}) == 3
-    assert len({weights for _, weights in said}) == 1
+        texts = [text.split(" ", 1) for text in running.step(rows(1))]
+    assert len({number for number, _ in texts}) == 3
+    assert len({weights for _, weights in texts}) == 1

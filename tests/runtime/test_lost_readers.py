@@ -38,6 +38,6 @@ def test_earlier_steps_are_repeated_only_where_a_state_has_changed(
     with pytest.warns(HfWarning, match="HF840"):
         losses, recoveries = run(tmp_path, hf.Retries(every=None), "ray")
     assert losses == expected
-    drawn = Counter((tmp_path / "drawn").read_text().split("\n")[:-1])
-    assert drawn == {f"{step} {rank}": 2 if step < 3 and repeated else 1 for step in range(STEPS) for rank in (0, 1)}
+    draws = Counter((tmp_path / "drawn").read_text().split("\n")[:-1])
+    assert draws == {f"{step} {rank}": 2 if step < 3 and repeated else 1 for step in range(STEPS) for rank in (0, 1)}
     assert recoveries == [(2, repeated)]

@@ -50,8 +50,8 @@ def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
 def deployment(config: p.Config, critics: int | None, actors: int = 2) -> hf.Deployment:
     """``critics`` ranks of their own, or the actor's processes."""
     pool = hf.ResourcePool([actors], use_gpu=False)
-    other = pool if critics is None else hf.ResourcePool([critics], use_gpu=False)
-    return hf.Deployment(actor=hf.place(p.Actor, config, pool=pool), critic=hf.place(p.Critic, pool=other))
+    second_pool = pool if critics is None else hf.ResourcePool([critics], use_gpu=False)
+    return hf.Deployment(actor=hf.place(p.Actor, config, pool=pool), critic=hf.place(p.Critic, pool=second_pool))
 
 
 def plain(value: Any) -> Any:

@@ -92,11 +92,11 @@ def test_state_sees_its_calls_in_program_order_wherever_it_is(shared: bool, opti
 
 def both_ways(launched: Running, flow: hf.Dataflow[..., Any], **dims: Any) -> dict[bool, Running]:
     """With relays and without: these are processes too, and end with the launch."""
-    place, known = launched.plan.deployment, dict[bool, Running]()
+    place, by_relay = launched.plan.deployment, dict[bool, Running]()
     for relay in (False, True):
         plan = renamed(flow, f"{flow.body.__name__}_{relay}").compile(place, optimize=Optimize(relay=relay), **dims)
-        known[relay] = launched.also(plan)
-    return known
+        by_relay[relay] = launched.also(plan)
+    return by_relay
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_plain_numbers_come_with_the_acknowledgement(relayed: dict[bool, Running
     for _ in range(2):
         large, share, first = running.step()
         assert (large, share, first) == ([2**70, 2**70 + 1], [0.1, math.inf], [True, False])
-        assert all(type(drawn) is bool for drawn in first)
+        assert all(type(flag) is bool for flag in first)
     tasks = [
         task
         for routing in running._runner.routings.cache.values()

@@ -42,8 +42,8 @@ def picked(rows: Rows, places: Any) -> Rows:
 
 
 def in_runs(group: Any, rows: Rows) -> Any:
-    each = torch.arange(len(rows)).chunk(group.world_size)
-    return ([picked(rows, part) for part in each],), {}
+    chunks = torch.arange(len(rows)).chunk(group.world_size)
+    return ([picked(rows, part) for part in chunks],), {}
 
 
 def in_turns(group: Any, rows: Rows) -> Any:

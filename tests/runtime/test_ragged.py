@@ -39,8 +39,8 @@ def held(result: Any) -> None:
 
 def deployment(critics: int | None) -> hf.Deployment:
     pool = hf.ResourcePool([2], use_gpu=False)
-    other = pool if critics is None else hf.ResourcePool([critics], use_gpu=False)
-    return hf.Deployment(actor=hf.place(p.Actor, pool=pool), critic=hf.place(p.Critic, pool=other))
+    second_pool = pool if critics is None else hf.ResourcePool([critics], use_gpu=False)
+    return hf.Deployment(actor=hf.place(p.Actor, pool=pool), critic=hf.place(p.Critic, pool=second_pool))
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])

@@ -144,9 +144,9 @@ def test_another_mesh_changes_no_row_and_sums_only_in_their_order(ray_cluster: A
     with launched(shared(), "local") as running:
         rollout, metrics, weights = running.step(p.batch(4))
     with launched(shared(hf.Mesh(dp=1, tp=2))) as running:
-        other, others, other_weights = running.step(p.batch(4))
-    assert torch.equal(rollout.ids.tensor, other.ids.tensor)
-    assert torch.equal(rollout.log_probs.tensor, other.log_probs.tensor)
+        second_rollout, others, other_weights = running.step(p.batch(4))
+    assert torch.equal(rollout.ids.tensor, second_rollout.ids.tensor)
+    assert torch.equal(rollout.log_probs.tensor, second_rollout.log_probs.tensor)
     # float64 sums of a few numbers in another order: a few units in the last place
     assert others.loss.value == pytest.approx(metrics.loss.value, rel=1e-14)
     for mine, theirs in zip(weights, other_weights, strict=True):
@@ -278,8 +278,8 @@ def releases_everything(ray: Any) -> Iterator[None]:
     until = time.monotonic() + 5
     while True:
         now, free = held(), ray.available_resources().get("CPU", 0)
-        taken = sum(bundle.get("CPU", 0) for group in now.values() for bundle in group["bundles"].values())
-        if now.keys() == before and free == pytest.approx(ray.cluster_resources()["CPU"] - taken):
+        cpus = sum(bundle.get("CPU", 0) for group in now.values() for bundle in group["bundles"].values())
+        if now.keys() == before and free == pytest.approx(ray.cluster_resources()["CPU"] - cpus):
             return
         assert time.monotonic() < until, f"still held: {now}, free CPUs {free}"
         time.sleep(0.1)

@@ -135,7 +135,7 @@ def test_a_recording_of_a_step_that_lost_processes_is_whole(at: int, tmp_path: P
     assert steps in ([1], [2])
     calls = [(call["label"], rank) for call in read_header(tmp_path / "r")["calls"] for rank in call["ranks"]]
     outcomes = [replay(tmp_path / "r", label, rank) for label, rank in calls]
-    assert [str(done) for done in outcomes if done.failed_then or not done.same] == []
+    assert [str(outcome) for outcome in outcomes if outcome.failed_then or not outcome.same] == []
 
 
 def test_without_retries_a_loss_between_steps_ends_the_run(tmp_path: Path) -> None:

@@ -67,16 +67,16 @@ def test_losses_cost_no_value_and_train_no_row_twice(
         running.save(saved)
         assert len(running.recoveries) == 0
         for step, (label, rank) in enumerate(losses, start=1):
-            known = len(running.recoveries)
+            earlier = len(running.recoveries)
             death(faults, label, rank, step)
             if step in TWICE:
                 death(faults, *TWICE[step], step)
             with pytest.warns(HfWarning, match="HF840"):
                 seen.append(followed(running, looking, step))
-            recovered = running.recoveries[known:]
-            assert {each.step for each in recovered} == {step}
-            assert any(rank in ranks for each in recovered for ranks in each.lost.values())
-            assert any(f"'{label.removeprefix('after ')}'" in each.cause for each in recovered)
+            recovered = running.recoveries[earlier:]
+            assert {result.step for result in recovered} == {step}
+            assert any(rank in ranks for result in recovered for ranks in result.lost.values())
+            assert any(f"'{label.removeprefix('after ')}'" in result.cause for result in recovered)
         assert seen == undisturbed(tmp_path, len(seen))
         running.load(saved)
         assert running.steps == 1
@@ -84,12 +84,12 @@ def test_losses_cost_no_value_and_train_no_row_twice(
         with pytest.warns(HfWarning, match="HF840"):
             assert followed(running, looking, 1) == seen[1]
         assert not list(faults.iterdir())
-        known = len(running.recoveries)
+        earlier = len(running.recoveries)
         (faults / "sieve.keep 1 2 0").write_text("no signal")
         with pytest.raises(RoleError, match="invalid literal for int") as error:
             running.step(batch(2))
         assert not isinstance(error.value, LostProcessError)
-        assert len(running.recoveries) == known
+        assert len(running.recoveries) == earlier
 
 
 @pytest.mark.nightly

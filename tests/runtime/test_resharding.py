@@ -30,12 +30,12 @@ def test_parts_are_those_that_frameworks_give_a_rank(data: st.DataObject) -> Non
     parameter = data.draw(parameters())
     shared = data.draw(st.booleans())
     mesh = data.draw(meshes(most=8))
-    other = mesh if shared else data.draw(meshes(most=8))
-    source, target = data.draw(cut_lists(parameter, mesh)), data.draw(cut_lists(parameter, other))
+    other_mesh = mesh if shared else data.draw(meshes(most=8))
+    source, target = data.draw(cut_lists(parameter, mesh)), data.draw(cut_lists(parameter, other_mesh))
     count = parameter.bytes // parameter.item_bytes
     full = torch.arange(count, dtype=torch.float32).view(parameter.shape).remainder(251)
     exported = [local_tensor(full, source, mesh, rank) for rank in range(mesh.world_size)]
-    expected = [local_tensor(full, target, other, rank) for rank in range(other.world_size)]
+    expected = [local_tensor(full, target, other_mesh, rank) for rank in range(other_mesh.world_size)]
     values = {value for part in expected if part is not None for value in part.flatten().tolist()}
     held = {value for part in exported if part is not None for value in part.flatten().tolist()}
     assume(values == held == set(full.flatten().tolist()))
@@ -44,7 +44,7 @@ def test_parts_are_those_that_frameworks_give_a_rank(data: st.DataObject) -> Non
         composed(source),
         mesh,
         composed(target),
-        other,
+        other_mesh,
         {rank: rank for rank in range(mesh.world_size)} if shared else {},
     )
     sync = ScheduledSync(
@@ -119,7 +119,8 @@ def check(running: Any) -> None:
             sent[transfer.source[1]] += transfer.bytes
     assert [received[rank] for rank in range(len(sync.schedule.received))] == list(sync.schedule.received)
     planned = [
-        sum(each.bytes for each in sync.schedule.sent_by(rank)) for rank in range(sync.schedule.source_mesh.world_size)
+        sum(transfer.bytes for transfer in sync.schedule.sent_by(rank))
+        for rank in range(sync.schedule.source_mesh.world_size)
     ]
     assert [sent[rank] for rank in range(len(planned))] == planned
 
@@ -149,7 +150,7 @@ def test_in_place_a_rank_receives_the_rest_of_its_generation_slice() -> None:
     """(d_g - 1)/(t p) M, of what is sliced at all."""
     mesh = Mesh(tp=4, gen_tp=2)
     with launched("tensor", mesh, "generation", mesh, shared=True) as running:
-        sliced = sum(each.bytes for each in p.PARAMETERS if each.name != "norm")
+        sliced = sum(parameter.bytes for parameter in p.PARAMETERS if parameter.name != "norm")
         (sync,) = (step.sync for step in running.plan.steps if step.sync is not None)
         assert sync.schedule.received == (sliced // 4,) * 4
         check(running)
@@ -159,8 +160,8 @@ def test_in_place_a_rank_receives_the_rest_of_its_generation_slice() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_same_between_processes(ray_cluster: Any, shared: bool) -> None:
     mesh = Mesh(dp=2, tp=2, gen_tp=1)
-    other = mesh if shared else Mesh(tp=2)
-    with launched("sharded", mesh, "generation", other, shared=shared, backend="ray") as running:
+    other_mesh = mesh if shared else Mesh(tp=2)
+    with launched("sharded", mesh, "generation", other_mesh, shared=shared, backend="ray") as running:
         check(running)
 
 

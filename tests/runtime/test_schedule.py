@@ -30,13 +30,13 @@ def batches_second_by_second(s: QueueSchedule) -> list[tuple[list[int], list[int
     slots = [0] * s.slots  # when each is free
     trained = [0]  # by version, when its weights exist
     flight: list[dict[str, Any]] = []
-    taken: list[tuple[list[int], list[int]]] = []
+    batches: list[tuple[list[int], list[int]]] = []
     number, now, good = 0, 0, list[dict[str, Any]]()
-    while len(taken) < s.updates:
+    while len(batches) < s.updates:
         changed = True
-        while changed and len(taken) < s.updates:
+        while changed and len(batches) < s.updates:
             changed = False
-            version = len(taken)
+            version = len(batches)
             ended = [g for g in flight if g["end"] <= now]
             if late == "wait":
                 in_order = flight[: next((i for i, g in enumerate(flight) if g["end"] > now), len(flight))]
@@ -64,14 +64,14 @@ def batches_second_by_second(s: QueueSchedule) -> list[tuple[list[int], list[int
                     good = good[:batch]
                 if len(good) == batch:
                     masked = [g["n"] for g in good if version - g["v"] > lag]
-                    taken.append(([g["n"] for g in good], masked))
+                    batches.append(([g["n"] for g in good], masked))
                     flight = (
                         flight[flight.index(good[-1]) + 1 :] if late == "wait" else [g for g in flight if g not in good]
                     )
                     trained.append(now + s.update_seconds[version % len(s.update_seconds)])
                     changed = True
         now += 1
-    return taken
+    return batches
 
 
 @many
@@ -102,9 +102,9 @@ def test_no_schedule_breaks_a_law_or_deadlocks(schedule: QueueSchedule) -> None:
 def test_a_queue_that_waits_decides_the_same_whatever_the_times(
     schedule: QueueSchedule, slots: int, seconds: list[int], update: int
 ) -> None:
-    other = replace(schedule, slots=slots, seconds=tuple(seconds), update_seconds=(update,))
+    slower = replace(schedule, slots=slots, seconds=tuple(seconds), update_seconds=(update,))
     first, second = (
-        [decision for decision in s.simulate().decisions if decision.kind != "lose"] for s in (schedule, other)
+        [decision for decision in s.simulate().decisions if decision.kind != "lose"] for s in (schedule, slower)
     )
     assert first == second
 
@@ -226,15 +226,19 @@ SPEC = QueueSpec("q", lag=1)
 
 
 def broken_logs() -> Iterator[tuple[str, list[Decision], str]]:
-    dispatch, other, take, last = LOG
+    dispatch, second_dispatch, take, last = LOG
     stale = [*LOG[:3], replace(last, version=1), *LOG[:1]]
     yield "again", stale, "group 0 was dispatched twice"
-    yield "order", [dispatch, other, replace(take, groups=(1,))], "takes groups before [0]"
-    yield "twice", [dispatch, other, take, replace(take, version=1)], "group 0, of a take, is not on its way"
-    yield "version", [dispatch, other, take, take], "under version 0 after 1 updates"
-    yield "half", [dispatch, other, replace(take, groups=(0, 1))], "took 2 groups instead of 1"
-    yield "places", [dispatch, other, Decision("dispatch", "q", 0, (2,), (2,))], "3 groups are on their way in 2 places"
-    yield "prompt", [dispatch, replace(other, prompts=(0,))], "prompt 0 is dispatched while"
+    yield "order", [dispatch, second_dispatch, replace(take, groups=(1,))], "takes groups before [0]"
+    yield "twice", [dispatch, second_dispatch, take, replace(take, version=1)], "group 0, of a take, is not on its way"
+    yield "version", [dispatch, second_dispatch, take, take], "under version 0 after 1 updates"
+    yield "half", [dispatch, second_dispatch, replace(take, groups=(0, 1))], "took 2 groups instead of 1"
+    yield (
+        "places",
+        [dispatch, second_dispatch, Decision("dispatch", "q", 0, (2,), (2,))],
+        "3 groups are on their way in 2 places",
+    )
+    yield "prompt", [dispatch, replace(second_dispatch, prompts=(0,))], "prompt 0 is dispatched while"
 
 
 @pytest.mark.parametrize(("decisions", "text"), [case[1:] for case in broken_logs()], ids=[c[0] for c in broken_logs()])

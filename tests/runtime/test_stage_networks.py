@@ -137,8 +137,8 @@ def test_a_resumed_run_loses_no_prompt_and_trains_none_twice(case: Network, tmp_
     queues = running.queues
     running.close()
     trained = [prompt for result in results for prompt, *_ in rows_of(result)][:: case.group]
-    left = [p for queue in queues for p in (*(group.prompt for group in queue.groups.values()), *queue.again)]
-    once = trained + left
+    queued = [p for queue in queues for p in (*(group.prompt for group in queue.groups.values()), *queue.again)]
+    once = trained + queued
     assert len(once) == len(set(once)), "no prompt is twice anywhere"
     lost = set(range(max(once) + 1)) - set(once)
     assert not any(map(case.keeps, lost)), "a filter loses them"

@@ -97,10 +97,10 @@ def test_a_resumed_run_loses_no_prompt_and_trains_none_twice(case: Case, results
         state = Path(folder, "state")
         state.mkdir()
         running.save(state)
-        made = running.decisions
+        decision_count = running.decisions
         with case.launched() as resumed:
             resumed.load(state)
-            assert (resumed.decisions, resumed.steps) == (made, len(before))
+            assert (resumed.decisions, resumed.steps) == (decision_count, len(before))
             after = list(resumed.stream(loader, log=Path(folder, "log")))
         log = decisions(Path(folder, "log"))
         check_decisions(case.spec, log)
@@ -123,8 +123,8 @@ def test_every_prompt_is_dispatched_in_order_and_trained_once_whenever_a_run_is_
     loader, results = iter(case.loader()), list[Any]()
     with TemporaryDirectory() as folder, ExitStack() as runs:
         log, running = Path(folder, "log"), runs.enter_context(case.launched())
-        for stop, (taken, saves) in enumerate(stops):
-            results += islice(running.stream(loader, seconds=case.seconds, log=log), taken)
+        for stop, (result_count, saves) in enumerate(stops):
+            results += islice(running.stream(loader, seconds=case.seconds, log=log), result_count)
             if saves:
                 state = Path(folder, str(stop))
                 state.mkdir()
@@ -133,15 +133,15 @@ def test_every_prompt_is_dispatched_in_order_and_trained_once_whenever_a_run_is_
                 running.load(state)
         results += running.stream(loader, seconds=case.seconds, log=log)
         [queue] = running.queues
-        made = decisions(log)
-    dispatched = [prompt for decision in made if decision.kind == "dispatch" for prompt in decision.prompts]
+        logged = decisions(log)
+    dispatched = [prompt for decision in logged if decision.kind == "dispatch" for prompt in decision.prompts]
     trained = [number for number, *_ in rows_of(results)][:: case.group]
-    lost = lost_prompts(made)
+    lost = lost_prompts(logged)
     assert not any(map(case.keeps, lost)), "a filter loses them"
-    left = [group.prompt for group in queue.groups.values()] + list(queue.again)
+    queued = [group.prompt for group in queue.groups.values()] + list(queue.again)
     first_not_dispatched = max(dispatched) + 1
     assert list(dict.fromkeys(dispatched)) == list(range(first_not_dispatched)), "prompts come in order"
-    assert sorted(trained + left + lost) == list(range(first_not_dispatched)), "none is lost or trained twice"
+    assert sorted(trained + queued + lost) == list(range(first_not_dispatched)), "none is lost or trained twice"
     assert 0 <= case.steps * case.dispatch - first_not_dispatched < case.dispatch - len(queue.again), "none is skipped"
 
 

@@ -69,9 +69,9 @@ def test_a_value_that_was_written_after_it_was_kept_is_reported() -> None:
     store.put(0, 0, StoredValue.of("role.make", {"x": column}))
     column[0] = 1
     payload = Payload((0, 0, 0), (ColumnSlice(0, 0, "x", ((0, 4),)),))
-    for read in (lambda: store.read(0, "x", 0, ((0, 4),)), lambda: store.extract(payload)):
+    for access in (lambda: store.read(0, "x", 0, ((0, 4),)), lambda: store.extract(payload)):
         with pytest.raises(WiringError, match=r"HF703: column 'x' .* after 'role.make' had returned it"):
-            read()
+            access()
 
 
 def test_only_what_lies_in_memory_of_others_is_copied() -> None:

@@ -33,8 +33,8 @@ def reported(source: list[Any], target: list[Any], known: ReportedDigests) -> bo
     reports = []
     for exported, ranks in ((True, source), (False, target)):
         for rank, digests in enumerate(ranks):
-            parts = tuple((each.name, each.box, each.dtype) for each in digests)
-            report = reporting(rank, exported, f"{exported} {rank}", parts, [each.value for each in digests])
+            parts = tuple((digest.name, digest.box, digest.dtype) for digest in digests)
+            report = reporting(rank, exported, f"{exported} {rank}", parts, [digest.value for digest in digests])
             reports.append(DigestReport.from_wire(report.to_wire()))
     known.replace(reports)
     assert known.complete(SYNC, len(source), len(target))
@@ -65,19 +65,19 @@ def test_reports_have_the_verdict_of_the_digests(data: st.DataObject) -> None:
 
 
 def test_names_come_once_and_reports_count_for_one_step() -> None:
-    known, source = ReportedDigests(), of([[("x", HeldPart(torch.ones(3)))]])
-    assert reported(source, source, known)
+    reports, source = ReportedDigests(), of([[("x", HeldPart(torch.ones(3)))]])
+    assert reported(source, source, reports)
     values = [source[0][0].value]
-    known.replace([reporting(0, exported, f"{exported} 0", None, values) for exported in (True, False)])
-    assert known.complete(SYNC, 1, 1)
-    assert known.agree(SYNC)
-    assert not known.complete(SYNC, 2, 1)
-    known.replace([reporting(0, True, "True 0", None, values)])
-    assert not known.complete(SYNC, 1, 1)
-    known.replace([reporting(0, exported, "of a rank that was replaced", None, values) for exported in (True, False)])
-    assert not known.complete(SYNC, 1, 1)
-    other = of([[("y", HeldPart(torch.ones(3)))]])
-    assert not reported(source, other, ReportedDigests())
+    reports.replace([reporting(0, exported, f"{exported} 0", None, values) for exported in (True, False)])
+    assert reports.complete(SYNC, 1, 1)
+    assert reports.agree(SYNC)
+    assert not reports.complete(SYNC, 2, 1)
+    reports.replace([reporting(0, True, "True 0", None, values)])
+    assert not reports.complete(SYNC, 1, 1)
+    reports.replace([reporting(0, exported, "of a rank that was replaced", None, values) for exported in (True, False)])
+    assert not reports.complete(SYNC, 1, 1)
+    renamed = of([[("y", HeldPart(torch.ones(3)))]])
+    assert not reported(source, renamed, ReportedDigests())
 
 
 # -- what is read when
@@ -127,11 +127,11 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """No digests but those of the dtypes, before the first step, are asked for."""
     from hfdsl.runtime.local import LocalBackend
 
-    asked, digests = list[Any](), LocalBackend.digests
+    calls, digests = list[Any](), LocalBackend.digests
 
     def once(*arguments: Any, **named: Any) -> Any:
-        asked.append(arguments)
-        assert len(asked) == 1
+        calls.append(arguments)
+        assert len(calls) == 1
         return digests(*arguments, **named)
 
     monkeypatch.setattr(LocalBackend, "digests", once)

@@ -206,8 +206,8 @@ def test_the_field_of_an_object_is_set_without_its_constructor(tmp_path: Path) -
     counted = object.__new__(p.Counted)
     counted.total, counted.made = 3, [1]
     assert counted.double == 6  # which it keeps
-    read = again(counted, tmp_path)
-    assert (read.total, read.made, read.double, type(read)) == (3, [1], 6, p.Counted)
+    loaded = again(counted, tmp_path)
+    assert (loaded.total, loaded.made, loaded.double, type(loaded)) == (3, [1], 6, p.Counted)
 
 
 def deep() -> Any:
@@ -230,8 +230,8 @@ def test_an_object_of_a_class_without_a_name_is_pickled_as_one(tmp_path: Path) -
         tree: p.Tree
         x: torch.Tensor
 
-    read = again([Local(p.Tree(1), torch.ones(2))], tmp_path, trust=True)
-    assert (read[0].tree.children, read[0].x.tolist()) == ([1], [1.0, 1.0])
+    loaded = again([Local(p.Tree(1), torch.ones(2))], tmp_path, trust=True)
+    assert (loaded[0].tree.children, loaded[0].x.tolist()) == ([1], [1.0, 1.0])
     [listed] = json.loads((tmp_path / "v.json").read_text())["pickled"]
     assert (listed["at"], listed["type"].rpartition(".")[2]) == ("[0]", "Local")
     assert set(load_file(tmp_path / "v.safetensors")) == {"pickled"}
@@ -249,9 +249,9 @@ def test_tensors_that_share_their_memory_are_written_once(tmp_path: Path) -> Non
     again(whole[:10], tmp_path / "..")
     assert (tmp_path / "../v.safetensors").stat().st_size < 200
     module = torch.nn.BatchNorm1d(2)
-    read = again(module.state_dict(), tmp_path)
-    assert vars(read) == vars(module.state_dict())  # versions by which torch loads
-    module.load_state_dict(read)
+    loaded = again(module.state_dict(), tmp_path)
+    assert vars(loaded) == vars(module.state_dict())  # versions by which torch loads
+    module.load_state_dict(loaded)
 
 
 def test_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:
@@ -271,8 +271,8 @@ def sealed_again(folder: Path, text: str, **changed: Any) -> None:
     """Write a value's JSON with the digests that fit, as an author of a recording can."""
     fields = json.loads(text)
     files = {suffix: file_digest(folder / f"v{suffix}") for suffix in fields["files"]}
-    kept = {key: value for key, value in fields.items() if key != "sha256"}
-    (folder / "v.json").write_text(sealed({**kept, "files": files, **changed}))
+    without_digest = {key: value for key, value in fields.items() if key != "sha256"}
+    (folder / "v.json").write_text(sealed({**without_digest, "files": files, **changed}))
 
 
 @pytest.mark.parametrize(

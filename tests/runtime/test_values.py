@@ -164,11 +164,11 @@ def test_the_mark_is_for_columns_of_numbers() -> None:
 
 
 def test_a_run_is_not_stepped_saved_or_loaded_by_two_threads(tmp_path: Any) -> None:
-    begun, done = threading.Event(), threading.Event()
+    begun, finished = threading.Event(), threading.Event()
 
     def slow(x: torch.Tensor) -> torch.Tensor:
         begun.set()
-        assert done.wait(60)
+        assert finished.wait(60)
         return x
 
     deployment = hf.Deployment(role=hf.place(Role, slow, pool=hf.ResourcePool([1], use_gpu=False)))
@@ -182,7 +182,7 @@ def test_a_run_is_not_stepped_saved_or_loaded_by_two_threads(tmp_path: Any) -> N
                 with pytest.raises(HfError, match=message):
                     call()
         finally:
-            done.set()
+            finished.set()
             first.join(60)
         assert torch.equal(running.step(Rows(x=X)).x.tensor, X)
         assert running.steps == 2

@@ -112,8 +112,8 @@ def test_a_flipped_bit_is_always_found(data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(bits) - 1))
     flipped = bits.clone()
     flipped[index] ^= -(2 ** (8 * size - 1)) if data.draw(st.booleans()) else 2 ** data.draw(st.integers(0, 6))
-    [found] = digests([("x", HeldPart(flipped.view(weight.dtype).view(weight.shape)))])
-    assert found.value != expected.value
+    [digest] = digests([("x", HeldPart(flipped.view(weight.dtype).view(weight.shape)))])
+    assert digest.value != expected.value
 
 
 @given(st.data(), st.integers(1, 9), st.integers(1, 9))

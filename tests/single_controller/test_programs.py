@@ -167,14 +167,14 @@ def test_the_meeting_port_stays_ours_until_we_listen(accumulators: RayWorkerGrou
         with socket.socket() as stranger:  # another program does not get it
             try:
                 stranger.bind(("", port))
-                taken = False
+                is_taken = False
             except OSError:
-                taken = True
+                is_taken = True
         with socket.socket() as store:  # the rendezvous of the group does
             store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             store.bind(("", port))
             store.listen()
-        return taken, True
+        return is_taken, True
 
     assert accumulators.execute_func_rank_zero(meet) == (True, True)
 

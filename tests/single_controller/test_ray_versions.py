@@ -54,8 +54,8 @@ try:
 except hfdsl.errors.ResourceError as error:
     print(error)
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert re.match(r"HF526: Ray [\d.]+ is untested \(.*ray\.experimental\.rdt\.util.*\): hfdsl uses", said)
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert re.match(r"HF526: Ray [\d.]+ is untested \(.*ray\.experimental\.rdt\.util.*\): hfdsl uses", output)
 
 
 def test_the_extra_takes_what_was_tried() -> None:

@@ -224,8 +224,8 @@ def _changed(text: str) -> Iterator[tuple[str, str]]:
         is_row_mask = text[use.end() : use.end() + 5] == ".keep"
         wraps = [wrap.format(name) for wrap in RESIZED if not is_row_mask and "x1" in before]
         line = text.count("\n", 0, use.start()) + 1
-        for other in [*sorted(others), *wraps]:
-            yield f"line {line}: {name} -> {other}", before + other + text[use.end() :]
+        for replacement in [*sorted(others), *wraps]:
+            yield f"line {line}: {name} -> {replacement}", before + replacement + text[use.end() :]
     for old, news in REGROUPED:
         for place, new in product(re.finditer(re.escape(old), text), news):
             line = text.count("\n", 0, place.start()) + 1

@@ -81,8 +81,8 @@ def same(left: Any, right: Any) -> bool:
 
 def test_no_split_changes_a_value() -> None:
     alone, *others = (stepped(deployment(hf.Mesh(dp=dp, tp=tp))) for dp, tp in ((1, 1), (4, 1), (2, 2)))
-    for other in others:
-        assert all(map(same, alone[:4], other[:4]))
+    for split_values in others:
+        assert all(map(same, alone[:4], split_values[:4]))
 
 
 def test_steps_and_nodes_differ() -> None:
@@ -111,9 +111,9 @@ def test_columns_can_be_given() -> None:
 
 def test_a_seed_decides_where_no_dataflow_runs() -> None:
     prompts = fake_batch(f.Prompts, SIZES)
-    first, other, same_one = (fake(f.Model, dims=SIZES, seed=s)("", heads=1).make(prompts) for s in (0, 1, 0))
+    first, reseeded, same_one = (fake(f.Model, dims=SIZES, seed=s)("", heads=1).make(prompts) for s in (0, 1, 0))
     assert same(first, same_one)
-    assert not same(first, other)
+    assert not same(first, reseeded)
 
 
 def test_mistakes_without_another_report_are_reported() -> None:

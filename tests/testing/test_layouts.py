@@ -180,11 +180,11 @@ def test_ready_roles_hold_what_they_declare(mesh: hf.Mesh) -> None:
         return rollout
 
     model, generation = ModelConfig(config=SIZES, pad_token=0), GenerationConfig(max_tokens=2)
-    other = replace(model, seed=model.seed + 1)  # other weights, until the actor's are loaded
+    other_model = replace(model, seed=model.seed + 1)  # other weights, until the actor's are loaded
     engines = hf.ResourcePool([mesh.world_size], name="engines")
     deployment = hf.Deployment(
         actor=hf.place(Actor, ActorConfig(model, generation), pool=hf.ResourcePool([2]), mesh=hf.Mesh(tp=2)),
-        sampler=hf.place(Sampler, SamplerConfig(other, generation), pool=engines, mesh=mesh),
+        sampler=hf.place(Sampler, SamplerConfig(other_model, generation), pool=engines, mesh=mesh),
     )
     check_layouts(ready.compile(deployment))
 

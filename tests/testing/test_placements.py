@@ -65,11 +65,11 @@ def test_bits_are_compared(rows: list[list[float]], data: st.DataObject) -> None
     values = torch.tensor(rows)
     assert first_difference(p.Values(values=values), p.Values(values=values.clone())) is None
     row, column = data.draw(st.integers(0, len(rows) - 1)), data.draw(st.integers(0, 1))
-    other, value = values.clone(), data.draw(FLOATS)
-    other[row, column] = value
+    changed, value = values.clone(), data.draw(FLOATS)
+    changed[row, column] = value
     was = rows[row][column]
     same = (isnan(was) and isnan(value)) or (was == value and copysign(1, was) == copysign(1, value))
-    difference = first_difference(p.Values(values=values), p.Values(values=other))
+    difference = first_difference(p.Values(values=values), p.Values(values=changed))
     assert (difference is None) is same
     assert difference is None or (difference.column, difference.row) == ("values", row)
 

@@ -22,7 +22,7 @@ def run(folder: Path, tests: str, *options: str) -> str:
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
     plugins = entry_points(group="pytest11", name=PLUGIN)  # of an installed hfdsl; a bare checkout has none
     installed = [] if plugins else ["-p", PLUGIN]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *installed, *options],
         cwd=folder,
         capture_output=True,
@@ -30,7 +30,7 @@ def run(folder: Path, tests: str, *options: str) -> str:
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    return done.stdout + done.stderr
+    return process.stdout + process.stderr
 
 
 def test_a_failure_tells_its_seed(tmp_path: Path) -> None:
@@ -153,6 +153,6 @@ def test_leaks_of_a_test_on_the_cluster_are_reported_with_their_names(tmp_path: 
     assert "5 passed" not in printed
     assert "1 failed, 4 passed, 1 error" in printed
     assert "the test leaves on the Ray cluster, 0.5 s after its end:" in printed
-    for left in ("actor Stays 'me', ", "placement group 'my pool' of 1 bundles", "(1 reference in this process)"):
-        assert left in printed
+    for leak in ("actor Stays 'me', ", "placement group 'my pool' of 1 bundles", "(1 reference in this process)"):
+        assert leak in printed
     assert "Shared" not in printed.partition("the test leaves")[2]

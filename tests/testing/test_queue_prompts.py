@@ -99,10 +99,10 @@ class ForgetsRefills(QueueLoop):
     """Prompts of late groups are not dispatched again."""
 
     def _take(self, stage: int) -> tuple[list[Decision], list[tuple[int, QueueState, QueueBatch]]]:
-        decisions, taken = super()._take(stage)
+        decisions, batches = super()._take(stage)
         for index in self.links.read_by(stage):
             self.queues[index] = self.queues[index].sent_again(self.queues[index].again)
-        return decisions, [(index, state.sent_again(state.again), batch) for index, state, batch in taken]
+        return decisions, [(index, state.sent_again(state.again), batch) for index, state, batch in batches]
 
 
 class RepeatsRefills(QueueLoop):

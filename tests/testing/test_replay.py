@@ -75,9 +75,9 @@ def test_every_call_gives_what_it_gave(launched: Running, tmp_path: Path) -> Non
     recording = one_of_three(tmp_path, launched)
     for node in ("actor.generate", "halved", "actor.update#1", "actor.update#2"):
         for rank in (0, 1):
-            done = replay(recording, node, rank)
-            assert done.same, str(done)
-            assert not done.failed_then
+            replayed = replay(recording, node, rank)
+            assert replayed.same, str(replayed)
+            assert not replayed.failed_then
     text = "'actor.update#2' on rank 1, after actor.update#1, gives what it gave then, bit for bit"
     assert str(replay(recording, "actor.update#2", 1)) == text
     assert json.loads((recording / "recording.json").read_text())["step"] == 1
@@ -91,8 +91,8 @@ def test_collectives_in_another_thread_are_recorded(launched: Running, tmp_path:
         for rank in (0, 1):
             heard = collectives(folder, node, rank)
             assert [how for how, _ in heard] == ["gathered"]
-            done = replay(folder, node, rank)
-            assert done.same, str(done)
+            replayed = replay(folder, node, rank)
+            assert replayed.same, str(replayed)
     assert collectives(folder, "threaded.generate", 0) == []
 
 
@@ -118,10 +118,10 @@ def test_recorded_collectives_are_on_the_host_and_of_their_own_rank() -> None:
     class Nobody:
         def group(self, ranks: tuple[int, ...], rank: int) -> Any: ...
 
-    role, other, tensor = Nobody(), Nobody(), OnDevice()
+    role, second_role, tensor = Nobody(), Nobody(), OnDevice()
     with recorded_collectives((role, 1)) as heard:
         assert record_collective((role, 1), "reduced", tensor) is tensor
-        for endpoint in ((role, 0), (other, 1)):
+        for endpoint in ((role, 0), (second_role, 1)):
             record_collective(endpoint, "reduced", OnDevice())
         record_collective((role, 1), "gathered", [tensor, {"an": "object"}])
     record_collective((role, 1), "reduced", tensor)
@@ -133,10 +133,12 @@ def test_another_body_gives_another_result(tmp_path: Path, monkeypatch: pytest.M
     folder = recorded(tmp_path)
     monkeypatch.setattr(p.Actor.update, "__code__", (lambda self, rows: p.Loss(loss=7.0)).__code__)
     monkeypatch.setitem(p.Actor.update.__globals__, "p", p)
-    done = replay(folder, "actor.update#1")
-    assert not done.same
-    assert str(done).startswith("'actor.update#1' on rank 0 gives another result, first in column 'loss':\n  then  0.")
-    assert str(done).endswith("  now   7.0")
+    replayed = replay(folder, "actor.update#1")
+    assert not replayed.same
+    assert str(replayed).startswith(
+        "'actor.update#1' on rank 0 gives another result, first in column 'loss':\n  then  0."
+    )
+    assert str(replayed).endswith("  now   7.0")
 
 
 def failing(folder: Path) -> Path:
@@ -146,10 +148,10 @@ def failing(folder: Path) -> Path:
 
 
 def test_a_call_that_failed_fails_again(tmp_path: Path) -> None:
-    done = replay(failing(tmp_path), "actor.update#2")  # the rank that failed
-    assert (done.rank, done.same, done.failed_then) == (1, True, True)
-    assert isinstance(done.error, FloatingPointError)
-    text = str(done)
+    replayed = replay(failing(tmp_path), "actor.update#2")  # the rank that failed
+    assert (replayed.rank, replayed.same, replayed.failed_then) == (1, True, True)
+    assert isinstance(replayed.error, FloatingPointError)
+    text = str(replayed)
     assert text.startswith(
         "'actor.update#2' on rank 1, after actor.update#1, as it failed then: FloatingPointError: gra"
     )
@@ -159,7 +161,7 @@ def test_a_call_that_failed_fails_again(tmp_path: Path) -> None:
 
 def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
     folder = recorded(tmp_path)
-    for asked, message in (
+    for arguments, message in (
         (
             ("actor.update", None),
             "HF906: the recorded step has no call 'actor.update'; there are actor.update#1, actor.u",
@@ -171,7 +173,7 @@ def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
         (("halved", 5), "HF906: 'halved' was recorded on ranks 0, 1, not 5"),
     ):
         with pytest.raises(CheckpointError) as failure:
-            replay(folder, *asked)
+            replay(folder, *arguments)
         assert str(failure.value).startswith(message)
     with pytest.raises(CheckpointError, match=r"HF906: .*recording.json cannot be read: FileNotFoundError"):
         replay(tmp_path, "halved")
@@ -276,8 +278,8 @@ def script(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 @pytest.mark.nightly_besides("bare")
 def test_of_a_script_the_body_that_it_has_now_is_replayed(script: Path) -> None:
     folder, text = script.parent / "r", script.read_text()
-    done = replay(folder, "role.scaled", 1)
-    assert str(done) == (
+    replayed = replay(folder, "role.scaled", 1)
+    assert str(replayed) == (
         "'role.scaled' on rank 1 (the body that script.py has now) gives what it gave then, bit for bit"
     )
     script.write_text(text.replace("return x + 1", "return x + 2").replace("tensor / 2", "tensor / 4"))
@@ -302,9 +304,9 @@ def test_of_a_script_that_cannot_be_loaded_the_recorded_body_is_replayed(script:
         script.write_text(now)
         with pytest.raises(CheckpointError, match=f"HF915: script.py {why}.*; if you trust the copy of it in '.*/r'"):
             replay(folder, "halved")
-        done = replay(folder, "halved", trust=True)
-        assert done.same
-        assert str(done).startswith(f"'halved' on rank 0 (the recorded body: script.py {why}")
+        replayed = replay(folder, "halved", trust=True)
+        assert replayed.same
+        assert str(replayed).startswith(f"'halved' on rank 0 (the recorded body: script.py {why}")
     (folder / "script.py").write_text(text + "\n")
     with pytest.raises(CheckpointError, match=r"HF906: .*/r/script.py was changed after it was written"):
         replay(folder, "halved", trust=True)

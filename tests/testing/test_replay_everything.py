@@ -30,6 +30,6 @@ def test_every_call_of_every_program_gives_the_same_bits_and_is_only_data(
         with running.record(tmp_path / "r"):
             running.step(*last)
     outcomes = replayed(tmp_path / "r")
-    assert [str(done) for done in outcomes if not done.same] == []
-    assert not any(done.failed_then for done in outcomes)
+    assert [str(outcome) for outcome in outcomes if not outcome.same] == []
+    assert not any(outcome.failed_then for outcome in outcomes)
     assert sorted(tmp_path.rglob("*.pkl")) == []

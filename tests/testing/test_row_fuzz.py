@@ -38,8 +38,8 @@ def test_a_valid_program_trains_on_its_own_rows(name: str) -> None:
 def test_the_oracle_sees_rows_of_another_sample_and_groups_of_two_questions() -> None:
     unrepeated = PROGRAMS["whole"].replace("hf.repeat(questions, 2)", "questions")
     assert {pure for *_, pure in judge(unrepeated).wrong} == {False}
-    other = PROGRAMS["two generations"].replace("x2 = judge.score(s2)", "x2 = judge.score(s1)")
-    assert {(sample == advantage, pure) for sample, _, advantage, pure in judge(other).wrong} == {(False, True)}
+    swapped = PROGRAMS["two generations"].replace("x2 = judge.score(s2)", "x2 = judge.score(s1)")
+    assert {(sample == advantage, pure) for sample, _, advantage, pure in judge(swapped).wrong} == {(False, True)}
 
 
 def hold(mutant: Mutant) -> None:

@@ -387,9 +387,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def in_a_new_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
 def test_the_room_loads_nothing_before_it_is_used() -> None:

@@ -34,8 +34,8 @@ TOOLS = [["git", "apply"], *([PATCH] if shutil.which("patch") else [])]
 
 
 def applied(text: str, file: Path, tool: list[str]) -> None:
-    done = subprocess.run(tool, input=text.encode(), cwd=file.parent, capture_output=True, check=False)
-    assert done.returncode == 0, (tool, done.stderr.decode(), text)
+    process = subprocess.run(tool, input=text.encode(), cwd=file.parent, capture_output=True, check=False)
+    assert process.returncode == 0, (tool, process.stderr.decode(), text)
 
 
 def patches_of(text: str) -> list[str]:
@@ -46,9 +46,9 @@ def patches_of(text: str) -> list[str]:
 @pytest.mark.parametrize("name", sorted(FIXABLE))
 def test_the_patch_of_a_fixture_makes_its_fix(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(FIXTURES)
-    found = report(name)
-    fixed = [finding.fixes[0] for finding in found if finding.fixes]
-    patches = patches_of(as_agent([found], []))
+    findings = report(name)
+    fixed = [finding.fixes[0] for finding in findings if finding.fixes]
+    patches = patches_of(as_agent([findings], []))
     assert len(patches) == len(fixed) > 0
     text = (FIXTURES / f"{name}.py").read_bytes().decode()
     for written, fix in zip(patches, fixed, strict=True):
@@ -72,8 +72,8 @@ def test_a_patch_applies_whatever_the_lines_are(lines: list[str], data: st.DataO
         patch_context.chdir(folder)
         file = Path(folder) / "a.py"
         place = 0 if data is None else data.draw(st.integers(0, len(lines) - 1))
-        other = "z\n" if data is None else data.draw(LINES)
-        old, new = "".join(lines), "".join([*lines[:place], other, *lines[place + 1 :]])
+        inserted = "z\n" if data is None else data.draw(LINES)
+        old, new = "".join(lines), "".join([*lines[:place], inserted, *lines[place + 1 :]])
         if old == new:
             return
         file.write_bytes(old.encode())

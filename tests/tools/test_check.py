@@ -325,8 +325,8 @@ def test_discover_finds_configurations_and_names_their_files(write: Write, capsy
     write("runs/third.toml", RUN.replace("[data]", "[data"))
     write("runs/done/config.toml", RUN)
     write("runs/done/metrics.jsonl", "")
-    for other in ('algorithm = "md5"\n', '[tool]\nalgorithm = "a:b"\n', "[pools.all]\nprocesses = [1]\n", "]["):
-        write(f"other{len(other)}.toml", other)
+    for text in ('algorithm = "md5"\n', '[tool]\nalgorithm = "a:b"\n', "[pools.all]\nprocesses = [1]\n", "]["):
+        write(f"other{len(text)}.toml", text)
     write("broken.py", "import hfdsl, nothing\nhfdsl.dataflow\n")
     code, out, err = run_cli(capsys, "--discover", "--elsewhere", ".")
     assert code == output.USAGE

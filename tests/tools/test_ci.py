@@ -92,20 +92,20 @@ def test_the_hook_checks_the_files_that_it_is_given(write: Write, on_path: dict[
     write("setup.py", "raise RuntimeError('a hook imports only what defines a dataflow')\n")
     write("good.py", PROGRAM)
     entry = shlex.split(hook()["entry"])
-    done = run([*entry, "setup.py", "good.py"], on_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = run([*entry, "setup.py", "good.py"], on_path)
+    assert (process.returncode, process.stderr) == (0, "")
     write("bad.py", PROGRAM.replace("dims={B: 4}", "dims={B: 3}"))
-    done = run([*entry, "setup.py", "good.py", "bad.py"], on_path)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "error[HF310]" in done.stdout
+    process = run([*entry, "setup.py", "good.py", "bad.py"], on_path)
+    assert (process.returncode, process.stderr) == (1, "")
+    assert "error[HF310]" in process.stdout
 
 
 def test_the_hook_for_other_libraries_checks_their_scripts(write: Write, on_path: dict[str, str]) -> None:
     entry = hook("hfdsl-check-from")
     write("run.sh", "python3 -m verl.trainer.main_ppo data.train_batchsize=64\n")
-    done = run([*shlex.split(entry["entry"]), *entry["args"], "run.sh"], on_path)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "run.sh:1:34" in done.stdout
+    process = run([*shlex.split(entry["entry"]), *entry["args"], "run.sh"], on_path)
+    assert (process.returncode, process.stderr) == (1, "")
+    assert "run.sh:1:34" in process.stdout
 
 
 # -- GitHub
@@ -150,10 +150,10 @@ def test_the_steps_of_the_action_run(write: Write, on_path: dict[str, str], tmp_
 
     assert script("Check", TARGETS="good.py", STRICT="").returncode == 0
     write("run.sh", "python3 -m verl.trainer.main_ppo data.train_batchsize=64\n")
-    done = script("Check", TARGETS="run.sh", STRICT="", WHICH="--from verl")
-    assert (done.returncode, done.stdout.startswith("::error file=run.sh,line=1,")) == (1, True)
-    done = script("Check", TARGETS=".", STRICT="--strict")
-    assert (done.returncode, done.stdout.count("::error file=bad.py,")) == (1, 1)
+    process = script("Check", TARGETS="run.sh", STRICT="", WHICH="--from verl")
+    assert (process.returncode, process.stdout.startswith("::error file=run.sh,line=1,")) == (1, True)
+    process = script("Check", TARGETS=".", STRICT="--strict")
+    assert (process.returncode, process.stdout.count("::error file=bad.py,")) == (1, 1)
     assert script("Write SARIF", TARGETS=".", SARIF="out.sarif").returncode == 0  # the check that follows fails the job
     assert '"ruleId": "HF310"' in (tmp_path / "out.sarif").read_text()
     assert script("Write SARIF", TARGETS="none.py", SARIF="out.sarif").returncode != 0

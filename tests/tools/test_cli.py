@@ -315,17 +315,17 @@ def test_explain_suggests(capsys: Capture) -> None:
 
 
 def test_version() -> None:
-    done = subprocess.run([sys.executable, "-m", "hfdsl", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"hfdsl {hfdsl.__version__}\n"
+    process = subprocess.run([sys.executable, "-m", "hfdsl", "--version"], capture_output=True, text=True, check=True)
+    assert process.stdout == f"hfdsl {hfdsl.__version__}\n"
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "hfdsl", "explain"]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    process = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
-    assert done.stderr == ""
+    assert process.stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -157,8 +157,8 @@ def test_a_change_is_said_in_words(old: str, write: Callable[[str, str], str]) -
     new, *expected = CHANGES[old]
     assert PROGRAM.count(old) == 1
     first, second = write("first.py", PROGRAM), write("second.py", PROGRAM.replace(old, new))
-    found = differences(facts_of(load(f"{first}:pondering", ())), facts_of(load(f"{second}:pondering", ())))
-    lines = list(in_words(found))
+    changes = differences(facts_of(load(f"{first}:pondering", ())), facts_of(load(f"{second}:pondering", ())))
+    lines = list(in_words(changes))
     assert set(expected) <= set(lines), lines
 
 
@@ -170,9 +170,9 @@ def test_two_versions_may_import_modules_of_the_same_name(write: Callable[[str, 
         )
         write(f"{folder}/shouting.py", program)
     code = main(["diff", "old/shouting.py:pondering", "new/shouting.py:pondering", "--format", "json"])
-    found = json.loads(capsys.readouterr().out)
+    entries = json.loads(capsys.readouterr().out)
     assert code == output.FINDINGS
-    assert found[0] == {
+    assert entries[0] == {
         "subject": "role actor",
         "aspect": "mesh",
         "before": "Mesh(pp=1 dp=2 tp=2)",

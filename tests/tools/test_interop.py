@@ -120,9 +120,9 @@ def test_another_version_than_the_known_one_is_a_warning(write: Write, capsys: C
 
 def test_what_no_file_has_is_fixed_by_an_override(write: Write, capsys: Capture) -> None:
     write("run.sh", RUN)
-    given = ["--", "actor_rollout_ref.rollout.tensor_model_parallel_size=3"]
-    code, out, _ = run_cli(capsys, "verl", "run.sh", "--fix", *given)
+    overrides = ["--", "actor_rollout_ref.rollout.tensor_model_parallel_size=3"]
+    code, out, _ = run_cli(capsys, "verl", "run.sh", "--fix", *overrides)
     assert code == output.FINDINGS
     words = re.findall(r"^append to the command: (\S+)$", out, re.MULTILINE)
     assert words == ["actor_rollout_ref.rollout.tensor_model_parallel_size=2"]
-    assert run_cli(capsys, "verl", "run.sh", *given, *words)[0] == output.OK
+    assert run_cli(capsys, "verl", "run.sh", *overrides, *words)[0] == output.OK

@@ -57,7 +57,7 @@ def any_scene(seed: int) -> Scene:
     )
     links = []
     for box in boxes:
-        earlier = [other for other in boxes if other.stage < box.stage]
+        earlier = [candidate for candidate in boxes if candidate.stage < box.stage]
         for source in lot.sample(earlier, min(len(earlier), lot.randint(1, 4))):
             columns = tuple(f"column{i}" for i in range(lot.randint(0, 6)))
             links.append(Link(source.key, box.key, columns, "1 MiB", lot.choice(["in process", "object store"])))
@@ -72,8 +72,8 @@ def boxes_of(sheet: Sheet) -> list[Area]:
 
 def text_area(text: Text) -> Area:
     width = text_width(text.text, text.size, text.bold)
-    left = text.at.x - width * text.right
-    return Area(left, text.at.y - 0.7 * text.size, left + width, text.at.y)
+    x = text.at.x - width * text.right
+    return Area(x, text.at.y - 0.7 * text.size, x + width, text.at.y)
 
 
 def lines_of(sheet: Sheet) -> Iterator[tuple[str, Area]]:
@@ -104,8 +104,8 @@ def test_nothing_covers_anything(seed: int) -> None:
     for _, line in lines:
         assert not any(grown(line, 0.1).meets(text) for text in texts)
         assert not any(grown(line, 0.1).meets(grown(box, -1)) for box in boxes)  # it ends at their edges
-    for (source, a), (other, b) in combinations(lines, 2):
-        if source != other:
+    for (source, a), (second_source, b) in combinations(lines, 2):
+        if source != second_source:
             upright = a.left == a.right == b.left == b.right and min(a.bottom, b.bottom) - max(a.top, b.top) > 1
             level = a.top == a.bottom and b.top == b.bottom and abs(a.top - b.top) < 2
             assert not upright

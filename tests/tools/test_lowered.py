@@ -46,8 +46,8 @@ def test_a_plan_for_machines(write: Write, capsys: Capture) -> None:
     code, out, _ = run_cli(capsys, "plan", "--from", "verl", "run.sh", "--format", "json")
     answer = json.loads(out)
     assert (code, answer["findings"], answer["plan"]["dims"]["B"]) == (output.OK, [], 256)
-    left = next(left for left in answer["not_lowered"] if left["key"] == "trainer.test_freq")
-    assert (left["value"], left["file"], left["line"]) == ("5", "run.sh", 10)
+    setting = next(setting for setting in answer["not_lowered"] if setting["key"] == "trainer.test_freq")
+    assert (setting["value"], setting["file"], setting["line"]) == ("5", "run.sh", 10)
 
 
 def test_overrides_sizes_and_a_prediction(write: Write, capsys: Capture) -> None:

@@ -82,8 +82,8 @@ def test_findings_are_typed_and_have_their_patch(name: str, write: Write) -> Non
     assert (finding.place.file, finding.place.column) == ("program.py", 15)
     assert "anwser" in Path("program.py").read_text("utf-8").splitlines()[finding.place.line - 1]
     assert finding.help == ("did you mean 'answer'?",)
-    done = subprocess.run(["git", "apply"], input=finding.patch.encode(), capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(["git", "apply"], input=finding.patch.encode(), capture_output=True, check=False)
+    assert process.returncode == 0, process.stderr
     assert Path("program.py").read_text("utf-8") == PROGRAM
 
 
@@ -147,7 +147,7 @@ def test_a_tool_that_executes_code_says_so(tool: answers.Tool) -> None:
     assert listed.annotations.read_only_hint is not tool.executes
     assert ("execute" in str(listed.description).lower()) is tool.executes
     described = listed.input_schema["properties"]
-    assert all(each["description"] for each in described.values())
+    assert all(parameter["description"] for parameter in described.values())
 
 
 def test_the_agent_format_counts_a_target_that_cannot_be_used(write: Write, capsys: Capture) -> None:
@@ -188,9 +188,9 @@ def test_a_client_lists_and_calls_the_tools(write: Write, tmp_path: Path) -> Non
             clean = await client.call_tool("check", {"target": "loud.py:experiment"})
             assert clean.structured_content == {"ok": True, "findings": [], "left_out": []}
             assert text_of(clean) == "total: 0 errors, 0 warnings"
-            other = await client.call_tool("check", {"target": "loud.py", "dims": {"B": 7}})
-            assert other.is_error
-            assert text_of(other).startswith(
+            failed = await client.call_tool("check", {"target": "loud.py", "dims": {"B": 7}})
+            assert failed.is_error
+            assert text_of(failed).startswith(
                 "HF992 error\ncheck takes target, sizes, cluster, library, arguments; dims: "
             )
             assert (await client.call_tool("launch", {})).is_error

@@ -43,11 +43,11 @@ def mypy(folder: Path, *arguments: str, program: str = "mypy") -> str:
     options = ["--config-file", str(folder / "mypy.ini"), "--cache-dir", str(ROOT / ".mypy_cache/plugin")]
     paths = os.pathsep.join(map(str, (folder, ROOT)))
     environment = os.environ | {"MYPYPATH": paths, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, *options, *arguments], capture_output=True, text=True, cwd=ROOT, env=environment, check=False
     )
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode in (0, 1), process.stdout + process.stderr
+    return process.stdout
 
 
 @pytest.fixture(scope="module")

@@ -59,9 +59,9 @@ def test_a_line_has_step_speed_time_left_and_three_metrics() -> None:
 
 
 def test_steps_with_an_evaluation_keep_their_lines() -> None:
-    *kept, bar, end = run(4, 1.0, evaluated=frozenset({2, 4}))
-    assert [text.split()[1] for text in kept] == ["2", "4"]
-    assert all("held-out score 0.75" in text for text in kept)
+    *lines, bar, end = run(4, 1.0, evaluated=frozenset({2, 4}))
+    assert [text.split()[1] for text in lines] == ["2", "4"]
+    assert all("held-out score 0.75" in text for text in lines)
     assert bar.startswith(f"[{'#' * WIDTH}]  step 4 of 4")
     assert end == ""
 
@@ -99,16 +99,16 @@ def test_a_run_without_a_step_leaves_nothing() -> None:
 
 @given(st.integers(1, 500), st.floats(0.001, 5000), st.data())
 def test_the_time_left_is_that_of_the_steps_left(steps: int, seconds: float, data: st.DataObject) -> None:
-    done = data.draw(st.integers(1, steps))
+    steps_done = data.draw(st.integers(1, steps))
     now = [0.0]
     bar = ProgressBar(steps, Terminal(), lambda: now[0])
     with bar:
-        for step in range(done + 1):
+        for step in range(steps_done + 1):
             now[0] = step * seconds
             bar.show(Record(step, {}))
     assert bar.seconds_per_step is not None
     assert bar.seconds_per_step == pytest.approx(seconds)
-    assert f"  {in_words(bar.seconds_per_step * (steps - done))} left" in bar.text(Record(done, {}))
+    assert f"  {in_words(bar.seconds_per_step * (steps - steps_done))} left" in bar.text(Record(steps_done, {}))
 
 
 @given(st.floats(0, 10**7))

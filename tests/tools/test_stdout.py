@@ -58,13 +58,13 @@ def hfdsl(*argv: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("options", [(), ("--discover",)])
 @pytest.mark.parametrize("form", ["json", "sarif", "github", "human"])
 def test_reports_are_alone_on_stdout(form: str, options: tuple[str, ...], write: Callable[[str, str], str]) -> None:
-    done = hfdsl("check", write("noisy.py", NOISY), "--format", form, *options)
-    assert done.returncode == 1, done.stderr
-    assert "HF201" in done.stdout
-    assert not [sound for sound in SOUNDS if f"{sound}\n" in done.stdout]
-    assert all(sound in done.stderr for sound in SOUNDS)
+    process = hfdsl("check", write("noisy.py", NOISY), "--format", form, *options)
+    assert process.returncode == 1, process.stderr
+    assert "HF201" in process.stdout
+    assert not [sound for sound in SOUNDS if f"{sound}\n" in process.stdout]
+    assert all(sound in process.stderr for sound in SOUNDS)
     if form in ("json", "sarif"):
-        assert [json.loads(line) for line in (done.stdout.splitlines() if form == "json" else [done.stdout])]
+        assert [json.loads(line) for line in (process.stdout.splitlines() if form == "json" else [process.stdout])]
 
 
 def test_in_one_process_stdout_is_as_it_was(
@@ -85,7 +85,7 @@ def test_a_closed_stdout_is_no_bug(write: Callable[[str, str], str]) -> None:
     program = write("noisy.py", NOISY)
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     command = f"{sys.executable} -m hfdsl check {program} --format json | true"
-    done = subprocess.run(
+    process = subprocess.run(
         ["/bin/sh", "-c", command], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False
     )
-    assert "bug in hfdsl" not in done.stderr
+    assert "bug in hfdsl" not in process.stderr

@@ -186,8 +186,8 @@ def test_a_plan_has_the_memory_of_copies(config: str, capsys: Capture) -> None:
     code, out, _ = run_cli(capsys, "plan", config, *faults, "--format", "json")
     copies = json.loads(out)["copies"]
     assert (copies["every"], copies["copies"], len(copies["pools"])) == (10, "peers", len(pools))
-    for other in (faults[:2], ("--set", "faults.copy_every=10")):  # no copies, or a backend that loses no process
-        assert "copies   " not in run_cli(capsys, "plan", config, *other)[1]
+    for options in (faults[:2], ("--set", "faults.copy_every=10")):  # no copies, or a backend that loses no process
+        assert "copies   " not in run_cli(capsys, "plan", config, *options)[1]
 
 
 def test_second_copies_need_copies(config: str, capsys: Capture) -> None:

@@ -316,13 +316,13 @@ def test_a_class_of_a_notebook_travels_to_another_process() -> None:
         library = "ray.cloudpickle"
         pytest.importorskip(library)
     root = Path(__file__).parents[2]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", NOTEBOOK, library], capture_output=True, text=True, cwd=root, check=False
     )
-    assert done.stdout.split("\n")[:2] == [
+    assert process.stdout.split("\n")[:2] == [
         "HF210",
         "Rollout(log_probs: f32[2, 3], answer: 2 objects) ['b'] f32[B, R]",
-    ], done.stdout + done.stderr
+    ], process.stdout + process.stderr
 
 
 @pytest.mark.parametrize("family", [HfError, WiringError, SizeError])

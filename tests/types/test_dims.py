@@ -268,5 +268,5 @@ for expression in (R, Add[P, R], Mul[P, Literal[8]]):
 def test_a_size_from_another_process_is_the_same_key() -> None:
     sizes = [size(prelude.R), size(hf.Add[prelude.P, prelude.R]), size(hf.Mul[prelude.P, Literal[8]])]
     sent = b"".join(map(pickle.dumps, sizes))
-    done = subprocess.run([sys.executable, "-c", READER], input=sent, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+    process = subprocess.run([sys.executable, "-c", READER], input=sent, capture_output=True, check=False)
+    assert process.returncode == 0, process.stderr.decode()

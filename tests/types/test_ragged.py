@@ -80,8 +80,8 @@ def test_repeats_minibatches_and_filters(rows: Lists, times: int, data: Any) -> 
     assert [row for part in hf.minibatches(repeated, times) for row in plain(part)] == expected
     keep = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
     mask: hf.bool_[B] = hf.bool_(torch.tensor(keep))
-    left = hf.filter(tokens(rows, hidden=True), mask)
-    assert plain(left) == [row for row, stays in zip(rows, keep, strict=True) if stays]
+    filtered = hf.filter(tokens(rows, hidden=True), mask)
+    assert plain(filtered) == [row for row, stays in zip(rows, keep, strict=True) if stays]
     assert plain(hf.fill(tokens(rows), len(rows) + 2)) == (rows * 3)[: len(rows) + 2]
 
 

@@ -76,18 +76,18 @@ def _ask(checker: str, folder: Path) -> Iterator[tuple[str, int, str]]:
         pytest.skip(f"{checker} is not installed")
     files = [str(folder)] if checker == "pyright" else sorted(map(str, folder.glob("*.py")))
     environment = os.environ | {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1", "MYPYPATH": str(folder), "NO_COLOR": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [*start, *COMMANDS[checker], *files],
         capture_output=True, text=True, cwd=ROOT if checker == "mypy" else folder, env=environment, check=False,
     )  # fmt: skip
-    assert done.returncode in (0, 1), done.stderr or done.stdout
+    assert process.returncode in (0, 1), process.stderr or process.stdout
     if checker == "pyright":
-        for entry in json.loads(done.stdout)["generalDiagnostics"]:
+        for entry in json.loads(process.stdout)["generalDiagnostics"]:
             if entry["severity"] == "error":
                 yield Path(entry["file"]).name, entry["range"]["start"]["line"] + 1, entry["message"]
     elif checker == "pyrefly":
-        for entry in json.loads(done.stdout)["errors"]:
+        for entry in json.loads(process.stdout)["errors"]:
             yield Path(entry["path"]).name, entry["line"], entry["concise_description"]
     else:
-        for match in re.finditer(r"^(.+?):(\d+):(?:\d+:)? error(?:: |\[)(.*)$", done.stdout, re.MULTILINE):
+        for match in re.finditer(r"^(.+?):(\d+):(?:\d+:)? error(?:: |\[)(.*)$", process.stdout, re.MULTILINE):
             yield Path(match[1]).name, int(match[2]), match[3]

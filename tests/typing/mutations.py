@@ -118,9 +118,9 @@ def a_misspelled_column(site: Site) -> bool:
 def a_column_of_another_record(site: Site) -> bool:
     called = [id(call.func) for call in site.calls(with_arguments=False)]
     columns = [node for node in site.nodes(ast.Attribute) if id(node) not in called]
-    column, other = site.pick(columns), site.pick(columns)
-    if column is not None and other is not None:
-        column.attr = other.attr
+    column, replacement = site.pick(columns), site.pick(columns)
+    if column is not None and replacement is not None:
+        column.attr = replacement.attr
     return column is not None
 
 
@@ -209,16 +209,16 @@ def a_result_in_a_tuple(site: Site) -> bool:
 
 def another_parameter(site: Site) -> bool:
     parameters = [arg for flow in site.flows for arg in flow.args.args if arg.annotation is not None]
-    parameter, other = site.pick(parameters), site.pick(parameters)
-    if parameter is not None and other is not None:
-        parameter.annotation = other.annotation
+    parameter, replacement = site.pick(parameters), site.pick(parameters)
+    if parameter is not None and replacement is not None:
+        parameter.annotation = replacement.annotation
     return parameter is not None
 
 
 def another_annotation_of_the_result(site: Site) -> bool:
-    flow, other = site.pick(site.flows), site.pick([arg for flow in site.flows for arg in flow.args.args])
-    if flow is not None and other is not None:
-        flow.returns = other.annotation
+    flow, replacement = site.pick(site.flows), site.pick([arg for flow in site.flows for arg in flow.args.args])
+    if flow is not None and replacement is not None:
+        flow.returns = replacement.annotation
     return flow is not None
 
 

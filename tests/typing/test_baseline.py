@@ -35,10 +35,10 @@ def test_the_right_program_is_clean(checker: str) -> None:
 
 @checkers
 def test_every_marked_mistake_is_found_and_nothing_else(checker: str) -> None:
-    said = said_by(checker)
-    missed = {what for file in MISTAKEN for line, what in mistakes(file).items() if line not in said[file]}
+    reported = said_by(checker)
+    missed = {mistake for file in MISTAKEN for line, mistake in mistakes(file).items() if line not in reported[file]}
     strays = {
-        (file, line): text for file in MISTAKEN for line, text in said[file].items() if line not in mistakes(file)
+        (file, line): text for file in MISTAKEN for line, text in reported[file].items() if line not in mistakes(file)
     }
     assert sum(len(mistakes(file)) for file in MISTAKEN) > 90
     assert missed == set(BASELINE[checker]), "missed"
@@ -48,8 +48,8 @@ def test_every_marked_mistake_is_found_and_nothing_else(checker: str) -> None:
 def test_the_right_program_can_be_imported_and_checked() -> None:
     # The checkers never run it; what they praise must also mean something at run time.
     code = "import program as p; print(*(d.check().errors for d in (p.grpo, p.ppo, p.lists, p.twice)))"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=CASES, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip  # one command
-    assert done.stdout.split() == ["()"] * 4, done.stderr + done.stdout
+    assert process.stdout.split() == ["()"] * 4, process.stderr + process.stdout

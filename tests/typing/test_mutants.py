@@ -89,10 +89,10 @@ def test_a_check_reports_mutants_that_mypy_reports(tmp_path: Path) -> None:
     options = ["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(ROOT / ".mypy_cache/plugin")]
     output, errors, _ = api.run([*options, "--no-error-summary", *files])
     assert errors == ""
-    said: dict[str, set[int]] = {}
+    reported_lines: dict[str, set[int]] = {}
     for name, line in re.findall(r"/(\w+)\.py:(\d+): error", output):
-        said.setdefault(name, set()).add(int(line))
-    refused = [name for name, text in texts.items() if said.get(name, set()) & lines_of_dataflows(text)]
+        reported_lines.setdefault(name, set()).add(int(line))
+    refused = [name for name, text in texts.items() if reported_lines.get(name, set()) & lines_of_dataflows(text)]
     missed = {name: kinds[name] for name in refused if not reported(tmp_path / f"{name}.py")}
     assert len(refused) > len(texts) // 2
     assert len({kinds[name] for name in refused}) > len(MUTATIONS) * 3 // 4

@@ -36,8 +36,8 @@ ARGUED = {
 def plain(file: str, first: int, last: int) -> dict[int, str]:
     """The lines of a piece of a program that mypy or pyright refuses, with their code."""
     lines = (CASES / file if (CASES / file).exists() else FIXTURES / file).read_text("utf-8").splitlines()
-    said = {line for checker in CHECKERS for line in said_by(checker).get(file, {}) if first <= line <= last}
-    code = {line: lines[line - 1].partition("  # ")[0].strip() for line in said}
+    reported = {line for checker in CHECKERS for line in said_by(checker).get(file, {}) if first <= line <= last}
+    code = {line: lines[line - 1].partition("  # ")[0].strip() for line in reported}
     return {line: text for line, text in code.items() if (file, text) not in ARGUED}
 
 
@@ -101,8 +101,10 @@ def one_at_a_time() -> Iterator[tuple[int, str]]:
 
 def without(line: str) -> str:
     code = line.partition("  # E: ")[0].strip()
-    put = "return scores" if code.startswith("return") else "for column in ():" if code.endswith(":") else "pass"
-    return line[: len(line) - len(line.lstrip())] + put
+    replacement = (
+        "return scores" if code.startswith("return") else "for column in ():" if code.endswith(":") else "pass"
+    )
+    return line[: len(line) - len(line.lstrip())] + replacement
 
 
 def test_a_check_says_of_every_mistake_alone_what_checkers_say(tmp_path: Path) -> None:

@@ -123,14 +123,16 @@ def test_a_pair_is_two_demonstrations_of_one_prompt(messages: list[dict[str, Any
         for name, text in (("chosen", better), ("rejected", worse))
     }
     pairs = Encoder(Prompt(messages="chosen"), tokenizer(), 4096, 512, pairs=True)
-    each = [Encoder(Prompt(messages=name), tokenizer(), 4096, 512).encoded(fields, "row 7") for name in fields]
+    demonstrations = [
+        Encoder(Prompt(messages=name), tokenizer(), 4096, 512).encoded(fields, "row 7") for name in fields
+    ]
     encoded = pairs.encoded(fields, "row 7")
-    assert encoded.prompt == each[0].prompt == each[1].prompt
-    assert encoded.responses == (*each[0].responses, *each[1].responses)
-    other = {**fields, "rejected": [{"role": "user", "content": "?"}, fields["rejected"][-1]]}
-    if other["rejected"][:-1] != messages:
+    assert encoded.prompt == demonstrations[0].prompt == demonstrations[1].prompt
+    assert encoded.responses == (*demonstrations[0].responses, *demonstrations[1].responses)
+    changed = {**fields, "rejected": [{"role": "user", "content": "?"}, fields["rejected"][-1]]}
+    if changed["rejected"][:-1] != messages:
         with pytest.raises(DataError, match="HF902: row 7: the conversations 'chosen' and 'rejected' differ before"):
-            pairs.encoded(other, "row 7")
+            pairs.encoded(changed, "row 7")
 
 
 def test_further_arguments_reach_the_template() -> None:

@@ -177,8 +177,8 @@ def saved(tmp_path: Path, **changes: Any) -> Path:
         for name in ("tokenizer_config.json", "special_tokens_map.json"):
             if (tmp_path / name).exists():
                 stated = json.loads((tmp_path / name).read_text()) | changes
-                kept = {key: value for key, value in stated.items() if value is not None}
-                (tmp_path / name).write_text(json.dumps(kept))
+                present = {key: value for key, value in stated.items() if value is not None}
+                (tmp_path / name).write_text(json.dumps(present))
     return tmp_path
 
 

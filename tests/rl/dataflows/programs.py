@@ -71,8 +71,8 @@ class Program:
         """What a step is fed with."""
         if self.name == "dpo":
             return (pairs(ROWS, step),)
-        given = prompts(ROWS, step)
-        return (given, demonstrations(ROWS, step)) if self.name == "safe_rlhf" else (given,)
+        batch = prompts(ROWS, step)
+        return (batch, demonstrations(ROWS, step)) if self.name == "safe_rlhf" else (batch,)
 
 
 ROLES: dict[str, tuple[type[hf.Worker], tuple[Any, ...]]] = {
@@ -123,15 +123,15 @@ def colocated(program: Program, ranks: int = 2) -> hf.Deployment:
 
 def split(program: Program, ranks: int = 2) -> hf.Deployment:
     """What is trained is on one pool, and the rest on another."""
-    trained, other = (hf.ResourcePool([ranks], use_gpu=False, name=name) for name in ("trained", "other"))
-    return _deployment(program, lambda role: trained if role in TRAINED else other)
+    trained, second_pool = (hf.ResourcePool([ranks], use_gpu=False, name=name) for name in ("trained", "other"))
+    return _deployment(program, lambda role: trained if role in TRAINED else second_pool)
 
 
 def merged(program: Program) -> hf.Deployment:
     """What is trained is on two pools together, and the rest in processes of its own on one of them and a third."""
     first, second, third = (hf.ResourcePool([1], use_gpu=False, name=name) for name in ("first", "second", "third"))
-    trained, other = first.merge(second, "trained"), second.merge(third, "other")
-    return _deployment(program, lambda role: trained if role in TRAINED else other)
+    trained, second_pool = first.merge(second, "trained"), second.merge(third, "other")
+    return _deployment(program, lambda role: trained if role in TRAINED else second_pool)
 
 
 def sliced(program: Program) -> hf.Deployment:

@@ -171,21 +171,21 @@ def test_dapo_rounds_without_a_lag_are_rounds_and_updates_in_turn() -> None:
     """One prompt a dispatch, so that as many are dispatched for an update as a loop of rounds samples."""
     torch.set_num_threads(1)
     flow = async_dapo_rounds.given(group=4, rows=8, updates=2, longest=RESPONSE, buffer=2, lag=0)
-    pool, given = hf.ResourcePool([1], use_gpu=False, name="all"), [prompts(1, step) for step in range(12)]
+    pool, batches = hf.ResourcePool([1], use_gpu=False, name="all"), [prompts(1, step) for step in range(12)]
     roles = {role: hf.place(ROLES[role][0], *ROLES[role][1], pool=pool) for role in ("actor", "reward")}
     deployment = hf.Deployment(**roles, sampler=hf.place(w.Sampler, replace(SAMPLER, model=MODEL), pool=pool))
     with flow.compile(deployment, SIZES | {B: 1}).launch("local") as running:
-        results = list(running.stream(given))
-    expected, kept, empty = list[Any](), list[ScoredRollout](), 0
+        results = list(running.stream(batches))
+    expected, selected, empty = list[Any](), list[ScoredRollout](), 0
     sampling = dapo_sampling.compile(deployment, SIZES | {B: 1})
     sampling = replace(sampling, stage_of=StageOf(flow.trace().name, 0))  # the random streams of the dataflow
     with sampling.launch("local") as running, running.also(dapo_learning.compile(deployment, SIZES | {B: 8})) as update:
-        for batch in given:
-            kept.append(running.step(batch))
-            empty += not len(kept[-1])
-            if sum(map(len, kept)) == 8:
-                expected.append(update.step(ScoredRollout.__hf_concat__(kept)))
-                kept = []
+        for batch in batches:
+            selected.append(running.step(batch))
+            empty += not len(selected[-1])
+            if sum(map(len, selected)) == 8:
+                expected.append(update.step(ScoredRollout.__hf_concat__(selected)))
+                selected = []
     assert len(results) > 1
     assert empty, "some groups are dropped"
     assert first_difference(expected, results) is None

@@ -73,5 +73,5 @@ def test_dataflows_and_roles_load_nothing_heavy() -> None:
     names = ", ".join(f"hfdsl.rl.dataflows.{name}" for name in PROGRAMS)
     heavy = ("torch", "numpy", "ray", "transformers")
     code = f"import sys, {names}\nprint([name for name in {heavy!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

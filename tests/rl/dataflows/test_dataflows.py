@@ -38,21 +38,21 @@ def test_checked_clean(program: Program) -> None:
 @pytest.mark.nightly_besides("grpo")
 @programs
 def test_the_same_numbers_wherever_roles_are_placed(program: Program) -> None:
-    one, two = run(program, colocated(program), steps=2), run(program, split(program), steps=2)
-    assert one == two
-    assert run(program, merged(program), steps=1) == one[:1]
+    together, two = run(program, colocated(program), steps=2), run(program, split(program), steps=2)
+    assert together == two
+    assert run(program, merged(program), steps=1) == together[:1]
     [slices] = run(program, sliced(program), steps=1)
-    assert slices == pytest.approx(one[0], rel=1e-3, abs=1e-4)  # its sums are rounded in another order
-    assert one[0] != one[1]
-    assert all(math.isfinite(number) for step in one for number in step)
+    assert slices == pytest.approx(together[0], rel=1e-3, abs=1e-4)  # its sums are rounded in another order
+    assert together[0] != together[1]
+    assert all(math.isfinite(number) for step in together for number in step)
 
 
 @pytest.mark.parametrize("program", [PROGRAMS["ppo"], PROGRAMS["dapo"], PROGRAMS["mutual"]], ids=lambda p: p.name)
 def test_the_same_numbers_eagerly(program: Program) -> None:
     [planned] = run(program, colocated(program, ranks=1), steps=1)
-    made = {role: kind(*args) for role, (kind, args) in ROLES.items() if role in program.roles}
+    instances = {role: kind(*args) for role, (kind, args) in ROLES.items() if role in program.roles}
     workers: Any = program.flow
-    assert numbers(workers(*program.inputs(0), **made)) == planned
+    assert numbers(workers(*program.inputs(0), **instances)) == planned
 
 
 def test_grpo_without_a_reference_learns_as_with_one_of_no_weight() -> None:

@@ -70,8 +70,8 @@ class FakeEngine:
                 row.tokens.append((row.first + sum(self.loaded.values()) + len(row.tokens)) % VOCABULARY)
                 if row.first == DIE:
                     os.kill(os.getpid(), signal.SIGKILL)
-            done = [call for call, rows in self.begun.items() if all(map(self._has_ended, rows))]
-            ended = {call: [row.completion() for row in self.begun.pop(call)] for call in done}
+            ended_calls = [call for call, rows in self.begun.items() if all(map(self._has_ended, rows))]
+            ended = {call: [row.completion() for row in self.begun.pop(call)] for call in ended_calls}
         return Stepped(steps, ended)
 
     def _has_ended(self, row: Row) -> bool:

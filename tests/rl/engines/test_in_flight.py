@@ -59,7 +59,7 @@ def zero_weights() -> Versioned:
 
 def by_hand(lasts: Sequence[int], versions: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
     """Token r of a row is its prompt's last one, plus the version that had arrived before step r, plus r."""
-    rows, made = list[list[int]](), list[list[int]]()
+    rows, token_versions = list[list[int]](), list[list[int]]()
     for last in lasts:
         tokens = list[int]()
         for step in range(LENGTH):
@@ -67,8 +67,8 @@ def by_hand(lasts: Sequence[int], versions: Sequence[int]) -> tuple[list[list[in
             if tokens[-1] == END:
                 break
         rows.append(tokens)
-        made.append([versions[min(step, len(tokens) - 1)] for step in range(LENGTH)])
-    return rows, made
+        token_versions.append([versions[min(step, len(tokens) - 1)] for step in range(LENGTH)])
+    return rows, token_versions
 
 
 @settings(max_examples=25, deadline=None)
@@ -79,10 +79,10 @@ def by_hand(lasts: Sequence[int], versions: Sequence[int]) -> tuple[list[list[in
 def test_each_token_is_of_the_weights_that_had_arrived(
     small: EngineHandle, lasts: list[int], versions: list[int]
 ) -> None:
-    given = Given(versions, small.process.versions.get("weights", 0) + 1)
+    loads = Given(versions, small.process.versions.get("weights", 0) + 1)
     ids = torch.tensor(lasts)[:, None]
-    with in_call(replace(CALL, loads=given)):
-        sampled = small.sample_in_flight(ids, torch.ones_like(ids).bool(), given.weights, greedy=True)
+    with in_call(replace(CALL, loads=loads)):
+        sampled = small.sample_in_flight(ids, torch.ones_like(ids).bool(), loads.weights, greedy=True)
     tokens, expected = by_hand(lasts, versions)
     assert [row[real].tolist() for row, real in zip(sampled.response, sampled.mask, strict=True)] == tokens
     assert sampled.versions.tolist() == expected
@@ -116,22 +116,22 @@ def questions() -> Prompts:
 def learners() -> list[w.Actor]:
     """A policy of each version, which say different tokens."""
     torch.set_num_threads(1)
-    made = list[w.Actor]()
+    actors = list[w.Actor]()
     for version in range(4):
         actor = w.Actor(w.ActorConfig(MODEL, replace(GENERATION, engine="plain"), tiny.TRAINING, tiny.FIXED))
         draw = torch.Generator().manual_seed(version)
         with torch.no_grad():
             for parameter in actor.policy.parameters():
                 parameter.copy_(torch.randn(parameter.shape, generator=draw) * 0.2 + (parameter.ndim == 1))
-        made.append(actor)
-    return made
+        actors.append(actor)
+    return actors
 
 
 @pytest.fixture(scope="module")
 def sampler() -> w.InFlightSampler:
-    made = w.InFlightSampler(w.SamplerConfig(MODEL, replace(GENERATION, engine="vllm")))
-    made.copy.engine.batch.steps = 1  # type: ignore[attr-defined]  # an engine has one
-    return made
+    role = w.InFlightSampler(w.SamplerConfig(MODEL, replace(GENERATION, engine="vllm")))
+    role.copy.engine.batch.steps = 1  # type: ignore[attr-defined]  # an engine has one
+    return role
 
 
 class Arriving:

@@ -50,8 +50,8 @@ def test_gradients_and_the_cache_are_freed_before_the_engine_wakes(monkeypatch: 
 
 
 def test_an_update_after_its_gradients_were_freed_is_the_same() -> None:
-    freed, kept = w.Actor(tiny.ACTOR), w.Actor(tiny.ACTOR)
+    freed, untouched = w.Actor(tiny.ACTOR), w.Actor(tiny.ACTOR)
     for step in range(3):
         policies._free_for_engine(freed.policy)
-        ours, theirs = (numbers(role.imitate(tiny.demonstrations(ROWS, step))) for role in (freed, kept))
+        ours, theirs = (numbers(role.imitate(tiny.demonstrations(ROWS, step))) for role in (freed, untouched))
         assert ours == theirs

@@ -58,12 +58,12 @@ def saved(size: Sizes) -> Saved:
     if size.bias:
         shapes |= {f"0.{name}.bias": (rows[name],) for name in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")}
         shapes |= {"0.o_proj.bias": (HIDDEN,), "0.down_proj.bias": (HIDDEN,)}
-    made, count = {}, 1
+    weights_by_name, count = {}, 1
     for name, shape in shapes.items():
         elements = torch.Size(shape).numel()
-        made[name] = torch.arange(count, count + elements, dtype=torch.float64).reshape(shape)
+        weights_by_name[name] = torch.arange(count, count + elements, dtype=torch.float64).reshape(shape)
         count += elements
-    return made
+    return weights_by_name
 
 
 def rows_of(weights: Saved, layer: str, kind: str, indices: list[int]) -> list[object]:
@@ -83,26 +83,26 @@ def parameters(size: Sizes, weights: Saved, part: int) -> dict[str, list[object]
     inner = list(range(part * size.inner // size.parts, (part + 1) * size.inner // size.parts))
     padded = -(-size.words // 64) * 64 // size.parts
     words = [word for word in range(part * padded, (part + 1) * padded) if word < size.words]
-    found: dict[str, list[object]] = {}
+    rows_by_name: dict[str, list[object]] = {}
     for kind in ("weight", "bias") if size.bias else ("weight",):
         queries = rows_of(weights, "q_proj", kind, elements(heads))
         keys, values = (rows_of(weights, name, kind, elements(key_heads)) for name in ("k_proj", "v_proj"))
-        found[f"0.qkv_proj.{kind}"] = queries + keys + values
+        rows_by_name[f"0.qkv_proj.{kind}"] = queries + keys + values
         gate, up = (rows_of(weights, name, kind, inner) for name in ("gate_proj", "up_proj"))
-        found[f"0.gate_up_proj.{kind}"] = gate + up
+        rows_by_name[f"0.gate_up_proj.{kind}"] = gate + up
     for name in ("embed_tokens", "lm_head"):
-        found[f"0.{name}.weight"] = rows_of(weights, name, "weight", words)
-    found["0.o_proj.weight"] = weights["0.o_proj.weight"][:, elements(heads)].tolist()
-    found["0.down_proj.weight"] = weights["0.down_proj.weight"][:, inner].tolist()
+        rows_by_name[f"0.{name}.weight"] = rows_of(weights, name, "weight", words)
+    rows_by_name["0.o_proj.weight"] = weights["0.o_proj.weight"][:, elements(heads)].tolist()
+    rows_by_name["0.down_proj.weight"] = weights["0.down_proj.weight"][:, inner].tolist()
     whole = [name for name in weights if "norm" in name or name in ("0.o_proj.bias", "0.down_proj.bias")]
-    return found | {name: weights[name].tolist() for name in whole}
+    return rows_by_name | {name: weights[name].tolist() for name in whole}
 
 
 def empty(size: Sizes, wanted: dict[str, list[object]]) -> dict[str, torch.Tensor]:
     """Parameters of the shapes that vLLM allocates."""
-    made = {name: torch.zeros_like(torch.tensor(rows, dtype=torch.float64)) for name, rows in wanted.items()}
+    zeros = {name: torch.zeros_like(torch.tensor(rows, dtype=torch.float64)) for name, rows in wanted.items()}
     padded = -(-size.words // 64) * 64 // size.parts
-    return made | {f"0.{name}.weight": torch.zeros(padded, HIDDEN).double() for name in ("embed_tokens", "lm_head")}
+    return zeros | {f"0.{name}.weight": torch.zeros(padded, HIDDEN).double() for name in ("embed_tokens", "lm_head")}
 
 
 @given(sizes())
@@ -111,14 +111,14 @@ def test_written_weights_are_where_vllm_loads_them(size: Sizes) -> None:
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     for part in range(size.parts):
         wanted = parameters(size, weights, part)
-        made = empty(size, wanted)
-        found = places(made, shapes, part, size.parts)
-        assert found is not None
+        target = empty(size, wanted)
+        weight_places = places(target, shapes, part, size.parts)
+        assert weight_places is not None
         names = sorted(weights)
-        write_all([[(name, weights[name]) for name in half] for half in (names[::2], names[1::2])], found)
+        write_all([[(name, weights[name]) for name in half] for half in (names[::2], names[1::2])], weight_places)
         for name, rows in wanted.items():
-            assert made[name][: len(rows)].tolist() == rows
-            assert (made[name][len(rows) :] == 0).all()
+            assert target[name][: len(rows)].tolist() == rows
+            assert (target[name][len(rows) :] == 0).all()
 
 
 @given(sizes(), st.data())
@@ -126,21 +126,21 @@ def test_parameters_of_another_model_have_no_places(size: Sizes, data: st.DataOb
     """One parameter is larger, missing, transposed in memory, or not known; or one weight has no parameter."""
     weights = saved(size)
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    made = empty(size, parameters(size, weights, 0))
-    name = data.draw(st.sampled_from(sorted(made)))
+    target = empty(size, parameters(size, weights, 0))
+    name = data.draw(st.sampled_from(sorted(target)))
     change = data.draw(st.sampled_from(["larger", "missing", "transposed", "unknown", "unwritten"]))
     if change == "larger":
-        made[name] = torch.zeros(made[name].shape[0] + (size.words if "0." in name else 1), *made[name].shape[1:])
-        made[name] = torch.cat([made[name]] * 3, -1)
+        target[name] = torch.zeros(target[name].shape[0] + (size.words if "0." in name else 1), *target[name].shape[1:])
+        target[name] = torch.cat([target[name]] * 3, -1)
     elif change == "missing":
-        del made[name]
+        del target[name]
     elif change == "transposed":
-        made[name] = torch.zeros(8, 8).T[: made[name].shape[0]]
+        target[name] = torch.zeros(8, 8).T[: target[name].shape[0]]
     elif change == "unknown":
-        made["0.scale"] = torch.zeros(1)
+        target["0.scale"] = torch.zeros(1)
     else:
         shapes["0.other.weight"] = (1,)
-    assert places(made, shapes, 0, size.parts) is None
+    assert places(target, shapes, 0, size.parts) is None
 
 
 class Method:

@@ -100,17 +100,17 @@ def test_lent_weights_are_read_where_the_caller_writes_them(
         EngineProcess._send(lasting, message)
 
     monkeypatch.setattr(lasting, "_send", send)
-    weight, other = torch.tensor([10.0]), torch.tensor([40.0])
+    weight, second = torch.tensor([10.0]), torch.tensor([40.0])
     lasting.load([("a", weight)], 1, stay=True)
     assert tokens(lasting, 1) == [11, 12, 13]
     weight.fill_(20)
     assert tokens(lasting, 1) == [11, 12, 13]
     lasting.load([("a", weight)], 2, stay=True)
     assert tokens(lasting, 1) == [21, 22, 23]
-    lasting.load([("a", other)], 3, stay=True)
+    lasting.load([("a", second)], 3, stay=True)
     assert tokens(lasting, 1) == [41, 42, 43]
     lasting.release()
-    lasting.load([("a", other.mul_(-1).add_(45))], 4, stay=True)
+    lasting.load([("a", second.mul_(-1).add_(45))], 4, stay=True)
     assert tokens(lasting, 1) == [6, 7, 8]
     pieces = [type(message).__name__ for message in sent if not isinstance(message, tuple) and message is not None]
     assert pieces == ["Lent", "str", "Lent", "Lent"]

@@ -140,7 +140,7 @@ def test_ranks_with_other_rows_get_their_own() -> None:
 def test_a_part_that_dies_or_fails_ends_all_with_one_error(alike: Ranks, first: int, says: str) -> None:
     """The other process would wait for it longer than the test may take."""
     alike.sample(FIRST)
-    asked = [rank.asked for rank in alike.ranks]
+    counts = [rank.asked for rank in alike.ranks]
     mine, theirs = alike.errors([[first, 1]])
     assert isinstance(mine, ResourceError)
     assert mine.code == "HF954"
@@ -148,7 +148,7 @@ def test_a_part_that_dies_or_fails_ends_all_with_one_error(alike: Ranks, first: 
     assert str(mine) == str(theirs)
     assert not any(engine.process.alive for engine in alike.engines)
     assert alike.sample(FIRST) == [expected(FIRST)] * 2
-    assert [rank.asked for rank in alike.ranks] == [count + 1 for count in asked]
+    assert [rank.asked for rank in alike.ranks] == [count + 1 for count in counts]
 
 
 @pytest.mark.nightly  # a process of its own that hangs is in test_process.py
@@ -174,10 +174,10 @@ def test_a_part_that_died_while_idle_is_started_again_with_the_others(alike: Ran
 
 def test_ranks_that_gather_weights_together_all_take_part(alike: Ranks) -> None:
     alike.sample(FIRST)
-    asked = [rank.asked for rank in alike.ranks]
+    counts = [rank.asked for rank in alike.ranks]
     alike.engines[0].process.versions["weights"] = 99
     alike.sample(FIRST)
-    assert [rank.asked for rank in alike.ranks] == [count + 1 for count in asked]
+    assert [rank.asked for rank in alike.ranks] == [count + 1 for count in counts]
 
 
 # -- the mesh of a role, on the local backend

@@ -26,10 +26,10 @@ LENGTH, END = 40, 50
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EngineHandle]:
-    made = handle(tokens=LENGTH)
-    made.batch.steps = 2
-    yield made
-    made.process.close()
+    lasting = handle(tokens=LENGTH)
+    lasting.batch.steps = 2
+    yield lasting
+    lasting.process.close()
 
 
 class Role:

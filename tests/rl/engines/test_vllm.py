@@ -367,8 +367,8 @@ def test_an_engine_in_two_parts_samples_as_a_whole_one() -> None:
         )
         for mesh in (hf.Mesh(), hf.Mesh(tp=2))
     ]
-    with whole.launch("local") as one, parts.launch("local") as two:
-        for ours, theirs in zip(two.step(tiny.prompts(8)), one.step(tiny.prompts(8)), strict=True):
+    with whole.launch("local") as running_whole, parts.launch("local") as running_parts:
+        for ours, theirs in zip(running_parts.step(tiny.prompts(8)), running_whole.step(tiny.prompts(8)), strict=True):
             assert torch.equal(ours.ids.tensor, theirs.ids.tensor)
             assert (ours.log_probs.tensor - theirs.log_probs.tensor).abs().max() < TOLERANCE
 

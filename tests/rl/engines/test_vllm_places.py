@@ -69,10 +69,10 @@ def test_written_weights_sample_as_loaded_ones_and_as_the_policy(change: dict[st
             results.append(vllm.rollout(ours, greedy=True))
             assert torch.equal(results[-1].ids.tensor, vllm.rollout(theirs, greedy=True).ids.tensor)
             assert vllm.differences(results[-1]).max() < vllm.TOLERANCE
-        _, loaded, other, written = results
+        _, loaded, changed, written = results
     for column in ("ids", "engine_log_probs"):
         assert torch.equal(getattr(loaded, column).tensor, getattr(written, column).tensor)
-    assert not torch.equal(other.ids.tensor, written.ids.tensor)
+    assert not torch.equal(changed.ids.tensor, written.ids.tensor)
 
 
 def test_an_update_of_lent_weights_reaches_the_engine_with_its_version() -> None:

@@ -139,9 +139,11 @@ def test_a_role_that_does_not_go_with_its_class_is_refused() -> None:
 
 def test_rounds_have_the_options_of_both_dataflows() -> None:
     table = {"algorithm": DAPORounds.algorithm, "roles": VERIFIER, "update": {"algorithm": DAPOUpdate.algorithm}}
-    parts, left = read_names(table, ["options.group=4", "update.options.updates=2", "update.rows=32", "B=3"], by_name)
+    parts, remaining = read_names(
+        table, ["options.group=4", "update.options.updates=2", "update.rows=32", "B=3"], by_name
+    )
     assert issubclass(parts.kind, DAPORounds)
-    assert (parts.options.group, parts.update_options.updates, left) == (4, 2, ["B=3"])
+    assert (parts.options.group, parts.update_options.updates, remaining) == (4, 2, ["B=3"])
     with_own_update = {**table, "update": {"algorithm": "tests.rl.training.toy:learning"}}
     parts, _ = read_names(with_own_update, ["update.options.parts=3"], by_name)
     assert (issubclass(parts.kind, DAPORounds), parts.update_options.parts) == (False, 3)

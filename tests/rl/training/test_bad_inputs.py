@@ -99,9 +99,9 @@ def test_a_bad_row_ends_the_run_and_its_checkpoint_is_good(
     good = [{"word": word} for word in ("a", "b", "c", "d", "ab", "bc", "cd")]
     rows([*good, row])
     assert main(["train", "run.toml", "--set", "data.seed=2"]) == output.FINDINGS
-    said = capsys.readouterr().err
-    assert re.search(message, said), said
-    assert "the last complete checkpoint is run/checkpoints/step-00000002; --resume continues from it" in said
+    text = capsys.readouterr().err
+    assert re.search(message, text), text
+    assert "the last complete checkpoint is run/checkpoints/step-00000002; --resume continues from it" in text
     rows([*good, {"word": "gh"}])
     assert main(["train", "run.toml", "--set", "data.seed=2", "--resume"]) == output.FINDINGS
     assert "--accept data accepts the changes" in capsys.readouterr().err
@@ -116,17 +116,17 @@ def test_a_checkpoint_that_a_run_cannot_go_on_from_is_not_offered(
     assert main(["train", "run.toml", "--set", "steps=2"]) == output.OK
     capsys.readouterr()
     assert main(["train", "run.toml", "--resume", "--set", "actor.model.config.hidden_size=32"]) == output.FINDINGS
-    said = capsys.readouterr().err
-    assert "actor.model.config.hidden_size: 16 in the checkpoint, 32 now" in said
-    assert "no role can continue" in said
-    assert "--resume" not in said
+    text = capsys.readouterr().err
+    assert "actor.model.config.hidden_size: 16 in the checkpoint, 32 now" in text
+    assert "no role can continue" in text
+    assert "--resume" not in text
     [file] = Path("run/checkpoints/step-00000002").glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:100])
     assert main(["train", "run.toml", "--resume"]) == output.FINDINGS
-    said = capsys.readouterr().err
-    assert f"HF906]: {file.absolute()} cannot be read" in said
+    text = capsys.readouterr().err
+    assert f"HF906]: {file.absolute()} cannot be read" in text
     assert (
-        "run/checkpoints/step-00000002, is damaged; without that folder, --resume continues from step-00000001" in said
+        "run/checkpoints/step-00000002, is damaged; without that folder, --resume continues from step-00000001" in text
     )
     shutil.rmtree("run/checkpoints/step-00000002")
     assert main(["train", "run.toml", "--resume", "--set", "steps=2"]) == output.OK

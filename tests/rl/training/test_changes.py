@@ -68,8 +68,10 @@ def test_any_table_that_is_written_takes_a_new_member(text: str, newline: str, d
     after = edited(text, SetField(path, 7))
     assert tomllib.loads(after) == expected
     assert after.count("\n") == after.count(newline)
-    kept = [line for line in after.splitlines() if "new = 7" not in line]
-    assert kept == text.splitlines() or after.count("\n") == text.count("\n")  # a line is added, or an inline member
+    unchanged = [line for line in after.splitlines() if "new = 7" not in line]
+    assert unchanged == text.splitlines() or after.count("\n") == text.count(
+        "\n"
+    )  # a line is added, or an inline member
 
 
 @given(documents(), st.data())

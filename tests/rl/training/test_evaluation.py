@@ -118,7 +118,7 @@ def test_pairs_are_in_order_where_the_better_one_scores_more(rows: list[tuple[fl
     sign = torch.tensor([value for _, _, better in rows for value in (better, -better)])
     ids, mask = torch.zeros(len(score), 2, dtype=torch.int64), torch.ones(len(score), 2, dtype=torch.bool)
     pairs = Pairs(ids=ids, mask=mask, response_mask=mask[:, 1:], preference=sign)
-    found = pair_outcome(pairs, Scores(score=score))
+    result = pair_outcome(pairs, Scores(score=score))
     numbers = score.double().tolist()
     decided = [
         (numbers[2 * i], numbers[2 * i + 1])[:: 1 if better > 0 else -1]
@@ -127,5 +127,5 @@ def test_pairs_are_in_order_where_the_better_one_scores_more(rows: list[tuple[fl
     ]
     right = sum(better > worse for better, worse in decided)
     count = max(len(decided), 1)
-    assert found.correct.value == pytest.approx(right / count)
-    assert found.margin.value == pytest.approx(sum(better - worse for better, worse in decided) / count, abs=1e-9)
+    assert result.correct.value == pytest.approx(right / count)
+    assert result.margin.value == pytest.approx(sum(better - worse for better, worse in decided) / count, abs=1e-9)

@@ -46,8 +46,8 @@ def test_the_model_is_loaded_again(model: Path) -> None:
     from safetensors.torch import load_file
 
     saved = load_file(model / "model.safetensors")
-    [kept] = (model.parent / "run/checkpoints/step-00000020").glob("actor-rank-*.safetensors")
-    weights = load_file(kept)
+    [state_file] = (model.parent / "run/checkpoints/step-00000020").glob("actor-rank-*.safetensors")
+    weights = load_file(state_file)
     assert all((weights[f"weights/model.{name}"] == value).all() for name, value in saved.items())
     assert (model / "config.json").exists()
     assert (model / "tokenizer.json").exists()

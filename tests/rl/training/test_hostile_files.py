@@ -221,7 +221,7 @@ def test_bad_rows_are_skipped_or_named_by_file_and_line(tmp_path: Path, monkeypa
     bad = [line for line in HOSTILE.values() if b"\n" not in line and b"\r" not in line and line]
     bad = [line for line in bad if line not in (HOSTILE["byte order mark"], HOSTILE["utf-16"])]
     file = tmp_path / "rows.jsonl"
-    file.write_bytes(b"\n".join(line for one in bad for line in (one, good)))
+    file.write_bytes(b"\n".join(line for bad_line in bad for line in (bad_line, good)))
     encoder = Encoder(Prompt("{word}"), load_tokenizer(Characters("abc")), 3)
     rows = JsonLines(str(file)).open()
     assert len(rows) == 2 * len(bad)

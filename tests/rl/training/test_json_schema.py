@@ -72,11 +72,11 @@ def mutants(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         others = {name: inner for name, inner in table.items() if name != key}
         yield f"{key} misspelled", {**others, f"{key}x": value}
         yield f"without {key}", others
-        for other in OTHERS:
-            yield f"{key} = {other!r}", {**table, key: other}
+        for replacement in OTHERS:
+            yield f"{key} = {replacement!r}", {**table, key: replacement}
         if isinstance(value, dict):
-            for done, inner in mutants(value):
-                yield f"{key}.{done}", {**table, key: inner}
+            for path, inner in mutants(value):
+                yield f"{key}.{path}", {**table, key: inner}
 
 
 def refusal(kind: type, table: dict[str, Any]) -> str:

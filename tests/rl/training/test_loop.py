@@ -58,9 +58,9 @@ def fresh(folder: Path, name: str) -> Path:
 
 def both(folder: Path, name: str, changes: Sequence[str] = ()) -> Path:
     """A run in a folder of its own, of the same data."""
-    other = fresh(folder, name)
-    train(from_table(table(folder), [f"output={other}/run", *changes]))
-    return other
+    other_folder = fresh(folder, name)
+    train(from_table(table(folder), [f"output={other_folder}/run", *changes]))
+    return other_folder
 
 
 @pytest.fixture
@@ -70,20 +70,26 @@ def straight(tmp_path: Path) -> Path:
 
 def test_a_run_leaves_what_it_made(straight: Path) -> None:
     metrics = lines(straight)
-    assert [one["step"] for one in metrics] == list(range(7))
-    assert [one["step"] for one in metrics if "held_out/score" in one] == [0, 2, 4, 6]
+    assert [record["step"] for record in metrics] == list(range(7))
+    assert [record["step"] for record in metrics if "held_out/score" in record] == [0, 2, 4, 6]
     assert {"policy/loss", "policy/weight", "outcome/score", "outcome/length"} <= metrics[1].keys()
     samples = lines(straight, "samples.jsonl")
-    assert [(one["step"], one["prompt"]) for one in samples[:5]] == [(0, "a"), (0, "b"), (0, "c"), (0, "d"), (2, "a")]
+    assert [(record["step"], record["prompt"]) for record in samples[:5]] == [
+        (0, "a"),
+        (0, "b"),
+        (0, "c"),
+        (0, "d"),
+        (2, "a"),
+    ]
     assert {"response", "score"} <= samples[0].keys()
-    kept = checkpoints.complete(straight / "run/checkpoints")
-    assert [one.name for one in kept] == ["step-00000003", "step-00000006"]
-    assert sorted(one.name for one in kept[0].iterdir()) == [
+    saved = checkpoints.complete(straight / "run/checkpoints")
+    assert [path.name for path in saved] == ["step-00000003", "step-00000006"]
+    assert sorted(path.name for path in saved[0].iterdir()) == [
         "checkpoint.json",
         "policy-rank-0.safetensors",
         "state.json",
     ]
-    stated = json.loads((kept[0] / "checkpoint.json").read_text())
+    stated = json.loads((saved[0] / "checkpoint.json").read_text())
     assert stated["cursor"]["position"] >= 18
     assert stated["versions"].keys() >= {"hfdsl", "torch", "python"}
     assert from_table(stated["config"]).table() == stated["config"]
@@ -92,35 +98,35 @@ def test_a_run_leaves_what_it_made(straight: Path) -> None:
 
 @pytest.mark.parametrize("stop", [3, 4])
 def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, straight: Path, stop: int) -> None:
-    other = both(tmp_path, "stopped", [f"steps={stop}"])
-    loaded = from_table(table(tmp_path), [f"output={other}/run"])
+    other_folder = both(tmp_path, "stopped", [f"steps={stop}"])
+    loaded = from_table(table(tmp_path), [f"output={other_folder}/run"])
     assert train(loaded, resume=True) == Ended(6, stopped=False)
-    assert [record for record in lines(other) if record["step"] > stop] == [
+    assert [record for record in lines(other_folder) if record["step"] > stop] == [
         record for record in lines(straight) if record["step"] > stop
     ]
-    assert lines(other)[-1] == lines(straight)[-1]
-    assert weights(other) == weights(straight)
-    assert lines(other, "samples.jsonl")[-4:] == lines(straight, "samples.jsonl")[-4:]
+    assert lines(other_folder)[-1] == lines(straight)[-1]
+    assert weights(other_folder) == weights(straight)
+    assert lines(other_folder, "samples.jsonl")[-4:] == lines(straight, "samples.jsonl")[-4:]
 
 
 def test_a_run_that_was_killed_after_its_checkpoint_is_the_same(tmp_path: Path, straight: Path) -> None:
     """Lines of steps that come again, and half a line, are dropped."""
-    other = both(tmp_path, "killed", ["checkpoints.every=2", "steps=5"])
-    shutil.rmtree(checkpoints.latest(other / "run/checkpoints"))
-    with (other / "run/metrics.jsonl").open("a") as file:
+    other_folder = both(tmp_path, "killed", ["checkpoints.every=2", "steps=5"])
+    shutil.rmtree(checkpoints.latest(other_folder / "run/checkpoints"))
+    with (other_folder / "run/metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "pol')
-    train(from_table(table(tmp_path), [f"output={other}/run"]), resume=True)
-    assert lines(other) == lines(straight)
-    assert weights(other) == weights(straight)
+    train(from_table(table(tmp_path), [f"output={other_folder}/run"]), resume=True)
+    assert lines(other_folder) == lines(straight)
+    assert weights(other_folder) == weights(straight)
 
 
 @pytest.mark.nightly
 def test_a_resumed_run_is_the_same_on_ray_and_other_pools(tmp_path: Path, straight: Path, ray_cluster: Any) -> None:
-    other = both(tmp_path, "stopped", ["steps=3"])
+    other_folder = both(tmp_path, "stopped", ["steps=3"])
     apart = {**SEVERAL, "default": {"pool": "left"}, "roles": {"policy": {"pool": "both", "colocate": False}}}
-    train(from_table(table(tmp_path, deployment=apart), [f"output={other}/run", "backend=ray"]), resume=True)
-    assert lines(other)[-3:] == lines(straight)[-3:]
-    assert weights(other) == weights(straight)
+    train(from_table(table(tmp_path, deployment=apart), [f"output={other_folder}/run", "backend=ray"]), resume=True)
+    assert lines(other_folder)[-3:] == lines(straight)[-3:]
+    assert weights(other_folder) == weights(straight)
 
 
 @pytest.mark.nightly
@@ -128,7 +134,7 @@ def test_a_resumed_run_is_the_same_on_ray_and_other_pools(tmp_path: Path, straig
 def test_a_run_on_ray_that_loses_processes_is_the_same(
     tmp_path: Path, straight: Path, ray_cluster: Any, copy_every: int | None
 ) -> None:
-    other = fresh(tmp_path, "loses")
+    other_folder = fresh(tmp_path, "loses")
     killed = list[int]()
 
     def show(record: Record) -> None:
@@ -138,13 +144,13 @@ def test_a_run_on_ray_that_loses_processes_is_the_same(
             worker = next(iter(backend._groups.values())).workers[-1]
             os.kill(ray.get(worker.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
 
-    changes = [f"output={other}/run", "backend=ray", "checkpoints.every=2"]
+    changes = [f"output={other_folder}/run", "backend=ray", "checkpoints.every=2"]
     if copy_every is not None:
         changes.append(f"faults.copy_every={copy_every}")
     with pytest.warns(HfWarning, match="HF840"):
         train(from_table(table(tmp_path), changes), show=show)
     assert killed == [2, 4]
-    assert (lines(other), weights(other)) == (lines(straight), weights(straight))
+    assert (lines(other_folder), weights(other_folder)) == (lines(straight), weights(straight))
 
 
 PLACES = {
@@ -159,10 +165,10 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_other_places_give_the_same_bits(tmp_path: Path, straight: Path, place: str) -> None:
-    other = fresh(tmp_path, place)
-    train(from_table(table(tmp_path, deployment=PLACES[place]), [f"output={other}/run"]))
-    assert lines(other) == lines(straight)
-    assert weights(other) == weights(straight)
+    other_folder = fresh(tmp_path, place)
+    train(from_table(table(tmp_path, deployment=PLACES[place]), [f"output={other_folder}/run"]))
+    assert lines(other_folder) == lines(straight)
+    assert weights(other_folder) == weights(straight)
 
 
 # -- what goes wrong
@@ -177,18 +183,18 @@ def test_a_run_is_not_written_over(tmp_path: Path, straight: Path) -> None:
 
 
 def test_a_metric_that_is_no_number_leaves_the_last_checkpoint_good(tmp_path: Path, straight: Path) -> None:
-    other = fresh(tmp_path, "poisoned")
-    poisoned = from_table(table(tmp_path), [f"output={other}/run", "policy.poison=5"])
+    other_folder = fresh(tmp_path, "poisoned")
+    poisoned = from_table(table(tmp_path), [f"output={other_folder}/run", "policy.poison=5"])
     with pytest.raises(HfError, match=r"HF907: in step 5 of 'following' 'policy.update' gives loss = nan"):
         train(poisoned)
-    assert [record["step"] for record in lines(other)] == [0, 1, 2, 3, 4]
-    assert checkpoints.latest(other / "run/checkpoints").name == "step-00000003"
-    mended = from_table(table(tmp_path), [f"output={other}/run"])
+    assert [record["step"] for record in lines(other_folder)] == [0, 1, 2, 3, 4]
+    assert checkpoints.latest(other_folder / "run/checkpoints").name == "step-00000003"
+    mended = from_table(table(tmp_path), [f"output={other_folder}/run"])
     with pytest.warns(
         HfWarning, match=r"HF905: .* is of another configuration:\n  policy.poison: 5 in the checkpoint, \(absent\) now"
     ):
         train(mended, resume=True, accept=["policy.poison"])
-    assert weights(other) == weights(straight)
+    assert weights(other_folder) == weights(straight)
 
 
 def test_a_bad_row_ends_the_run_or_is_counted(tmp_path: Path) -> None:
@@ -266,8 +272,8 @@ def started(folder: Path, before: str, *changes: str) -> Iterator[subprocess.Pop
 
 def until(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout is not None
-    for said in process.stdout:
-        if said.startswith(line):
+    for text in process.stdout:
+        if text.startswith(line):
             return
     raise AssertionError(f"ended before it said {line!r}")
 
@@ -277,20 +283,20 @@ def until(process: subprocess.Popen[str], line: str) -> None:
 def test_a_signal_ends_a_run_after_its_step_with_a_checkpoint(
     tmp_path: Path, straight: Path, signaled: signal.Signals
 ) -> None:
-    other = tmp_path / "asked"
-    other.mkdir()
+    other_folder = tmp_path / "asked"
+    other_folder.mkdir()
     for name in ("letters.jsonl", "unseen.jsonl"):
-        (other / name).write_text((tmp_path / name).read_text())
-    with started(other, "", "steps=100000", "checkpoints.every=100000") as process:
+        (other_folder / name).write_text((tmp_path / name).read_text())
+    with started(other_folder, "", "steps=100000", "checkpoints.every=100000") as process:
         until(process, "3")
         process.send_signal(signaled)
         assert process.stdout is not None
-        said = process.stdout.read().splitlines()
+        lines = process.stdout.read().splitlines()
         assert process.wait(60) == 0
-    last = int(said[-1].partition("step=")[2].partition(",")[0])
-    assert said[-1] == f"Ended(step={last}, stopped=True)"
-    assert checkpoints.latest(other / "run/checkpoints").name == f"step-{last:08d}"
-    assert train(from_table(table(other), [f"steps={last + 1}"]), resume=True) == Ended(last + 1, stopped=False)
+    last = int(lines[-1].partition("step=")[2].partition(",")[0])
+    assert lines[-1] == f"Ended(step={last}, stopped=True)"
+    assert checkpoints.latest(other_folder / "run/checkpoints").name == f"step-{last:08d}"
+    assert train(from_table(table(other_folder), [f"steps={last + 1}"]), resume=True) == Ended(last + 1, stopped=False)
 
 
 SLOW = """
@@ -303,21 +309,21 @@ state_files.sync_to_disk = slow
 
 
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path: Path, straight: Path) -> None:
-    other = tmp_path / "killed"
-    other.mkdir()
+    other_folder = tmp_path / "killed"
+    other_folder.mkdir()
     for name in ("letters.jsonl", "unseen.jsonl"):
-        (other / name).write_text((tmp_path / name).read_text())
-    with started(other, SLOW, "checkpoints.every=2") as process:
+        (other_folder / name).write_text((tmp_path / name).read_text())
+    with started(other_folder, SLOW, "checkpoints.every=2") as process:
         until(process, "writing")
         process.kill()
         process.wait(60)
-    kept = other / "run/checkpoints"
-    assert [record.name for record in kept.glob(".*.part")] == [".step-00000004.part"]
-    assert checkpoints.latest(kept).name == "step-00000002"
-    loaded = from_table(table(other), ["checkpoints.every=2"])
+    checkpoint_folder = other_folder / "run/checkpoints"
+    assert [record.name for record in checkpoint_folder.glob(".*.part")] == [".step-00000004.part"]
+    assert checkpoints.latest(checkpoint_folder).name == "step-00000002"
+    loaded = from_table(table(other_folder), ["checkpoints.every=2"])
     assert train(loaded, resume=True) == Ended(6, stopped=False)
-    assert not list(kept.glob(".*"))
-    assert [record["policy/weight"] for record in lines(other)[1:]] == [
+    assert not list(checkpoint_folder.glob(".*"))
+    assert [record["policy/weight"] for record in lines(other_folder)[1:]] == [
         record["policy/weight"] for record in lines(straight)[1:]
     ]
 
@@ -333,29 +339,32 @@ def test_steps_go_on_while_a_checkpoint_is_written(
         return write(folder, role, apart)
 
     def show(record: Record) -> None:
-        seen.append(len(checkpoints.complete(other / "run/checkpoints")))
+        seen.append(len(checkpoints.complete(other_folder / "run/checkpoints")))
         if record.step == 4:  # two steps later: the state must be that of step 2 all the same
             written.set()
 
-    other = fresh(tmp_path, "behind")
+    other_folder = fresh(tmp_path, "behind")
     monkeypatch.setattr(state_files, "write", slow)
-    train(from_table(table(tmp_path), [f"output={other}/run", "checkpoints.every=2", "checkpoints.keep=9"]), show=show)
+    train(
+        from_table(table(tmp_path), [f"output={other_folder}/run", "checkpoints.every=2", "checkpoints.keep=9"]),
+        show=show,
+    )
     assert seen[:5] == [0, 0, 0, 0, 0]
-    names = [name.name for name in checkpoints.complete(other / "run/checkpoints")]
+    names = [name.name for name in checkpoints.complete(other_folder / "run/checkpoints")]
     assert names == ["step-00000002", "step-00000004", "step-00000006"]
     for name in names[1:]:
-        shutil.rmtree(other / "run/checkpoints" / name)
-    train(from_table(table(tmp_path), [f"output={other}/run"]), resume=True)
-    assert weights(other) == weights(straight)
+        shutil.rmtree(other_folder / "run/checkpoints" / name)
+    train(from_table(table(tmp_path), [f"output={other_folder}/run"]), resume=True)
+    assert weights(other_folder) == weights(straight)
 
 
 def test_a_checkpoint_that_is_not_behind_is_whole_before_the_next_step(tmp_path: Path) -> None:
     seen: list[int] = []
-    kept = tmp_path / "run/checkpoints"
+    checkpoint_folder = tmp_path / "run/checkpoints"
     changes = ["checkpoints.every=1", "checkpoints.keep=9", "checkpoints.behind=false"]
     train(
         from_table(table(tmp_path), [f"output={tmp_path}/run", *changes]),
-        show=lambda record: seen.append(len(checkpoints.complete(kept))),
+        show=lambda record: seen.append(len(checkpoints.complete(checkpoint_folder))),
     )
     assert seen == [0, 0, 1, 2, 3, 4, 5]
 
@@ -382,8 +391,8 @@ def test_a_file_that_cannot_be_written_is_reported_at_a_later_step(
     )
     with pytest.raises(CheckpointError, match=message):
         run(tmp_path, "checkpoints.every=2")
-    kept = tmp_path / "run/checkpoints"
-    assert [checkpoint.name for checkpoint in checkpoints.complete(kept)] == ["step-00000002"]
+    checkpoint_folder = tmp_path / "run/checkpoints"
+    assert [checkpoint.name for checkpoint in checkpoints.complete(checkpoint_folder)] == ["step-00000002"]
 
 
 def test_a_checkpoint_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,18 +420,18 @@ def test_steps_that_are_asked_for_are_recorded(straight: Path, tmp_path: Path) -
     assert sorted(folder.name for folder in (recorded / "run/recorded").iterdir()) == ["step-2", "step-5"]
     calls = json.loads((recorded / "run/recorded/step-5/recording.json").read_text())["calls"]
     for call in calls:
-        done = replay(recorded / "run/recorded/step-5", call["label"])
-        assert done.same, str(done)
+        replayed = replay(recorded / "run/recorded/step-5", call["label"])
+        assert replayed.same, str(replayed)
 
 
 def test_recordings_and_checkpoints_of_one_step_do_not_meet(straight: Path, tmp_path: Path) -> None:
     changes = ["record=[3, 4, 5]", "checkpoints.keep=9"]
     recorded = both(tmp_path, "recorded", changes)
-    kept = checkpoints.complete(recorded / "run/checkpoints")
-    assert [checkpoint.name for checkpoint in kept] == ["step-00000003", "step-00000006"]
-    for file in (file for checkpoint in kept for file in checkpoint.glob("*.safetensors")):
+    saved = checkpoints.complete(recorded / "run/checkpoints")
+    assert [checkpoint.name for checkpoint in saved] == ["step-00000003", "step-00000006"]
+    for file in (file for checkpoint in saved for file in checkpoint.glob("*.safetensors")):
         assert load_file(file)
-    shutil.rmtree(kept[-1])
+    shutil.rmtree(saved[-1])
     output = [f"output={recorded}/run", *changes]
     train(from_table(table(tmp_path), output), resume=True)  # over steps that have a recording
     assert lines(recorded) == lines(straight)

@@ -95,9 +95,13 @@ def test_json_lines_go_on_after_a_step(tmp_path: Path) -> None:
         for step in steps:
             writer.write(Record(step, {"loss": step + 0.5}, 1.0, {"a": 0.5}, 7.0))
         writer.close()
-    found = [json.loads(text) for text in file.read_text().splitlines()]
-    assert [one["step"] for one in found] == [1, 2, 3, 4]
-    assert found[0] == {"step": 1, "loss": 1.5, "time": {"seconds": 1.0, "nodes": {"a": 0.5}, "tokens_per_second": 7.0}}
+    entries = [json.loads(text) for text in file.read_text().splitlines()]
+    assert [record["step"] for record in entries] == [1, 2, 3, 4]
+    assert entries[0] == {
+        "step": 1,
+        "loss": 1.5,
+        "time": {"seconds": 1.0, "nodes": {"a": 0.5}, "tokens_per_second": 7.0},
+    }
     drop_after(tmp_path / "none", 1)
     assert not (tmp_path / "none").exists()
 

@@ -368,8 +368,8 @@ def test_a_cached_snapshot_is_the_one_that_huggingface_hub_takes(tmp_path: Path)
     hub_cache(tmp_path, "datasets--a--b", "2" * 40, ("main", "v1"))
     cache = tmp_path / "cache"
     for kind, revision in (("model", None), ("dataset", None), ("dataset", "v1")):
-        taken = hub.snapshot_download("a/b", repo_type=kind, revision=revision, cache_dir=cache, local_files_only=True)
-        assert Path(taken) == cached_snapshot(kind, "a/b", revision)  # type: ignore[arg-type]  # one of the two
+        folder = hub.snapshot_download("a/b", repo_type=kind, revision=revision, cache_dir=cache, local_files_only=True)
+        assert Path(folder) == cached_snapshot(kind, "a/b", revision)  # type: ignore[arg-type]  # one of the two
     assert cached_snapshot("model", "a/c") is None
     assert cached_snapshot("model", "a/b", "v1") is None
 

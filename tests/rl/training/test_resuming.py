@@ -66,12 +66,12 @@ def test_a_second_run_in_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_second_run_in_the_same_process_is_refused(tmp_path: Path) -> None:
-    inside, done = threading.Event(), threading.Event()
+    inside, finished = threading.Event(), threading.Event()
 
     def hold() -> None:
         with locked(tmp_path / "run"):
             inside.set()
-            done.wait(60)
+            finished.wait(60)
 
     holder = threading.Thread(target=hold)
     holder.start()
@@ -79,7 +79,7 @@ def test_a_second_run_in_the_same_process_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="HF914"), locked(tmp_path / "run"):
         pass
     with locked(tmp_path / "another"):
-        done.set()
+        finished.set()
         holder.join(60)
     with locked(tmp_path / "run"):
         pass

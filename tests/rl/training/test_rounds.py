@@ -67,18 +67,18 @@ def same(batch: Batch, other: Batch) -> bool:
 
 def test_an_update_has_the_first_rows_that_rounds_keep(tmp_path: Path, stepped: list[tuple[str, Batch, Any]]) -> None:
     run(tmp_path / "one", "evaluation=none")
-    kept: list[Batch] = []
+    batches: list[Batch] = []
     expected = []
     for name, batch, result in stepped:
         if name == "asking":
-            assert sum(map(len, kept)) < ROWS  # no more rounds than it takes
-            kept.append(result[0])
+            assert sum(map(len, batches)) < ROWS  # no more rounds than it takes
+            batches.append(result[0])
         else:
             assert len(batch) == ROWS
-            assert same(batch, type(batch).__hf_concat__(kept)[:ROWS])
-            expected.append((len(kept), sum(map(len, kept))))
-            kept = []
-    assert not kept
+            assert same(batch, type(batch).__hf_concat__(batches)[:ROWS])
+            expected.append((len(batches), sum(map(len, batches))))
+            batches = []
+    assert not batches
     assert max(rounds for rounds, _ in expected) > 1
     assert any(rows > ROWS for _, rows in expected)  # some rows were dropped
     metrics = lines(tmp_path / "one")
@@ -87,8 +87,8 @@ def test_an_update_has_the_first_rows_that_rounds_keep(tmp_path: Path, stepped: 
     scores = [result[1].score.value for name, _, result in stepped[: expected[0][0]]]
     assert metrics[0]["outcome/score"] == pytest.approx(sum(scores) / len(scores))
     stated = json.loads((checkpoints.latest(tmp_path / "one/run/checkpoints") / "checkpoint.json").read_text())
-    asked = 6 * sum(rounds for rounds, _ in expected)
-    assert stated["cursor"]["epoch"] * 64 + stated["cursor"]["position"] == asked
+    dispatched = 6 * sum(rounds for rounds, _ in expected)
+    assert stated["cursor"]["epoch"] * 64 + stated["cursor"]["position"] == dispatched
 
 
 @pytest.mark.parametrize("stop", [3, 4])
@@ -115,8 +115,8 @@ def test_rounds_on_ray_and_other_pools_give_the_same_bits(tmp_path: Path, ray_cl
 
 def test_what_is_recorded_is_the_update(tmp_path: Path) -> None:
     run(tmp_path / "one", "steps=2", "record=[2]")
-    done = replay(tmp_path / "one/run/recorded/step-2", "policy.update#2")
-    assert done.same, str(done)
+    replayed = replay(tmp_path / "one/run/recorded/step-2", "policy.update#2")
+    assert replayed.same, str(replayed)
 
 
 def test_rounds_that_do_not_fill_the_batch_end_the_run(tmp_path: Path, stepped: list[tuple[str, Batch, Any]]) -> None:
@@ -130,11 +130,11 @@ def test_rounds_that_do_not_fill_the_batch_end_the_run(tmp_path: Path, stepped: 
 def test_rows_start_over_where_that_is_asked_for(tmp_path: Path, stepped: list[tuple[str, Batch, Any]]) -> None:
     run(tmp_path / "few", "options.above=0.85", "steps=1", rounds=2, short="repeat")
     [first, second, (_, batch, _)] = stepped
-    kept = type(batch).__hf_concat__([first[2][0], second[2][0]])
-    assert 0 < len(kept) < ROWS
+    rows = type(batch).__hf_concat__([first[2][0], second[2][0]])
+    assert 0 < len(rows) < ROWS
     assert len(batch) == ROWS
-    assert same(batch[: len(kept)], kept)
-    assert same(batch[len(kept) : len(kept) + 1], kept[:1])
+    assert same(batch[: len(rows)], rows)
+    assert same(batch[len(rows) : len(rows) + 1], rows[:1])
 
 
 @pytest.mark.parametrize(
@@ -169,13 +169,13 @@ def test_a_check_sees_the_update_with_its_sizes(
     monkeypatch.chdir(tmp_path)
     Path("run.toml").write_text(to_toml(table(tmp_path)))
     assert main(["check", "run.toml"]) == output.OK
-    said = capsys.readouterr().out
-    assert "check of 'asking': no findings" in said
-    assert "check of 'learning': no findings" in said
+    text = capsys.readouterr().out
+    assert "check of 'asking': no findings" in text
+    assert "check of 'learning': no findings" in text
     assert main(["check", "run.toml", "--set", "update.options.parts=3"]) == output.FINDINGS
-    said = capsys.readouterr().out
-    assert "check of 'asking': no findings" in said
-    assert "error[HF" in said.partition("check of 'asking'")[2]
+    text = capsys.readouterr().out
+    assert "check of 'asking': no findings" in text
+    assert "error[HF" in text.partition("check of 'asking'")[2]
 
 
 def test_a_plan_a_drawing_and_a_run_are_of_rounds_and_update(
@@ -184,18 +184,18 @@ def test_a_plan_a_drawing_and_a_run_are_of_rounds_and_update(
     monkeypatch.chdir(tmp_path)
     Path("run.toml").write_text(to_toml(table(tmp_path, short="repeat")))
     assert main(["plan", "run.toml"]) == output.OK
-    said = capsys.readouterr().out
-    assert "a step is rounds of 'asking', at most 10, until they keep 16 rows (fewer start over" in said
-    assert said.index("plan of 'asking'") < said.index("plan of 'learning'") < said.index("policy.update#2")
+    text = capsys.readouterr().out
+    assert "a step is rounds of 'asking', at most 10, until they keep 16 rows (fewer start over" in text
+    assert text.index("plan of 'asking'") < text.index("plan of 'learning'") < text.index("policy.update#2")
     assert main(["plan", "run.toml", "--format", "json"]) == output.OK
     plans = json.loads(capsys.readouterr().out)
     assert plans["rounds"] == {"rows": ROWS, "most": 10, "short": "repeat"}
     labels = [[step["label"] for step in plans[name]["steps"]] for name in ("plan", "update")]
     assert labels == [["policy.generate", "reward.score", "good", "outcome"], ["policy.update#1", "policy.update#2"]]
     assert main(["draw", "run.toml"]) == output.OK
-    drawn = capsys.readouterr().out
-    assert 'out0 -->|"16 rows · of 10 rounds at most"| un0' in drawn
-    assert {"policy.generate", "policy.update#1"} <= set(re.findall(r'"(policy[^<"]*)', drawn))
+    drawing = capsys.readouterr().out
+    assert 'out0 -->|"16 rows · of 10 rounds at most"| un0' in drawing
+    assert {"policy.generate", "policy.update#1"} <= set(re.findall(r'"(policy[^<"]*)', drawing))
     assert main(["draw", "run.toml", "-o", "step.svg"]) == output.OK
     assert "policy.update#2" in Path("step.svg").read_text()
 
@@ -216,8 +216,8 @@ def test_steps_of_a_run_are_those_of_the_training(
         assert values["rounds/kept"] >= ROWS
         assert values == {name: record[name] for name in values}
         assert step["nodes"].keys() >= {"policy.generate", "policy.update#2"}
-    for asked in (["run", "run.toml", "--trace", "t.json"], ["plan", "run.toml", "--predict", "t.json"]):
-        assert main(asked) == output.USAGE
+    for command in (["run", "run.toml", "--trace", "t.json"], ["plan", "run.toml", "--predict", "t.json"]):
+        assert main(command) == output.USAGE
         assert "covers one dataflow, and a step is rounds of 'asking'" in capsys.readouterr().err
     assert not Path("t.json").exists()
 
@@ -324,8 +324,8 @@ def test_dapo_trains_on_full_batches_from_a_file(tmp_path: Path, monkeypatch: py
     Path("run.toml").write_text(DAPO)
     loaded = load("run.toml")
     experiments = Experiments.of(loaded)
-    assert [compiled(one).report.codes for one in experiments] == [(), ()]
+    assert [compiled(experiment).report.codes for experiment in experiments] == [(), ()]
     assert main(["train", "run.toml"]) == output.OK
     metrics = lines(tmp_path)
-    assert [one["step"] for one in metrics] == [1, 2]
-    assert all(one["rounds/kept"] >= 32 and one["actor/grad_norm"] > 0 for one in metrics)
+    assert [record["step"] for record in metrics] == [1, 2]
+    assert all(record["rounds/kept"] >= 32 and record["actor/grad_norm"] > 0 for record in metrics)

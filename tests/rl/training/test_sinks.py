@@ -227,7 +227,7 @@ def test_mlflow_has_every_number_and_the_configuration(tmp_path: Path) -> None:
         sink.close()
         assert sink.lost == 0
     client = MlflowClient(tracking_uri=(tmp_path / "mlflow").as_uri())
-    [experiment] = [found for found in client.search_experiments() if found.name == "words"]
+    [experiment] = [candidate for candidate in client.search_experiments() if candidate.name == "words"]
     [stored] = client.search_runs([experiment.experiment_id])
     assert stored.info.status == "FINISHED"
     assert stored.data.params["actor.model.seed"] == "0"

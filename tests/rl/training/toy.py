@@ -219,7 +219,7 @@ def table(folder: Path, **changes: Any) -> dict[str, Any]:
         rows = [f"{a}{b}" for a in LETTERS for b in LETTERS]
         lines.write_text("".join(f'{{"word": "{row}", "answer": "{row[::-1]}"}}\n' for row in rows))
         (folder / "unseen.jsonl").write_text("".join(f'{{"word": "{a}"}}\n' for a in LETTERS))
-    made: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "algorithm": "tests.rl.training.toy:follow",
         "deployment": {"pools": {"all": {"processes": [2], "gpu": False}}, "default": {"pool": "all"}},
         "dims": {"B": 6, "P": 3},
@@ -239,4 +239,4 @@ def table(folder: Path, **changes: Any) -> dict[str, Any]:
         "checkpoints": {"every": 3},
         "policy": {"size": 11, "optimizer": {"learning_rate": 0.05}},
     }
-    return made | changes
+    return defaults | changes

@@ -61,8 +61,8 @@ def model(name: str = "llama", temperature: float = 1.0) -> Policy:
 
 def uniforms(lengths: list[int]) -> torch.Tensor:
     """Draws with which a row ends at its length, or before: the end is the last token of the vocabulary."""
-    drawn = torch.rand(len(lengths), LENGTH, generator=torch.Generator().manual_seed(1)) * 0.5
-    return torch.where(torch.arange(LENGTH) == torch.tensor(lengths)[:, None] - 1, 1 - 2.0**-24, drawn)
+    numbers = torch.rand(len(lengths), LENGTH, generator=torch.Generator().manual_seed(1)) * 0.5
+    return torch.where(torch.arange(LENGTH) == torch.tensor(lengths)[:, None] - 1, 1 - 2.0**-24, numbers)
 
 
 def prompts(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,15 +105,15 @@ def hold(policy: Policy, drawn: torch.Tensor, responses: tuple[torch.Tensor, tor
     ("name", "case"), [*(("llama", case) for case in LENGTHS), *((name, "ragged") for name in list(FAMILIES)[1:])]
 )
 def test_rows_that_stay_are_given_the_same(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, drawn = model(name), uniforms(LENGTHS[case])
+    policy, numbers = model(name), uniforms(LENGTHS[case])
     monkeypatch.setattr(generation, "COMPACTION_SHARE", 0.0)
-    before = plainly(policy, drawn, len(drawn))
+    before = plainly(policy, numbers, len(numbers))
     monkeypatch.setattr(generation, "COMPACTION_SHARE", 0.75)
     row_counts = sizes(policy, monkeypatch)
-    after = plainly(policy, drawn, len(drawn))
+    after = plainly(policy, numbers, len(numbers))
     for expected, tensor in zip(before, after, strict=True):
         assert torch.equal(expected, tensor)
-    hold(policy, drawn, after)
+    hold(policy, numbers, after)
     living = after[1].sum(0)  # those of a step are at least three quarters of its rows, but for the last one
     assert all(
         rows * 0.75 < max(int(living[step]), 1) for step, rows in enumerate(row_counts[: int((living > 0).sum())])
@@ -133,19 +133,19 @@ def test_most_of_a_ragged_batch_is_not_decoded(monkeypatch: pytest.MonkeyPatch) 
 def test_captured_steps_of_halves_give_the_same(case: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured_generation, "SPAN", 8)
     monkeypatch.setattr(captured_generation, "CHECK_EVERY", 2)
-    policy, drawn = model(), uniforms(LENGTHS[case])
-    monkeypatch.setattr(captured_generation, "MIN_ROWS", len(drawn))
+    policy, numbers = model(), uniforms(LENGTHS[case])
+    monkeypatch.setattr(captured_generation, "MIN_ROWS", len(numbers))
     generator = CapturedGenerator(policy, CONFIG, [END], tiny.PAD, dtype)
-    before = generator(*prompts(len(drawn)), drawn)
+    before = generator(*prompts(len(numbers)), numbers)
     monkeypatch.setattr(captured_generation, "MIN_ROWS", 1)
     row_counts = sizes(policy, monkeypatch)
-    generator(*prompts(len(drawn)), drawn)
+    generator(*prompts(len(numbers)), numbers)
     row_counts.clear()
-    after = generator(*prompts(len(drawn)), drawn)  # in what the batch before has left
+    after = generator(*prompts(len(numbers)), numbers)  # in what the batch before has left
     for expected, tensor in zip(before, after, strict=True):
         assert torch.equal(expected, tensor)
     if dtype is None:
-        hold(policy, drawn, after)
+        hold(policy, numbers, after)
     living = after[1].sum(0).tolist()
     for step in range(2, len(row_counts), 2):
         assert living[step] <= row_counts[step] == row_counts[min(step + 1, len(row_counts) - 1)] <= 2 * living[step]

@@ -52,19 +52,22 @@ class Case:
 
     def groups(self, axis: str) -> list[AxisGroup]:
         """Each rank's, along an axis."""
-        found: dict[int, AxisGroup] = {}
+        groups: dict[int, AxisGroup] = {}
         for rank in range(self.mesh.world_size):
             ranks = peers(self.mesh, rank, axis)
-            if rank not in found:
+            if rank not in groups:
                 values, barrier = [None for _ in ranks], threading.Barrier(len(ranks))
-                found |= {each: CountedGroup(i, values, barrier) for i, each in enumerate(ranks)}
-        return [found[rank] for rank in range(self.mesh.world_size)]
+                groups |= {rank: CountedGroup(i, values, barrier) for i, rank in enumerate(ranks)}
+        return [groups[rank] for rank in range(self.mesh.world_size)]
 
     def cut(self, parameters: Iterable[Parameter]) -> list[int]:
         """The bytes of a rank's slices, of the parameters that ``tp`` slices."""
         layout = layouts.model_layout(self.model, self.mesh.tp)
         assert layout is not None
-        held = [(total(layout.boxes(each, self.mesh, 0)) * each.item_bytes, each.bytes) for each in parameters]
+        held = [
+            (total(layout.boxes(parameter, self.mesh, 0)) * parameter.item_bytes, parameter.bytes)
+            for parameter in parameters
+        ]
         return [size for size, whole in held if size < whole]
 
     def each(self, body: Callable[[int], T]) -> list[T]:
@@ -94,10 +97,10 @@ def element_by_element(full: torch.Tensor, box: tuple[tuple[int, int], ...]) -> 
     values = full.tolist()
 
     def at(index: tuple[int, ...]) -> Any:
-        found = values
+        element = values
         for place in index:
-            found = found[place]
-        return found
+            element = element[place]
+        return element
 
     return [at(index) for index in product(*(range(*ends) for ends in box))]
 
@@ -142,8 +145,9 @@ def test_every_rank_has_the_elements_of_its_layout_and_what_the_plan_says(case: 
     for rank, (held, peak) in enumerate(case.each(gathered)):
         # Of a vocabulary that only gen_tp divides, the rank has all, and so its generation slice.
         both = sum(
-            max(total(side.boxes(each, mesh, rank)) for side in (planned.held, planned.needed)) * each.item_bytes
-            for each in planned.parameters
+            max(total(side.boxes(parameter, mesh, rank)) for side in (planned.held, planned.needed))
+            * parameter.item_bytes
+            for parameter in planned.parameters
         )
         assert held == both
         assert both < peak <= both + planned.staging

@@ -38,15 +38,15 @@ def trained(engine: Any, autocast: Any, **generation: Any) -> tuple[Rollout, ...
     training = replace(tiny.TRAINING, autocast=autocast)
     config = replace(tiny.ACTOR, training=training, generation=replace(tiny.GENERATION, engine=engine, **generation))
     with learning.compile(tiny.deployment(2, actor=config), SIZES).launch("local") as running:
-        found: tuple[Rollout, ...] = running.step(tiny.prompts(ROWS))[:3]
-    return found
+        result: tuple[Rollout, ...] = running.step(tiny.prompts(ROWS))[:3]
+    return result
 
 
 def generated(seed: int = 0, **generation: Any) -> tuple[Rollout, Rollout]:
     config = replace(tiny.ACTOR, generation=replace(tiny.GENERATION, **generation))
     with rollouts.compile(tiny.deployment(2, actor=config), SIZES).launch("local", seed=seed) as running:
-        found: tuple[Rollout, Rollout] = running.step(tiny.prompts(ROWS))
-    return found
+        result: tuple[Rollout, Rollout] = running.step(tiny.prompts(ROWS))
+    return result
 
 
 @pytest.mark.parametrize("autocast", [None, "bfloat16"])
@@ -71,9 +71,9 @@ def test_captured_steps_sample_what_the_plain_engine_does(
 
 @pytest.mark.parametrize("engine", ["plain", "captured"])
 def test_samples_follow_the_seed(engine: str) -> None:
-    first, again, other = (generated(seed, engine=engine)[0].ids.tensor for seed in (0, 0, 1))
+    first, again, reseeded = (generated(seed, engine=engine)[0].ids.tensor for seed in (0, 0, 1))
     assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    assert not torch.equal(first, reseeded)
 
 
 @pytest.mark.parametrize("how", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}], ids=str)
@@ -104,15 +104,15 @@ def test_sampling_inverts_the_truncated_distribution(
 ) -> None:
     row = torch.tensor(logits, dtype=torch.float64)
     likely = sorted(enumerate(row.softmax(0).tolist()), key=lambda pair: -pair[1])[: top_k or None]
-    mass, kept = sum(p for _, p in likely), dict[int, float]()
+    mass, nucleus = sum(p for _, p in likely), dict[int, float]()
     for token, probability in likely:
-        if not kept or sum(kept.values()) < top_p * mass - 1e-12:
-            kept[token] = probability
+        if not nucleus or sum(nucleus.values()) < top_p * mass - 1e-12:
+            nucleus[token] = probability
     [token] = sample(row[None], torch.tensor([uniform], dtype=torch.float64), top_p, top_k).tolist()
-    if abs(sum(kept.values()) - top_p * mass) > 1e-9:
-        assert token in kept
-        below = sum(p for t, p in kept.items() if t < token) / sum(kept.values())
-        assert below - 1e-9 <= uniform <= below + kept[token] / sum(kept.values()) + 1e-9
+    if abs(sum(nucleus.values()) - top_p * mass) > 1e-9:
+        assert token in nucleus
+        below = sum(p for t, p in nucleus.items() if t < token) / sum(nucleus.values())
+        assert below - 1e-9 <= uniform <= below + nucleus[token] / sum(nucleus.values()) + 1e-9
 
 
 def test_a_prompt_that_leaves_no_room_is_named() -> None:

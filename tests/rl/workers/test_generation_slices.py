@@ -23,11 +23,11 @@ FOUR_HEADS = replace(tiny.MODEL, config={**tiny.LLAMA, "num_key_value_heads": 4}
 
 def same_bits(unfolded: Any, folded: Any) -> None:
     (first, weights), (second, others) = unfolded, folded
-    for one, other in zip((*first[:4], *first[4]), (*second[:4], *second[4]), strict=True):
-        columns = tensors(other)
-        assert all(torch.equal(column, columns[name]) for name, column in tensors(one).items())
-    for one, other in zip((*first[5], *first[6]), (*second[5], *second[6]), strict=True):
-        assert numbers(one) == numbers(other)
+    for ours, actual in zip((*first[:4], *first[4]), (*second[:4], *second[4]), strict=True):
+        columns = tensors(actual)
+        assert all(torch.equal(column, columns[name]) for name, column in tensors(ours).items())
+    for ours, actual in zip((*first[5], *first[6]), (*second[5], *second[6]), strict=True):
+        assert numbers(ours) == numbers(actual)
     assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
 
 
@@ -59,7 +59,7 @@ class Counted(w.Actor):
         endpoint: Any = (self._hf_rank.collectives, rank)
         with recorded_collectives(endpoint) as results, slices.gathered() as sampler:
             gathered = [value for _, value in results]
-            storages = [tensor.untyped_storage() for each in (self.policy, sampler) for tensor in each.parameters()]
+            storages = [tensor.untyped_storage() for policy in (self.policy, sampler) for tensor in policy.parameters()]
             self.generation_bytes = sum(parameter.nbytes for parameter in sampler.parameters())
             self.held_bytes = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
         own = self.axis("micro_dp").rank

@@ -34,7 +34,7 @@ def test_an_engine_has_room_for_its_adapter(parts: int) -> None:
     mesh, wide, narrow, inner = Mesh(tp=parts), 32, 16, 64
     config = w.SamplerConfig(tiny.MODEL, ENGINE)
     adapted = replace(config, lora=LORA)
-    whole, more = (gpu_bytes(mesh, each)["generate"]["engine's weights"] for each in (config, adapted))
+    whole, more = (gpu_bytes(mesh, role_config)["generate"]["engine's weights"] for role_config in (config, adapted))
     sides = 3 * wide + (wide + 2 * narrow) // parts + inner // parts + wide
     assert more - whole == 4 * 8 * 2 * sides
     merged = replace(adapted, generation=replace(ENGINE, adapter="merged"))
@@ -46,10 +46,10 @@ def test_generation_needs_the_engine_or_the_log_probs_whichever_is_larger(tokens
     """After an engine sleeps, the actor computes its own log-probs; gradients are freed by then."""
     config = replace(tiny.ACTOR, generation=ENGINE, batching=w.BatchingConfig(tokens=tokens))
     phases = gpu_bytes(Mesh(), config)
-    kept = {name: size for name, size in phases[""].items() if name != "gradients"}
+    resident = {name: size for name, size in phases[""].items() if name != "gradients"}
     passes = {name: phases["log_probs"][name] for name in ("activations", "fragmentation")}
     awake = engine_bytes(Mesh(), config) | {"engine's working memory": ENGINE_WORKING}
-    assert sum(phases["generate"].values()) == sum(kept.values()) + max(sum(passes.values()), sum(awake.values()))
+    assert sum(phases["generate"].values()) == sum(resident.values()) + max(sum(passes.values()), sum(awake.values()))
     assert ("engine's cache" in phases["generate"]) == is_engine_larger
 
 

@@ -180,10 +180,12 @@ def test_a_plan_says_which_values_have_versions_per_token() -> None:
     for text in (str(plan), str(scene(plan))):
         assert "policy@[v-2, v] per token" in text
         assert ", during generate" in text
-    made = plan_as_dict(plan)
-    assert [step["label"] for step in made["steps"] if step.get("during") == "generate"] == ["sampler.load"]
-    labels = {step["node"]: step["label"] for step in made["steps"]}
-    assert {labels[edge["source"]] for edge in made["edges"] if edge.get("versions_per_token")} == {"sampler.generate"}
+    described = plan_as_dict(plan)
+    assert [step["label"] for step in described["steps"] if step.get("during") == "generate"] == ["sampler.load"]
+    labels = {step["node"]: step["label"] for step in described["steps"]}
+    assert {labels[edge["source"]] for edge in described["edges"] if edge.get("versions_per_token")} == {
+        "sampler.generate"
+    }
 
 
 @hf.corrects("policy", lag=8)

@@ -35,7 +35,7 @@ def test_a_configuration_has_the_parameters_of_its_model(kind: str, extra: dict[
     values = values_of(kind, {**extra, "tie_word_embeddings": tied})
     parameters = state_parameters(ReferenceConfig(ModelConfig(config=values)))["policy"]
     shapes = {f"model.{name}": tuple(weight.shape) for name, weight in built(values).state_dict().items()}
-    assert {each.name: each.shape for each in parameters} == shapes
+    assert {parameter.name: parameter.shape for parameter in parameters} == shapes
     assert len(parameters) == len(shapes)
 
 

@@ -255,7 +255,7 @@ def test_a_sampler_gets_the_adapter_alone(tmp_path: Path) -> None:
 def test_a_configuration_has_the_matrices_of_its_adapter(lora: w.Lora) -> None:
     config = replace(ACTOR, lora=replace(lora, exports="adapter"))
     held = w.Actor(config).held_weights("policy")
-    stated = {each.name: (each.shape, each.dtype) for each in state_parameters(config)["policy"]}
+    stated = {parameter.name: (parameter.shape, parameter.dtype) for parameter in state_parameters(config)["policy"]}
     assert stated == {name: (tuple(part.tensor.shape), "float32") for name, part in held.items()}
     sampler = w.SamplerConfig(tiny.MODEL, tiny.GENERATION, lora=lora)
     assert state_parameters(sampler) == state_parameters(config)

@@ -44,8 +44,8 @@ def test_steps_are_those_of_float32_copies_written_out() -> None:
     for seed in range(4):
         step = subject.step(losses(subject.module, seed), SoleRank())
         first, second = (torch.autograd.grad(loss, weights) for loss in losses(module, seed))
-        for copy, gradient, other in zip(copies, first, second, strict=True):
-            copy.grad = gradient.float() + other.float()
+        for copy, gradient, actual in zip(copies, first, second, strict=True):
+            copy.grad = gradient.float() + actual.float()
         norm = torch.nn.utils.clip_grad_norm_(copies, 1.0)
         optimizer.step()
         with torch.no_grad():
@@ -59,19 +59,19 @@ def test_steps_are_those_of_float32_copies_written_out() -> None:
 
 def test_steps_too_small_for_16_bits_add_up() -> None:
     small = replace(TRAINING, optimizer=w.OptimizerConfig(learning_rate=1e-5))
-    kept, lost = learner(small), learner(replace(small, master_weights=False))
-    before = [parameter.detach().clone() for parameter in kept.module.parameters()]
+    with_master, lost = learner(small), learner(replace(small, master_weights=False))
+    before = [parameter.detach().clone() for parameter in with_master.module.parameters()]
     for seed in range(30):
-        kept.step(losses(kept.module, seed), SoleRank())
+        with_master.step(losses(with_master.module, seed), SoleRank())
         lost.step(losses(lost.module, seed), SoleRank())
-    norms = [name for name, _ in kept.module.named_parameters() if "norm" in name]  # all of them are 1 at first
+    norms = [name for name, _ in with_master.module.named_parameters() if "norm" in name]  # all of them are 1 at first
     moved, stayed = (
         [name for (name, p), old in zip(side.module.named_parameters(), before, strict=True) if not torch.equal(p, old)]
-        for side in (kept, lost)
+        for side in (with_master, lost)
     )
     assert len(moved) >= len(stayed)
     assert not set(norms) & set(stayed)
-    changed = [(master - old).abs().max() for master, old in zip(kept.masters.state(), before, strict=True)]
+    changed = [(master - old).abs().max() for master, old in zip(with_master.masters.state(), before, strict=True)]
     assert all(float(change) > 5e-5 for change in changed)
 
 
@@ -85,8 +85,8 @@ def test_a_run_that_continues_has_the_same_bits() -> None:
     for seed in range(2, 4):
         steps = [side.step(losses(side.module, seed), SoleRank()) for side in (first, second)]
         assert steps[0] == steps[1]
-    for weight, other in zip(first.module.parameters(), second.module.parameters(), strict=True):
-        assert torch.equal(weight, other)
+    for weight, actual in zip(first.module.parameters(), second.module.parameters(), strict=True):
+        assert torch.equal(weight, actual)
     for master, copied in zip(first.masters.state(), second.masters.state(), strict=True):
         assert torch.equal(master, copied)
 

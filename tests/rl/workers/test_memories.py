@@ -38,12 +38,12 @@ def rewarded(responses: Rollout, reference: ReferenceLogProbs, scores: Scores, p
 def test_the_penalty_follows_the_kl_of_whole_responses(ranks: int) -> None:
     control = AdaptiveKL(0.5, target=1.0)
     places = hf.Deployment(penalty=hf.place(w.KLPenalty, control, pool=hf.ResourcePool([ranks], use_gpu=False)))
-    made, reference, scores = rollout(4, gap=0.25)
-    mask = made.response_mask.tensor
+    responses, reference, scores = rollout(4, gap=0.25)
+    mask = responses.response_mask.tensor
     kl = 0.25 * float(mask.sum()) / 4
     with rewarded.compile(places, SIZES).launch("local") as running:
         for coefficient in (0.5, control.after(kl).coefficient):
-            rewards = running.step(made, reference, scores).rewards.tensor
+            rewards = running.step(responses, reference, scores).rewards.tensor
             expected = -coefficient * 0.25 * mask.float()
             expected[torch.arange(4), mask.sum(1) - 1] += scores.score.tensor
             torch.testing.assert_close(rewards, expected)
@@ -57,10 +57,10 @@ def test_a_fixed_penalty_stays() -> None:
 
 
 def test_memories_are_saved_and_loaded() -> None:
-    penalty, other = w.KLPenalty(AdaptiveKL(0.5)), w.KLPenalty(AdaptiveKL(0.1))
+    penalty, restored = w.KLPenalty(AdaptiveKL(0.5)), w.KLPenalty(AdaptiveKL(0.1))
     rewarded(*rollout(4, gap=2.0), penalty)
-    other.load_state(penalty.state())
-    assert other.control == penalty.control != AdaptiveKL(0.5)
+    restored.load_state(penalty.state())
+    assert restored.control == penalty.control != AdaptiveKL(0.5)
     multiplier, second = w.LagrangeMultiplier(Multiplier(2.0)), w.LagrangeMultiplier(Multiplier(1.0))
     priced(Costs(cost=torch.ones(4)), multiplier)
     second.load_state(multiplier.state())

@@ -38,13 +38,13 @@ def test_rows_come_once_and_whole(given_mask: tuple[torch.Tensor, int], config: 
     parts = micro_batches(mask, width, config)
     assert sorted(row for part in parts for row in part.rows[: part.real_rows].tolist()) == list(range(len(mask)))
     for part in parts:
-        whole, kept = part.sequences(marked, width), part.sequences(mask, width)
-        for row, ids, real in zip(part.rows, whole, kept, strict=True):
+        whole, masks = part.sequences(marked, width), part.sequences(mask, width)
+        for row, ids, real in zip(part.rows, whole, masks, strict=True):
             assert torch.equal(ids[real], marked[row][mask[row]])
         if config.rows is None:
-            assert kept.numel() <= max(config.tokens, kept.shape[1])  # a row alone may be longer
+            assert masks.numel() <= max(config.tokens, masks.shape[1])  # a row alone may be longer
         else:
-            assert kept.shape == (config.rows, mask.shape[1])
+            assert masks.shape == (config.rows, mask.shape[1])
     responses = marked[:, -width:] * mask[:, -width:]
     back = assembled([(part, part.response(responses)) for part in parts], len(mask), width)
     assert torch.equal(back, responses)

@@ -134,7 +134,7 @@ def test_a_run_with_offload_has_the_same_bits(elsewhere: list[int]) -> None:
     assert elsewhere
     assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
     for here, there in zip(stays, moves, strict=True):
-        for one, other in zip((*here[:4], *here[4]), (*there[:4], *there[4]), strict=True):
-            assert all(torch.equal(column, tensors(other)[name]) for name, column in tensors(one).items())
-        for one, other in zip((*here[5], *here[6]), (*there[5], *there[6]), strict=True):
-            assert numbers(one) == numbers(other)
+        for ours, actual in zip((*here[:4], *here[4]), (*there[:4], *there[4]), strict=True):
+            assert all(torch.equal(column, tensors(actual)[name]) for name, column in tensors(ours).items())
+        for ours, actual in zip((*here[5], *here[6]), (*there[5], *there[6]), strict=True):
+            assert numbers(ours) == numbers(actual)

@@ -112,9 +112,9 @@ def test_micro_batches_count_real_tokens(rows: tuple[torch.Tensor, torch.Tensor,
     parts = micro_batches(mask, length, w.BatchingConfig(tokens=tokens, packing=True))
     assert sorted(row for part in parts for row in part.rows.tolist()) == list(range(len(mask)))
     for part in parts:
-        kept = part.sequences(mask, length)
-        assert torch.equal(kept.sum(1), mask[part.rows].sum(1))
-        assert len(part.rows) == 1 or int(kept.sum()) <= tokens
+        part_mask = part.sequences(mask, length)
+        assert torch.equal(part_mask.sum(1), mask[part.rows].sum(1))
+        assert len(part.rows) == 1 or int(part_mask.sum()) <= tokens
 
 
 @pytest.mark.parametrize("autocast", [None, "bfloat16"])

@@ -62,8 +62,8 @@ def test_updates_are_those_of_whole_pairs(batching: w.BatchingConfig, center: fl
         pairs = with_equal_responses(tiny.pairs(ROWS, step))
         loss, margin, correct, norm = expected(role, pairs, center)
         metrics: PreferenceMetrics = role.prefer(pairs, loss=BradleyTerry(center))
-        found = [getattr(metrics, name).value for name in ("loss", "margin", "correct", "grad_norm")]
-        assert found == pytest.approx([loss, margin, correct, norm], rel=1e-4, abs=1e-6)
+        values = [getattr(metrics, name).value for name in ("loss", "margin", "correct", "grad_norm")]
+        assert values == pytest.approx([loss, margin, correct, norm], rel=1e-4, abs=1e-6)
 
 
 def test_a_model_learns_wherever_it_is_placed() -> None:
@@ -77,12 +77,12 @@ def test_a_model_learns_wherever_it_is_placed() -> None:
         with reward_modeling.compile(places, SIZES).launch("local") as running:
             return [numbers(running.step(tiny.pairs(ROWS, step))) for step in range(steps)]
 
-    one = learned(hf.Mesh(), 6)
+    on_one_rank = learned(hf.Mesh(), 6)
     for mesh in (hf.Mesh(dp=2), hf.Mesh(tp=2)):
-        for step, other in zip(one[:3], learned(mesh, 3), strict=True):
-            assert other == pytest.approx(step, rel=1e-2, abs=1e-3)
-    assert one[0]["correct"] == 0  # all scores are 0
-    assert one[-1]["correct"] == 1
+        for step, actual in zip(on_one_rank[:3], learned(mesh, 3), strict=True):
+            assert actual == pytest.approx(step, rel=1e-2, abs=1e-3)
+    assert on_one_rank[0]["correct"] == 0  # all scores are 0
+    assert on_one_rank[-1]["correct"] == 1
 
 
 RUN = """\

@@ -46,8 +46,8 @@ def generated(config: w.ServerConfig, ranks: int = 1, **generation: Any) -> tupl
     pool = hf.ResourcePool([ranks], use_gpu=False)
     plan = rollouts.compile(hf.Deployment(teacher=hf.place(w.ServedPolicy, served, pool=pool)), SIZES)
     with plan.launch(seed=7) as running:
-        found: tuple[Rollout, Rollout] = running.step(PROMPTS)
-    return found
+        result: tuple[Rollout, Rollout] = running.step(PROMPTS)
+    return result
 
 
 def scores(config: w.ServerConfig, **judge: Any) -> list[float]:
@@ -58,8 +58,8 @@ def scores(config: w.ServerConfig, **judge: Any) -> list[float]:
         judge=hf.place(w.Judge, w.JudgeConfig(config, **how), pool=pool),
     )
     with judged.compile(deployment, SIZES).launch(seed=7) as running:
-        found: Scores = running.step(PROMPTS)
-    return found.score.tensor.tolist()
+        result: Scores = running.step(PROMPTS)
+    return result.score.tensor.tolist()
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rollout_has_the_tokens_and_log_probs_that_the_server_gives() -> None:
     with serving() as server:
         sampled, greedy = generated(asks(server))
-    seeds = [body.get("seed", 0) for _, _, body in sorted(server.asked, key=lambda one: one[2]["temperature"])][ROWS:]
+    seeds = [body.get("seed", 0) for _, _, body in sorted(server.asked, key=lambda request: request[2]["temperature"])][
+        ROWS:
+    ]
     by_prompt = {tuple(body["prompt"]): body for _, _, body in server.asked if body["temperature"]}
     assert len(set(seeds)) == ROWS
     for row in range(ROWS):
@@ -101,7 +103,7 @@ def test_what_is_asked_says_how_to_sample() -> None:
     with serving() as server:
         generated(asks(server, extra={"min_tokens": 1}), temperature=0.7, top_p=0.9, top_k=5)
     sampled, greedy = [
-        [body for _, _, body in server.asked if bool(body["temperature"]) is drawn] for drawn in (True, False)
+        [body for _, _, body in server.asked if bool(body["temperature"]) is sampled] for sampled in (True, False)
     ]
     assert {path for path, _, _ in server.asked} == {"/v1/completions"}
     wanted = {"model": "small", "max_tokens": 6, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_tokens": 1}
@@ -112,8 +114,8 @@ def test_what_is_asked_says_how_to_sample() -> None:
 
 def test_what_a_row_gets_does_not_depend_on_the_split_and_a_run_can_be_repeated() -> None:
     with serving() as server:
-        one, two, again = generated(asks(server)), generated(asks(server), ranks=4), generated(asks(server), ranks=4)
-    for whole, parts, same in zip(one, two, again, strict=True):
+        first, two, again = generated(asks(server)), generated(asks(server), ranks=4), generated(asks(server), ranks=4)
+    for whole, parts, same in zip(first, two, again, strict=True):
         assert torch.equal(whole.ids.tensor, parts.ids.tensor)
         assert torch.equal(parts.log_probs.tensor, same.log_probs.tensor)
 
@@ -138,9 +140,9 @@ def test_tokens_may_come_as_numbers_in_texts() -> None:
 def test_a_judge_is_asked_of_every_response_and_its_last_number_counts() -> None:
     with serving() as server:
         marks = scores(asks(server), system="Be strict.")
-        asked = [body["messages"] for path, _, body in server.asked if path.endswith("/chat/completions")]
-    texts = {messages[1]["content"] for messages in asked}
-    assert all(messages[0] == {"role": "system", "content": "Be strict."} for messages in asked)
+        requests = [body["messages"] for path, _, body in server.asked if path.endswith("/chat/completions")]
+    texts = {messages[1]["content"] for messages in requests}
+    assert all(messages[0] == {"role": "system", "content": "Be strict."} for messages in requests)
     assert {text.split(" ")[1] for text in texts} == {f"({row})" for row in range(ROWS)}
     expected = {text.split(" ")[1]: float(text.count("a")) + 0.5 for text in texts}
     assert marks == [expected[f"({row})"] for row in range(ROWS)]
@@ -383,7 +385,7 @@ def test_a_judgement_that_is_none(changes: Any, message: Any, code: str, said: s
 
 def test_a_configuration_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
-    for config, said in (
+    for config, message in (
         (w.ServerConfig("localhost:8000", "m"), "url=\"http://host:port/v1\" or one with https, got 'localhost:8000'"),
         (w.ServerConfig("http://", "m"), "got 'http://'"),
         (
@@ -393,7 +395,7 @@ def test_a_configuration_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -
     ):
         with pytest.raises(ResourceError, match="HF812") as error:
             Client(config)
-        assert said in error.value.message
+        assert message in error.value.message
     with pytest.raises(ResourceError, match=r"HF812: a JudgeConfig has pattern='\(': missing \)"):
         w.Judge(w.JudgeConfig(w.ServerConfig("http://h/v1", "m"), "", letters, pattern="("))
 

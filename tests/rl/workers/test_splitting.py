@@ -49,8 +49,8 @@ def test_responses_end_at_unlike_lengths() -> None:
 
 @pytest.mark.parametrize("dp", [2, 4])
 def test_rows_are_bit_equal_on_any_number_of_ranks(dp: int) -> None:
-    one, many = ran(1, tiny.FIXED)[0], ran(dp, tiny.FIXED)[0]
-    for alone, split in zip((*one[:4], one[4][0]), (*many[:4], many[4][0]), strict=True):
+    on_one_rank, many = ran(1, tiny.FIXED)[0], ran(dp, tiny.FIXED)[0]
+    for alone, split in zip((*on_one_rank[:4], on_one_rank[4][0]), (*many[:4], many[4][0]), strict=True):
         assert tensors(alone)
         for name, column in tensors(alone).items():
             assert torch.equal(column, tensors(split)[name]), name
@@ -58,15 +58,15 @@ def test_rows_are_bit_equal_on_any_number_of_ranks(dp: int) -> None:
 
 @pytest.mark.parametrize(("dp", "batching"), [(2, tiny.FIXED), (4, tiny.FIXED), (1, BY_TOKENS), (2, BY_TOKENS)])
 def test_updates_are_those_of_one_rank_and_one_micro_batch(dp: int, batching: w.BatchingConfig) -> None:
-    (one, weights), (many, split_weights) = ran(1, w.BatchingConfig(rows=ROWS)), ran(dp, batching)
-    assert torch.equal(one[0].ids.tensor, many[0].ids.tensor)
-    torch.testing.assert_close(one[4][1].values.tensor, many[4][1].values.tensor, rtol=1e-3, atol=1e-4)
-    for alone, split in zip((*one[5], *one[6]), (*many[5], *many[6]), strict=True):
+    (on_one_rank, weights), (many, split_weights) = ran(1, w.BatchingConfig(rows=ROWS)), ran(dp, batching)
+    assert torch.equal(on_one_rank[0].ids.tensor, many[0].ids.tensor)
+    torch.testing.assert_close(on_one_rank[4][1].values.tensor, many[4][1].values.tensor, rtol=1e-3, atol=1e-4)
+    for alone, split in zip((*on_one_rank[5], *on_one_rank[6]), (*many[5], *many[6]), strict=True):
         assert numbers(split) == pytest.approx(numbers(alone), rel=1e-3, abs=1e-5)
     for name, weight in weights.items():
         torch.testing.assert_close(split_weights[name], weight, rtol=1e-3, atol=1e-4, msg=name)
-    assert one[5][0].kl.value == 0 < one[5][2].kl.value
-    assert one[6][0].clipped.value == 0 < one[6][2].clipped.value
+    assert on_one_rank[5][0].kl.value == 0 < on_one_rank[5][2].kl.value
+    assert on_one_rank[6][0].clipped.value == 0 < on_one_rank[6][2].clipped.value
 
 
 @hf.dataflow
@@ -94,8 +94,8 @@ def test_a_sampler_on_a_pool_of_its_own_gives_what_it_gives_beside_the_actor() -
             return [running.step(tiny.prompts(ROWS, seed)) for seed in range(3)]
 
     for together, split in zip(steps(deployed(TRAIN, TRAIN)), steps(deployed(TRAIN, ROLL)), strict=True):
-        for rollout, other in zip(together[:3], split[:3], strict=True):
-            assert all(torch.equal(column, tensors(other)[name]) for name, column in tensors(rollout).items())
+        for rollout, actual in zip(together[:3], split[:3], strict=True):
+            assert all(torch.equal(column, tensors(actual)[name]) for name, column in tensors(rollout).items())
         _, likeliest, own, metrics = split
         assert torch.equal(likeliest.ids.tensor, own.ids.tensor)
         assert numbers(metrics) == numbers(together[3])

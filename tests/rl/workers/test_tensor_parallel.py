@@ -71,9 +71,9 @@ def ran(mesh: hf.Mesh, name: str, batching: w.BatchingConfig) -> tuple[Any, dict
         return running.step(tiny.prompts(ROWS)), running.also(policy.compile(deployment)).step()
 
 
-def alike(one: tuple[Any, dict[str, torch.Tensor]], other: tuple[Any, dict[str, torch.Tensor]]) -> None:
+def alike(first: tuple[Any, dict[str, torch.Tensor]], second: tuple[Any, dict[str, torch.Tensor]]) -> None:
     """The same tokens; log-probs, values, losses and weights within the bound that docs/roles.md states."""
-    (whole, weights), (cut, others) = one, other
+    (whole, weights), (cut, others) = first, second
     for alone, split in zip((*whole[:4], *whole[4]), (*cut[:4], *cut[4]), strict=True):
         for column, value in tensors(split).items():
             expected = tensors(alone)[column]
@@ -231,8 +231,8 @@ def test_a_sliced_reward_model_scores_as_the_whole_one(tmp_path: Path) -> None:
     ids=["no plan", "experts", "plan with a gap", "dropout"],
 )
 def test_what_cannot_be_sliced_is_reported(config: dict[str, Any], tp: int, text: str) -> None:
-    given = w.ModelConfig(config={**tiny.LLAMA, **config})
-    deployment = placed(hf.Mesh(tp=tp), reference=w.ReferenceConfig(given))
+    model = w.ModelConfig(config={**tiny.LLAMA, **config})
+    deployment = placed(hf.Mesh(tp=tp), reference=w.ReferenceConfig(model))
     with pytest.raises(RoleError) as error:
         reread.compile(deployment, SIZES).launch("local")
     name = config.get("model_type", "llama")
@@ -253,16 +253,16 @@ def test_what_cannot_be_sliced_is_reported(config: dict[str, Any], tp: int, text
 def test_heads_that_tp_does_not_divide_are_reported_by_a_check_as_a_launch_would(
     config: dict[str, Any], tp: int, broken: str, fitting: str
 ) -> None:
-    given = w.ModelConfig(config={**tiny.LLAMA, **config})
-    deployment = placed(hf.Mesh(tp=tp), reference=w.ReferenceConfig(given))
+    model = w.ModelConfig(config={**tiny.LLAMA, **config})
+    deployment = placed(hf.Mesh(tp=tp), reference=w.ReferenceConfig(model))
     [finding] = reread.check(deployment, SIZES).findings
     assert finding.code == "HF813"
     assert finding.message.startswith(f"role 'reference': tp = {tp} does not divide {broken}")
     assert finding.message.endswith(f", which tp slices; tp can be {fitting}")
     with pytest.raises(ResourceError, match=rf"HF812: .* tp={tp}: .* is not divisible by {tp}"):
-        tensor_parallel_plan(load(given), tp, "llama")
+        tensor_parallel_plan(load(model), tp, "llama")
     for size in map(int, fitting.split(" or ")):
-        tensor_parallel_plan(load(given), size, "llama")
+        tensor_parallel_plan(load(model), size, "llama")
 
 
 def test_heads_are_held_against_tp_where_transformers_cuts_by_heads() -> None:
@@ -283,8 +283,8 @@ def test_what_is_sliced_is_what_a_configuration_says(tmp_path: Path) -> None:
     assert sliced_sizes(w.Actor, (replace(tiny.ACTOR, model=wider),), {}) == {**sizes, "intermediate_size": 96}
     (tmp_path / "config.json").write_text("{")
     assert sliced_sizes(w.Reference, (saved,), {}) == {}  # the launch tells
-    other = w.ModelConfig(config={"model_type": "phi3", "num_attention_heads": 6, "intermediate_size": 8})
-    assert sliced_sizes(w.Critic, (w.CriticConfig(other),), {}) == {"intermediate_size": 8}  # not cut by heads
+    other_model = w.ModelConfig(config={"model_type": "phi3", "num_attention_heads": 6, "intermediate_size": 8})
+    assert sliced_sizes(w.Critic, (w.CriticConfig(other_model),), {}) == {"intermediate_size": 8}  # not cut by heads
     assert sliced_sizes(w.Verifier, (w.VerifierConfig(),), {}) == {}
 
 

@@ -82,12 +82,12 @@ def pairs(rows: int, seed: int = 0) -> Pairs:
 
 def demonstrations(rows: int, seed: int = 0) -> Sequences:
     """Prompts whose response counts on from their last token."""
-    given = prompts(rows, seed)
+    batch = prompts(rows, seed)
     draw = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, RESPONSE + 1, (rows, 1), generator=draw)
-    ids = (given.ids.tensor[:, -1:] + torch.arange(1, RESPONSE + 1)) % (VOCABULARY - 2) + 2
+    ids = (batch.ids.tensor[:, -1:] + torch.arange(1, RESPONSE + 1)) % (VOCABULARY - 2) + 2
     mask = torch.arange(RESPONSE) < lengths
     ids = torch.where(torch.arange(RESPONSE) == lengths - 1, END, ids) * mask
     return Sequences(
-        ids=torch.cat([given.ids.tensor, ids], 1), mask=torch.cat([given.mask.tensor, mask], 1), response_mask=mask
+        ids=torch.cat([batch.ids.tensor, ids], 1), mask=torch.cat([batch.mask.tensor, mask], 1), response_mask=mask
     )
