@@ -40,7 +40,7 @@ class Budget:
     exhausted: bool = False
 
     def spend(self, kind: Literal["evaluations", "verifications", "visits", "moves"], count: int) -> bool:
-        """Whether there is so much left, which is then gone."""
+        """Spend from the budget; return whether it was enough."""
         remaining: int = getattr(self, kind) - count
         setattr(self, kind, remaining)
         self.exhausted |= remaining < 0
@@ -146,7 +146,7 @@ class Context:
         return self.trials(finding) if self.trials is not None else None
 
     def dim_in_words(self, dim: type[Dim]) -> str:
-        """A dim, with its size where it has several."""
+        """A dim, with its size if it has several."""
         return f"{dim} = {self.sizes[dim]}" if dim in self.alternatives else str(dim)
 
     @cached_property

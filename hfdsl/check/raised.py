@@ -11,7 +11,7 @@ from hfdsl.graph.spans import Span, column_span, traceback_span
 
 
 def finding_of(error: HfError) -> Finding | None:
-    """An error in the form of a finding, where it has a code."""
+    """An error as a finding, if it has a code."""
     if error.code not in CODES:
         return None
     span = error.span if isinstance(error.span, Span) else traceback_span(error)

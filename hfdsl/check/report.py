@@ -46,8 +46,8 @@ class Coverage:
 class Report:
     """All findings of one check, errors first, each kind in the order of the program.
 
-    ``str(report)`` is for people, ``report.json()`` for machines; a report is true where there is no error in it.
-    ``coverage`` says whether the check left something out, ``queues`` what it proves of each where there is no error.
+    ``str(report)`` is for people, ``report.json()`` for machines; a report is true if it has no error.
+    ``coverage`` says whether the check left something out, ``queues`` the proofs for each queue if there is no error.
     """
 
     dataflow: str

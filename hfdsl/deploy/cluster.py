@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Nodes:
     """``count`` nodes of one kind, each with ``gpus`` and ``cpus``; memory is that of one GPU, and of the host.
 
-    ``domain`` is the number of nodes whose GPUs are linked as fast as those of one node, where there are such.
+    ``domain`` is the number of nodes whose GPUs are linked as fast as those of one node, if there are any.
 
     Raises:
         ResourceError: HF523 for a number that makes no sense.

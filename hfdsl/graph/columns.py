@@ -39,7 +39,7 @@ def columns_read(graph: Graph, number: int) -> Iterator[tuple[int, str]]:
 
 
 def columns_of(port_type: PortType, operand: Ref) -> tuple[str, ...]:
-    """The columns that a port takes of its operand."""
+    """The columns that a port takes from its operand."""
     kind = port_type.inner if isinstance(port_type, ListType) else port_type
     return tuple(schema(kind.record).fields) if isinstance(kind, RecordType) else (operand.column or VALUE,)
 

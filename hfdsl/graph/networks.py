@@ -193,7 +193,7 @@ def dtype_of(spec: FieldSpec) -> str:
 
 
 def shape_of(spec: FieldSpec, rows: Size | None, sizes: Mapping[Any, Size] = NO_SIZES) -> str:
-    """The dims of a column, with these rows where they are known; ``~R`` for rows of at most R each.
+    """The dims of a column, with these rows if known; ``~R`` for rows of at most R each.
 
     >>> from hfdsl import f32
     >>> from hfdsl.rl.batches import B, R

@@ -156,7 +156,7 @@ def stored_column(graph: Graph, operand: Operand) -> Operand:
 
 @dataclass(frozen=True, slots=True)
 class _Effect:
-    """The effect of a call on rows and tokens, shared by all calls that are alike.
+    """The effect of a call on rows and tokens, shared by all equal calls.
 
     The result has the ``rows`` of the first of these columns with a known origin: each is an argument's position, the
     column's name and the step to the result. It has the samples of what it ``inherits``, and ``new`` dims of tokens.

@@ -11,7 +11,7 @@ A role is optional where the annotation is ``Sampler | None`` and the default No
 
 A trace makes one program of it. The parameter is None there, or a role: where a deployment places the role, or where
 ``learn.given(sampler=Sampler)`` asks for it. That class is then the parameter's default, so that whatever traces the
-function knows that the role is there.
+function knows that the role is present.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def optional_role(annotation: Any) -> type[Worker] | None:
 
 
 def present_role(parameter: inspect.Parameter, annotation: Any) -> type[Worker] | None:
-    """The class of an optional role that is there, which is the parameter's default; None for any other parameter."""
+    """The class of a present optional role, which is the parameter's default; None for any other parameter."""
     role, default = optional_role(annotation), parameter.default
     return default if role is not None and isinstance(default, type) and issubclass(default, role) else None
 

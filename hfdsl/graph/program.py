@@ -45,7 +45,7 @@ Arguments: TypeAlias = "tuple[tuple[str, Operand], ...]"
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A record that the caller of the dataflow gives; ``rows`` where it has others than its class declares."""
+    """A record from the caller of the dataflow; ``rows`` if they differ from those that its class declares."""
 
     name: str
     record: type[Batch]
@@ -202,7 +202,7 @@ class Filter(Derived):
 
 @dataclass(frozen=True, slots=True)
 class Take(Derived):
-    """The first ``rows`` rows; with ``fill`` the rows start over where there are fewer."""
+    """The first ``rows`` rows; with ``fill`` the rows start over if there are fewer."""
 
     rows: int
     fill: bool
@@ -241,7 +241,7 @@ class Pack(Derived):
 
 @dataclass(frozen=True, slots=True)
 class Present(Derived):
-    """An optional column, its only argument, as one that is there; where it is absent, reading it fails."""
+    """An optional column, its only argument, asserted to be present; reading it fails if it is absent."""
 
     transparent = False
     same_rows = True

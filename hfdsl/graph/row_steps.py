@@ -105,7 +105,7 @@ class TakeStep:
 
 @dataclass(frozen=True, slots=True)
 class FillStep:
-    """The first ``rows`` of ``before`` rows, which start over where there are fewer."""
+    """The first ``rows`` of ``before`` rows, which start over if there are fewer."""
 
     rows: int
     before: Size
@@ -151,7 +151,7 @@ class FilterStep:
     node: int = field(compare=False)
 
     def back(self, rows: RowInterval, case: SizeCase) -> RowInterval | None:
-        """All rows, or those after the first group where it is dropped."""
+        """All rows, or those after the first group if it is dropped."""
         dropped = self.by.group if case.dropping == self.by else 0
         return rows[0] + dropped, rows[1] + dropped
 

@@ -12,7 +12,7 @@ from hfdsl.types.dtypes import FLOATS
 
 
 def balancing(signature: Signature) -> Iterator[tuple[Port, str, FieldSpec]]:
-    """The columns that a method's ``balance=`` may mean, each with its port: one, where it is right."""
+    """The columns that a method's ``balance=`` may mean, each with its port: exactly one if it is valid."""
     name = signature.registration.balance if signature.registration else None
     return iter(()) if name is None else named_columns(signature, name)
 

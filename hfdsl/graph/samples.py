@@ -20,7 +20,7 @@ TOKEN_DTYPES = (Int8, Int16, Int32, Int64, UInt8)
 
 
 class Tokens(NamedTuple):
-    """The call that generated the tokens that a dim of a value counts, for each dim where it is known.
+    """The call that generated the tokens that a dim of a value counts, for each dim with a known call.
 
     ``calls`` has it by dim, for all columns alike; ``columns`` by column and dim, for a record of other samples.
     """

@@ -94,7 +94,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class PortNames:
-    """The names of a signature's ports, in order: all of them, and those that calls treat alike."""
+    """The names of a signature's ports, in order: all of them, and those that calls treat the same."""
 
     every: tuple[str, ...]
     positional: tuple[str, ...]
@@ -201,7 +201,7 @@ def _port_names(signature: Signature) -> PortNames:
 
 @functools.lru_cache(maxsize=1024)
 def wired_ports(signature: Signature, positional: int, named: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The ports of a call's arguments, so many by position and those by name; None if they do not fit."""
+    """The ports of a call's arguments, by position and by name; None if they do not fit."""
     ports = signature.port_names
     names = (*ports.positional[:positional], *named)
     fits = positional <= len(ports.positional) and len(names) == len(set(names)) and set(names) <= set(ports.every)

@@ -63,7 +63,7 @@ def check_finite_arguments(
 def check_finite_result(
     label: str, signature: Signature, columns: Mapping[str, Any], row_name: Callable[[int], str]
 ) -> None:
-    """Hold the raw columns of a result to ``hf.finite`` where they are declared so; errors as for the arguments."""
+    """Check the raw columns of a result that are declared ``hf.finite``; errors as for the arguments."""
     _refuse_infinite(label, _finite_result(signature), columns, "returned", row_name)
 
 

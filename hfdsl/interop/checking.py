@@ -58,7 +58,7 @@ def report_on(library: Library, reading: RunReading, name: str, version: str = "
 
 
 def _as_lowered(library: Library, configuration: Configuration) -> tuple[tuple[Finding, ...], tuple[Unread, ...]]:
-    """Apply hfdsl's own rules to the run, where it has a counterpart in hfdsl; otherwise return why it has none."""
+    """Apply hfdsl's own rules to the run if it has a counterpart in hfdsl; otherwise return why it has none."""
     from hfdsl.interop.lowered_runs import own_findings  # late: its dataflows take a fifth of a second
 
     try:

@@ -154,7 +154,7 @@ class Draft:
     def take(self, name: str, key: str, convert: Callable[[Any], Any]) -> bool:
         """A field with the value of a key; ``convert`` makes hfdsl's of it, or raises ``ValueError`` with the reason.
 
-        Where there is no value, or it is not known, the key is left out, and the answer is False.
+        Without a known value, the key is omitted and the result is False.
         """
         try:
             value = self.configuration.value(key)

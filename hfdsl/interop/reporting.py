@@ -270,7 +270,7 @@ def override(finding: Finding) -> tuple[tuple[str, str], ...]:
 
 
 def setting_fix(configuration: Configuration, key: str, value: Any) -> tuple[str, tuple[Fix, ...]]:
-    """Setting a key, in words and, where it is written out in a file, as an edit."""
+    """Set a key: in words and, if it is written in a file, as an edit."""
     owner = configuration.owner(key)
     setting = configuration.explicit.get(owner)
     title = f"set {owner} to {value_text(value)}"

@@ -85,7 +85,7 @@ class Configuration:
         return key in self.explicit or key in self.defaults
 
     def known(self, key: str, otherwise: Any = None) -> Any:
-        """The value, or another one where it is not known or there is no such key."""
+        """The value, or a default if it is unknown or there is no such key."""
         try:
             return self.value(key) if self.has(key) else otherwise
         except NotKnown:

@@ -1,4 +1,4 @@
-"""Texts of which every part knows where it was written, or why it is not known."""
+"""Texts whose parts record where they were written, or why they are unknown."""
 
 from __future__ import annotations
 

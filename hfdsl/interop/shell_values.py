@@ -178,7 +178,7 @@ class _Runner(Variables):
         certain: bool,
         exported: Iterable[str] = (),
     ) -> None:
-        """Start a program; the text of a shell such as ``bash -c TEXT`` is followed where it is known."""
+        """Start a program; follow the text of a shell such as ``bash -c TEXT`` if it is known."""
         texts, names = shell_texts(words, document, self.values), {*self.exported, *exported}
         inherits = inherits_environment(words)
         followed = [self._follow_shell(text, names, inherits=inherits, certain=certain) for text in texts]

@@ -1,4 +1,4 @@
-"""YAML files with the place of every key; PyYAML is imported where one is read."""
+"""YAML files with the place of every key; PyYAML is imported when a file is read."""
 
 from __future__ import annotations
 

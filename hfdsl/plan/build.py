@@ -307,7 +307,7 @@ def _rows_from(context: Context, node: Node) -> int | None:
 
 
 def _balanced(steps: list[Step], context: Context) -> list[Step]:
-    """Steps with what their rows are balanced by; those with the same weights are partitioned alike."""
+    """Steps with their row weights; steps with the same weights share a partition."""
     graph, first = context.program.graph, dict[Ref, int]()
 
     def balance(step: Step) -> Balance | None:

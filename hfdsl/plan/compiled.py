@@ -85,7 +85,7 @@ class CompiledPlan(Plan):
         return f"<plan of '{self.name}': {len(self.steps)} steps{f', {sizes}' if sizes else ''}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: the picture where it is not too large for a page, and the plan in print."""
+        """For notebooks: the picture, unless it is too large for a page, and the printed plan."""
         if len(self.steps) > MAX_DRAWN:
             return preformatted(str(self))
         from hfdsl.tools.draw import picture  # late: an arrow from this room up to the tools

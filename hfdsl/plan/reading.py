@@ -266,7 +266,7 @@ def from_columns(port_type: PortType, piece: Piece) -> Any:
 
 
 def to_columns(value: Any) -> dict[str, Any]:
-    """A value as raw columns, under ``VALUE`` where it is not a record."""
+    """A value as raw columns, under ``VALUE`` if it is not a record."""
     if isinstance(value, Batch):
         return value.__hf_columns__
     return {VALUE: value._value if isinstance(value, (Column, Obj, Metric)) else value}
@@ -321,7 +321,7 @@ def locate_whole(plan: Plan, ref: Ref, columns: tuple[str, ...], table: RowTable
 
 
 def locating_reader(plan: Plan, table: RowTable) -> Reader:
-    """A reader that follows columns to where they are stored, and fetches nothing."""
+    """A reader that follows columns to their stored values, and fetches nothing."""
     return Reader(plan.graph.nodes, plan.layouts, table, _nothing)
 
 

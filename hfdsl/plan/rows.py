@@ -85,7 +85,7 @@ class RowTable:
 
 
 def row_table(plan: Plan, sizes: Mapping[Any, int], results: Mapping[int, tuple[int, ...]] | None = None) -> RowTable:
-    """Compute the rows of every value for these sizes, where they are known.
+    """Compute the rows of every value for these sizes, as far as known.
 
     ``results`` are those of runtime queries: the rows that filters keep, and row weights; a step without weights is not
     balanced.
@@ -156,7 +156,7 @@ def _balanced(
 def argument_rows(table: RowTable, step: Step, operand: Ref, chunk: int) -> RowRanges:
     """The rows of an argument that a chunk of a step gets; for pad rows those that they repeat.
 
-    Arguments are split alike: where one has twice the rows of another, so has its chunk.
+    Arguments are split in the same way: if one has twice the rows of another, so has its chunk.
     """
     rows, row_split = table.rows.get(operand.node, 0), table.splits.get(step.node)
     return ((0, rows),) if row_split is None else row_split.chunk_rows(chunk, rows)

@@ -233,7 +233,7 @@ def _may_join(
         return False
     if not short and any(earlier.ranks != step.ranks for earlier in segment.steps):
         return False
-    # What the step receives is there when the segment begins. Nodes without a bit are the caller's inputs.
+    # The step's inputs exist when the segment begins. Nodes without a bit are the caller's inputs.
     present = frozenset().union(*(received[earlier.node] for earlier in segment.steps))
     ended = waits.before[segment.number]
     if any(node in waits.before and not ended >> node & 1 for node in received[step.node] - present):

@@ -81,7 +81,7 @@ def during_text(plan: Plan, step: Step) -> str:
 
 
 def at_once_text(plan: Plan, step: Step) -> str:
-    """How many calls of a step may be in progress in a process, where it is more than one."""
+    """The number of calls of a step that may be in progress in a process, if more than one."""
     calls = calls_at_once(plan, step)
     return f", up to {calls} at once" if calls > 1 else ""
 

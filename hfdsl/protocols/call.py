@@ -58,7 +58,7 @@ class Call:
     k less, and the difference is the rows' staleness. Without a queue both are the number of the step. Where a queue
     gives rows of several versions, ``row_versions`` lists them, and ``rows_version`` is the oldest.
 
-    ``loads`` is there where weights may arrive during the call; see ``take_weights``.
+    ``loads`` is set if weights may arrive during the call; see ``take_weights``.
 
     Streams are derived from what is written here, and from how many times the body has drawn before. So two draws of
     one body differ, and a step that is repeated draws the same values.

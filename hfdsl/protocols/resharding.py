@@ -18,7 +18,7 @@ The proof
 ``routes`` goes through the holdings of the source and gives each element that is still needed to the first holding
 that has it. ``flaws`` does not believe this. For the boxes N that a rank needs and the pieces P that it is assigned:
 
-- N without P is empty: all that is needed is there, from the rank itself or from another one.
+- N without P is empty: every needed element arrives, from the rank itself or from another one.
 - The pieces have as many elements as N. They cover N, so they have at least |N| different elements, and no more in all:
   so no two of them overlap, and none has anything beside N.
 - Each piece lies in its holding: the rank that sends it has it.

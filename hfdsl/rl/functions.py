@@ -231,7 +231,7 @@ def teacher_advantages(rollout: Rollout, teacher: ReferenceLogProbs) -> Advantag
 
 @hf.function(rows=hf.Whole)
 def informative(scores: Scores, *, group: int) -> Informative:
-    """The groups whose scores are not all the same; all groups where there is no such group."""
+    """The groups whose scores differ; all groups if there is none."""
     groups = scores.score.tensor.view(-1, group)
     mixed = (groups != groups[:, :1]).any(1)
     return Informative(keep=(mixed | ~mixed.any()).repeat_interleave(group))

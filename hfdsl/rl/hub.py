@@ -1,4 +1,4 @@
-"""Names on the Hugging Face hub: the paths that are names, what this machine's cache holds of them, and the download.
+"""Names on the Hugging Face hub: paths that are names, their files in this machine's cache, and the download.
 
 A path is a name if it looks like one and neither it nor its parent is a folder::
 

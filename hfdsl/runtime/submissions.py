@@ -30,7 +30,8 @@ def submission_of(
 ) -> Submission:
     """The submission of a segment, once all of its inputs have handles.
 
-    What ``delivered`` segments have sent is where it is read already. ``arguments`` are those of a dispatch function.
+    The payloads of ``delivered`` segments have already reached their readers. ``arguments`` come from a dispatch
+    function.
     """
     receives = routing.routes.receives[segment.number]
     payloads = [[handles[key] for key in receives.get(rank, ()) if key[0] not in delivered] for rank in segment.ranks]

@@ -72,7 +72,7 @@ def _parents(dotted: str) -> Iterator[str]:
 
 
 def _exists(name: str) -> bool:
-    """Whether a module is there; asked parent first, since asking imports the parent."""
+    """Whether a module exists; checked from the parent down, since the check imports the parent."""
     try:
         return name in sys.modules or importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # the parent is no package

@@ -36,7 +36,7 @@ def shows_progress(stream: TextIO) -> bool:
 
 
 class ProgressBar:
-    """The line of a run of so many steps; within its context it is drawn, and afterwards it stays as it was last."""
+    """The progress line of a run of ``steps`` steps; drawn within its context, and left as it is afterwards."""
 
     def __init__(self, steps: int, stream: TextIO, clock: Callable[[], float] = perf_counter) -> None:
         self.steps, self.stream, self.clock = steps, stream, clock

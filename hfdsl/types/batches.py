@@ -79,7 +79,7 @@ class Batch:
     >>> len(questions), questions[1:].text.objects
     (2, ['1+1'])
 
-    A column declared ``f32[B, R] | None`` is there for all rows or for none; with ``= None`` it may be left out.
+    A column declared ``f32[B, R] | None`` is present for all rows or for none; with ``= None`` it may be omitted.
 
     Raises:
         DefinitionError: HF104, HF115, HF117 for a declaration that is not a record of columns with one row dim.

@@ -30,7 +30,7 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A constructor argument of a role: its path, its expression where it is known, and its annotation."""
+    """A constructor argument of a role: its path, its expression if known, and its annotation."""
 
     role: str
     placement: Placement[Any]

@@ -160,7 +160,7 @@ def lists_are_not_joined(context: Context) -> Iterator[Finding]:
 
 
 def _length(context: Context, operand: Operand) -> tuple[int | None, tuple[Label, ...]]:
-    """The number of values in a list, where it is known, and the call that produces them."""
+    """The number of values in a list, if known, and the call that produces them."""
     if isinstance(operand, Constant):
         return len(operand.value), ()
     if not isinstance(operand, Ref):

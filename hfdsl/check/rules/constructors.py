@@ -106,7 +106,7 @@ def _argument_expression(placement: Placement[Any], path: str) -> ast.expr | Non
 
 
 def _value_span(placement: Placement[Any], path: str) -> Span:
-    """The place of a value; of the argument that it is in where it is not written there."""
+    """The place of a value, or of the argument that contains it if it is not written in the call."""
     written = _argument_expression(placement, path)
     return (
         _argument_span(placement, path.partition(".")[0]) if written is None else span_of(placement.span.file, written)
@@ -126,7 +126,7 @@ def _argument(placement: Placement[Any], parameter: str) -> ast.expr | None:
 
 
 def _argument_span(placement: Placement[Any], parameter: str) -> Span:
-    """An argument in the call of ``hf.place``; the whole call where it is not written there."""
+    """An argument in the call of ``hf.place``; the whole call if the argument is not written there."""
     by_name = keyword_span(placement.span, parameter)
     call = call_at(placement.span)
     role: type = placement.role

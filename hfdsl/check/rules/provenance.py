@@ -172,7 +172,7 @@ def _are_inputs(context: Context, *samples: SampleColumns) -> bool:
 
 
 def _kind(context: Context, column: RowColumn) -> str:
-    """The name of a column where it is made: by it the two sides of a pair are known."""
+    """The name of a column where it is made, which identifies the two sides of a pair."""
     stored = stored_column(context.program.graph, column.ref)
     if not isinstance(stored, Ref):
         return column.port

@@ -42,7 +42,7 @@ def ranks(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
 
 
 def notes(m: Mismatch) -> tuple[str, ...]:
-    """By how much two lengths differ, and which dims only look alike."""
+    """The difference of two lengths, and dims that only look the same."""
     if not m.sizes:
         return ()
     want, have = m.sizes

@@ -203,7 +203,7 @@ def _impossible(context: Context, atoms: Iterable[Atom], clash: Clash, least: in
 
 
 def rows_split_alike(context: Context) -> Iterator[Finding]:
-    """Arguments of one call are split alike: a row of one must go with the same rows of the others."""
+    """Arguments of one call are split in the same way: a row of one must go with the same rows of the others."""
     unproved = (d for d, answer in context.verdicts if answer is not Answer.PROVED and isinstance(d, AlignedRows))
     for node, demand in at_calls(unproved):
         yield _unaligned(context, node, demand)

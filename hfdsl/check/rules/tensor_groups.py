@@ -23,7 +23,7 @@ from hfdsl.protocols.mesh import Mesh
 from hfdsl.types.numbers import divisors
 
 MOST_NAMED = 4
-"""How many ranks of a group are named where they are not consecutive."""
+"""The number of ranks of a group that a message names if they are not consecutive."""
 
 
 @dataclass(frozen=True, slots=True)

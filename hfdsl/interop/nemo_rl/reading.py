@@ -115,7 +115,7 @@ def _from_launch(launch: Launch, words: Items, source: SourceText) -> RunReading
 
 
 def _composed(path: Path | None, words: Items, place: Span, unknown: str = "", *, name: str = DEFAULT) -> RunReading:
-    """The configuration of a file with overrides; the library's own where there is no file."""
+    """The configuration of a file with overrides; the library's own if there is no file."""
     composition = Composition(table("nemo-rl"))
     if path is not None:
         composition.add_file(path)

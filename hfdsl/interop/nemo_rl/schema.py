@@ -69,7 +69,7 @@ def values_have_types(c: Configuration) -> Iterator[Problem]:
 
 SWITCHED_TABLES = ("dtensor_cfg", "megatron_cfg", "lora_cfg", "peft", "sequence_packing", "dynamic_batching", "draft",
                    "router_replay")  # fmt: skip
-"""Tables that have another declaration where they are not enabled; of others, all values are looked at."""
+"""Tables with another declaration while they are disabled; for others, all values are checked."""
 
 
 def _is_switched_off(c: Configuration, key: str) -> bool:

@@ -36,7 +36,7 @@ REWARD_RESOURCES = "env.reward_model.resources"
 
 
 def get(c: Configuration, key: str, otherwise: Any = None) -> Any:
-    """The value of a key, or another one where there is no such key.
+    """The value of a key, or a default if there is no such key.
 
     Raises:
         NotKnown: where the key may be in a file that is not known.
@@ -50,7 +50,7 @@ def on(c: Configuration, key: str) -> bool:
 
 
 def count(c: Configuration, key: str) -> int:
-    """A size; 1 where there is no such key."""
+    """A size; 1 if there is no such key."""
     return c.size(key) if c.has(key) or c.unknown_below else 1
 
 

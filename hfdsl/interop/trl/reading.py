@@ -131,7 +131,7 @@ class _Settings:
             self._unknown(setting, certain=certain)
 
     def _parsed(self, setting: Setting) -> Setting:
-        """A setting with the value that TRL's parser makes of it; a script of the user's own may have another one."""
+        """A setting with its value from TRL's parser; a user's own script may use another parser."""
         option = self.known.options.get(setting.key)
         if not self.own or option is None or setting.unknown:
             return setting

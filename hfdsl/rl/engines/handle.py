@@ -176,7 +176,7 @@ class EngineHandle:
     ) -> Sampled:
         """Sample responses to prompts i64[B, P], bool[B, P], with these weights and the engine's adapter, if any.
 
-        They go to the engine where it has another version.
+        They are sent if the engine has another version.
 
         Raises:
             HfError: HF953 for a prompt that the engine cannot take, with its row.

@@ -26,7 +26,7 @@ WakePart: TypeAlias = Literal["weights", "cache"]
 class Rendezvous:
     """The meeting point of the processes of one engine: this one's number, their count, and the address of their store.
 
-    The store is a ``torch.distributed.TCPStore`` that is there before they are.
+    The store is a ``torch.distributed.TCPStore`` that exists before the processes.
     """
 
     rank: int

@@ -118,7 +118,7 @@ def _places(
         return
     offset = 0
     for full, count in zip(fulls, _counts(shape[cut], [full[cut] for full in fulls], size), strict=False):
-        holders, remainder = divmod(count * size, full[cut])  # so many parts hold the same
+        holders, remainder = divmod(count * size, full[cut])  # the number of parts with equal rows
         if not holders or (remainder and layer not in PADDED) or not _alike(full, shape, cut):
             return
         index = rank if layer in PADDED else rank // holders

@@ -149,7 +149,7 @@ class PolicyLoss(ABC):
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The negated surrogate at every token, and 1 where it is clipped, both f32[B, R].
+        """The negated surrogate at every token, and 1 for clipped tokens, both f32[B, R].
 
         Inputs are 0 outside of ``mask``, which leaves out the tokens that a correction masks.
         """

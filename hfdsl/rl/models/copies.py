@@ -195,7 +195,7 @@ class _InitialModel:
     """The initial model of an engine: its weights on the host, and its configuration."""
 
     weights: dict[str, torch.Tensor]
-    """In page-locked memory where there is a GPU, from and to which copies run at the speed of the bus."""
+    """In page-locked memory if there is a GPU, so that copies run at the speed of the bus."""
 
     adapter: dict[str, torch.Tensor]
     """The matrices of its adapter, by names as in ``full_adapter``."""

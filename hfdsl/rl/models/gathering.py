@@ -59,7 +59,7 @@ _Bucket: TypeAlias = list[tuple[K, torch.Tensor]]
 
 
 def _buckets(parts: Iterable[tuple[K, torch.Tensor]], most: int) -> Iterator[_Bucket[K]]:
-    """Parts of one dtype in a row, filled up to so many bytes."""
+    """Parts of one dtype in order, in buckets of up to ``most`` bytes."""
     for _, alike in groupby(parts, lambda keyed: keyed[1].dtype):
         for bucket, _ in filled(((keyed, keyed[1].nbytes) for keyed in alike), most):
             yield bucket

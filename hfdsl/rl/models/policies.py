@@ -251,7 +251,7 @@ def versioned_rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, g
 
 
 def _take(call: Call, before: int, steps: int, token: int) -> int:
-    """The version of a token's weights, after so many decode steps of earlier micro-batches."""
+    """The version of a token's weights, after the decode steps of earlier micro-batches."""
     return call.take_weights(before + token, of=steps)
 
 

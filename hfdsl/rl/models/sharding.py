@@ -174,7 +174,7 @@ def _merged_part(
 
 
 def _whole(value: torch.Tensor) -> torch.Tensor:
-    """A matrix, gathered if ranks hold shards, else in the memory where it is."""
+    """A matrix, gathered if ranks hold shards, else in its own memory."""
     return value.full_tensor() if isinstance(value, DTensor) else value.detach()
 
 

@@ -97,7 +97,7 @@ def policy_update(
 def _staleness(experience: Experience) -> torch.Tensor:
     """How many updates ago rows were sampled, i64[B, 1], or their tokens, i64[B, R].
 
-    By their columns, else as the call says of its rows.
+    By their columns, else by the call's row versions.
     """
     if experience.token_versions is not None:
         learning = experience.to_version

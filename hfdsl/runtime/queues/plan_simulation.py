@@ -12,7 +12,7 @@ Rank 1 of the engine is done with step 1 at 4 s, and then waits for the weights 
 generates until 8 s. Update 1 needs both. So a step takes 4 s from then on, where it took 7 s one after another.
 
 The schedule is that of a run (``StageOrder``, so nothing is ever late), and every rank runs its calls in the order of
-submission, each when what it reads is there. Where several calls of a method may be in progress in a process, a rank
+submission, each when its inputs exist. Where several calls of a method may be in progress in a process, a rank
 begins another one as soon as fewer are. Calls that overlap slow nothing down, neither each other nor what else runs on
 their device, so their seconds are to be those of such a run: those of a call that has its engine for itself make a step
 too fast. Rows are read chunk by chunk: a rank waits for those chunks of a value

@@ -98,7 +98,7 @@ def check_collected_rows(step: Step, table: RowTable, columns: Mapping[str, Any]
     """Refuse a collected value whose number of rows differs from the one that its readers expect.
 
     Raises:
-        WiringError: HF805 naming the step, and where it is written.
+        WiringError: HF805 naming the step, and its place in the source.
     """
     rows, returns = table.rows.get(step.node), step.signature.returns
     if rows is None or isinstance(returns, ListType):  # each entry of a list has rows of its own

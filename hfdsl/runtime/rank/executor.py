@@ -266,7 +266,7 @@ class Executor:
                 if step.parts:
                     exchanged = node in self._exchanging[call.plan]
                     columns = exported_columns(step, self._rank, columns, exchanged=exchanged)
-            except WiringError as error:  # of what the body did: say where it is written
+            except WiringError as error:  # about what the body did: name its place in the source
                 raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
             if node in task.keeps or node in sent_nodes or step.custom:
                 values[node] = StoredValue.of(step.label, columns)

@@ -12,7 +12,7 @@ The processes of the actor keep what ``draw`` has left in their stores, and the 
 Ray's object store for as long as the driver has their handles, which is to the end of the step.
 
 Why it is right. *The same values*: no state has changed in this step (``RayGroups.rebuild``), so a call that runs again
-gives what it gave, in whatever order, and one that does not has given it. *All that is read is there*: a call reads
+gives what it gave, in whatever order, and one that does not has given it. *Every input exists*: a call reads
 from its own process what earlier calls of the group have left there, and drops each value after its last reader. So of
 a group the calls that have ended must be the first ones, the same on all ranks; else the whole group begins the step
 again. What it reads from others has a handle. Weights that a role exports have none: they are too large to keep. If a

@@ -36,7 +36,7 @@ def resolved(name: str, main: Callable[[], Any]) -> Any:
     """The class or function of a name; ``main`` loads the recorded script.
 
     Raises:
-        ImportError: where there is no such module or it has no such member; whatever importing it raises.
+        ImportError: if there is no such module or member; also whatever the import raises.
 
     >>> resolved("math:sqrt", lambda: None)(4.0)
     2.0

@@ -37,7 +37,7 @@ def unsealed(text: str | bytes) -> dict[str, Any]:
     """The fields of a file; those written before digests existed have no ``"format"``.
 
     Raises:
-        ValueError: where it is no JSON object, its format is unknown, or it is not what was written.
+        ValueError: if it is not a JSON object, its format is unknown, or it was changed.
 
     >>> unsealed(sealed({"step": 4}))
     {'format': 2, 'step': 4}

@@ -27,7 +27,7 @@ from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.digests import ComputedPart, HeldPart, pieces_of
 
 Parts: TypeAlias = dict[str, dict[Box, torch.Tensor]]
-"""The parts of each parameter, by where they are in the whole."""
+"""The parts of each parameter, by their places in the whole."""
 
 
 LocalPlaces: TypeAlias = tuple[tuple[int, ...], dict[Box, Box]]

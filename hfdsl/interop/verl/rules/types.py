@@ -74,7 +74,7 @@ NOT_FOLLOWED = re.compile(
     r"(reward|reward_model|distillation|global_profiler|transfer_queue|ray_kwargs|actor_rollout_ref\.model)\."
     r"|.*\.(profiler|checkpoint|prometheus|qat|mtp|server|router_replay|multi_turn|disaggregation|rollout_correction)\."
 )
-"""Tables that do something only where they are switched on, in ways that no rule follows."""
+"""Tables that matter only if they are switched on, in ways that no rule follows."""
 
 Use = Callable[[Configuration], object]
 

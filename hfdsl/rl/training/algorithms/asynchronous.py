@@ -46,7 +46,7 @@ class AsyncDAPORoundsOptions(DAPORoundOptions, DAPOUpdateOptions):
     """The options of DAPO with dynamic sampling in front of a queue, whose late groups are sampled again."""
 
     rows: Count = 8192
-    """The rows of an update: prompts are sampled until so many rows are kept."""
+    """The rows of an update: sampling continues until this many rows are kept."""
     lag: Lag = 1
     """The most training steps that the weights that sampled a row may be behind those that learn from it."""
     decoupled: bool = True

@@ -57,7 +57,7 @@ def problem_in_sources(text: str, arguments: int, folder: Path) -> NameProblem |
     """The problem with a name for a run on another machine: in a file that is here, and so comes with the others.
 
     A file is looked up from the current folder and from ``folder``, that of the configuration; a module is left out
-    where it is not below the current folder. What is not here may be there.
+    if it is not below the current folder. A missing target may exist there.
     """
     module, _, name = text.partition(":")
     if not module or not name:
