@@ -19,8 +19,8 @@ A worked example with two ranks and four rows::
 
     deployment = hf.Deployment(critic=hf.place(Critic, micro_batch=1, pool=hf.ResourcePool([2])))
 
-The loop unrolls into two calls of one kind (``Program.kinds``): the same method on as many rows. What a kind demands is
-derived from its first call and stands for all of them::
+The loop unrolls into two calls of one kind (``Program.kinds``): the same method on as many rows. The demands of a
+kind are derived from its first call and hold for all of them::
 
     demand                why                             calls               B = 4     B = 6     B not given
     2 divides B           2 mini-batches                  minibatches         4 % 2     6 % 2     unknown
@@ -148,7 +148,7 @@ class Divisible(Demand):
 class Bound(Demand):
     """A size is bounded from one side: by a requirement, or because there is at least 1 of it.
 
-    It guides the search for sizes. What it comes from reports it.
+    It guides the search for sizes; the rule behind it reports it.
     """
 
     constraint: Constraint

@@ -1,8 +1,8 @@
 """Inner dataflows: when one dataflow calls another, the inner steps are inlined and its annotations are enforced.
 
-What its caller and its body see is what their annotations say, as a type checker reads them. ``score`` takes a
-``Sequences``, so that in ``score(rollout, actor)`` its body sees the columns of a ``Sequences`` alone, although
-``rollout`` is a ``Rollout``, a class derived from it; so does a call with real values. An argument of another type is
+Caller and body see the annotated types, as a type checker does. If ``score`` takes a ``Sequences``, its body sees only
+the columns of a ``Sequences`` in ``score(rollout, actor)``, although ``rollout`` is a ``Rollout``, a derived class; a
+call with real values behaves the same. An argument of another type is
 reported at the call, and the body continues with a value that fits everywhere.
 """
 

@@ -1,7 +1,7 @@
 """The graph of a dataflow for networkx: names of its nodes, and their attributes as plain values.
 
-Attributes are texts and numbers, so that every format of networkx can hold them (GraphML has no lists). What a node has
-several of, such as columns, is one text with ``"; "`` between the entries, in which no column, dtype or dim has one.
+Attributes are texts and numbers, so that every format of networkx can hold them (GraphML has no lists). A list, such
+as the columns of a node, is one text joined by ``"; "``, which no column, dtype or dim contains.
 """
 
 from __future__ import annotations

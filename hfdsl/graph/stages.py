@@ -13,8 +13,8 @@ A worked example, in which nodes 7 and 8 are what ``hf.sync`` calls::
     8  engine.load(weights)                             stage 1: it reads node 7
 
 Values that are read together belong to one step, so a stage is a connected component of the graph without the edges
-into queues: 0 to 3, and 4 to 6. What is connected to neither, here 7 and 8, belongs to the stage that writes the
-weights that it exports, else to that of the call of one of its roles before it, else to the first.
+into queues: 0 to 3, and 4 to 6. A node connected to neither, here 7 and 8, belongs to the stage that writes the
+weights it exports, else to the stage of an earlier call of one of its roles, else to the first stage.
 
 Why this is right. In a component every value is made in the same step as what reads it, so it is an ordinary dataflow;
 between two components there are queues only. A component that is behind a queue and feeds it too, at once or through

@@ -1,9 +1,9 @@
 """Lowering: from the configuration of another library to the fields of a run of hfdsl, each with its keys.
 
 A reader plugs in with a module ``lowering`` that has a function from a configuration to ``Lowered``. It writes a
-``Draft``: ``take`` copies the value of a key, ``put`` has one that follows from several, and ``leave_out`` says what
-hfdsl has no field for. What the user has written and none of these names is left out as well. So a lowering loses
-nothing silently, and a finding about a field can name the key that decides it::
+``Draft``: ``take`` copies the value of a key, ``put`` sets a value that follows from several, and ``leave_out`` names
+keys without a field in hfdsl. Keys of the user's that none of these names are listed as left out, too. So a lowering
+loses nothing silently, and a finding about a field can name the key that decides it::
 
     draft = Draft(configuration)
     draft.take("dims.B", "data.train_batch_size", size)

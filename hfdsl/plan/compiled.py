@@ -1,7 +1,7 @@
 """The compiled plan, as users see it: it prints itself, knows its memory peaks, and can be launched.
 
-``hfdsl.plan.plan`` has the data, which routes, rows and the runtime read. What a user does with a plan stands
-here, above them all, so that none of them needs to import this file.
+``hfdsl.plan.plan`` has the data, which routes, rows and the runtime read. The user's interface is
+here, on top of them, so that none of them imports this file.
 """
 
 from __future__ import annotations

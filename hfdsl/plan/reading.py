@@ -45,8 +45,8 @@ twice. The third crosses two chunks.
 Why it is right. Each step back maps rows of a result to the rows of its argument that they are made of, and the rows
 that come back are turned into the result's in reverse order; so by induction over the operations in between, a reader
 gets exactly the rows it asked for. At the end, rows are fetched in order and each once (``merged``), since chunks keep
-them in order; ``positions`` says where each row asked for is among them. What is planned to be sent and what is read
-cannot differ: ``locate_reads`` goes back by the same ``Reader.sources``, and fetches nothing.
+them in order; ``positions`` has the place of each requested row among them. Planned transfers and actual reads
+cannot differ: ``locate_reads`` follows the same ``Reader.sources``, and fetches nothing.
 """
 
 from __future__ import annotations

@@ -34,11 +34,11 @@ ends, and drops values after their last reader in its process::
 
 Why this is right:
 
-- Complete. What a step reads is either made in its own process, which keeps it, or is added to ``RemoteReads``. The
-  payloads of a chunk hold the union of these, and a process receives every payload with some of the rows it reads.
+- Complete. A value that a step reads is either made in its own process, which keeps it, or is added to ``RemoteReads``.
+  The payloads of a chunk hold the union of these, and a process receives every payload with some of the rows it reads.
 - Once. ``RemoteReads.slices`` yields disjoint rows, so each row of a column leaves its process once per channel. A
   process receives a payload with the first step that reads it, and later steps find it in the store.
-- In time. What a step reads is made by an earlier step, in program order, and segments keep that order.
+- In time. A value that a step reads is made by an earlier step, in program order, and segments keep that order.
 - Not dropped early. The steps of a process run in program order, so a value can go after the last step that reads it
   there. A value that a step may read whose rows still depend on a query is kept.
 - Stable. Routes are computed again after each runtime query, while segments of the earlier routes are running. Their

@@ -31,11 +31,11 @@ it receives is there. Let a step S join the segment that begins with F.
   waits for S in any case, and S begins no later than it would have as a call of its own.
 - S waits for the same runtime queries as F, so it can be submitted with F; and it belongs to the same stage, where a
   program has queues.
-- S has the same ranks, so no rank waits for one that has more steps to do. All this speaks of steps, whose ranks work
-  in lockstep, as collectives make them. What it does not see: where ranks need different times for one step, or begin
-  it at different times, a fast rank may wait for a slow one a step earlier than it would have to.
+- S has the same ranks, so no rank waits for one that has more steps to do. This assumes that the ranks of a step work
+  in lockstep, as collectives force them to. If ranks need different times for a step, or begin it at different times,
+  a fast rank may wait for a slow one a step earlier than necessary.
 
-Why calls never wait for each other in a circle: what a segment receives is made by steps in ``before[F]``, all of them
+Why calls never wait for each other in a circle: the inputs of a segment are made by steps in ``before[F]``, all of them
 earlier than F in program order. So their segments have smaller numbers, and each segment waits only for those before it
 in the order of submission. This holds for short steps too, which join although others wait for them.
 """

@@ -23,7 +23,7 @@ RULES = (mismatches, rows_split_alike, row_arithmetic, requirements, enough_rows
 def check_sizes(plan: Plan, sizes: Mapping[Any, int]) -> None:
     """Check the sizes of a step, where the plan was compiled without some of them.
 
-    What fails now was undecided then, or there would be no plan: hence the code of the check's warning.
+    A rule that fails now was undecided at compilation, or there would be no plan; so the code is that of the warning.
 
     Raises:
         SizeError: HF319 with the sizes, the rule that fails, the numbers, and the nearest sizes that work.

@@ -13,13 +13,13 @@ A weight x of 2 rows and 2 columns, whose rows have the factors 4 and 6 and whos
     sliced by columns   rank 0:   1*4 + 4*6 + 5*7   =  63
                         rank 1:   2*4 + 6*6 + 8*11  = 132             63 + 132 = 195
 
-What is summed are words of eight bytes: the bits of one element of eight bytes, or of four neighbors of two bytes. All
+The sums are over words of eight bytes: the bits of one element of eight bytes, or of four neighbors of two bytes. All
 sums are modulo 2**64, so a digest is exact and independent of order. A part counts its factors from where it lies in
 the whole, and where it begins or ends within a word, zeros stand for the elements of others. A tensor is read once, in
 blocks that stay in the cache for both sums, on whatever device it is.
 
-What it finds. The factors of a word's place are even but for that of its last dim, so their sum is odd: a change within
-one word, such as a flipped bit, always changes the digest. So do two rows or columns that are swapped, a shifted
+What it detects. The factors of a word's place are even but for that of its last dim, so their sum is odd: a change
+within one word, such as a flipped bit, always changes the digest. So do two rows or columns that are swapped, a shifted
 vocabulary and old values on one rank, but in about 1 of 2**63 cases. It is weaker where all elements that differ have
 the same place in their words: those of two bytes in the last place count modulo 2**16. It is no defense against
 somebody who looks for a collision.

@@ -33,10 +33,10 @@ both groups with a mask; with "wait" it would have waited for them, and trained 
 Why no bound is broken. Let B groups be a batch, k the lag, v the number of batches taken: the version. The staleness of
 a group is the version under which it is taken minus the one under which it was dispatched.
 
-- "drop" and "refill" remove every group that is late before they take; "mask" marks it. What is trained has at most k.
+- "drop" and "refill" remove every group that is late before they take; "mask" marks it. Trained groups have at most k.
 - "wait" takes in the order of dispatch. A group may be dispatched while the groups before it that are not lost, p of
-  them with those that were trained, are fewer than (k + v + 1) B. Nothing overtakes it, and what is lost before it
-  makes p only smaller, so it is taken at version p // B at the latest, and p // B <= k + v.
+  them with those that were trained, are fewer than (k + v + 1) B. Nothing overtakes it, and groups lost before it
+  only make p smaller, so it is taken at version p // B at the latest, and p // B <= k + v.
 
 Why nothing deadlocks. Places are (k + 1) B. Say that no group is running. Late ones are removed, and r groups are
 ready. If r >= B, a batch can be taken. Otherwise at most B - 1 places are in use, and a dispatch of s groups is

@@ -21,7 +21,7 @@ Under "wait" decisions do not depend on times, so a run of the same program deci
 True
 
 The loop is that of a run (``QueueLoop``). Unless the queue waits in order, a prompt is kept until a slot is free, and
-dispatched under newer weights. What is dispatched under version v begins no sooner than the v-th update has ended,
+dispatched under newer weights. A dispatch under version v begins no sooner than the v-th update has ended,
 since its weights do not exist before.
 """
 

@@ -34,7 +34,7 @@ last reader*: every submission is counted (``HandleTable``), and after new route
 The backend keeps a payload for the calls that it was submitted with, so the driver need not wait for them. *A step is a
 transaction*: an error leaves ``run`` before the step is counted, and breaks the run, since ranks may be anywhere within
 the step. *Stages*: where a program has queues, the segments of one stage may be submitted long after those of another,
-and those of other steps between them. What a segment receives is still submitted before it, since a stage is submitted
+and those of other steps between them. The inputs of a segment are still submitted before it, since a stage is submitted
 after those that feed it; handles are counted by step, so a payload waits in its queue until its reader is submitted.
 """
 

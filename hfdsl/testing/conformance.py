@@ -36,7 +36,7 @@ AnyBackend: TypeAlias = Literal["local", "ray"] | Lowering
 class SuiteProgram:
     """A dataflow with the rows of its steps.
 
-    What it gives is what the eager run gives, or where that hangs on the mesh, what ``expected`` says.
+    The expected results are those of an eager run or, if they depend on the mesh, those of ``expected``.
     """
 
     flow: Dataflow[..., Any]

@@ -173,7 +173,7 @@ def _several_nodes(ray: Any, node: Mapping[str, Any], count: int) -> Callable[[]
 def _hf_no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Refuse that a test leaves actors, placement groups or references to objects on the session's cluster.
 
-    What fixtures of a wider scope hold was there before. Tests without the mark ``ray`` are not checked: the query
+    Resources of fixtures with a wider scope do not count. Tests without the mark ``ray`` are not checked: the query
     slows down with every actor that has died.
     """
     if not request.node.get_closest_marker("ray"):

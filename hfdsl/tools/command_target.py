@@ -66,8 +66,8 @@ class CommandTarget:
     def plans(self, command: str) -> tuple[CompiledPlan, ...]:
         """The plans of a step: one, or the plan of a round and that of the update.
 
-        What a file configures is checked as ``hfdsl check`` does. A plan that is only shown may be of a run on another
-        machine, whose files and packages are not asked for.
+        A configured run is checked as by ``hfdsl check``. A plan that is only printed may be of a run on another
+        machine, whose files and packages are not required here.
 
         Raises:
             UsageError: where the target is a dataflow alone.

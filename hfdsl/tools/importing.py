@@ -155,7 +155,7 @@ def _home(file: str) -> Path:
 
 
 def _import(action: Callable[[], ModuleType], place: str) -> ModuleType:
-    """Run an import. What the user's module raises is shown from the module's own frame on."""
+    """Run an import; the traceback of an error in the user's module starts at the module's own frame."""
     try:
         return action()
     except (HfError, UsageError):

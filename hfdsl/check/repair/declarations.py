@@ -132,7 +132,7 @@ def registered_as_called(
 ) -> Iterator[Suggestion]:
     """The override under the protocol of the method that the dataflow calls.
 
-    What its body then does is for its author to decide: no tool makes the change, nor that of a port.
+    Its author has to adapt the body, so no tool makes this change, nor that of a port.
     """
     if called.registration is not None:
         words = f"register it with {called.registration.name}"

@@ -7,9 +7,9 @@ A worked example, of which only the last line has a KL that is above 0::
     kl_penalized_rewards(rollout, reference=actor.base_log_probs(rollout), ...) # the model without its adapter
     kl_penalized_rewards(rollout, reference=reference.log_probs(rollout), ...)
 
-What is meant as a reference is known by its name: a port ``ref`` or ``reference``, or a column that begins so, beside
-others in the record of an update. A teacher is known likewise; a policy with a hint in its prompt may be its own. The
-reference is the policy if the call that made it reads the very state that an update after it writes, or that of the
+A reference is recognized by its name: a port ``ref`` or ``reference``, or a column that begins so, beside other columns
+in the record of an update. A teacher is recognized in the same way; a policy with a hint in its prompt may be its own.
+The reference is the policy if the call that made it reads the very state that an update after it writes, or that of the
 engine that samples for it. Two policies may be each other's references, and one that follows the policy by a sync of
 its own, such as a moving average, is not known.
 """

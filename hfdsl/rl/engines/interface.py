@@ -142,7 +142,7 @@ class GenerationEngine(Protocol):
     def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
         """Replace all weights, named as in a saved model, or the adapter; batches arrive one after another.
 
-        What was computed with the old ones is forgotten. New weights end an adapter, which is loaded again after them.
+        Drops everything computed with the old ones. New weights invalidate an adapter, which is loaded after them.
         """
         ...
 

@@ -18,8 +18,8 @@ Why it is right. *Weights*: the leader takes them for all calls of the batch at 
 two rounds; the engine forgets what it has computed with the old ones. So all rows have the same weights in a decode
 step, and each call has begun with a version that is no older than its dispatch. *Rows*: a row is sampled by a seed of
 its own, and other rows of the batch change its log-probs by rounding alone. *Nothing hangs*: while calls are there, one
-of them leads, or takes the lead when it wakes, which it does at the end of every leader. What a round raises is raised
-in each of its calls, and the engine is ended, since it may have rows that nobody waits for any more.
+of them leads, or takes the lead when it wakes, which it does at the end of every leader. An error of a round is raised
+in each of its calls, and ends the engine, since it may have rows that no call waits for any more.
 """
 
 from __future__ import annotations

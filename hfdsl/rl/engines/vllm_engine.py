@@ -1,6 +1,6 @@
 """The vLLM engine: the only module that imports vLLM, loaded only in an engine's process.
 
-What vLLM leaves to its callers, and what goes wrong without a word:
+Duties that vLLM leaves to its callers, and its silent failures:
 
 - The prefix cache holds keys and values of the old weights, so it is reset with them. Rows that are being sampled hold
   theirs as well, so they are preempted: they are resumed by a pass over their prompt and their tokens.

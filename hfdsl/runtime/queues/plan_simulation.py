@@ -17,8 +17,8 @@ begins another one as soon as fewer are. Calls that overlap slow nothing down, n
 their device, so their seconds are to be those of such a run: those of a call that has its engine for itself make a step
 too fast. Rows are read chunk by chunk: a rank waits for those chunks of a value
 that hold its rows and, behind a filter, for all that the filter reads. Ranks of a method that writes or exports a state
-work together: they begin and end together. Values take no time from one process to another. What the driver submits
-after a result comes no sooner than the result.
+work together: they begin and end together. Transfers between processes take no time. The driver submits
+nothing that follows a result before the result exists.
 """
 
 from __future__ import annotations

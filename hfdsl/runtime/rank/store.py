@@ -1,7 +1,7 @@
 """The store of a process: the values that it produced in this step and reads again, and those that it received.
 
 A worked example. A column has four rows; rank 0 produced rows 0 and 1, rank 1 rows 2 and 3. A reader wants the rows 1
-and 2, one of each chunk, so it receives two payloads. What a payload holds is counted within its chunk: row 2 of the
+and 2, one of each chunk, so it receives two payloads. Rows of a payload are numbered within its chunk: row 2 of the
 column is row 0 of chunk 1.
 
 >>> import torch

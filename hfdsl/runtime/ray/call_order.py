@@ -1,8 +1,8 @@
 """The order of the calls of a process, some of which may run concurrently in separate threads.
 
-Ray begins the calls of one thread in the order of their submission, and knows no order between threads. What a process
-relies on is kept by waiting: an ordinary call waits for all calls before it, and a call that may run beside others for
-the last ordinary one::
+Ray begins the calls of one thread in the order of their submission, and has no order between threads. Waiting
+enforces the order that a process relies on: an ordinary call waits for all calls before it, and a call that may run
+concurrently waits for the last ordinary one::
 
     submitted      waits for       why
     load 0                         the weights before the first dispatch

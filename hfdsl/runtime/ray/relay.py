@@ -1,7 +1,7 @@
 """Relays: one process per host calls the ranks there, so that the driver makes one call per host, not one per rank.
 
 A worked example. Two hosts with a relay each; actor rank 0 is on the first, critic rank 0 on the second, and the critic
-reads the four rows that the actor produces. What a rank's call will return has a key, (segment, rank, place), where
+reads the four rows that the actor produces. Each return value of a rank's call has a key, (segment, rank, place), where
 place 0 is the acknowledgment and payloads follow. The driver (``relay_client.py``) collects calls in an outbox for each
 relay, and sends it when somebody waits or reads what another relay has (``submit`` stands for the outbox)::
 
@@ -33,9 +33,9 @@ as a reader is planned; when it is deleted, its key goes to the relay with the n
 reference. A rank that has been called keeps its own reference until it has run. References to small values that were
 shared are kept one step longer: see ``RAY_STORED_BYTES``.
 
-What a relay's methods receive is a list wherever it could be a named tuple: Ray pickles every tuple and object among
-arguments separately, and lists of plain values not at all. Sixteen calls take it 17 us and 0.8 KB as lists, 360 us and
-5.8 KB as data classes. These are the lists::
+A relay's methods take lists instead of named tuples: Ray pickles every tuple and object among arguments separately, and
+lists of plain values not at all. Sixteen calls take 17 us and 0.8 KB as lists, 360 us and 5.8 KB as data classes. These
+are the lists::
 
     sent            as
     ReturnKey       [segment, rank, place]

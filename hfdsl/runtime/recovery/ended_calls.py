@@ -12,11 +12,11 @@ The processes of the actor keep what ``draw`` has left in their stores, and the 
 Ray's object store for as long as the driver has their handles, which is to the end of the step.
 
 Why it is right. *The same values*: no state has changed in this step (``RayGroups.rebuild``), so a call that runs again
-gives what it gave, in whatever order, and one that does not has given it. *Every input exists*: a call reads
+returns the same values in any order, and one that does not has returned them. *Every input exists*: a call reads
 from its own process what earlier calls of the group have left there, and drops each value after its last reader. So of
 a group the calls that have ended must be the first ones, the same on all ranks; else the whole group begins the step
-again. What it reads from others has a handle. Weights that a role exports have none: they are too large to keep. If a
-call to come reads them, the group that exported them begins the step again, and what that one reads is looked at again.
+again. Inputs from other groups have handles. Exported weights have none: they are too large to keep. If a later call
+reads them, the group that exported them begins the step again, and its own inputs are examined again.
 """
 
 from __future__ import annotations

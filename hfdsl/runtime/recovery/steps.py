@@ -17,20 +17,20 @@ actor's state, and ``w2`` its value after two steps)::
     3 again    w3 -> w4                 steps 2, 3
                copies w4                -              w4
 
-Why it is right. *The same values*: what a call returns depends on its arguments, on the states that it declares, and on
+Why it is right. *The same values*: a call's result depends on its arguments, on the states that it declares, and on
 streams derived from seed, step, call and rank. The journal has the inputs of every step since the copy, the copy all
-states, and the counters of steps go back with them, so each repeated call has what it had. What a role keeps outside
-of ``state()`` starts as its constructor leaves it. *Once*: only the attempt that succeeds returns a result, and what
-the failed one has sent is dropped with its handles. *A copy is of one step*: processes run calls in the order of their
-submission, so a copy that is submitted between two steps sees all of the first and nothing of the second. It replaces
-the one before it when all of it has arrived; until then the journal reaches back to the older one. *No step is repeated
-in vain*: where a loss changes no state, only the step that it was in runs again (``rebuild``), and of this step only
-what is lost (``ended_calls``). The processes that are gone kept none, and no other one has begun a call in this step
-that may change one: each call that is not declared to read alone counts, before its body begins. That holds for the
-states with which a step began, so not within a recovery that was itself cut short (``_is_current``). *An end*: a step
-that loses processes more often than ``attempts`` allows ends the run with the first loss. A body that raises is no
-loss: the error is the user's, and is raised at once; that of a call that ends its process every time at its third death
-(``deaths``).
+states, and the counters of steps go back with them, so each repeated call has the same inputs. Data that a role keeps
+outside of ``state()`` starts as its constructor leaves it. *Once*: only the attempt that succeeds returns a result, and
+what the failed one has sent is dropped with its handles. *A copy is of one step*: processes run calls in the order of
+their submission, so a copy that is submitted between two steps sees all of the first and nothing of the second. It
+replaces the one before it when all of it has arrived; until then the journal reaches back to the older one. *No step is
+repeated in vain*: where a loss changes no state, only the step that it was in runs again (``rebuild``), and of this
+step only what is lost (``ended_calls``). The processes that are gone kept none, and no other one has begun a call in
+this step that may change one: each call that is not declared to read alone counts, before its body begins. That holds
+for the states with which a step began, so not within a recovery that was itself cut short (``_is_current``). *An end*:
+a step that loses processes more often than ``attempts`` allows ends the run with the first loss. A body that raises is
+no loss: the error is the user's, and is raised at once; that of a call that ends its process every time at its third
+death (``deaths``).
 """
 
 from __future__ import annotations

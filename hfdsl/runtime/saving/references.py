@@ -1,6 +1,6 @@
 """Classes and functions by name, ``module:Class``, by which a data file refers to objects in code.
 
-What the script that ran defines, ``__main__:Class``, is looked up in that script when it is loaded again.
+A name of the script that ran, ``__main__:Class``, is looked up in that script when it is loaded again.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ must not
 - let anybody read memory that its producer has freed. A block is identified by its producer and by the buffer ID that
   CUDA gives an allocation, which a process never gives twice; an equal address or handle does not make it the same
   block. And a block at the place of a newer one was freed: it is unmapped before the newer one is mapped.
-- keep memory from being returned for long. What a producer has freed becomes free only when its readers have unmapped
-  it, so a block stays for a few transfers only, and not at all in runs whose roles return memory on purpose.
+- keep memory from being returned for long. Memory that a producer has freed becomes free only when its readers have
+  unmapped it, so a block stays for a few transfers only, and not at all in runs whose roles return memory on purpose.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ An engine receives four weights of one size in four buckets, with ``READS`` of 2
 last write into any of them. Nothing is read between two submissions: the host first submits the whole exchange, and
 then all digests, each of which waits on its own stream for its moment.
 
-What is digested is what the role keeps. ``taken`` gives nothing where ``held_weights`` names other memory than was
-written, or where somebody has written into it since, such as a role that scales its weights after a load; digests are
+The digests cover the memory that the role keeps. ``digests`` returns None if ``held_weights`` names other memory than
+was written, or if somebody has written into it since, such as a role that scales its weights after a load; digests are
 then taken from ``held_weights``, after the load.
 """
 

@@ -11,11 +11,11 @@ two streams, where ``|`` is a moment that the second stream waits for::
 So what comes after the exchange is one bucket's reading, at the speed of the memory, about ten times that of a link.
 
 Why it is right. *A digest reads what has been written*: the stream waits for an event that was recorded after the last
-write into these parts. *Nothing overwrites them meanwhile*: ``taken`` waits on the host until the stream has read all,
-and a rank calls it before the call returns that exports or loads, so before anything else can write. *Memory stays*:
-the parts, their factors and the kernel's tables belong to this object until then, so the allocator cannot give their
-memory to the current stream while this one still reads it, and needs no ``record_stream``. What this stream allocates
-comes from its own pool. On a CPU there is no stream, and parts are read as they are added.
+write into these parts. *Nothing overwrites them meanwhile*: ``digests`` waits on the host until the stream has read
+all, and a rank calls it before the call returns that exports or loads, so before anything else can write. *Memory
+stays*: the parts, their factors and the kernel's tables belong to this object until then, so the allocator cannot give
+their memory to the current stream while this one still reads it, and needs no ``record_stream``. What this stream
+allocates comes from its own pool. On a CPU there is no stream, and parts are read as they are added.
 """
 
 from __future__ import annotations

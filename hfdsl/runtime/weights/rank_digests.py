@@ -12,9 +12,9 @@ An actor on two ranks sends its slices to a sampler, and ``running.verifying("po
 So a step that is verified needs no further call, and each side reads its weights while the link is busy
 (``digest_stream.py``). Names and boxes go to the driver once, and later only their key and the numbers.
 
-What a sampler digests is the memory that it keeps, ``held_weights``, after the last write of the exchange. Where that
-is not the memory which was written, or somebody has written into it since, it is read once more, after the load.
-Without an exchange nothing is reported: ``verify`` asks for the digests.
+A sampler digests the memory that it keeps, ``held_weights``, after the last write of the exchange. If that is not the
+memory that was written, or somebody has written into it since, it is read once more, after the load. Without an
+exchange nothing is reported: ``verify`` requests the digests.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RankDigests:
     ) -> None:
         """Take digests after a role has exported a state, loaded the ``arriving`` weights, or done something else.
 
-        What ``leaves`` this process in an exchange, after the call, is read meanwhile.
+        Weights in ``leaves``, which an exchange sends after the call, are read during the exchange.
         """
         from hfdsl.runtime.digests import pieces_of
         from hfdsl.runtime.weights.digest_stream import moment

@@ -16,7 +16,7 @@ from hfdsl.protocols.protocol import SYSTEMS, Pick, Protocol
 def protocols(draw: st.DrawFn, *, lawful: bool = True) -> Protocol:
     """The predefined protocols, and others that split over some axes and join them again.
 
-    What is not ``lawful`` picks one of the axes that it split, or joins what is the same.
+    Protocols that are not ``lawful`` pick one coordinate of an axis that they split, or join replicas.
 
     >>> from hypothesis import given, settings
     >>> from hfdsl.testing import check_laws

@@ -28,7 +28,7 @@ METRICS = ("hf.Metric[float, Literal['mean']]", "hf.Metric[int, Literal['sum']]"
 def records(draw: st.DrawFn, *, max_columns: int = 5) -> type[Batch]:
     """Record classes of at most ``max_columns`` columns: of every dtype, ragged, of objects, optional; and metrics.
 
-    What fails is printed with the source of its class. ``batches(records())`` are batches of any class.
+    A failing example is printed with the source of its class. ``batches(records())`` are batches of any class.
 
     >>> from hypothesis import find
     >>> found = find(records(), lambda record: len(record.__annotations__) == 2)
