@@ -87,10 +87,10 @@ def main() -> None:
         print(f"| {name} | {cells} |", flush=True)
     if "captured" in args.engines:
         ids, mask, numbers = prompts
-        cached_bytes = [steps.resident_bytes()]
+        cached_bytes = [steps.kept()]
         for few, draws in ((args.rows, None), (args.rows // 2, numbers[: args.rows // 2])):
             steps(ids[:few], mask[:few], draws)
-            cached_bytes.append(steps.resident_bytes())
+            cached_bytes.append(steps.kept())
         print(
             "\ncaptured steps keep, with one, two and three shapes, MiB:",
             *(f"{nbytes / 2**20:.0f}" for nbytes in cached_bytes),

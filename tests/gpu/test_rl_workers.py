@@ -124,12 +124,12 @@ def test_shapes_of_captured_steps_share_their_memory() -> None:
     empty, cached = reserved(), list[int]()
     for few, drawn_of_few in ((rows, numbers), (rows, None), (rows // 2, numbers[: rows // 2])):
         steps(ids[:few], mask[:few], drawn_of_few)
-        cached.append(steps.resident_bytes())
+        cached.append(steps.kept())
     cache = 2 * 2 * 2 * 64 * 4 * rows * 128  # layers, both, heads, width, bytes
     assert cache < cached[0] < cached[2] < cached[0] + cache / 2
     assert abs(reserved() - empty - cached[2]) < cache / 2  # memory is reserved in large pieces
     steps.forget()
-    assert steps.resident_bytes() == 0
+    assert steps.kept() == 0
     assert reserved() - empty < cache / 2
 
 

@@ -137,7 +137,7 @@ class CapturedGenerator:
         self._batches.clear()
         self._shared.forget()
 
-    def resident_bytes(self) -> int:
+    def kept(self) -> int:
         """The bytes that stay allocated between calls."""
         return self._shared.nbytes() + sum(batch.nbytes() for batch in self._batches.values())
 

@@ -179,16 +179,16 @@ def test_log_probs_of_rollouts_are_the_same_bits(engine: Any, greedy: bool, monk
 def test_all_shapes_share_the_weights_and_the_largest_cache() -> None:
     policy = model()
     generator = CapturedGenerator(policy, CONFIG, [END], tiny.PAD, "bfloat16")
-    assert generator.resident_bytes() == 0
+    assert generator.kept() == 0
     for rows, greedy in ((2, True), (8, False), (4, True)):  # the first goes when the cache grows
         generator(*prompts(rows), None if greedy else uniforms([LENGTH] * rows))
     places = 32  # 5 of the prompt and 24, in eights
     states = sum(rows * (LENGTH * (4 + 8 + 1) + places * 8 + 1 + 3 * 8) + 2 * 8 for rows in (8, 4))
     linear = sum(m.weight.numel() for m in policy.modules() if isinstance(m, torch.nn.Linear))
     keys_and_values = 2 * 2 * 2 * 8  # layers, both, heads, width of a head
-    assert generator.resident_bytes() == 2 * linear + 2 * keys_and_values * 8 * places + states
+    assert generator.kept() == 2 * linear + 2 * keys_and_values * 8 * places + states
     generator.forget()
-    assert generator.resident_bytes() == 0
+    assert generator.kept() == 0
 
 
 def test_the_shapes_that_were_used_last_are_kept() -> None:
