@@ -37,7 +37,7 @@ Claims: TypeAlias = Sequence[Claim]
 
 
 def claims(deployment: Deployment) -> list[Claim]:
-    """The pools that a launch places, each once; of a split pool only the nodes of which a part is used."""
+    """The pools that a launch places, each once; for a split pool, only the nodes with a used part."""
     claims_by_pool: dict[str, Claim] = {}
     used: set[tuple[str, range]] = set()  # many roles may share the same slots, on thousands of nodes
     for root, slots, name in slots_in_use(deployment):

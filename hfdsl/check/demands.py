@@ -188,7 +188,7 @@ class Evaluation:
 class Requirement(Demand):
     """``hf.requires`` of a method or function, evaluated with numbers: it is not solved with the other demands.
 
-    ``scope`` is what its names mean at these calls; ``labels`` are the places that impose it.
+    ``scope`` has the meaning of its names at these calls; ``labels`` are the places that impose it.
     """
 
     signature: Signature
@@ -199,7 +199,7 @@ class Requirement(Demand):
 
     @property
     def text(self) -> str:
-        """As it is declared."""
+        """The requirement as declared."""
         return self.why
 
     @property
@@ -236,7 +236,7 @@ class Requirement(Demand):
 
 @dataclass(frozen=True, slots=True)
 class EqualRows(Demand):
-    """Two arguments of a call whose number of rows is bound to one dim have the same; ``port`` is the second's."""
+    """Two arguments whose rows are bound to one dim have equally many; ``port`` is the second's."""
 
     port: str
     sizes: tuple[Size, Size]
@@ -260,11 +260,11 @@ class EnoughRows(Demand):
 
     @property
     def reads(self) -> tuple[Size, ...]:
-        """The rows that there are."""
+        """The available rows."""
         return (self.size,)
 
     def verify(self, sizes: KnownSizes) -> Answer:
-        """Whether there can be as many."""
+        """Whether enough rows can exist."""
         most = at_most(self.size).substitute(sizes).value
         if most is None:
             return Answer.UNKNOWN

@@ -43,7 +43,7 @@ def trains(node: Node) -> bool:
 
 @dataclass
 class Dependences:
-    """On which calls that sample tokens the values of a program depend.
+    """The sampling calls that the values of a program depend on.
 
     A rollout depends on its own call; a score of it, and a rollout whose prompts were made from it, do too.
     """

@@ -32,7 +32,7 @@ def in_words(names: Sequence[str]) -> str:
 
 
 MAX_CALLS = 6
-"""How many calls on the way to a place are shown from its start, and as many from its end."""
+"""The number of calls shown at the start of the way to a place, and at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """As the table of codes has it."""
+        """The severity from the table of codes."""
         return Severity(CODES[self.code].severity)
 
     def as_dict(self) -> dict[str, Any]:
-        """For tools: lines from 1, columns from 0 in bytes of UTF-8, ends exclusive."""
+        """The finding for tools: lines from 1, columns from 0 in bytes of UTF-8, ends exclusive."""
 
         def place(span: Span) -> dict[str, Any]:
             return {

@@ -38,7 +38,7 @@ def gpu_sizes(cluster: Cluster | None, pool: ResourcePool, slots: range) -> Boun
     kinds = [(kind, Fraction(kind.gpu_memory_gib)) for kind in cluster.kinds if kind.gpu_memory_gib] if cluster else []
 
     def have_room(least: Fraction) -> bool:
-        """Whether all can be on GPUs of at least this size."""
+        """Whether all slots can be on GPUs of at least this size."""
         nodes = Counter[Amounts]()
         for kind, size in kinds:
             if size >= least:

@@ -63,7 +63,7 @@ class Report:
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """The findings that do not."""
+        """The findings that do not refute the program."""
         return tuple(f for f in self.findings if f.severity is Severity.WARNING)
 
     @property
@@ -99,7 +99,7 @@ class Report:
         return f"<report on '{self.dataflow}': {count} error{'' if count == 1 else 's'}{listed}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """The HTML for notebooks."""
         from hfdsl.types.html import preformatted  # not at the top: `import hfdsl` is kept fast
 
         return preformatted(self.text())

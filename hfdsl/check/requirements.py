@@ -51,7 +51,7 @@ MAX_NUMBER = 10**4000
 """Python refuses to write numbers of more than 4,300 digits, and messages write the sums of a requirement."""
 
 MAX_NESTING = 8
-"""How deep configs within configs are read: one may hold itself."""
+"""The maximum nesting of configs, since a config may contain itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from hfdsl.types.columns import ColumnSpec, ObjSpec
 
 
 def role_links(program: Program) -> dict[str, set[str]]:
-    """By role those that it gets something from that is no rows, as ``hf.sync`` sends weights."""
+    """The roles from which a role gets values without rows, by role, as ``hf.sync`` sends weights."""
     links: dict[str, set[str]] = {}
     for node in program.graph.calls:
         if not isinstance(node.op, RoleCall):
@@ -23,7 +23,7 @@ def role_links(program: Program) -> dict[str, set[str]]:
 
 
 def both_ways(links: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """Also those that get something from a role."""
+    """The links in both directions."""
     linked = {role: set(givers) for role, givers in links.items()}
     for role, givers in links.items():
         for giver in givers:
@@ -42,7 +42,7 @@ def linked_roles(links: Mapping[str, set[str]], role: str) -> set[str]:
 
 
 def _givers(graph: Graph, ref: Ref) -> set[str]:
-    """The roles that gave a value, directly or through functions."""
+    """The roles that produced a value, directly or through functions."""
     node = graph.nodes[ref.node]
     if isinstance(node.op, FunctionCall):
         return {role for inner in node.refs for role in _givers(graph, inner)}

@@ -1,4 +1,4 @@
-"""Row comparison: are the rows that come together in a call certain to be different rows?
+"""Row comparison: do rows that meet in a call certainly differ?
 
 ``graph/origins.py`` says where the rows of every value come from. Here they are compared row by row, at some rows, in
 some cases: every filter keeps all rows, or one filter drops its first group. Only a case that shows other rows counts.
@@ -44,7 +44,7 @@ from hfdsl.types.dims import Size
 from hfdsl.types.rows import Whole
 
 PROBES = 32
-"""How many rows at the start, and as many spread over the rest, are compared."""
+"""The number of rows compared at the start, and spread over the rest."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Comparison:
 
     @cached_property
     def unknown_size(self) -> int:
-        """The size of a dim that was given none: everything divides it that the program divides by."""
+        """The assumed size of a dim without one: divisible by every number that the program divides by."""
         counts = {1}
         for node in self.nodes:
             match node.op:
@@ -127,17 +127,17 @@ class Comparison:
         return unit * (rows // unit + 1)
 
     def cases(self, *filters: FilterKey) -> Iterator[SizeCase]:
-        """All filters keep everything; or one of these drops its first group."""
+        """The cases to compare: all filters keep everything, or one of them drops its first group."""
         yield self.base
         for filter_key in dict.fromkeys(filters):
             yield self.base.with_dropped(filter_key)
 
     def origin(self, column: RowColumn) -> Origin | None:
-        """The origin of a column's rows; None also for a record that is blamed itself."""
+        """The origin of a column's rows; None also for a record that has its own finding."""
         return None if self.is_blamed(column) else self.origins.of(column)
 
     def is_blamed(self, column: RowColumn) -> bool:
-        """Whether a column is of a record whose columns are blamed, or of some rows of it: one mistake, one finding."""
+        """Whether a column's record, or the record of its rows, has its own finding: one mistake, one finding."""
         if not self.blamed:
             return False
         node = self.nodes[column.node]
@@ -180,7 +180,7 @@ class Comparison:
         return self.known[key]
 
     def other_parts(self, origin: Origin, other_origin: Origin) -> bool:
-        """Whether two inputs with one row dim are the same but for which mini-batches of them are read."""
+        """Whether two inputs with one row dim differ only in the mini-batches that are read from them."""
         inputs = [self.nodes[side.source].op for side in (origin, other_origin)]
         dims = [schema(op.record).row if isinstance(op, Input) else None for op in inputs]
         if dims[0] is None or dims[0] != dims[1]:

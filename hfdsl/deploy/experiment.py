@@ -1,4 +1,4 @@
-"""Experiments: a dataflow with its deployment and sizes, which is what the command line takes."""
+"""Experiments: a dataflow with its deployment and sizes, as the command line takes it."""
 
 from __future__ import annotations
 

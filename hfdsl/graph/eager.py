@@ -1,4 +1,4 @@
-"""Eager runs: a dataflow called with real workers, each of which is a world of one rank."""
+"""Eager runs: a dataflow called with real workers, each a world of one rank."""
 
 from __future__ import annotations
 

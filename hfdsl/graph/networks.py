@@ -159,7 +159,7 @@ def plain(value: object) -> Plain:
 def described(kind: PortType, value: Value, sizes: Mapping[Any, Size] = NO_SIZES) -> Attributes:
     """The type of a value and its columns with their shapes, in which the rows are those that it has here.
 
-    Dims of which ``sizes`` has the size are numbers.
+    Dims with a size in ``sizes`` are numbers.
     """
     inner = kind.inner if isinstance(kind, ListType) else kind
     specs = schema(inner.record).fields if isinstance(inner, RecordType) else {VALUE: inner}

@@ -256,7 +256,7 @@ class Queue(Derived):
     """The output of a queue: with a ``lag``, possibly rows of an earlier step; without one, those of this step.
 
     ``rows`` is how many are taken out at once, as a number or a dim; None for as many as a step puts in. Runs of
-    ``group`` rows stay whole. ``late`` is what happens to groups that would be staler than ``lag``.
+    ``group`` rows stay whole. ``late`` is the discipline for groups that would be staler than ``lag``.
     """
 
     rows: int | type[Dim] | None = None

@@ -73,7 +73,7 @@ def signature_rows(kind: PortType) -> Size | None:
 
 
 def reads_of(inference: Inference, node: Node) -> tuple[Reads, ...]:
-    """The arguments with rows that a call reads, or of which a record is built."""
+    """The arguments with rows that a call reads, or from which a record is built."""
     reads: list[Reads] = []
     ports = _ports(node.op.signature) if isinstance(node.op, (RoleCall, FunctionCall)) else _fields(node.op)
     for position, (port, operand) in enumerate(node.arguments):
@@ -100,7 +100,7 @@ def reads_of(inference: Inference, node: Node) -> tuple[Reads, ...]:
 
 
 def row_columns(inference: Inference, node: Node) -> list[RowColumn]:
-    """The columns with rows that a call reads, or of which a record is built."""
+    """The columns with rows that a call reads, or from which a record is built."""
     return [column for reads in reads_of(inference, node) for column in reads.columns]
 
 

@@ -145,7 +145,7 @@ def _wrapped(rows: RowInterval, number: int | None) -> RowInterval | None:
 
 @dataclass(frozen=True, slots=True)
 class FilterStep:
-    """The rows that a filter keeps; ``node`` is the filter, of which there may be equal ones."""
+    """The rows that a filter keeps; ``node`` is the filter, which may have equal ones."""
 
     by: FilterKey
     node: int = field(compare=False)

@@ -58,7 +58,7 @@ class Symbolic(Pythonic):
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, "()", producer=self)
 
     def __hf_pack__(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
-        """The symbolic record of class ``record`` with these columns, of which this value is one."""
+        """The symbolic record of class ``record`` with these columns, including this value."""
         fields = schema(record).fields
         stray = [name for name in columns if name not in fields]
         for name in stray:

@@ -1,4 +1,4 @@
-"""The commands that a script runs, and what a reader says of a script in which it sees no run."""
+"""The commands that a script runs, and the message about a script without a run."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def put_reference(draft: Draft) -> None:
 
 
 def updates_of_a_step(draft: Draft) -> int:
-    """The optimizer steps of a step, of which the schedules of libraries may count steps."""
+    """The optimizer steps of a step, since some libraries' schedules count steps."""
     product = 1
     for name in ("options.updates", "options.mini_batches", "options.epochs"):
         product *= draft.fields[name].value if name in draft.fields else 1

@@ -37,7 +37,7 @@ FIRST = ("algorithm", "output", "steps", "seed", "backend")
 class LoweredField:
     """The value of a field of a run, and the keys that decide it; none where hfdsl needs one and the library has none.
 
-    ``note`` says what a reader of the TOML file has to know about it.
+    ``note`` is a comment for readers of the TOML file.
     """
 
     value: Any

@@ -1,4 +1,4 @@
-"""The runs that a shell script starts, for every library: each says what a command of the script is."""
+"""The runs that a shell script starts, for every library, which recognizes its own commands."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MAX_STEPS = 40
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A key with its value, where the key is written, and where the value is; ``text`` is what an edit may replace.
+    """A key with its value, and the places of both; ``text`` is the span that an edit may replace.
 
     ``unknown`` says why the value is not known.
     """

@@ -113,7 +113,7 @@ class Expander:
         return value
 
     def _value(self, name: str) -> WordText | None:
-        """A variable as a text; None if neither the script nor the caller says what it is."""
+        """A variable as a text; None if neither the script nor the caller sets it."""
         if name.isdigit() and name != "0":
             place = int(name) - 1
             missing = () if self.without_arguments else None

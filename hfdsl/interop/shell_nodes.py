@@ -191,7 +191,7 @@ def assigned(body: Body) -> Iterator[str]:
 
 
 def _inside(statement: Statement) -> Body:
-    """The statements of which a compound one is made."""
+    """The parts of a compound statement."""
     match statement:
         case If(branches=branches):
             return tuple(part for condition, inside in branches for part in ((condition or ()) + inside))

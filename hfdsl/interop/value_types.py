@@ -1,4 +1,4 @@
-"""Types, choices and bounds of values: what a table of a library, or a rule, says that a key takes.
+"""Types, choices and bounds of values, from a library's table or a rule.
 
 Types are those that the library declares and its code needs: Python computes with ``True`` as with 1, and with an
 integer where a float is declared, so that these are no mistakes.

@@ -88,7 +88,7 @@ def filled(sized: Iterable[tuple[T, int]], most: int) -> Iterator[tuple[list[T],
 
 
 def buckets(routed: Iterable[tuple[Parameter, Route]], most: int) -> Iterator[Bucket]:
-    """The parameters in order, in buckets of which two have at most ``most`` bytes, up to the rows of a few shares."""
+    """The parameters in order, in buckets; two buckets have at most ``most`` bytes, up to the rows of a few shares."""
 
     def shares() -> Iterator[tuple[BucketShare, int]]:
         for parameter, route in routed:
@@ -101,7 +101,7 @@ def buckets(routed: Iterable[tuple[Parameter, Route]], most: int) -> Iterator[Bu
 
 
 def on_their_way(listed: Iterable[Bucket]) -> int:
-    """The bytes of the memory for two buckets, of which each uses that of the one before the last."""
+    """The bytes of the memory for two buckets; each bucket reuses the memory of the one before the last."""
     sizes = [bucket.bytes for bucket in listed]
     return max(sizes[::2], default=0) + max(sizes[1::2], default=0)
 

@@ -70,7 +70,7 @@ class MarkedGraph:
     edges: tuple[TokenEdge, ...]
 
     def dead_cycle(self) -> tuple[str, ...] | None:
-        """The nodes of a cycle without tokens, of which none ever starts; None if there is none."""
+        """The nodes of a cycle without tokens, none of which can ever start; None if there is no such cycle."""
         after: dict[str, list[str]] = {node: [] for node in self.seconds}
         for source, target, tokens in self.edges:
             if tokens == 0:

@@ -120,7 +120,7 @@ class _Moment:
 
     @property
     def chain(self) -> tuple[str, ...]:
-        """The nodes up to here, each of which waited for the one before."""
+        """The nodes up to here, each waiting for the previous one."""
         nodes, moment = list[str](), self
         while moment.node is not None and moment.before is not None:
             nodes.append(moment.node)

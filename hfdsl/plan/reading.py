@@ -123,7 +123,7 @@ class Reader:
         return not (spec is None or isinstance(spec, MetricSpec) or self.layouts[node].lists)
 
     def sorted_by_rows(self, node: int, columns: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The stored columns of which rows can be read alone, and the others."""
+        """The stored columns whose rows can be read separately, and the others."""
         if (node, columns) not in self._sorted:
             with_rows = tuple(name for name in columns if self.has_rows(node, name))
             self._sorted[node, columns] = with_rows, tuple(name for name in columns if name not in with_rows)

@@ -138,7 +138,7 @@ class Schedule:
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
-        """The parameters in order, in buckets of which a rank receives at most ``bucket_bytes`` in two."""
+        """The parameters in order, in buckets; a rank receives at most ``bucket_bytes`` in two of them."""
         routed = ((parameter, self._places[parameter.name][0]) for parameter in self.parameters)
         return tuple(buckets(routed, self.bucket_bytes))
 

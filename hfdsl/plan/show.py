@@ -75,7 +75,7 @@ def _protocol(plan: Plan, step: Step) -> str:
 
 
 def during_text(plan: Plan, step: Step) -> str:
-    """Between the tokens of which method a step loads weights; empty for any other step."""
+    """The method between whose tokens a step loads weights; empty for any other step."""
     op = plan.node(step.node).op
     return f", during {op.during}" if isinstance(op, RoleCall) and op.during else ""
 

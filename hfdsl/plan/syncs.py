@@ -85,7 +85,7 @@ class SyncTraffic:
 
 
 def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[SyncTraffic]:
-    """The syncs of a plan of which layouts and parameters are declared, and what roles reshard within a method."""
+    """The syncs of a plan with declared layouts and parameters, and the weights that roles reshard within a method."""
     run = {step.node: step.sync for step in plan.steps}
     for sync in weight_syncs(plan.graph, plan.deployment):
         scheduled = run.get(sync.target.node.id)

@@ -117,7 +117,7 @@ class Timeline:
 
     @property
     def overlaps(self) -> frozenset[tuple[str, str]]:
-        """The pairs of nodes of which some ranks worked at the same time, each in alphabetical order.
+        """The pairs of nodes with ranks that worked at the same time, each in alphabetical order.
 
         >>> f, g = Interval(("a", 0), "call", "f", 0.0, 2.0), Interval(("b", 0), "call", "g", 1.0, 3.0)
         >>> sorted(Timeline("flow", 0, 0.0, 3.0, (f, g)).overlaps)

@@ -1,4 +1,4 @@
-"""All private and experimental interfaces of Ray that hfdsl uses, any of which a release of Ray may change.
+"""All private and experimental interfaces of Ray that hfdsl uses, which any release of Ray may change.
 
 ``ray_versions.TESTED_VERSIONS`` are the tested versions; others cause an error or a warning (HF526).
 

@@ -170,7 +170,7 @@ def _part(full: Any, boxes: Sequence[Box]) -> Any:
 def _joined(
     side: SyncSide, parameters: Sequence[Parameter], exported: Sequence[Mapping[str, Any]]
 ) -> Mapping[str, Any]:
-    """The whole parameters, of which each rank has exported its boxes.
+    """The whole parameters, joined from the boxes that each rank has exported.
 
     Raises:
         BrokenLayoutError: where a part has another shape, or ranks have other values of the same elements.

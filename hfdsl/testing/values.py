@@ -27,7 +27,7 @@ STREAM_NUMBER = 3
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Draws values for the rows of a call, of which there are ``rows``; None without rows."""
+    """Draws values for the ``rows`` of a call; None without rows."""
 
     call: Call
     rows: Sequence[int] | None
@@ -120,7 +120,7 @@ def sample(kind: Any, where: str, seed: int = 0) -> Any:
     """A value of a Python type: empty lists and dicts, and of a dataclass one with its defaults.
 
     Raises:
-        WiringError: HF206 for a type of which nobody knows a value.
+        WiringError: HF206 for a type without a known value.
 
     >>> sample(tuple[int, dict[str, float]], "a column", seed=7)
     (7, {})

@@ -118,7 +118,7 @@ def _execute(name: str, path: Path) -> ModuleType:
 
 
 _ROOTS: set[Path] = set()
-"""The folders in which targets were found, of which several may have modules of the same name."""
+"""The folders in which targets were found, several of which may have modules of the same name."""
 
 _SCRIPTS: set[str] = set()
 """The names of modules that are scripts."""

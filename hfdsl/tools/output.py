@@ -15,7 +15,7 @@ from hfdsl.check.report import Report
 from hfdsl.errors import HfError
 
 OK, FINDINGS, USAGE, BUG, INTERRUPTED = 0, 1, 2, 3, 130
-"""Exit codes; 130 is what a shell gives a command that Ctrl-C ended."""
+"""Exit codes; 130 is the shell's code for a command that Ctrl-C ended."""
 
 
 def colored(stream: TextIO) -> bool:

@@ -52,7 +52,7 @@ class SceneBox:
 class Link:
     """A value on its way: which columns of it, and how many bytes by which transport ('' where that is not known).
 
-    ``amount`` also says of which versions of a state the value may be, where a queue is on its way.
+    ``amount`` also states the versions of a state that the value may have, if it passes a queue.
     """
 
     source: str

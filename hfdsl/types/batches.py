@@ -196,7 +196,7 @@ def _wrapped(spec: FieldSpec, raw: Any) -> Any:
 
 
 def same_columns(parts: Sequence[Any], producers: Sequence[str]) -> None:
-    """Refuse parts of which only some have a column; ``producers`` names where each came from.
+    """Refuse parts if only some have a column; ``producers`` names the origin of each.
 
     Raises:
         WiringError: HF810 naming the column and the producers.

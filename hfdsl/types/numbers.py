@@ -41,7 +41,7 @@ def is_count(value: object, least: int = 1) -> TypeGuard[int]:
 
 
 def count_range(*values: object, least: int = 1) -> str:
-    """Describe the range of a count, for a message about values of which one is out of it.
+    """Describe the range of a count, for a message about values outside of it.
 
     >>> count_range(0), count_range(10**400, least=0)
     ('a whole number of at least 1', 'a whole number of at most 2**63 - 1')

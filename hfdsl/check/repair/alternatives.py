@@ -21,19 +21,19 @@ MOVE = 20  # how many demands take as long as placing roles otherwise
 
 
 def changed(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> Deployment:
-    """The deployment with other places for some roles."""
+    """The deployment with some roles placed elsewhere."""
     return with_placements(deployment, {**deployment.placements, **placements})
 
 
 def with_placements(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> Deployment:
-    """The deployment with these places and no others."""
+    """The deployment with exactly these placements."""
     changed = copy(deployment)
     changed.placements = dict(placements)
     return changed
 
 
 def with_moved_roles(placements: Mapping[str, Placement[Any]], context: Context) -> Context | None:
-    """The program with other places for some roles."""
+    """The program with some roles placed elsewhere."""
     deployment = context.program.deployment
     if deployment is None:
         return None
@@ -54,7 +54,7 @@ def registered(body: Callable[..., Any], registration: Registration, context: Co
 
 
 def works(context: Context, placements: Mapping[str, Placement[Any]]) -> bool:
-    """Whether rows and roles work out with other places for some roles at least as well as they do now."""
+    """Whether rows and roles fit at least as well as now with some roles placed elsewhere."""
     if not context.budget.spend("moves", MOVE + context.cost):
         return False
     deployment, after = context.program.deployment, with_moved_roles(placements, context)

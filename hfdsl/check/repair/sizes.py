@@ -160,7 +160,7 @@ class _Trial:
         return [set(self._refuted(sizes)) for sizes in self.combinations]
 
     def works(self, *sizes: int) -> bool:
-        """Whether these sizes do."""
+        """Whether these sizes repair the program."""
         new_sizes = {dim: constant(size) for dim, size in zip(self.dims, sizes, strict=True)}
         if not self.budget.spend("verifications", self.cost):
             return False

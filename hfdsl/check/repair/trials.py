@@ -21,10 +21,10 @@ from hfdsl.graph.infer import infer
 from hfdsl.graph.trace import trace
 
 MAX_PLACES = 16
-"""At how many places of one report repairs are tried: a longer report is read from its top anyway."""
+"""The number of places in a report where repairs are tried; readers start a longer report at its top."""
 
 MAX_VISITS = 2000
-"""How many nodes and mistakes trials may visit in all, so that every check stays fast.
+"""The number of nodes and mistakes that all trials may visit, so that every check stays fast.
 
 In a larger program only ``hfdsl check --fix`` tries repairs.
 """
@@ -68,7 +68,7 @@ class Trials:
 
     @property
     def most(self) -> int:
-        """At how many places repairs are tried."""
+        """The number of places where repairs are tried."""
         return min(MAX_PLACES, MAX_VISITS // self.visits)
 
     def admit(self, finding: Finding) -> bool:

@@ -1,6 +1,6 @@
 """Baselines: is the score that is subtracted from a response's score another one than that score?
 
-A worked example, of which only the first update learns::
+A worked example, in which only the first update learns::
 
     scores = reward.score(prompts, rollout)
     likeliest = reward.score(prompts, actor.generate(prompts, greedy=True))

@@ -1,6 +1,6 @@
 """Imitation: has anything chosen the responses that a policy learns to repeat?
 
-A worked example, of which only the last two updates teach something that is meant::
+A worked example, in which only the last two updates learn from intended responses::
 
     actor.imitate(pairs)                               # the worse response of each pair, too
     rollout = actor.generate(prompts)

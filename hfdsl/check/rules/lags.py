@@ -114,7 +114,7 @@ def _correction(context: Context, node: Node, state: str) -> tuple[str, int | No
 
 
 def _without_correction(context: Context, node: Node) -> str | None:
-    """The loss of an update, by its class, where it says that it leaves log-probs of sampling out of account."""
+    """The loss of an update, by its class, if it declares that it ignores the log-probs of sampling."""
     losses = [value for value in _options(context, node) if isinstance(getattr(value, "corrects_engine", None), bool)]
     return type(losses[0]).__name__ if losses and not any(loss.corrects_engine for loss in losses) else None
 

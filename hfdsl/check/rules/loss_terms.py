@@ -1,6 +1,6 @@
 """Terms of losses: does a coefficient have the sign of its term, and can a clip act?
 
-A worked example, of which only the last loss does what it says::
+A worked example, in which only the last loss has its intended effect::
 
     Clip(entropy=-0.01)                # the loss subtracts entropy * H: this lowers the entropy
     Clip(low=20.0, high=28.0)          # percents: a ratio is never below 0, which is 1 - 1

@@ -51,7 +51,7 @@ def pad_rows_count_for_nothing(context: Context) -> Iterator[Finding]:
 
 
 def _after_a_filter(node: Node, signature: Signature, size: Size, share: int, counted: str) -> Finding:
-    """The finding for pad rows after a filter, of which only the run knows whether they are needed."""
+    """The finding for pad rows after a filter, which only a run may need."""
     registration = signature.registration
     return Finding(
         "HF317",

@@ -133,7 +133,7 @@ def formed_ratios(context: Context, *, every: bool = False) -> Iterator[Ratio]:
 
 
 def forms_none(node: Node) -> bool:
-    """Whether an option of the call, such as a loss, says that it divides by nothing."""
+    """Whether an option of the call, such as a loss, declares that it uses no ratio."""
     return any(
         isinstance(operand, Constant) and getattr(operand.value, "uses_ratio", True) is False
         for _, operand in node.arguments

@@ -1,6 +1,6 @@
 """References: does a loss with a KL to a reference get the log-probs of one, and is it another model than the policy?
 
-A worked example, of which only the last line has a KL that is above 0::
+A worked example, in which only the last line has a KL above 0::
 
     rollout = actor.generate(prompts)
     kl_penalized_rewards(rollout, reference=actor.log_probs(rollout), ...)      # the policy less itself: always 0
@@ -130,7 +130,7 @@ def _references(context: Context) -> Iterator[tuple[Node, RowColumn]]:
 
 
 def _needs_none(update: Node) -> bool:
-    """Whether the loss of an update says that it has no KL to a reference."""
+    """Whether the loss of an update declares that it has no KL to a reference."""
     values = (operand.value for _, operand in update.arguments if isinstance(operand, Constant))
     return any(getattr(value, "needs_reference", None) is False for value in values)
 

@@ -1,6 +1,6 @@
 """Targets of critics: does a critic learn more than its own values, and do advantages have the values from before?
 
-A worked example, of which only the first three lines are right::
+A worked example, in which only the first three lines are right::
 
     values = critic.values(rollout)
     estimates = generalized_advantages(rollout, rewards, values)

@@ -152,7 +152,7 @@ class Composition:
             self._set(setting)
 
     def _is_open(self, key: str) -> bool:
-        """Whether a table above the key is one of which not all keys are known."""
+        """Whether a table above the key has unknown keys."""
         if "" in self.unknown_below:
             return True
         above = key.rpartition(".")[0]

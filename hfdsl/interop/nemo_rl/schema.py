@@ -73,7 +73,7 @@ SWITCHED_TABLES = ("dtensor_cfg", "megatron_cfg", "lora_cfg", "peft", "sequence_
 
 
 def _is_switched_off(c: Configuration, key: str) -> bool:
-    """Whether a key belongs to a table that is not enabled, of which NeMo-RL reads the switch alone."""
+    """Whether a key belongs to a disabled table, of which NeMo-RL reads only the switch."""
     parts = key.split(".")
     tables = (".".join(parts[:count]) for count in range(1, len(parts)) if parts[count - 1] in SWITCHED_TABLES)
     return any(c.known(f"{name}.enabled") is False for name in tables) and parts[-1] != "enabled"

@@ -205,7 +205,7 @@ def _add_positional(settings: _Settings, words: Sequence[WordText], place: Span)
 
 
 def _add_processes(settings: _Settings, options: Iterable[Setting], source: SourceText) -> None:
-    """The number of processes that a launcher starts, where it says so."""
+    """The number of processes that a launcher starts, if it states it."""
     by_name = {setting.key: setting for setting in options}
     for name in ("config_file", "accelerate_config"):
         if name in by_name and isinstance(by_name[name].value, str):

@@ -1,4 +1,4 @@
-"""The units of TRL's batch sizes, all of which count completions: rows of one prompt with one completion.
+"""The units of TRL's batch sizes, which all count completions: rows of one prompt with one completion.
 
 A worked example: 8 processes, ``per_device_train_batch_size`` 4, ``gradient_accumulation_steps`` 4, ``num_generations``
 16 and the defaults otherwise:

@@ -246,7 +246,7 @@ def _betas(value: Any) -> list[float]:
 
 
 def _schedule(draft: Draft, optimizer: str, table: str) -> None:
-    """The schedule of the learning rate: verl counts steps, and hfdsl optimizer steps, of which a step has several."""
+    """The schedule of the learning rate: verl counts steps, hfdsl optimizer steps, several per step."""
     c = draft.configuration
     style = next(key for key in (f"{table}.lr_decay_style", f"{table}.lr_scheduler_type") if c.has(key))
     draft.take(f"{optimizer}.schedule", style, one_of({"constant": "constant", "cosine": "cosine", "linear": "linear"}))

@@ -1,4 +1,4 @@
-"""Mutual learning: GRPO trains two policies at once, each of which is the reference of the other.
+"""Mutual learning: GRPO trains two policies at once, each the reference of the other.
 
 Zhang et al., 2018, Deep Mutual Learning, section 3.2, with rewards in the place of labels. The two may have different
 models and placements; each reads the other as it was before this step.

@@ -127,7 +127,7 @@ class LoadFence:
 
 
 class ModelCopy:
-    """A model of transformers, of which this rank may hold a slice."""
+    """A transformers model, or this rank's slice of it."""
 
     def __init__(self, config: SamplerConfig, tp: AxisGroup) -> None:
         self.policy = policy(

@@ -141,7 +141,7 @@ class GenerationSlices:
         return placed
 
     def _cut(self, weight: _Weight) -> torch.Tensor:
-        """The generation slice of a weight of which this rank has the whole, a view."""
+        """The generation slice of a weight that this rank has whole, as a view."""
         value = weight.training.data
         return value if weight.dim is None else value.chunk(self.policy.tp.size, weight.dim)[self.policy.tp.rank]
 

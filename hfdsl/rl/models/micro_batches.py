@@ -40,7 +40,7 @@ class MicroBatch:
     """The number of columns of responses that the micro-batch needs."""
 
     def sequences(self, column: torch.Tensor, width: int) -> torch.Tensor:
-        """The part of a column [B, T], of which responses are the last ``width`` columns: [b, t]."""
+        """The part of a column [B, T] whose last ``width`` columns are responses: [b, t]."""
         return column[self.rows, self.start : column.shape[1] - width + self.length]
 
     def response(self, column: torch.Tensor) -> torch.Tensor:
@@ -56,7 +56,7 @@ class MicroBatch:
 
 
 def micro_batches(mask: torch.Tensor, width: int, config: BatchingConfig, extra_tokens: int = 0) -> list[MicroBatch]:
-    """The micro-batches of sequences with mask bool[B, T], of which the last ``width`` columns are responses.
+    """The micro-batches of sequences with mask bool[B, T]; the last ``width`` columns are responses.
 
     ``extra_tokens`` is the number of tokens by which generation extends every row.
 

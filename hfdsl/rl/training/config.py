@@ -70,7 +70,7 @@ class Loaded:
         return table
 
     def with_engines(self, engines: Mapping[str, Any]) -> Loaded:
-        """This configuration with other engines, by role, each of which has a table ``generation``."""
+        """This configuration with other engines, by role; each role has a table ``generation``."""
         changed = {}
         for role, engine in engines.items():
             policy = getattr(self.config, role)

@@ -49,7 +49,7 @@ class EvaluationConfig:
     """A dataflow that evaluates the policy before the first step, every ``every`` steps, and after the last."""
 
     source: Source
-    """The source of evaluation rows, of which the first ones are used, as many as ``dims`` says."""
+    """The source of evaluation rows; the run uses the first ones, as many as ``dims`` states."""
     every: Count = 10
     """Steps between two evaluations."""
     algorithm: str = EVALUATE

@@ -53,7 +53,7 @@ IN_FRACTIONS = (
 """Integers with which verl only compares and divides, so that a fraction does not stop it."""
 
 OPTIONAL = ("data.seed", "data.gen_batch_size", "data.val_batch_size", "trainer.total_training_steps")
-"""Integers without a default, of which no dataclass says the type."""
+"""Integers without a default, whose type no dataclass states."""
 
 BOUNDS: Mapping[str, ValueBounds] = {
     f"{ACTOR}.optim.lr": NOT_NEGATIVE, f"{ACTOR}.optim.weight_decay": NOT_NEGATIVE,
@@ -68,7 +68,7 @@ COSINE = (f"{ACTOR}.optim.min_lr_ratio", "critic.optim.min_lr_ratio")
 """Fractions for the cosine schedule."""
 
 REPORTED = (*SIZES, *CHOICES, "algorithm.adv_estimator", MICRO, ROLLOUT_MICRO, REF_MICRO, CRITIC_MICRO, CRITIC_MINI)
-"""Keys of which other rules report the values."""
+"""Keys whose values other rules report."""
 
 NOT_FOLLOWED = re.compile(
     r"(reward|reward_model|distillation|global_profiler|transfer_queue|ray_kwargs|actor_rollout_ref\.model)\."

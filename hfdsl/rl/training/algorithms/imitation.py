@@ -43,7 +43,7 @@ class Distillation(SampledRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Mutual(RunConfig):
-    """Mutual learning: GRPO trains two policies at once, each of which is the reference of the other."""
+    """Mutual learning: GRPO trains two policies at once, each the reference of the other."""
 
     algorithm: str = "hfdsl.rl.dataflows.mutual:mutual"
     options: MutualOptions = MutualOptions()

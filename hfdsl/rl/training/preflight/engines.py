@@ -42,7 +42,7 @@ SAME: Final = (
 """The fields of a model's configuration that a copy must share, since weights do not carry them."""
 
 MIXTURES: Final = ("mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe")
-"""Types of models whose layers have experts, unless a configuration says which layers have none."""
+"""Types of models whose layers have experts, unless a configuration excludes layers."""
 
 INSTALL: Final = "it is not installed; pip install 'hfdsl[vllm]'"
 
