@@ -5,6 +5,7 @@ An actor of 1.26 billion parameters in bfloat16 that samples 512 rows of 1,024 t
     vLLM is installed                        "vllm", since the nearest measured case is won by vLLM
     vLLM is not installed                    "builtin", and HF966 says what vLLM would gain
     the actor is on CPUs, or computes in float32, or its model is a mixture of experts     "builtin"
+    a sampler takes weights in flight where the actor's engine would be "builtin"          "plain"
 
 So what a run computes depends on the packages of the machine that reads its configuration, and on nothing that happens
 later. The engine replaces ``"auto"`` in the configuration: every check and plan is about it, the folder of the run has
@@ -14,6 +15,7 @@ it, and a run that starts again in its folder keeps it, whatever is installed by
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import hfdsl as hf
@@ -30,15 +32,16 @@ from hfdsl.rl.engines.versions import installed_version, untried
 from hfdsl.rl.training.preflight.requirements import is_installed
 from hfdsl.rl.training.ready import calls, is_ready
 from hfdsl.rl.training.run_config import RunConfig
-from hfdsl.rl.workers.config import ActorConfig, SamplerConfig, computes
+from hfdsl.rl.workers.config import ActorConfig, SamplerConfig, computes, in_flight_obstacle
 from hfdsl.rl.workers.engine_adapters import adapter_problem
 from hfdsl.rl.workers.gpu_memory import parameter_count
 from hfdsl.rl.workers.linear_layers import KNOWN
+from hfdsl.rl.workers.sampler import InFlightSampler
 from hfdsl.rl.workers.slicing import group_problem, model_config, parts_problem
 
 AUTO: Final = "auto"
 
-AutoEngine: TypeAlias = Literal["vllm", "builtin"]
+AutoEngine: TypeAlias = Literal["vllm", "builtin", "plain"]
 
 
 class ConfiguredRun(Protocol):
@@ -87,7 +90,14 @@ def engines_of_auto(run: ConfiguredRun) -> Mapping[str, AutoEngine]:
     roles = [role for role, policy in policies if policy.generation.engine == AUTO and is_ready(run.roles[role])]
     has_vllm = bool(roles) and is_usable()
     try:
-        return {role: "vllm" if has_vllm and case_for_vllm(run, role) else "builtin" for role in roles}
+        return {
+            role: "vllm"
+            if has_vllm and case_for_vllm(run, role)
+            else "plain"
+            if _takes_in_flight(run, role)
+            else "builtin"
+            for role in roles
+        }
     except HfError:
         return {}
 
@@ -128,6 +138,17 @@ def _policies(run: ConfiguredRun) -> Mapping[str, ActorConfig | SamplerConfig]:
     return {role: config for role, config in configs.items() if isinstance(config, (ActorConfig, SamplerConfig))}
 
 
+def _takes_in_flight(run: ConfiguredRun, role: str) -> bool:
+    """Whether a role takes weights between tokens, which the engine "builtin" does not."""
+    return issubclass(run.roles[role], InFlightSampler)
+
+
+def _refuses_in_flight(config: ActorConfig | SamplerConfig) -> bool:
+    """Whether vLLM would take no weights between tokens."""
+    with_vllm = replace(config, generation=replace(config.generation, engine="vllm"))
+    return isinstance(with_vllm, SamplerConfig) and in_flight_obstacle(with_vllm) is not None
+
+
 def _is_refused(run: ConfiguredRun, role: str, config: ActorConfig | SamplerConfig, place: Placement[Any]) -> bool:
     """Whether vLLM would not sample for a role, or not what the trainer's model does."""
     generation, mesh, values = config.generation, place.mesh, model_config(config.model)
@@ -140,7 +161,7 @@ def _is_refused(run: ConfiguredRun, role: str, config: ActorConfig | SamplerConf
         or generation.cache_tokens < longest
         or generation.top_p < 1  # its log-probs would be relative to the tokens that remain
         or generation.top_k > 0
-        or hasattr(run.roles[role], "in_flight_obstacle")
+        or (_takes_in_flight(run, role) and _refuses_in_flight(config))
         or (generation.adapter == "apart" and config.lora is not None and bool(adapter_problem(config.lora, values)))
     )
 

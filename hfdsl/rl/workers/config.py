@@ -151,7 +151,7 @@ def in_flight_obstacle(config: SamplerConfig) -> str | None:
         return f"engine_tp={engine_tp} has ranks share an engine, which would take weights at different tokens"
     if engine == "vllm" and config.lora is not None and config.generation.adapter != "merged":
         return 'an engine continues with the adapter that a row began with; adapter="merged" sends all weights'
-    if engine in ("plain", "vllm"):
+    if engine in ("auto", "plain", "vllm"):  # "auto" is "plain" where no run's configuration has decided
         return None
     return f'engine="{engine}" samples whole responses; the engines "plain" and "vllm" take weights between tokens'
 

@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"\| ([\d.]+)B \| (\d+) x ([\d,]+) \| \**([\d,]+)\** \| \**([\d,]+)\** \|")
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
+    "pad_token_id": 0,
     "vocab_size": 32_000,
     "hidden_size": 2048,
     "intermediate_size": 5632,
@@ -141,6 +142,27 @@ def test_the_role_that_generates_has_the_engine(tmp_path: Path, vllm: pytest.Mon
     sampler = {"model": "$actor.model", "generation": "$actor.generation", "autocast": "bfloat16"}
     loaded = grpo(tmp_path, sampler=sampler)
     assert (engine(loaded), engine(loaded, "sampler")) == ("builtin", "vllm")
+
+
+@pytest.mark.parametrize(
+    ("change", "engine_in_flight"),
+    [
+        ("deployment.pools.all.gpu=true", "vllm"),
+        ("deployment.pools.all.gpu=false", "plain"),
+        ("sampler.generation.engine_tp=2", "plain"),  # whose ranks would take weights at different tokens
+        ("sampler.generation.engine=builtin", "builtin"),
+    ],
+)
+def test_weights_in_flight_have_an_engine_that_takes_them(
+    tmp_path: Path, vllm: pytest.MonkeyPatch, change: str, engine_in_flight: str
+) -> None:
+    run = grpo(tmp_path).table()
+    run |= {"algorithm": "hfdsl.rl.dataflows.asynchronous:async_grpo_in_flight", "options": {"group": 8}}
+    run["actor"]["generation"] = {"max_tokens": 1024}
+    run["sampler"] = {"model": "$actor.model", "generation": "$actor.generation", "autocast": "bfloat16"}
+    loaded = from_table(run, [change])
+    assert engine(loaded, "sampler") == engine_in_flight
+    assert ("HF753" in codes(loaded)) == (engine_in_flight == "builtin")
 
 
 def test_a_deployment_that_cannot_be_made_is_reported_as_ever(tmp_path: Path, vllm: pytest.MonkeyPatch) -> None:
