@@ -67,6 +67,9 @@ class Versioned:
     stay: bool = False
     """Whether later versions occupy the same memory."""
 
+    place: Callable[[], object] | None = None
+    """Of weights that stay, where that memory is: equal as long as it is the same, without listing them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
@@ -273,13 +276,14 @@ class EngineHandle:
             for part, source in sources.items():
                 if self.process.versions.get(part) != source.version:
                     weights = self._checked(streams[part], part)
-                    self.process.load(weights, source.version, part, stay=source.stay)
+                    place = source.place() if source.place is not None else None
+                    self.process.load(weights, source.version, part, stay=source.stay, place=place)
             if self.asleep:
                 self.process.wake("cache")
                 self.asleep = False
         finally:
-            for stream in streams.values():
-                for _ in stream:
+            for part, stream in streams.items():
+                for _ in () if sources[part].stay else stream:  # nobody gathers what stays
                     pass
 
     def _started(self) -> EngineProcess:

@@ -59,6 +59,7 @@ class EngineProcess:
         self.versions: dict[LoadPart, int] = {}
         self._lent: dict[str, torch.Tensor] = {}  # weights that it reads in this process's memory
         self._lent_memory: list[tuple[object, ...]] = []
+        self._lent_place: object = None
         self.lends = False
         """Whether the engine read the last weights in place."""
         folder = tempfile.mkdtemp(prefix="hfdsl-engine-")
@@ -117,18 +118,20 @@ class EngineProcess:
         part: LoadPart = "weights",
         *,
         stay: bool = False,
+        place: object = None,
     ) -> None:
         """Replace all weights, or the adapter, by those of a version, counted from 1.
 
         Weights that ``stay`` are in memory of this process's that later versions are in too. An engine that copies
-        weights reads them there, and keeps it from being freed until ``release``.
+        weights reads them there, and keeps it from being freed until ``release``. They are not even listed where their
+        ``place`` is that of the last ones; None is no place.
         """
         self._begin()
         self.versions = after_load(self.versions, part)
         self._send(("load", part, version))
         answer = self._receive("load")
         try:
-            for piece in self._pieces(weights, stay=stay):
+            for piece in self._pieces(weights, stay, place):
                 if answer != MORE:
                     break
                 self._send(piece)
@@ -143,9 +146,12 @@ class EngineProcess:
         self._value("load", answer)
         self.versions[part] = version
 
-    def _pieces(self, weights: Iterable[tuple[str, torch.Tensor]], *, stay: bool) -> Iterator[WeightPart | Lent | str]:
+    def _pieces(
+        self, weights: Iterable[tuple[str, torch.Tensor]], stay: bool, place: object
+    ) -> Iterator[WeightPart | Lent | str]:
         """The messages that carry weights."""
-        tensors = dict(weights) if stay and self._copies else {}
+        is_known = self.lends and place is not None and place == self._lent_place
+        tensors = self._lent if is_known else dict(weights) if stay and self._copies else {}
         if not tensors or any(tensor.device.type not in LENT_FROM for tensor in tensors.values()):
             self.lends = False
             yield from parts(tensors.items() or weights, getattr(torch, self.start.dtype), MAX_PART)
@@ -153,17 +159,18 @@ class EngineProcess:
         self.lends = True
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # whatever writes them is another process's stream to the engine
-        if _memory(tensors) == self._lent_memory:
+        if is_known or _memory(tensors) == self._lent_memory:
             yield AGAIN
         else:
             yield Lent(tensors)
             self._lent, self._lent_memory = tensors, _memory(tensors)  # what was lent before may be freed now
+        self._lent_place = place
 
     def release(self) -> None:
         """Stop the engine's use of this process's memory; the next load lends it again."""
         if self._lent and self.alive:
             self._call("release")
-        self._lent, self._lent_memory, self.lends = {}, [], False
+        self._lent, self._lent_memory, self._lent_place, self.lends = {}, [], None, False
 
     def sleep(self, *, keep_weights: bool = True) -> None:
         """Free the device's memory; without ``keep_weights`` the engine no longer has a version."""

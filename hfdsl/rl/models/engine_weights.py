@@ -29,9 +29,19 @@ class EngineWeights:
         """The weights and the adapter, as they are now."""
         version = version_of(self._parameters) + self.policy.writes
         if not self.apart:
-            return Versioned(version, self._weights, stay=self._whole is not None), None
-        base = Versioned(version_of(self._frozen), self._weights, stay=self._whole is not None)
+            return self._versioned(version), None
+        base = self._versioned(version_of(self._frozen))
         return base, Versioned(version, lambda: full_adapter(self.policy))
+
+    def _versioned(self, version: int) -> Versioned:
+        if self._whole is None:
+            return Versioned(version, self._weights)
+        return Versioned(version, self._weights, stay=True, place=self._place)
+
+    def _place(self) -> list[tuple[object, ...]]:
+        """Where the parameters are, and which elements of their memory they have."""
+        whole = (self._whole or {}).values()
+        return [(each.data_ptr(), each.dtype, each.shape, each.stride()) for each in whole]
 
     def _weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         if self._whole is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -55,3 +56,26 @@ def test_an_update_after_its_gradients_were_freed_is_the_same() -> None:
         policies._free_for_engine(freed.policy)
         ours, theirs = (numbers(role.imitate(tiny.demonstrations(ROWS, step))) for role in (freed, untouched))
         assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "change", [torch.clone, torch.Tensor.double, lambda weight: weight[:1], lambda weight: weight.t().contiguous().t()]
+)
+def test_weights_have_another_place_where_one_has_other_memory_or_reads_it_otherwise(
+    change: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    actor = w.Actor(tiny.ACTOR)
+    weights = EngineWeights(actor.policy, apart=False)
+
+    def place() -> object:
+        versioned = weights.versions()[0]
+        assert versioned.stay
+        assert versioned.place is not None
+        return versioned.place()
+
+    before = place()
+    actor.imitate(tiny.demonstrations(ROWS))
+    assert place() == before
+    embedding = next(iter(actor.policy.parameters()))
+    embedding.data = change(embedding.data)
+    assert place() != before

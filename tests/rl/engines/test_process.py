@@ -117,6 +117,39 @@ def test_lent_weights_are_read_where_the_caller_writes_them(
     lasting.release()
 
 
+def test_lent_weights_are_listed_where_their_place_is_another(
+    lasting: EngineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hfdsl.rl.engines.process.LENT_FROM", {"cpu"})
+    weight, listed = torch.tensor([10.0]), list[int]()
+
+    def load(version: int, place: object) -> list[int]:
+        def weights() -> Iterator[tuple[str, torch.Tensor]]:
+            listed.append(version)
+            yield "a", weight
+
+        lasting.load(weights(), version, stay=True, place=place)
+        first = int(weight) + 1
+        assert tokens(lasting, 1) == [first, first + 1, first + 2]
+        return listed
+
+    assert load(1, ["here"]) == [1]
+    weight.fill_(20)
+    assert load(2, ["here"]) == [1]
+    weight = torch.tensor([30.0])
+    assert load(3, ["there"]) == [1, 3]
+    assert load(4, None) == [1, 3, 4]
+    assert load(5, None) == [1, 3, 4, 5]
+    lasting.release()
+    assert load(6, None) == [1, 3, 4, 5, 6]
+    assert load(7, ["there"]) == [1, 3, 4, 5, 6, 7]
+    lasting.release()
+    assert load(8, ["there"]) == [1, 3, 4, 5, 6, 7, 8]
+    lasting.load([("a", weight)], 9)  # a copy
+    assert load(10, ["there"]) == [1, 3, 4, 5, 6, 7, 8, 10]
+    lasting.release()
+
+
 def test_an_engine_that_keeps_weights_gets_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hfdsl.rl.engines.process.LENT_FROM", {"cpu"})
     engine, weight = EngineProcess(start(Keeping), deadline=60), torch.tensor([10.0])
