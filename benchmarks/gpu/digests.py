@@ -33,7 +33,8 @@ def by_torch(parts: dict[str, HeldPart]) -> dict[int, int]:
     """The digests from torch's own sums."""
     sums = DeviceSums()
     for index, part in enumerate(parts.values()):
-        sums.add(index, as_words(part.tensor, (0,) * part.tensor.dim()), (0,) * part.tensor.dim())
+        words = as_words(part.tensor, (0,) * part.tensor.dim())
+        sums.add(index, words, words.shape, (0,) * part.tensor.dim())
     return sums.digests()
 
 

@@ -30,6 +30,13 @@ WEIGHTS_FOR = "weights for "
 """Prefix of the columns with the parts of a state for one reader; no declared column has spaces in its name."""
 
 
+class KeptLayouts(dict[tuple[Any, ...], Any]):
+    """Layouts in the memory of a process, which stay there when what they belong to goes to another one."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptLayouts, ()
+
+
 @dataclass(frozen=True)
 class ScheduledSync:
     """A load of weights by schedule; nodes are those of the steps, and layouts those of ``schedule``'s two sides.
@@ -53,6 +60,11 @@ class ScheduledSync:
     def places(self) -> dict[tuple[str, int], dict[str, Any]]:
         """The local storage of each parameter by side and rank; runs fill it in, always with the same values."""
         return {}
+
+    @cached_property
+    def kept(self) -> KeptLayouts:
+        """Layouts of its messages that runs in this process have made, by side and rank."""
+        return KeptLayouts()
 
     @property
     def moved_bytes(self) -> int:

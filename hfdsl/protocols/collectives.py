@@ -28,10 +28,14 @@ class AxisGroup(ABC):
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value (a tensor of one shape, or any object that pickles), in coordinate order."""
 
-    def begin_all_gather(self, value: T) -> Callable[[], list[T]]:
-        """Begin ``all_gather``; what this returns gives its values, and is called in the order of the beginnings."""
-        values = self.all_gather(value)
-        return lambda: values
+    def begin_gather_into(self, gathered: Any, value: Any) -> Callable[[], None]:
+        """Begin ``all_gather`` of a tensor [...] into a tensor [ranks, ...]; what this returns waits for all.
+
+        It is called in the order of the beginnings, and before that nobody writes or frees either of the two.
+        """
+        for place, arrived in zip(gathered, self.all_gather(value), strict=True):
+            place.copy_(arrived)
+        return lambda: None
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """The ``sum``, ``mean``, ``max`` or ``min`` over ranks of a tensor or number.
@@ -75,6 +79,11 @@ def record_collective(endpoint: Endpoint, how: str, value: T) -> T:
     if results is not None:
         results.append((how, list(map(_on_host, value)) if isinstance(value, list) else _on_host(value)))
     return value
+
+
+def is_recorded(endpoint: Endpoint) -> bool:
+    """Whether results of a rank's collectives are recorded now."""
+    return endpoint in _recorded
 
 
 def _on_host(value: Any) -> Any:

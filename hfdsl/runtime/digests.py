@@ -61,6 +61,12 @@ class HeldPart:
             return tuple([(0, size) for size in self.tensor.shape])
         return tuple([(start, start + size) for start, size in zip(self.offset, self.tensor.shape, strict=True)])
 
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Everything but its values and their place in memory."""
+        tensor = self.tensor
+        return self.offset, tensor.dtype, tensor.shape, tensor.stride(), tensor.device
+
 
 class ComputedPart(HeldPart):
     """A part that is not stored: it is computed when it is read, a few rows at a time.
@@ -96,6 +102,11 @@ class ComputedPart(HeldPart):
     def box(self) -> Box:
         """The box of the part in the whole."""
         return self._box
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Everything but its values."""
+        return self._box, self.dtype, self.device
 
     @property
     def tensor(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]  # neither can be assigned
@@ -142,34 +153,85 @@ def digests(pieces: Iterable[tuple[str, HeldPart]], dtypes: Mapping[str, str] | 
     return begun.digests()
 
 
+@dataclass(frozen=True, slots=True)
+class _PartLayout:
+    """All that a digest needs of a part besides its values."""
+
+    kind: tuple[Any, ...]
+    place: tuple[str, Box, str]
+    dtype: torch.dtype
+    offset: list[int]
+    starts: tuple[int, ...]
+    """The indices of its first word."""
+
+    words: tuple[int, ...] | None
+    """The shape of its bits by words, where they begin and end as words of the whole do; else they are copied first."""
+
+
+class DigestLayouts:
+    """The layouts of a rank's parts, which are kept for its next digests; no tensors are.
+
+    A part of the same name, and of the kind that it had, has the same box, dtype and words; only its memory may be
+    another. ``tables`` are those of addresses on a device.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, _PartLayout] = {}
+        self.tables: dict[int, Any] = {}
+
+    def of(self, name: str, piece: HeldPart, dtype: str | None) -> _PartLayout:
+        """The layout of a part, after a cast to a dtype."""
+        kind, layout = (dtype, *piece.kind), self._parts.get(name)
+        if layout is None or layout.kind != kind:
+            layout = self._parts[name] = _part_layout(name, piece, dtype, kind)
+        return layout
+
+
+def _part_layout(name: str, piece: HeldPart, dtype: str | None, kind: tuple[Any, ...]) -> _PartLayout:
+    computed, box = isinstance(piece, ComputedPart), piece.box
+    held = piece.dtype if isinstance(piece, ComputedPart) else piece.tensor.dtype
+    wanted: torch.dtype = held if dtype is None else getattr(torch, dtype)
+    size, offset = min(wanted.itemsize, WORD_BYTES), [start for start, _ in box]
+    starts = (*offset[:-1], offset[-1] * wanted.itemsize // WORD_BYTES) if offset else (0,)
+    words = None
+    if not computed and offset and held == wanted:
+        last, lanes = piece.tensor.shape[-1], WORD_BYTES // size
+        if piece.tensor.is_contiguous() and offset[-1] % lanes == 0 and last % lanes == 0:
+            words = (*piece.tensor.shape[:-1], last * wanted.itemsize // WORD_BYTES)
+    return _PartLayout(kind, (name, box, str(wanted).removeprefix("torch.")), wanted, offset, starts, words)
+
+
 class BegunDigests:
     """The digests of pieces added one after another, in the dtypes of ``digests``."""
 
-    def __init__(self, dtypes: Mapping[str, str] | None = None) -> None:
-        self._dtypes = dtypes or {}
+    def __init__(self, dtypes: Mapping[str, str] | None = None, layouts: DigestLayouts | None = None) -> None:
+        self._dtypes, self._layouts = dtypes or {}, layouts or DigestLayouts()
         self._places: list[tuple[str, Box, str]] = []
         self._sums: dict[int, int] = {}
-        self._on_devices = device_sums()
+        self._on_devices = device_sums(self._layouts.tables)
 
     def add(self, pieces: Iterable[tuple[str, HeldPart]]) -> None:
         """Read pieces: those on a host at once, those on a device asynchronously."""
         with torch.no_grad():
             for name, piece in pieces:
+                layout, tensor = self._layouts.of(name, piece, self._dtypes.get(name)), piece.tensor
                 index = len(self._places)
-                values, box = piece.tensor.detach(), piece.box
-                dtype = getattr(torch, self._dtypes[name]) if name in self._dtypes else values.dtype
-                tensor, offset = values.to(dtype), [start for start, _ in box]
-                self._places.append((name, box, str(dtype).removeprefix("torch.")))
+                self._places.append(layout.place)
                 if not tensor.numel():
                     self._sums[index] = 0
-                    continue
-                words = as_words(tensor, offset)
-                starts = (*offset[:-1], offset[-1] * tensor.element_size() // WORD_BYTES) if offset else (0,)
-                if words.device.type == "cpu":
-                    self._sums[index] = host_digest(words, starts)
+                elif layout.words is not None and not tensor.storage_offset() * tensor.element_size() % WORD_BYTES:
+                    self._begin(index, tensor, layout.words, layout.starts)
                 else:
-                    self._on_devices.add(index, words, starts)
+                    words = as_words(tensor.to(layout.dtype), layout.offset)
+                    self._begin(index, words, words.shape, layout.starts)
             self._on_devices.launch()
+
+    def _begin(self, index: int, part: torch.Tensor, shape: Sequence[int], starts: tuple[int, ...]) -> None:
+        """Read the bits of a contiguous part by words, i64[shape]."""
+        if part.device.type == "cpu":
+            self._sums[index] = host_digest(part.view(-1).view(torch.int64).view(*shape), starts)
+        else:
+            self._on_devices.add(index, part, shape, starts)
 
     def digests(self) -> Digests:
         """The digests of all pieces, in order; waits once for each device."""
@@ -189,13 +251,16 @@ def host_digest(words: torch.Tensor, starts: Sequence[int]) -> int:
     return total
 
 
-def device_sums() -> DeviceSums | FusedSums:
-    """The digests of parts on devices: one kernel where Triton compiles it, torch kernels elsewhere."""
+def device_sums(tables: dict[int, Any] | None = None) -> DeviceSums | FusedSums:
+    """The digests of parts on devices: one kernel where Triton compiles it, torch kernels elsewhere.
+
+    ``tables`` keeps the kernel's tables of addresses, which are often the same the next time.
+    """
     if not (torch.cuda.is_available() and find_spec("triton")):
         return DeviceSums()
     from hfdsl.runtime.weights.fused_digests import FusedSums
 
-    return FusedSums()
+    return FusedSums({} if tables is None else tables)
 
 
 class DeviceSums:
@@ -208,8 +273,9 @@ class DeviceSums:
     def __init__(self) -> None:
         self._alike: dict[tuple[torch.device, tuple[int, ...], torch.Size], dict[int, list[torch.Tensor]]] = {}
 
-    def add(self, index: int, words: torch.Tensor, starts: tuple[int, ...]) -> None:
-        """Sum the words of a part whose indices begin at ``starts``."""
+    def add(self, index: int, part: torch.Tensor, shape: Sequence[int], starts: tuple[int, ...]) -> None:
+        """Sum the bits of a contiguous part by words, i64[shape], whose indices begin at ``starts``."""
+        words = part.view(-1).view(torch.int64).view(*shape)
         outer = list(range(words.dim() - 1))
         sums = [words.sum(outer) if outer else words]
         rows = words.sum(-1) if outer else words

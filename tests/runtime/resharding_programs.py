@@ -12,7 +12,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl.protocols.layouts import ByName, Generation, Layout, Parameter, Replicas, Shards, Slices, StandardLayout
-from hfdsl.runtime.weights import exchange
+from hfdsl.runtime.weights.messages import PartViews
 from hfdsl.runtime.weights.resharding import local_boxes
 
 PARAMETERS = [
@@ -95,15 +95,15 @@ class Killed(Trainer):
     @hf.exports("policy", layout=declared)
     def weights(self) -> dict[str, Any]:
         if hf.current_call().step == 1 and self.rank == 0:
-            pack, messages = exchange.pack, list[Any]()
+            pack, messages = PartViews.pack, list[Any]()
 
-            def killed(message: Any, held: Any, flat: torch.Tensor) -> None:
+            def killed(views: PartViews, message: Any, held: Any) -> None:
                 messages.append(message)
                 if len(messages) == 4:
                     os.kill(os.getpid(), signal.SIGKILL)
-                pack(message, held, flat)
+                pack(views, message, held)
 
-            exchange.pack = killed
+            PartViews.pack = killed  # type: ignore[method-assign, assignment]  # mypy has its self twice
         return self.table
 
 

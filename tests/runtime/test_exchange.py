@@ -21,7 +21,7 @@ from hfdsl.plan.resharding import Schedule, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Cut, Layout, Parameter, Replicas
 from hfdsl.rl.models.copies import LoadFence
-from hfdsl.runtime.weights import exchange
+from hfdsl.runtime.weights import exchange, messages
 from hfdsl.runtime.weights.exchange import Arriving, ArrivingWeights, Exported, exported
 from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
 from tests.runtime import resharding_programs as p
@@ -234,12 +234,12 @@ def test_every_rank_gets_its_elements_in_the_planned_memory(data: st.DataObject)
     links, errors = exchanged(sync, held, got)
     assert errors == []
     for place, rank in enumerate(sync.senders):
-        sizes = [exchange.message_bytes(message) for bucket in schedule.messages_from(rank) for message in bucket]
+        sizes = [messages.message_bytes(message) for bucket in schedule.messages_from(rank) for message in bucket]
         assert links.most[place] <= 2 * max(sizes)
     for rank, expected in enumerate(needed):
         assert all(torch.equal(got[rank][name], part) for name, part in expected.items())
         parts = [sum(len(message.transfers) for message in bucket) for bucket in schedule.messages_to(rank)]
-        more = 2 * max(parts, default=0) * exchange.ALIGNMENT
+        more = 2 * max(parts, default=0) * messages.ALIGNMENT
         assert links.most[len(sync.senders) + rank] <= schedule.peak[rank] - schedule.needed[rank] + more
 
 
@@ -275,7 +275,7 @@ def test_a_broadcast_reaches_all_ranks_bucket_by_bucket() -> None:
     assert errors == []
     assert all(torch.equal(rank[name], tensor) for rank in got for name, tensor in full.items())
     assert len(schedule.buckets) > 10
-    assert max(links.most.values()) <= 64 + 4 * exchange.ALIGNMENT
+    assert max(links.most.values()) <= 64 + 4 * messages.ALIGNMENT
 
 
 def test_a_reader_without_room_lets_the_others_go_on() -> None:

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfdsl.errors import SyncError
-from hfdsl.plan.resharding import Transfer, WeightMessage
-from hfdsl.protocols.layouts import Parameter
 from hfdsl.runtime.digests import HeldPart
-from hfdsl.runtime.weights import arriving_digests, exchange
+from hfdsl.runtime.weights import arriving_digests, exchange, messages
 from hfdsl.runtime.weights.digest_reports import DigestReport
+from hfdsl.runtime.weights.messages import BufferedMessage
 from hfdsl.runtime.weights.reported_digests import ReportedDigests
 from hfdsl.runtime.weights.verification import compare
 from tests.runtime import resharding_programs as p
@@ -86,7 +85,7 @@ def test_names_come_once_and_reports_count_for_one_step() -> None:
 class Reads:
     """In place of a stream: what was to be read after which moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, layouts: Any = None) -> None:
         self.after: dict[str, int] = {}
 
     def add(self, pieces: Any, after: int) -> None:
@@ -109,8 +108,7 @@ def test_nothing_is_read_before_its_memory_was_written_last(data: st.DataObject)
             clock[0] += 1
             start, size = spans[int(name[1:])]
             written[start : start + size] = [clock[0]] * size
-            transfer = Transfer(Parameter(name, (size,), "float32"), ((0, size),), 0, 0)
-            arriving.note_write(WeightMessage(0, 0, (transfer,)))
+            arriving.note_write([name], 4 * size)
         arriving.begin(pieces, pieces, str, lambda held: held.items())
     reads: Any = arriving._begun
     assert reads.after.keys() == pieces.keys()
@@ -154,12 +152,12 @@ def test_a_step_has_its_verdict_without_a_call(engine: type[p.Engine]) -> None:
 
 @pytest.mark.usefixtures("unasked")
 def test_what_arrives_spoiled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    pack = exchange.pack
+    pack = messages.pack
 
-    def spoiling(message: WeightMessage, held: Any, flat: torch.Tensor) -> None:
-        pack(message, held, flat)
-        if message.target == 1:
-            flat[0] ^= 1
+    def spoiling(message: BufferedMessage, held: Any) -> None:
+        pack(message, held)
+        if message.message.target == 1:
+            message.flat[0] ^= 1
 
     with launched(p.Holding) as running:
         with running.verifying():

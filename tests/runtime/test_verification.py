@@ -87,7 +87,8 @@ def test_devices_add_up_to_the_same_numbers(data: st.DataObject) -> None:
         [digest] = digests([("x", HeldPart(part, tuple(offset)))])
         lanes = 8 // part.element_size()
         starts = (*offset[:-1], offset[-1] // lanes) if offset else (0,)
-        sums.add(index, as_words(part, offset), starts)
+        words = as_words(part, offset)
+        sums.add(index, words, words.shape, starts)
         expected[index] = digest.value
     assert {index: value % 2**64 for index, value in sums.digests().items()} == expected
 

@@ -27,8 +27,8 @@ from typing import Final
 
 import torch
 
-from hfdsl.rl.copying import copy_all
 from hfdsl.rl.engines.weights import Shapes
+from hfdsl.runtime.copying import copy_all
 
 FUSED: Final = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 """The saved layers that vLLM fuses into one layer, stacked by rows."""
@@ -74,8 +74,11 @@ def write_all(batches: Iterable[Sequence[tuple[str, torch.Tensor]]], places: Map
     """
     missing = dict(places)
     for batch in batches:
-        pairs = [(missing.pop(name), weight) for name, weight in batch]
-        copy_all([place.target for place, _ in pairs], [place.source(weight) for place, weight in pairs])
+        pairs = [(place.target, place.source(weight)) for name, weight in batch for place in [missing.pop(name)]]
+        # Among tensors of the same strides, one with others would have all of them copied one by one.
+        for alike in (True, False):
+            chosen = [pair for pair in pairs if pair[1].is_contiguous() == alike]
+            copy_all([target for target, _ in chosen], [source for _, source in chosen])
     if missing:
         raise ValueError(f"no weight {next(iter(missing))!r} was given")
 

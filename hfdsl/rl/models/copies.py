@@ -19,14 +19,13 @@ from hfdsl.rl.engines.weights import fitting
 from hfdsl.rl.models.adapters import Adapter, adapter_names, adapters, add_adapters, base_names
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy
+from hfdsl.rl.models.held_weights import HeldWeights
 from hfdsl.rl.models.loading import end_tokens, load, pad_token
 from hfdsl.rl.models.offloading import model_to_device, model_to_host
 from hfdsl.rl.models.policies import apart_in_engine, policy, rollout, sampling, versioned_rollout
 from hfdsl.rl.models.sharding import (
     check_full_state_dict,
     full_adapter,
-    held_adapter,
-    held_pieces,
     load_full_state_dict,
 )
 from hfdsl.rl.workers.config import GenerationConfig, ModelConfig, SamplerConfig, computes
@@ -141,6 +140,7 @@ class ModelCopy:
         self.policy.requires_grad_(False)
         self.sampling = sampling(self.policy, config.model, config.generation, config.batching, config.autocast)
         self.fence = LoadFence()
+        self._held = HeldWeights(self.policy, adapter=bool(adapter_names(self.policy)))
 
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
         """The columns of a ``Rollout``."""
@@ -178,7 +178,7 @@ class ModelCopy:
 
     def held_weights(self) -> dict[str, HeldPart]:
         """The parts of the loaded weights that this rank holds."""
-        return dict(held_adapter(self.policy) if adapter_names(self.policy) else held_pieces(self.policy))
+        return self._held.pieces()
 
     def offload(self) -> None:
         """Free the memory of the device."""

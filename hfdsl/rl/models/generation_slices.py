@@ -18,6 +18,10 @@ Afterward each training slice is copied out and the rest is freed.
 
 With FSDP, the slices of a unit are gathered over ``dp`` first, and then over ``tp`` in the same way; the shards stay.
 
+Buckets and the parameters of generation slices are laid out at the first use, and again when a training slice has
+another dtype, shape or device. They keep no memory, and refer to none that the policy has. After an error all are
+dropped: a collective that was begun may still write into their memory.
+
 Why this is right: the slices of a dim are equal and in the order of ``tp``, and the ranks of a group are neighbors, so
 their joined slices are a slice of ``gen_tp``. A weight that ``tp`` replicates serves both. A weight that only
 ``gen_tp`` slices, since only its size divides it, comes from the rank's own replica.
@@ -25,12 +29,12 @@ their joined slices are a slice of ``gen_tp``. A weight that ``tp`` replicates s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import nn
@@ -39,15 +43,18 @@ from transformers import AutoModelForCausalLM
 
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
 from hfdsl.protocols.worker import Worker
-from hfdsl.rl.copying import copy_all
 from hfdsl.rl.models.forward import Policy
-from hfdsl.rl.models.gathering import gathered_in_buckets
+from hfdsl.rl.models.gathering import JoinedBucket, joined_buckets
 from hfdsl.rl.models.sharding import is_sharded
 from hfdsl.rl.models.tensor_parallel import parallelize, slice_dims
-from hfdsl.rl.workers.layouts import GATHERED_BYTES
+from hfdsl.rl.workers.layouts import GATHERED_BUCKETS, GATHERED_BYTES
 
 ParameterPlace: TypeAlias = tuple[dict[str, nn.Parameter | None], str]
 """The parameters of a module, and the name of one: looked up once, as walks over modules take longer than copies."""
+
+
+NOTHING: Final = torch.empty(0)
+"""What a parameter without memory has."""
 
 
 def generation_slices(policy: Policy, worker: Worker) -> GenerationSlices | None:
@@ -70,80 +77,143 @@ class GenerationSlices:
     ) -> None:
         self._replicas, self._fold, self.bucket_bytes = replicas, fold, bucket_bytes
         self.policy = _without_weights(policy, peers)
-        self._weights = tuple(_weights(policy, self.policy))
+        # What is sliced comes first, in the order of buckets.
+        self._weights = tuple(sorted(_weights(policy, self.policy), key=lambda weight: weight.training_dim is None))
         self._units = _units(policy, self._weights) if is_sharded(policy) else {}
         self._buffers = tuple(_buffers(policy, self.policy))
+        self._layouts: dict[FSDPModule | None, _Layout] = {}  # by unit; None stands for all weights without FSDP
 
     @contextmanager
     @torch.no_grad()
     def gathered(self) -> Iterator[Policy]:
         """Give the policy its weights within this context; entering it is a collective of all replicas."""
-        views: list[tuple[nn.Parameter, torch.Tensor]] = []
+        buckets: list[_Bucket] = []
         try:
             if self._units:
-                self._gather_units()
+                self._gather_units(buckets)
             else:
-                self._gather_in_place(views)
+                self._gather_in_place(buckets)
             for training, sampling, name in self._buffers:  # such as rotary frequencies, which an offload moves
                 sampling[name] = training[name]
             yield self.policy
+        except BaseException:
+            self._layouts.clear()
+            raise
         finally:
             for weight in self._weights:
                 weight.take()
-            while views:  # each is the only reference to its generation slice that is left
-                parameter, view = views.pop()
-                parameter.data = view.clone(memory_format=torch.contiguous_format)
+            while buckets:
+                bucket = buckets.pop()
+                if not self._units:
+                    bucket.move_back()
+                bucket.joined.free()
+            for layout in self._layouts.values():
+                layout.forget_whole()
 
-    def _gather_in_place(self, views: list[tuple[nn.Parameter, torch.Tensor]]) -> None:
-        """Gather bucket by bucket; the training slices, which now lie in generation slices, go into ``views``."""
-        for weight, joined, own in self._joined(self._weights):
-            parameter = weight.training
-            parameter.data = own
-            views.append((parameter, own))
-            weight.give(joined)
-        for weight in self._weights:
-            if weight.training_dim is None:
-                weight.give(self._cut(weight))
+    def _gather_in_place(self, buckets: list[_Bucket]) -> None:
+        """Gather bucket by bucket, and have training slices lie in generation slices."""
+        training = [weight.training for weight in self._weights]
+        layout = self._layout(None, self._weights, training)
+        for bucket in layout.gathered(training):
+            buckets.append(bucket)
+            bucket.move()
+        for weight, parameter in layout.whole:
+            parameter.data = self._cut(weight)
+            weight.give(parameter)
 
-    def _gather_units(self) -> None:
+    def _gather_units(self, buckets: list[_Bucket]) -> None:
         """Gather sharded weights: unit by unit over ``dp``, then over the replicas. The shards do not change."""
         for unit, weights in self._units.items():
             unit.unshard()
-            for weight, joined, _ in self._joined(weights):
-                weight.give(joined)
-            for weight in weights:
-                if weight.training_dim is None:
-                    weight.give(self._cut(weight).clone())  # FSDP frees what it gathered
+            training = [weight.training for weight in weights]
+            layout = self._layout(unit, weights, training)
+            for bucket in layout.gathered(training):
+                buckets.append(bucket)
+                bucket.give()
+            for weight, parameter in layout.whole:
+                parameter.data = self._cut(weight).clone()  # FSDP frees what it gathered
+                weight.give(parameter)
             unit.reshard()
 
-    def _joined(self, weights: Iterable[_Weight]) -> Iterable[tuple[_Weight, torch.Tensor, torch.Tensor]]:
-        """The generation slice of each weight that is sliced for training, and the training slice in it."""
-        sliced = ((weight, weight.training.data) for weight in weights if weight.training_dim is not None)
-        buckets = gathered_in_buckets(sliced, self._replicas.begin_all_gather, self.bucket_bytes)
-        # unlike a generator expression, this keeps no bucket while the next one begins
-        return chain.from_iterable(map(self._arrived_slices, buckets))
-
-    def _arrived_slices(
-        self, bucket: Sequence[tuple[_Weight, list[torch.Tensor]]]
-    ) -> list[tuple[_Weight, torch.Tensor, torch.Tensor]]:
-        """The generation slices, and the training slices in them, of a bucket that has arrived."""
-        place = self._replicas.rank % self._fold
-        neighbors = slice(self._replicas.rank - place, self._replicas.rank - place + self._fold)
-        placed, targets = [], list[torch.Tensor]()
-        for weight, slices in bucket:
-            dim, shape = weight.training_dim or 0, list(slices[0].shape)
-            shape[dim] *= self._fold
-            joined = slices[0].new_empty(shape)
-            parts = joined.chunk(self._fold, dim)
-            placed.append((weight, joined, parts[place]))
-            targets += parts
-        copy_all(targets, [part for _, slices in bucket for part in slices[neighbors]])
-        return placed
+    def _layout(self, unit: FSDPModule | None, weights: Sequence[_Weight], training: Sequence[nn.Parameter]) -> _Layout:
+        """The layout of weights; of a unit while it is gathered."""
+        kinds = [(parameter.dtype, parameter.shape, parameter.device) for parameter in training]
+        layout = self._layouts.get(unit)
+        if layout is None or (layout.bucket_bytes, layout.kinds) != (self.bucket_bytes, kinds):
+            sliced = [
+                (weight, parameter.detach(), weight.training_dim)
+                for weight, parameter in zip(weights, training, strict=True)
+                if weight.training_dim is not None
+            ]
+            layout = self._layouts[unit] = _Layout(
+                kinds=kinds,
+                bucket_bytes=self.bucket_bytes,
+                buckets=[
+                    _Bucket(keys, joined, [_parameter(value) for value in joined.joined])
+                    for keys, joined in joined_buckets(sliced, self._replicas, self._fold, self.bucket_bytes)
+                ],
+                whole=[(weight, _parameter()) for weight in weights if weight.training_dim is None],
+            )
+        return layout
 
     def _cut(self, weight: _Weight) -> torch.Tensor:
-        """The generation slice of a weight that this rank has whole, as a view."""
-        value = weight.training.data
+        """The generation slice of a weight of which this rank has the whole, a view."""
+        value = weight.training
         return value if weight.dim is None else value.chunk(self.policy.tp.size, weight.dim)[self.policy.tp.rank]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """Weights that travel together, and the parameters of their generation slices."""
+
+    weights: Sequence[_Weight]
+    joined: JoinedBucket
+    parameters: Sequence[nn.Parameter]
+
+    def give(self) -> None:
+        """Have the policy that samples use the generation slices."""
+        for weight, parameter in zip(self.weights, self.parameters, strict=True):
+            weight.give(parameter)
+
+    def move(self) -> None:
+        """The same, and have those that learn lie in them."""
+        for weight, parameter, own in zip(self.weights, self.parameters, self.joined.own, strict=True):
+            weight.training.data = own
+            weight.give(parameter)
+
+    def move_back(self) -> None:
+        """Give those that learn memory of their own again."""
+        for weight, own in zip(self.weights, self.joined.own_copies(), strict=True):
+            weight.training.data = own
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Everything kept of weights of these kinds: dtypes, shapes and devices of their training slices."""
+
+    kinds: Sequence[tuple[torch.dtype, torch.Size, torch.device]]
+    bucket_bytes: int
+    buckets: Sequence[_Bucket]
+    whole: Sequence[tuple[_Weight, nn.Parameter]]
+    """The weights that ``tp`` does not slice, each with a parameter for its generation slice."""
+
+    def gathered(self, training: Sequence[nn.Parameter]) -> Iterator[_Bucket]:
+        """The buckets whose generation slices are there, each while the next one travels."""
+        waiting: deque[tuple[_Bucket, Callable[[], None]]] = deque()
+        start = 0
+        for bucket in self.buckets:
+            slices = training[start : start + len(bucket.weights)]
+            start += len(bucket.weights)
+            waiting.append((bucket, bucket.joined.begin(slices)))
+            if len(waiting) == GATHERED_BUCKETS:
+                yield _arrived(*waiting.popleft())
+        while waiting:
+            yield _arrived(*waiting.popleft())
+
+    def forget_whole(self) -> None:
+        """Keep no memory of weights that are not sliced."""
+        for _, parameter in self.whole:
+            parameter.data = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +236,9 @@ class _Weight:
             raise TypeError(name)
         return parameter
 
-    def give(self, value: torch.Tensor) -> None:
+    def give(self, value: nn.Parameter) -> None:
         """Have the policy that samples use a value."""
-        self._set(nn.Parameter(value, requires_grad=False))
+        self._set(value)
 
     def take(self) -> None:
         """Leave it without one."""
@@ -193,6 +263,15 @@ def _weights(training: Policy, sampling: Policy) -> Iterator[_Weight]:
             training_dim=training_dims.get(tied[0]),
             dim=dims.get(tied[0]),
         )
+
+
+def _arrived(bucket: _Bucket, wait: Callable[[], None]) -> _Bucket:
+    wait()
+    return bucket
+
+
+def _parameter(value: torch.Tensor = NOTHING) -> nn.Parameter:
+    return nn.Parameter(value, requires_grad=False)
 
 
 def _place(module: nn.Module, name: str) -> ParameterPlace:

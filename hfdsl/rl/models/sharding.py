@@ -20,13 +20,14 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.engines.weights import fitting
-from hfdsl.rl.models.adapters import Adapter, adapter_names, adapters, base_names
+from hfdsl.rl.models.adapters import adapter_names, adapters, base_names
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.parallel_layers import gathered_slices, local_slice
+from hfdsl.rl.models.shard_gathering import full_values
 from hfdsl.rl.models.tensor_parallel import slice_dims
 from hfdsl.rl.workers.model_config import FloatDType
-from hfdsl.runtime.digests import ComputedPart, HeldPart
+from hfdsl.runtime.copying import copy_all
 
 
 def shard(
@@ -92,36 +93,34 @@ def full_state_dict(module: Policy) -> dict[str, Any]:
 
 
 def full_weights(module: Policy | Scorer, *, merged: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
-    """Full copies of weights one by one, so that no rank has to hold all of them; each step is a collective.
+    """Full copies of weights one by one, so that no rank has to hold all of them; a collective of all that hold parts.
 
     With ``merged=False`` they are the base weights, to which ``full_adapter`` adds the adapters.
     """
     state, dims, adapters_by_weight = module.state_dict(), slice_dims(module), adapters(module) if merged else {}
-    for name, base_name in base_names(module).items():
-        weight = _full(state[name])
+    names = base_names(module)
+    needed = {name: [name] for name in names}
+    for name, adapter in adapters_by_weight.items():
+        needed[name] += [adapter.a, adapter.b]
+    values = full_values(state[part] for parts in needed.values() for part in parts)
+    for name, base_name in names.items():
+        weight = next(values)
         if name in adapters_by_weight:
-            adapter = adapters_by_weight[name]
-            weight = adapter.merged(weight, _full(state[adapter.a]), _full(state[adapter.b]))
+            weight = adapters_by_weight[name].merged(weight, next(values), next(values))
         weight = weight if module.export_dtype is None else weight.to(module.export_dtype)
         yield base_name, gathered_slices(weight, module.tp, dims[name]) if name in dims else weight
 
 
 def full_adapter(module: Policy) -> Iterator[tuple[str, torch.Tensor]]:
-    """Full copies of the matrices of a module's adapters by name, one by one; each step is a collective."""
-    state = module.state_dict()
-    for name, inner in adapter_names(module).items():
-        yield name, _full(state[inner])
+    """Full copies of the matrices of a module's adapters by name; a collective of all that hold parts."""
+    state, names = module.state_dict(), adapter_names(module)
+    yield from zip(names, full_values(state[inner] for inner in names.values()), strict=True)
 
 
 def adapter_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
     """The names and shapes of ``full_adapter``."""
     state = module.state_dict()
     return {name: tuple(state[inner].shape) for name, inner in adapter_names(module).items()}
-
-
-def _full(value: torch.Tensor) -> torch.Tensor:
-    """A full copy of a tensor, gathered if ranks hold shards."""
-    return value.full_tensor() if isinstance(value, DTensor) else value.detach().clone()
 
 
 def full_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
@@ -134,64 +133,6 @@ def full_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
             sizes[dims[name]] *= module.tp.size
         shapes[base_name] = tuple(sizes)
     return shapes
-
-
-def held_pieces(module: Policy) -> Iterator[tuple[str, HeldPart]]:
-    """The parts of the exported weights that this rank holds, with their offsets in the full weights.
-
-    Those with adapters are merged when they are read. Each rank needs all of the adapters' matrices for it, which are
-    gathered if they are sharded: a collective of all peers of ``dp``.
-    """
-    state, dims, adapted = module.state_dict(), slice_dims(module), adapters(module)
-    for name, base_name in base_names(module).items():
-        value = state[name]
-        offset = [0] * value.dim()
-        if name in dims:
-            offset[dims[name]] = module.tp.rank * value.shape[dims[name]]
-        offset[:1] = [row + _first_row(value) for row in offset[:1]]
-        part = local_part(value)
-        if name in adapted:
-            a, b = (_whole(state[matrix]) for matrix in (adapted[name].a, adapted[name].b))
-            if part.numel():
-                yield base_name, _merged_part(adapted[name], part, offset[0], a, b, module.export_dtype)
-        elif part.numel():
-            part = part if module.export_dtype is None else part.to(module.export_dtype)
-            yield base_name, HeldPart(part, tuple(offset))
-
-
-def _merged_part(
-    adapter: Adapter, shard: torch.Tensor, first: int, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype | None
-) -> ComputedPart:
-    """A shard, the rows of a weight from ``first`` on, with its adapter added."""
-
-    def tiles(start: int, stop: int) -> Iterator[tuple[int, torch.Tensor]]:
-        with torch.no_grad():
-            for row, rows in adapter.tiles(shard[start - first : stop - first], a, b, start):
-                yield start + row, rows.to(shard.dtype)
-
-    box = ((first, first + len(shard)), (0, shard.shape[1]))
-    return ComputedPart(box, dtype or shard.dtype, shard.device, tiles)
-
-
-def _whole(value: torch.Tensor) -> torch.Tensor:
-    """A matrix, gathered if ranks hold shards, else in its own memory."""
-    return value.full_tensor() if isinstance(value, DTensor) else value.detach()
-
-
-def held_adapter(module: Policy) -> Iterator[tuple[str, HeldPart]]:
-    """The parts of the matrices of ``full_adapter`` that this rank holds, in its own memory."""
-    state = module.state_dict()
-    for name, inner in adapter_names(module).items():
-        part = local_part(state[inner])
-        if part.numel():
-            yield name, HeldPart(part, (_first_row(state[inner]), 0))
-
-
-def _first_row(value: torch.Tensor) -> int:
-    """The first row of a rank's shard: FSDP2 cuts dim 0 as torch.chunk does."""
-    if not isinstance(value, DTensor):
-        return 0
-    return value.device_mesh.get_local_rank() * -(-value.shape[0] // value.device_mesh.size())
 
 
 def check_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
@@ -213,16 +154,20 @@ def load_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) ->
     """Load weights or an adapter, full or this rank's slices, into a module that this rank may hold in part."""
     state, dims = module.state_dict(), slice_dims(module)
     inner = adapter_names(module)
+    targets, values = list[torch.Tensor](), list[torch.Tensor]()
     with torch.no_grad():
         for name, weight in weights.items():
             target = state[inner.get(name, name)]
             is_full = name in dims and weight.shape != target.shape
             value = local_slice(weight, dims[name], module.tp) if is_full else weight
-            value = value.to(target.device, target.dtype)
             if isinstance(target, DTensor):
                 # Every rank has the full weight, so each takes its shard without a broadcast.
-                value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
-            target.copy_(value)
+                value = value.to(target.device, target.dtype)
+                target.copy_(distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None))
+            else:
+                targets.append(target)
+                values.append(value)
+        copy_all(targets, values)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
@@ -35,6 +36,9 @@ from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import reshards, state_parameters, training_layout
 from hfdsl.rl.workers.slicing import drops, sliced, vocabulary
 from hfdsl.rl.workers.state_bytes import state_bytes
+
+if TYPE_CHECKING:
+    from hfdsl.rl.models.held_weights import HeldWeights
 
 FROM_FIRST = hf.Protocol("FROM_FIRST", collect={"dp": "first", "pp": "last", "tp": "first"})
 """All ranks take part; the value is that of the first rank of ``dp`` and ``tp``, in the last stage of ``pp``."""
@@ -151,10 +155,13 @@ class Actor(hf.Worker):
 
     def held_weights(self, state: str) -> dict[str, Any]:
         """The parts of the exported weights that this rank holds, for ``running.verify``."""
-        from hfdsl.rl.models.sharding import held_adapter, held_pieces
+        return self._held.pieces()
 
-        exports_adapter = self.config.lora is not None and self.config.lora.exports == "adapter"
-        return dict(held_adapter(self.policy) if exports_adapter else held_pieces(self.policy))
+    @cached_property
+    def _held(self) -> HeldWeights:
+        from hfdsl.rl.models.held_weights import HeldWeights
+
+        return HeldWeights(self.policy, adapter=self.config.lora is not None and self.config.lora.exports == "adapter")
 
     def state(self) -> dict[str, Any]:
         """The state in a checkpoint: weights, the optimizer's states, the number of steps."""

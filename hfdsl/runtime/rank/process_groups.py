@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar, cast
 
-from hfdsl.protocols.collectives import AxisGroup, Endpoint, record_collective, refuse_without_peers
+from hfdsl.protocols.collectives import AxisGroup, Endpoint, is_recorded, record_collective, refuse_without_peers
 
 T = TypeVar("T")
 
@@ -65,22 +66,16 @@ class _TorchGroup(AxisGroup):
         dist.all_gather_object(values, value, group=self.process_group)
         return record_collective(self._endpoint, "gathered", values)
 
-    def begin_all_gather(self, value: T) -> Callable[[], list[T]]:
-        """Gather tensors into one memory, in coordinate order, asynchronously."""
-        import torch
-
-        if not isinstance(value, torch.Tensor):
-            return super().begin_all_gather(value)
+    def begin_gather_into(self, gathered: Any, value: Any) -> Callable[[], None]:
+        """Gather tensors asynchronously."""
         refuse_without_peers(self._endpoint)
-        gathered = value.new_empty((self.size, *value.shape))
-        sent = value.contiguous()
-        work = all_gather_single(gathered.view(-1), sent.view(-1), self.process_group, async_op=True)
+        work = all_gather_single(gathered.view(-1), value.view(-1), self.process_group, async_op=True)
+        return partial(self._arrived, work, gathered)
 
-        def arrived() -> list[T]:
-            work.wait()
-            return cast(list[T], record_collective(self._endpoint, "gathered", list(gathered)))
-
-        return arrived
+    def _arrived(self, work: Any, gathered: Any) -> None:
+        work.wait()
+        if is_recorded(self._endpoint):
+            record_collective(self._endpoint, "gathered", [*gathered])
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """Reduce with NCCL on a GPU; on a CPU in coordinate order, as the local backend does, bit for bit."""

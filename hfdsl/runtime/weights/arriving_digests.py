@@ -26,8 +26,7 @@ from typing import Any, Final
 
 import torch
 
-from hfdsl.plan.resharding import WeightMessage
-from hfdsl.runtime.digests import Digests, HeldPart, pieces_of
+from hfdsl.runtime.digests import DigestLayouts, Digests, HeldPart, pieces_of
 from hfdsl.runtime.weights.digest_stream import DigestsBeside, Moment, moment
 
 READS: Final = 8
@@ -35,20 +34,19 @@ READS: Final = 8
 
 
 class ArrivingDigests:
-    """The digests of the weights that a rank loads in one sync, ``bytes`` in total."""
+    """The digests of the weights that a rank loads in one sync, ``size`` bytes; ``layouts`` are kept for the next."""
 
-    def __init__(self, size: int) -> None:
-        self._size, self._since = size, 0
+    def __init__(self, size: int, layouts: DigestLayouts | None = None) -> None:
+        self._size, self._since, self._layouts = size, 0, layouts
         self._moments: list[Moment] = []
         self._written: dict[str, int] = {}  # by parameter, the number of the moment after the last write
         self._begun: DigestsBeside | None = None
         self._writes: list[tuple[torch.Tensor, int]] = []
 
-    def note_write(self, message: WeightMessage) -> None:
-        """Note that the write of a message has been submitted."""
-        for transfer in message.transfers:
-            self._since += transfer.bytes
-            self._written[transfer.parameter.name] = len(self._moments)
+    def note_write(self, names: Iterable[str], size: int) -> None:
+        """Note that writes of ``size`` bytes into parameters of these names have been submitted."""
+        self._since += size
+        self._written |= dict.fromkeys(names, len(self._moments))
         if self._since * READS >= self._size:
             self._mark()
 
@@ -80,7 +78,7 @@ class ArrivingDigests:
         groups: dict[int, list[tuple[str, HeldPart]]] = {}
         for name, part in placed(pieces):
             groups.setdefault(last[name], []).append((name, part))
-        self._begun = DigestsBeside()
+        self._begun = DigestsBeside(layouts=self._layouts)
         for number in sorted(groups):
             self._begun.add(groups[number], self._moments[number])
         self._writes = _writes(pieces.values())

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from hfdsl.runtime.digests import BegunDigests, Digests, HeldPart
+from hfdsl.runtime.digests import BegunDigests, DigestLayouts, Digests, HeldPart
 
 Moment: TypeAlias = "torch.cuda.Event | None"
 """A point in the current stream of a GPU; None on a CPU, where all earlier work has finished."""
@@ -50,8 +50,8 @@ def _stream(device: int) -> Any:
 class DigestsBeside:
     """Digests of pieces on a separate stream, each read once the current stream has reached a moment."""
 
-    def __init__(self, dtypes: Mapping[str, str] | None = None) -> None:
-        self._begun = BegunDigests(dtypes)
+    def __init__(self, dtypes: Mapping[str, str] | None = None, layouts: DigestLayouts | None = None) -> None:
+        self._begun = BegunDigests(dtypes, layouts)
         self._stream = _stream(torch.cuda.current_device()) if torch.cuda.is_available() else None
 
     def add(self, pieces: Iterable[tuple[str, HeldPart]], after: Moment) -> None:

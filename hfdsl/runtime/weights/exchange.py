@@ -16,9 +16,9 @@ copy of all. Where every rank holds all of every weight, a bucket is one broadca
 
 A part that is computed, such as weights with an adapter merged, is computed into its message, a few rows at a time.
 
-Both sides allocate the memory of two messages once and use it in turn. On a GPU a rank submits all its work at once and
-the device goes through it later, so a message with memory of its own would keep it until it has been sent, and all
-messages together would be another copy of the weights.
+Both sides allocate the memory of two messages and use it in turn (``messages``). On a GPU a rank submits all its work
+at once and the device goes through it later, so a message with memory of its own would keep it until it has been sent,
+and all messages together would be another copy of the weights.
 
 Why nobody waits forever. All ranks are in one communicator, whose stream on a GPU does one thing after the other: a
 send ends when its receiver has come to it. The messages have one order, and every rank goes through its own in this
@@ -46,15 +46,23 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 
 from hfdsl.plan.payloads import ColumnSlice
-from hfdsl.plan.resharding import Transfer, WeightMessage
 from hfdsl.plan.scheduled import ScheduledSync
-from hfdsl.runtime.digests import Digests, HeldPart, pieces_of
+from hfdsl.runtime.digests import DigestLayouts, Digests, HeldPart, pieces_of
+from hfdsl.runtime.weights.messages import (
+    AHEAD,
+    BufferedMessage,
+    MessageTurns,
+    give_buffers,
+    kept_views,
+    pack,
+    take_buffers,
+)
 from hfdsl.runtime.weights.resharding import (
     LocalWeights,
     Parts,
@@ -67,12 +75,6 @@ from hfdsl.runtime.weights.resharding import (
 
 if TYPE_CHECKING:
     from hfdsl.runtime.weights.arriving_digests import ArrivingDigests
-
-AHEAD: Final = 2
-"""The number of buckets in transit to a rank, and of messages in transit from one."""
-
-ALIGNMENT: Final = 16
-"""Every part of a message begins at a multiple of this many bytes, so that it can be viewed in its dtype."""
 
 
 class Exported:
@@ -113,43 +115,7 @@ def exported(syncs: Sequence[ScheduledSync], rank: int, values: Any, label: str)
         for target, sources in enumerate(sync.schedule.sources):
             if rank in sources:
                 yield sync.column(target), Exported(sync, held, target)
-        for message in (message for bucket in sync.schedule.messages_from(rank) for message in bucket):
-            for transfer in message.transfers:
-                held.find(transfer.parameter, transfer.box)  # raises before anybody waits for it
-
-
-# -- messages ----------------------------------------------------------------------------------------------------------
-
-
-def message_bytes(message: WeightMessage) -> int:
-    """The bytes of a message, including alignment."""
-    return sum(_room(transfer) for transfer in message.transfers)
-
-
-def pack(message: WeightMessage, held: LocalWeights, flat: torch.Tensor) -> None:
-    """Write the parts of a message into its bytes u8[N], from a rank's memory."""
-    for transfer, view in unpacked(message, flat):
-        held.copy_into(view, transfer.parameter, transfer.box)
-
-
-def _buffers(sizes: Sequence[int], device: torch.device | str) -> tuple[torch.Tensor, ...]:
-    """Buffers of these sizes in bytes; each reuses the memory of the one ``AHEAD`` positions before."""
-    largest = (max(sizes[turn::AHEAD], default=0) for turn in range(AHEAD))
-    return tuple(torch.empty(size, dtype=torch.uint8, device=device) for size in largest)
-
-
-def unpacked(message: WeightMessage, flat: torch.Tensor) -> Iterator[tuple[Transfer, torch.Tensor]]:
-    """The parts of a message, as views of its bytes u8[N]."""
-    start = 0
-    for transfer in message.transfers:
-        dtype = getattr(torch, transfer.parameter.dtype)
-        shape = [stop - first for first, stop in transfer.box]
-        yield transfer, flat[start : start + transfer.bytes].view(dtype).view(shape)
-        start += _room(transfer)
-
-
-def _room(transfer: Transfer) -> int:
-    return -(-transfer.bytes // ALIGNMENT) * ALIGNMENT
+        kept_views(sync, "exports", held, _sent(sync, rank))  # raises before anybody waits for it
 
 
 # -- sending -----------------------------------------------------------------------------------------------------------
@@ -172,21 +138,27 @@ def send_all(exchanges: Mapping[tuple[int, ...], Sequence[Exported]]) -> None:
 def send(exports: Sequence[Exported], communicator: Any, device: str) -> None:
     """Send a source's part to all readers of a sync, whose ranks follow the senders' in a group."""
     held, sync = exports[0].held, exports[0].sync
-    buckets = sync.schedule.messages_from(held.rank)
-    messages = [message for bucket in buckets for message in (bucket[:1] if sync.broadcast else bucket)]  # one for all
-    buffers = _buffers([message_bytes(message) for message in messages], device)
+    turns = _sent(sync, held.rank)
+    views = kept_views(sync, "exports", held, turns)
+    buffers = take_buffers(sync, "exports", held.rank, turns, device)
     leaving: deque[Any] = deque()
-    for turn, message in enumerate(messages):
+    for (message,) in buffers.turns:
         if len(leaving) == AHEAD:
             leaving.popleft().wait()
-        flat = buffers[turn % AHEAD][: message_bytes(message)]
-        pack(message, held, flat)
+        views.pack(message, held)
         if sync.broadcast:
-            leaving.append(communicator.broadcast([flat], _from_first()))
+            leaving.append(communicator.broadcast([message.flat], _from_first()))
         else:
-            leaving.append(communicator.send([flat], len(sync.senders) + message.target, 0))
+            leaving.append(communicator.send([message.flat], len(sync.senders) + message.message.target, 0))
     for work in leaving:
         work.wait()
+    give_buffers(sync, "exports", held.rank, buffers, device)
+
+
+def _sent(sync: ScheduledSync, rank: int) -> MessageTurns:
+    """The messages of a source, one after another: one to each reader, or in a broadcast one for all."""
+    buckets = sync.schedule.messages_from(rank)
+    return [[message] for bucket in buckets for message in (bucket[:1] if sync.broadcast else bucket)]
 
 
 def _from_first() -> dist.BroadcastOptions:
@@ -197,7 +169,7 @@ def _from_first() -> dist.BroadcastOptions:
 
 # -- receiving ---------------------------------------------------------------------------------------------------------
 
-Write: TypeAlias = Callable[[WeightMessage, torch.Tensor], None]
+Write: TypeAlias = Callable[[BufferedMessage], None]
 """A reader's use of a message, whose memory is reused afterwards."""
 
 
@@ -230,11 +202,12 @@ class LocalArriving(Arriving):
     def receive(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], write: Write) -> None:
         """As ``Arriving.receive``."""
         held = {source: peer._held for source, peer in peers.items() if isinstance(peer, LocalArriving)}
-        for bucket in sync.schedule.messages_to(rank):
-            for message in bucket:
-                flat = torch.empty(message_bytes(message), dtype=torch.uint8, device=self.device)
-                pack(message, held[message.source], flat)
-                write(message, flat)
+        turns = sync.schedule.messages_to(rank)
+        buffers = take_buffers(sync, "loads", rank, turns, self.device)
+        for message in (message for turn in buffers.turns for message in turn):
+            pack(message, held[message.message.source])
+            write(message)
+        give_buffers(sync, "loads", rank, buffers, self.device)
 
 
 class RemoteArriving(Arriving):
@@ -263,34 +236,29 @@ class RemoteArriving(Arriving):
 
 def receive(sync: ScheduledSync, rank: int, communicator: Any, device: str, write: Write) -> None:
     """Take part in the exchange as a target rank that receives from all its senders."""
-    buckets = sync.schedule.messages_to(rank)
-    buffers = _buffers([sum(map(message_bytes, bucket)) for bucket in buckets], device)
-    expected: deque[list[tuple[Any, WeightMessage, torch.Tensor]]] = deque()
+    buffers = take_buffers(sync, "loads", rank, sync.schedule.messages_to(rank), device)
+    expected: deque[list[tuple[Any, BufferedMessage]]] = deque()
 
     def expect(turn: int) -> None:
-        start, arrivals = 0, list[tuple[Any, WeightMessage, torch.Tensor]]()
-        for message in buckets[turn]:
-            flat = buffers[turn % AHEAD][start : start + message_bytes(message)]
-            arrivals.append((_received(communicator, sync, message, flat), message, flat))
-            start += message_bytes(message)
-        expected.append(arrivals)
+        expected.append([(_received(communicator, sync, message), message) for message in buffers.turns[turn]])
 
-    for turn in range(min(AHEAD, len(buckets))):
+    for turn in range(min(AHEAD, len(buffers.turns))):
         expect(turn)
-    for turn in range(len(buckets)):
-        for work, message, flat in expected.popleft():
+    for turn in range(len(buffers.turns)):
+        for work, message in expected.popleft():
             work.wait()
-            write(message, flat)
-        if turn + AHEAD < len(buckets):
+            write(message)
+        if turn + AHEAD < len(buffers.turns):
             expect(turn + AHEAD)
     if device == "cuda":
         torch.cuda.current_stream().synchronize()  # what has been submitted may wait for a sender that is lost
+    give_buffers(sync, "loads", rank, buffers, device)
 
 
-def _received(communicator: Any, sync: ScheduledSync, message: WeightMessage, flat: torch.Tensor) -> Any:
+def _received(communicator: Any, sync: ScheduledSync, message: BufferedMessage) -> Any:
     if sync.broadcast:
-        return communicator.broadcast([flat], _from_first())
-    return communicator.recv([flat], sync.senders.index(message.source), 0)
+        return communicator.broadcast([message.flat], _from_first())
+    return communicator.recv([message.flat], sync.senders.index(message.message.source), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,11 +281,11 @@ class ArrivingWeights:
         self._received = False
         self._watched: ArrivingDigests | None = None
 
-    def digest(self) -> None:
+    def digest(self, layouts: DigestLayouts | None = None) -> None:
         """Have digests taken of the weights written into a role's own memory."""
         from hfdsl.runtime.weights.arriving_digests import ArrivingDigests
 
-        self._watched = ArrivingDigests(self._sync.schedule.received[self._rank])
+        self._watched = ArrivingDigests(self._sync.schedule.received[self._rank], layouts)
 
     def digests(self) -> Digests | None:
         """The digests of the weights that the role loaded; None if they must be taken from its current weights."""
@@ -340,22 +308,23 @@ class ArrivingWeights:
             return load(weights)
         finally:
             if not self._received:
-                self._receive(lambda message, flat: None)  # those who send wait for it
+                self._receive(lambda message: None)  # those who send wait for it
 
     def _write_to(self, values: Any, submitted: Callable[[], None]) -> None:
         """Write the arriving weights; call ``submitted`` after the last write, which a device may not have finished."""
         held, failures = loaded_weights(self._sync, self._rank, values, self._label), list[Exception]()
-        messages = [message for bucket in self._sync.schedule.messages_to(self._rank) for message in bucket]
-        for transfer in (transfer for message in messages for transfer in message.transfers):
-            held.part(transfer.parameter, transfer.box)  # raises before anything is written
+        turns = self._sync.schedule.messages_to(self._rank)
+        views = kept_views(self._sync, "loads", held, turns)  # raises before anything is written
+        last = sum(map(len, turns)) - 1
 
-        def write(message: WeightMessage, flat: torch.Tensor) -> None:
+        def write(message: BufferedMessage) -> None:
             try:
-                for transfer, part in unpacked(message, flat) if not failures else ():
-                    held.part(transfer.parameter, transfer.box).copy_(part)
-                if self._watched is not None and not failures:
-                    self._watched.note_write(message)
-                if message is messages[-1] and not failures:
+                if failures:
+                    return
+                views.unpack(message, held)
+                if self._watched is not None:
+                    self._watched.note_write(message.names, message.flat.nbytes)
+                if message.number == last:
                     submitted()
             except Exception as error:  # noqa: BLE001  # raised once all has arrived
                 failures.append(error)

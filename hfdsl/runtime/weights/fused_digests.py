@@ -17,15 +17,19 @@ modulo 2**64 is exact, so the order in which programs end does not matter. ::
     k_proj      4096 x 1024            1024              1025
 
 A model of 7B has 291 parameters, and a launch for each would take longer than to read it: parts whose tiles have one
-shape share a launch, in which a program looks up its part by bisection.
+shape share a launch, in which a program looks up its part by bisection. So all parts that are added together are read
+once, by a launch for each shape of tiles: one or two for a model. The table of a launch is on the device, and is built
+again only where the parts of the next sync are elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from math import prod
+from typing import Any, Final, TypeAlias
 
 import torch
 import triton  # pyright: ignore[reportMissingImports] - torch brings it where it supports CUDA
@@ -74,45 +78,59 @@ STEP_GRAIN: Final = 4
 """The granularity of bisection steps, so that a few compiled kernels serve any number of parts."""
 
 
+_Address: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""Where the words of a part are in memory, their shape, and the indices of the first."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part whose words form a table."""
+    """A part whose words form a table: contiguous memory, by words i64[shape], whose indices begin at ``starts``."""
 
     index: int
-    words: torch.Tensor
+    memory: torch.Tensor
+    shape: tuple[int, ...]
     starts: tuple[int, ...]
 
     @property
-    def columns(self) -> int:
-        return int(self.words.shape[-1])
+    def address(self) -> _Address:
+        """Where its words are, and which."""
+        return self.memory.data_ptr(), self.shape, self.starts
 
-    @property
-    def rows(self) -> int:
-        return self.words.numel() // self.columns
 
-    @property
-    def tile(self) -> tuple[int, int]:
-        """Its rows and columns."""
-        width = min(1 << (self.columns - 1).bit_length(), MAX_BLOCK_COLUMNS)
-        return TILE_WORDS // width, width
+@lru_cache(maxsize=256)
+def _tile(columns: int) -> tuple[int, int]:
+    """The rows and columns that a program reads at once of a part with so many columns."""
+    width = min(1 << (columns - 1).bit_length(), MAX_BLOCK_COLUMNS)
+    return TILE_WORDS // width, width
 
 
 class FusedSums:
-    """Digests of parts on GPUs."""
+    """Digests of parts on GPUs.
 
-    def __init__(self) -> None:
+    ``tables`` has those of earlier launches, by their number: one is used again while its parts are where they were.
+    """
+
+    def __init__(self, tables: dict[int, Any]) -> None:
+        self._tables = tables
         self._alike: dict[tuple[torch.device, tuple[int, int]], list[_Part]] = {}
         self._launched: list[_Launch] = []
 
-    def add(self, index: int, words: torch.Tensor, starts: tuple[int, ...]) -> None:
-        """Add the words of a part, i64[..., W], whose indices begin at ``starts``."""
-        part = _Part(index, words, starts)
-        self._alike.setdefault((words.device, part.tile), []).append(part)
+    def add(self, index: int, part: torch.Tensor, shape: Sequence[int], starts: tuple[int, ...]) -> None:
+        """Add the bits of a contiguous part by words, i64[shape], whose indices begin at ``starts``."""
+        self._alike.setdefault((part.device, _tile(shape[-1])), []).append(_Part(index, part, tuple(shape), starts))
 
     def launch(self) -> None:
         """Launch the kernel for all added parts, which must stay until ``digests``: the stream reads them later."""
-        self._launched += [_launched(device, tile, parts) for (device, tile), parts in self._alike.items()]
+        for (device, tile), parts in self._alike.items():
+            self._launched.append(_launched(self._table(device, tile, parts), parts))
         self._alike = {}
+
+    def _table(self, device: torch.device, tile: tuple[int, int], parts: Sequence[_Part]) -> _Table:
+        number, addresses = len(self._launched), [part.address for part in parts]
+        table: _Table | None = self._tables.get(number)
+        if table is None or (table.device, table.tile, table.addresses) != (device, tile, addresses):
+            table = self._tables[number] = _Table.of(device, tile, addresses)
+        return table
 
     def digests(self) -> dict[int, int]:
         """The digests by index; waits once for each device."""
@@ -134,41 +152,67 @@ class FusedSums:
 
 
 @dataclass(frozen=True, slots=True)
+class _Table:
+    """The kernel's inputs for parts with tiles of one shape: their addresses, without keeping their memory."""
+
+    device: torch.device
+    tile: tuple[int, int]
+    addresses: Sequence[_Address]
+    fields: torch.Tensor
+    """One row for each part, i64[parts, FIELDS]."""
+
+    tiles: int
+    factors: Sequence[torch.Tensor]
+
+    @classmethod
+    def of(
+        cls,
+        device: torch.device,
+        tile: tuple[int, int],
+        addresses: Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]],
+    ) -> _Table:
+        block_rows, block_columns = tile
+        fields, tiles, factors = list[tuple[int, ...]](), 0, list[torch.Tensor]()
+        for address, shape, starts in addresses:
+            rows, columns = prod(shape[:-1]), shape[-1]
+            of_rows = _row_factors(device, starts[:-1], shape[:-1])
+            of_columns = factors_on(device, starts[-1], columns, last=True)
+            factors += (of_rows, of_columns)  # a cache that drops them must not free them before the kernel has run
+            fields.append((tiles, address, of_rows.data_ptr(), of_columns.data_ptr(), rows, columns))
+            tiles += -(-rows // block_rows) * -(-columns // block_columns)
+        table = torch.tensor(fields, dtype=torch.int64)
+        if device.type == "cuda":
+            table = table.pin_memory().to(device, non_blocking=True)
+        return cls(device, tile, addresses, table, tiles, factors)
+
+
+@dataclass(frozen=True, slots=True)
 class _Launch:
     """Parts with tiles of one shape, their digests i64[parts], and the kernel's other inputs."""
 
     parts: Sequence[_Part]
     totals: torch.Tensor
-    read: Sequence[torch.Tensor]
+    table: _Table
 
 
-def _launched(device: torch.device, tile: tuple[int, int], parts: Sequence[_Part]) -> _Launch:
-    block_rows, block_columns = tile
-    fields, tiles, factors = list[tuple[int, ...]](), 0, list[torch.Tensor]()
-    for part in parts:
-        rows, columns = part.rows, part.columns
-        of_rows = _row_factors(device, part.starts[:-1], part.words.shape[:-1])
-        of_columns = factors_on(device, part.starts[-1], columns, last=True)
-        factors += (of_rows, of_columns)  # a cache that drops them must not free them before the kernel has run
-        fields.append((tiles, part.words.data_ptr(), of_rows.data_ptr(), of_columns.data_ptr(), rows, columns))
-        tiles += -(-rows // block_rows) * -(-columns // block_columns)
-    totals = torch.zeros(len(parts), dtype=torch.int64, device=device)
-    with torch.cuda.device(device):
-        table = torch.tensor(fields, dtype=torch.int64).pin_memory().to(device, non_blocking=True)
-        _kernel[(tiles,)](
-            table,
+def _launched(table: _Table, parts: Sequence[_Part]) -> _Launch:
+    block_rows, block_columns = table.tile
+    totals = torch.zeros(len(parts), dtype=torch.int64, device=table.device)
+    with torch.cuda.device(table.device) if table.device.type == "cuda" else nullcontext():
+        _kernel[(table.tiles,)](
+            table.fields,
             len(parts),
             totals,
             steps=-(-len(parts).bit_length() // STEP_GRAIN) * STEP_GRAIN,
             block_rows=block_rows,
             block_columns=block_columns,
         )
-    return _Launch(parts, totals, (table, *factors))
+    return _Launch(parts, totals, table)
 
 
 @lru_cache(maxsize=256)
-def _row_factors(device: torch.device, starts: tuple[int, ...], shape: torch.Size) -> torch.Tensor:
-    """The factors of rows in memory order, i64[rows]: for each row the sum over the outer dims."""
+def _row_factors(device: torch.device, starts: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:
+    """The factors of rows in the order of memory, i64[rows]: for each the sum over the outer dims."""
     sums = torch.zeros(shape, dtype=torch.int64, device=device)
     for dim, (start, size) in enumerate(zip(starts, shape, strict=True)):
         sums += factors_on(device, start, size, dim).view(-1, *(1,) * (len(shape) - dim - 1))

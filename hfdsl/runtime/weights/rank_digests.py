@@ -37,7 +37,7 @@ from hfdsl.runtime.weights.digest_reports import DigestReport, PartTable
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.digests import Digests, HeldPart
+    from hfdsl.runtime.digests import DigestLayouts, Digests, HeldPart
     from hfdsl.runtime.weights.digest_stream import Moment
     from hfdsl.runtime.weights.exchange import ArrivingWeights
 
@@ -63,6 +63,7 @@ class RankDigests:
         self._leaving: list[_Leaving] = []
         self._reports: list[DigestReport] = []
         self._tables: dict[tuple[VerifiedSync, bool], tuple[PartTable, str]] = {}
+        self._layouts: dict[tuple[VerifiedSync, bool], DigestLayouts] = {}  # by sync, and whether it is exported
 
     def want(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Take the digests of these syncs from now on."""
@@ -107,7 +108,8 @@ class RankDigests:
     def _take(self, leaving: _Leaving, *, reported: bool) -> None:
         from hfdsl.runtime.weights.digest_stream import DigestsBeside
 
-        beside = DigestsBeside(self._wanted.get(leaving.sync))
+        layouts = self._kept_layouts(leaving.sync, exported=True)
+        beside = DigestsBeside(self._wanted.get(leaving.sync), layouts)
         beside.add(located_pieces(leaving.pieces, leaving.places, leaving.rank), leaving.moment)
         digests = self._taken[leaving.sync] = beside.digests()
         if reported:
@@ -118,10 +120,18 @@ class RankDigests:
         from hfdsl.runtime.weights.exchange import ArrivingWeights
 
         [weights] = arguments.values()
-        if not isinstance(weights, ArrivingWeights) or not any(self._synced(step, "loads")):
+        synced = next(self._synced(step, "loads"), None)
+        if not isinstance(weights, ArrivingWeights) or synced is None:
             return None
-        weights.digest()
+        weights.digest(self._kept_layouts(synced, exported=False))
         return weights
+
+    def _kept_layouts(self, sync: VerifiedSync, *, exported: bool) -> DigestLayouts:
+        from hfdsl.runtime.digests import DigestLayouts
+
+        if (sync, exported) not in self._layouts:
+            self._layouts[sync, exported] = DigestLayouts()
+        return self._layouts[sync, exported]
 
     def _take_loaded(self, step: Step, worker: Any, arriving: ArrivingWeights) -> None:
         rank = current_call().rank

@@ -14,6 +14,8 @@ the local tensor. The target puts them where its own boxes are in its local tens
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -104,6 +106,17 @@ def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> L
     return LocalWeights(sync.target_layout, sync.schedule.target_mesh, rank, values, blame, places)
 
 
+@dataclass(frozen=True, slots=True)
+class HeldView:
+    """A box in what a rank holds of a weight: shape, strides and offset in its tensor, or the ``box`` to compute."""
+
+    name: str
+    strided: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
+    """None for all of the tensor."""
+
+    box: Box | None = None
+
+
 class LocalWeights:
     """A rank's weights in its own memory, whose parts are boxes of the full parameters.
 
@@ -136,6 +149,39 @@ class LocalWeights:
             return torch.device("cpu")
         return piece.device if isinstance(piece, ComputedPart) else piece.tensor.device
 
+    @cached_property
+    def kinds(self) -> list[tuple[Any, ...]]:
+        """The names and kinds of its tensors, without addresses: the layout of parts depends on nothing else."""
+        return [(name, *piece.kind) for name, piece in self._pieces.items()]
+
+    def view(self, parameter: Parameter, box: Box) -> HeldView:
+        """Where a box of a parameter is, also in other tensors of the same ``kinds``.
+
+        Raises:
+            SyncError: as ``part``.
+        """
+        found, name = self.find(parameter, box), self._name(parameter)
+        if isinstance(found, ComputedPart):
+            return HeldView(name, box=box)
+        held = self._pieces[name].tensor
+        offset = int(found.storage_offset() - held.storage_offset())
+        return HeldView(name, None if found is held else (tuple(found.shape), found.stride(), offset))
+
+    def tensor(self, view: HeldView) -> torch.Tensor:
+        """A box that is held."""
+        held = self._pieces[view.name].tensor
+        if view.strided is None:
+            return held
+        shape, strides, offset = view.strided
+        return held.as_strided(shape, strides, held.storage_offset() + offset)
+
+    def computed(self, view: HeldView) -> ComputedPart:
+        """A box that is computed."""
+        piece = self._pieces[view.name]
+        if not isinstance(piece, ComputedPart) or view.box is None:
+            raise TypeError(view)
+        return piece.cut(view.box)
+
     def part(self, parameter: Parameter, box: Box) -> torch.Tensor:
         """A box of a parameter: a view of this rank's memory, or computed for the caller.
 
@@ -167,8 +213,11 @@ class LocalWeights:
             self._found[parameter.name, box] = self._find(parameter, box)
         return self._found[parameter.name, box]
 
+    def _name(self, parameter: Parameter) -> str:
+        return parameter.name if parameter.name in self._pieces else self._layout.stored_as(parameter.name)
+
     def _find(self, parameter: Parameter, box: Box) -> torch.Tensor | ComputedPart:
-        name = parameter.name if parameter.name in self._pieces else self._layout.stored_as(parameter.name)
+        name = self._name(parameter)
         if name not in self._boxes:
             self._boxes[name] = list(self._held_boxes(parameter, name))
         for held, tensor in self._boxes[name]:

@@ -17,10 +17,12 @@ from hfdsl.rl import workers as w
 from hfdsl.rl.batches import ImitationMetrics, Prompts, Rollout, Sequences
 from hfdsl.rl.models import adapters as adapters_module
 from hfdsl.rl.models.adapters import Adapter, tile_rows
-from hfdsl.rl.models.sharding import full_state_dict, held_pieces
+from hfdsl.rl.models.held_weights import HeldWeights
+from hfdsl.rl.models.sharding import full_state_dict
 from hfdsl.rl.workers import layouts
 from hfdsl.runtime.digests import ComputedPart
 from hfdsl.runtime.weights import exchange
+from hfdsl.runtime.weights.messages import MessageBuffers, kept_views
 from tests.rl.workers import programs, tiny
 from tests.rl.workers.live_bytes import LiveBytes
 from tests.rl.workers.test_sharding import NO_GPU
@@ -98,11 +100,14 @@ def test_a_sender_has_two_messages_and_not_the_model(dtype: Any, monkeypatch: py
         model_bytes = live.bytes
         [(_, exported), *_] = exchange.exported([sync], 0, actor.held_weights("policy"), "actor.weights")
         assert live.bytes == model_bytes  # nothing is computed yet
-    for message in (message for bucket in sync.schedule.messages_to(0) for message in bucket):
+    turns = [[message] for bucket in sync.schedule.messages_to(0) for message in bucket]
+    with live:
+        views, buffers = kept_views(sync, "exports", exported.held, turns), MessageBuffers(turns, "cpu")
+        buffers.memory.allocate()
+    for (message,) in buffers.turns:
         with live:
-            flat = torch.empty(exchange.message_bytes(message), dtype=torch.uint8)
-            exchange.pack(message, exported.held, flat)
-        for transfer, part in exchange.unpacked(message, flat):
+            views.pack(message, exported.held)
+        for transfer, part in zip(message.message.transfers, message.parts, strict=True):
             box = tuple(slice(*ends) for ends in transfer.box)
             assert torch.equal(part, merged[transfer.parameter.name][box])
     assert live.peak - model_bytes < MiB + 6 * 2**16 < size / 2
@@ -120,7 +125,7 @@ def synced(
 def test_a_rank_exports_the_rows_that_it_holds() -> None:
     """As its layout says: the merged weights of one rank are whole."""
     actor = learned(replace(tiny.ACTOR, lora=LORA))
-    merged, parts = full_state_dict(actor.policy), dict(held_pieces(actor.policy))
+    merged, parts = full_state_dict(actor.policy), HeldWeights(actor.policy).pieces()
     assert parts.keys() == merged.keys()
     boxes: dict[str, Box] = {name: part.box for name, part in parts.items()}
     layout = layouts.training_layout(hf.Mesh(), actor.config)
