@@ -11,6 +11,8 @@ formulas there, for ``p`` stages, ``t`` slices and ``d`` replicas of a model of 
 | redundant | M / tpd | M / tp | 0 |
 
 It then proves the sync of a model of 70B on 1,024 ranks, and prints the CPU time.
+
+``python -m benchmarks.resharding host`` measures what syncs cost their hosts (``benchmarks.host_costs``).
 """
 
 from __future__ import annotations
@@ -130,8 +132,16 @@ def proof_seconds() -> float:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--ranks", type=int, default=64, help="the ranks of the largest mesh")
-    most = parser.parse_args().ranks
+    parser.add_argument("what", nargs="?", default="bytes", choices=["bytes", "host"])
+    parser.add_argument("--ranks", type=int, default=64, help="bytes: the ranks of the largest mesh")
+    parser.add_argument("--times", type=int, default=40, help="host: the calls of each row")
+    arguments = parser.parse_args()
+    if arguments.what == "host":
+        from benchmarks import host_costs  # imports torch
+
+        host_costs.main(arguments.times)
+        return
+    most = arguments.ranks
     print(f"{'of the model, a rank at most':55} received     peak redundant   by formula")
     for mesh in SHOWN:
         by_schedule, by_formula = schedules(mesh), formulas(mesh)
