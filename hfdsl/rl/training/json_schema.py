@@ -203,7 +203,7 @@ def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 def _first_paragraph(kind: type) -> str:
-    """That of the docstring of a class, or of its nearest base with one; empty without any.
+    """The first paragraph of a class's docstring, or of its nearest base with one; empty without any.
 
     A dataclass that nobody gave a docstring has its own signature there, which no editor should show.
     """

@@ -45,6 +45,6 @@ def lacks_pad(model: ModelConfig) -> bool:
 
 
 def no_pad_token(model: ModelConfig) -> str:
-    """That a model has no token that fills responses, for messages."""
+    """The message about a model without a token that fills responses."""
     name = model.path or (model.config or {}).get("model_type")
     return f"the model {name!r} has no pad token, and responses of different lengths need one"
