@@ -201,7 +201,9 @@ def _parser() -> _Parser:
 
     simulate = command("simulate", "compare step times for different lags of the queues", target)
     simulate.add_argument(
-        "--seconds", metavar="FILE", required=True, help="a run's trace, or a TOML file with [seconds]"
+        "--seconds",
+        metavar="FILE",
+        help="a run's trace, or a TOML file with [seconds]; without it, an example is shown",
     )
     simulate.add_argument(
         "--lag", action="append", default=[], metavar="K", help="a lag, or 'none' for no queue; repeatable"

@@ -60,9 +60,11 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
         raise UsageError("--keep goes with --slots: groups are filtered one by one")
     if not plan.split.queues:
         raise UsageError(f"'{plan.name}' has no hf.queue with a lag, so there is nothing to compare")
+    if arguments.seconds is None:
+        raise UsageError(f"--seconds takes a run's trace or a TOML file with the times of calls{_example(plan)}")
     seconds = _read(Path(arguments.seconds), plan)
-    if missing := sorted({step.label for step in plan.steps} - seconds.keys() - _light(plan)):
-        raise UsageError(f"'{arguments.seconds}' has no time for {', '.join(map(repr, missing))}")
+    if missing := [label for label in _timed(plan) if label not in seconds]:
+        raise UsageError(f"'{arguments.seconds}' has no time for {', '.join(map(repr, sorted(missing)))}")
     rows = [_row(plan, lag, seconds, arguments) for lag in _lags(arguments.lag, plan, arguments.slots is not None)]
     if machine(arguments):
         show_json([asdict(row) for row in rows])
@@ -70,6 +72,23 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
         say(_table(plan.name, rows, arguments))
         if arguments.slots is None:
             say(f"\nwith median times, lag {_largest(rows)}: {_slowest(plan, seconds, _largest(rows))}")
+
+
+def _timed(plan: CompiledPlan) -> list[str]:
+    """The calls that need a time, in the order of the program."""
+    light = _light(plan)
+    return [step.label for step in plan.steps if step.label not in light]
+
+
+def _example(plan: CompiledPlan) -> str:
+    """The end of a message: a file with the calls of the plan, and times to replace."""
+    names = dict.fromkeys(label.partition("#")[0] for label in _timed(plan))
+    lines = [
+        f'"{name}" = {{ median = 2.0, tail = 1.5 }}' if i == 0 else f'"{name}" = 2.0' for i, name in enumerate(names)
+    ]
+    return ", in seconds (tail is the 99th percentile over the median), for example:\n\n" + "\n".join(
+        ["[seconds]", *lines]
+    )
 
 
 def _largest(rows: Sequence[LagRow]) -> int:
@@ -104,7 +123,7 @@ def _read(file: Path, plan: CompiledPlan) -> Mapping[str, CallSeconds]:
     except OSError as error:
         raise UsageError(f"cannot read '{file}': {error.strerror}") from None
     except KeyError:
-        raise UsageError(f"'{file}' has no table [seconds]") from None
+        raise UsageError(f"'{file}' has no table [seconds]; write the times of calls{_example(plan)}") from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"'{file}' is no trace of hfdsl, nor a TOML file with a table [seconds]: {error}") from None
 

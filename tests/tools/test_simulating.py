@@ -135,6 +135,28 @@ def test_what_cannot_be_simulated(
     assert err.startswith(f"hfdsl simulate: {message}")
 
 
+EXAMPLE = """\
+, in seconds (tail is the 99th percentile over the median), for example:
+
+[seconds]
+"actor.answer" = { median = 2.0, tail = 1.5 }
+"judge.score" = 2.0
+"""
+
+
+def test_an_example_has_the_calls_of_the_plan(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
+    code, out, err = run_cli(capsys, "simulate", queued)
+    assert (code, out) == (output.USAGE, "")
+    assert err == f"hfdsl simulate: --seconds takes a run's trace or a TOML file with the times of calls{EXAMPLE}"
+    code, _, err = run_cli(capsys, "simulate", queued, "--seconds", write("x.toml", "steps = 2\n"))
+    assert (code, err) == (
+        output.USAGE,
+        f"hfdsl simulate: 'x.toml' has no table [seconds]; write the times of calls{EXAMPLE}",
+    )
+    example = write("example.toml", EXAMPLE.partition("\n\n")[2])
+    assert run_cli(capsys, "simulate", queued, "--seconds", example, "--steps", "2")[0] == 0
+
+
 TWO_CALLS = QUEUED.replace("actor.answer(questions)", "actor.answer(actor.answer(questions))")
 
 
