@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
+from hfdsl.check.repair.edits import apply
 from hfdsl.deploy.deployment import Placement
+from hfdsl.graph.dataflow import Dataflow
 
 
 class B(hf.Dim): ...
@@ -135,7 +140,37 @@ def test_the_source_of_a_column_that_a_merge_lacks_is_named() -> None:
         return scorer.score(put_together), hf.merge(Both, rows)
 
     [finding] = program.check().findings
-    assert (finding.code, finding.notes) == ("HF204", ("'scorer.score' gives Scored, which has that column",))
+    line = finding.primary.span.line - 1
+    note = f"'scorer.score' (line {line}) gives Scored, which has that column"
+    assert (finding.code, finding.notes, finding.help) == ("HF204", (note,), ())
+
+
+@hf.dataflow
+def lacking(rows: Rows, scorer: Scorer) -> Both:
+    scored = scorer.score(rows)
+    scorer.use(scored.reward)
+    return hf.merge(Both, rows)
+
+
+@hf.dataflow
+def lacking_an_input(rows: Rows, scored: Scored, scorer: Scorer) -> Both:
+    scorer.use(scored.reward)
+    return hf.merge(Both, rows)
+
+
+@pytest.mark.parametrize(
+    ("flow", "words"),
+    [
+        (lacking, "merge 'scored' too, the Scored that 'scorer.score' gives"),
+        (lacking_an_input, "merge 'scored' too"),
+    ],
+)
+def test_what_has_a_missing_column_is_merged_too(flow: Dataflow[..., Any], words: str) -> None:
+    [finding] = flow.check().findings
+    assert (finding.code, finding.help, finding.notes) == ("HF204", (words,), ())
+    [fix] = finding.fixes
+    text = apply(Path(__file__).read_text("utf-8"), fix.edits)
+    assert text.splitlines()[finding.primary.span.line - 1] == "    return hf.merge(Both, rows, scored)"
 
 
 def test_a_column_that_nothing_gives_may_be_misspelled() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hfdsl as hf
 from hfdsl import f32
+from hfdsl.check.repair.edits import apply
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.rl.batches import AdvantagesAndReturns, B, ReferenceLogProbs, Rollout, ValueExperience, Values
 
@@ -48,6 +50,14 @@ def test_a_column_keeps_its_name(flow: Dataflow[..., Any], message: str) -> None
     [finding] = flow.check(None, {}).without("HF301").findings
     assert finding.code == "HF232"
     assert finding.message.startswith(f"{message}, and 'estimates' has a column ")
+
+
+def test_the_column_of_its_own_name_is_an_edit() -> None:
+    [finding] = both.check(None, {}).without("HF301").findings
+    assert finding.help == ("write .advantage",)
+    [fix] = finding.fixes
+    text = apply(Path(__file__).read_text("utf-8"), fix.edits)
+    assert "    return AdvantagesAndReturns(advantage=estimates.advantage, returns=estimates.returns)\n" in text
 
 
 @hf.dataflow

@@ -11,6 +11,7 @@ import io
 import linecache
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import dropwhile
 
 from hfdsl.check.findings import Edit
@@ -122,6 +123,17 @@ def swap(first_place: Span, second_place: Span) -> tuple[Edit, Edit] | None:
     """Two expressions of one line each, each in the place of the other."""
     first_text, second_text = source_text(first_place), source_text(second_place)
     return (Edit(first_place, second_text), Edit(second_place, first_text)) if first_text and second_text else None
+
+
+def bound_name(value: Span) -> str | None:
+    """The name that a statement gives to the expression at ``value``, as in ``name = critic.values(rollout)``."""
+    for statement in ast.walk(_tree(value.file)):
+        match statement:
+            case ast.Assign([ast.Name(name)], expression) if (
+                replace(span_of(value.file, expression), calls=value.calls) == value
+            ):
+                return name
+    return None
 
 
 def spelling(file: str, name: str) -> str | None:

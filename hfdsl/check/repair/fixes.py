@@ -93,6 +93,22 @@ def exchanged(
         yield from _rewritten(f"swap what is wired to '{first}' and '{second}'", edits.swap(*places), certain=certain)
 
 
+def own_column(call: Span, port: str, column: str) -> Iterator[Suggestion]:
+    """The column of a record's own name, where it takes another ``column`` of the same source: ``x.port``."""
+    edit = edits.rename(argument_span(call, None, port), column, port)
+    yield from _rewritten(f"write .{port}", (edit,) if edit else ())
+
+
+def merged(call: Span, maker: Node, record: str) -> Iterator[Suggestion]:
+    """The record that a call made, or an input, among those that ``hf.merge`` takes."""
+    written, name = call_at(call), maker.label if isinstance(maker.op, Input) else edits.bound_name(maker.span)
+    if written is not None and name is not None and written.args and not written.keywords:
+        last = span_of(call.file, written.args[-1])
+        end = replace(last, line=last.end_line, column=last.end_column)
+        giver = "" if isinstance(maker.op, Input) else f", the {record} that '{maker.label}' gives"
+        yield from _rewritten(f"merge '{name}' too{giver}", (Edit(end, f", {name}"),))
+
+
 def rewired(call: Span, signature: Signature | None, port: str, name: str) -> Iterator[Suggestion]:
     """Another value, which the dataflow has under this name, wired to a port."""
     place = argument_span(call, signature, port)

@@ -10,8 +10,8 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_span, keyword_span, parameter_span, port_span, return_span, unpacks
 from hfdsl.graph.misuses import Misuse, MisuseKind
-from hfdsl.graph.program import Input, Pack
-from hfdsl.graph.signatures import Signature
+from hfdsl.graph.program import Input, Node, Pack
+from hfdsl.graph.signatures import RecordType, Signature
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import closest, schema
 
@@ -192,7 +192,7 @@ def misuses(context: Context) -> Iterator[Finding]:
             Label(_misuse_span(misuse)),
             tuple(_misuse_related(context, misuse)),
         )
-        yield with_suggestions(context, finding, _suggestions(misuse), advice.format(**fields), most=1)
+        yield with_suggestions(context, finding, _suggestions(context, misuse), advice.format(**fields), most=1)
 
 
 def _reclassified(misuse: Misuse) -> Misuse:
@@ -202,12 +202,17 @@ def _reclassified(misuse: Misuse) -> Misuse:
     return replace(misuse, kind=MisuseKind.CONTROL, name="**", subject=unpacked) if unpacked else misuse
 
 
-def _suggestions(misuse: Misuse) -> Iterator[Suggestion]:
+def _suggestions(context: Context, misuse: Misuse) -> Iterator[Suggestion]:
     """The changes that may repair a misuse."""
-    if misuse.kind in (*NAMES, MisuseKind.NO_SYNC):
-        from hfdsl.check.repair import fixes  # late: most programs need none
+    from hfdsl.check.repair import fixes  # late: most programs need none
 
-        yield from fixes.nearest_names(misuse) if misuse.kind in NAMES else fixes.reversed_sync(misuse.span)
+    if misuse.kind in NAMES:
+        yield from fixes.nearest_names(misuse)
+    elif misuse.kind is MisuseKind.NO_SYNC:
+        yield from fixes.reversed_sync(misuse.span)
+    elif misuse.kind is MisuseKind.MERGE_MISSING:
+        for node, record in _producers(context, misuse):
+            yield from fixes.merged(misuse.span, node, str(record))
 
 
 def _both(first: str, second: str) -> str:
@@ -215,13 +220,19 @@ def _both(first: str, second: str) -> str:
     return f"two calls of {first!r}" if first == second else f"both {first!r} and {second!r}"
 
 
-def _column_producers(context: Context, misuse: Misuse) -> str:
-    """The node that produces a missing column; a similar name is suggested only if none does."""
+def _producers(context: Context, misuse: Misuse) -> Iterator[tuple[Node, RecordType]]:
+    """The nodes that give a record with the column that a merge lacks."""
     for node, record in context.program.record_producers:
         if isinstance(node.op, Pack):
             continue  # a merge may be the very one that lacks it
         if misuse.name in schema(record.record).fields and record.record.__name__ != misuse.subject:
-            return f"'{node.label}' gives {record}, which has that column"
+            yield node, record
+
+
+def _column_producers(context: Context, misuse: Misuse) -> str:
+    """The node that gives a missing column; a similar name is suggested only if none does."""
+    for node, record in _producers(context, misuse):
+        return f"'{node.label}' (line {node.span.line}) gives {record}, which has that column"
     return closest(misuse.name, misuse.candidates)
 
 

@@ -19,6 +19,7 @@ from inspect import get_annotations
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_span
 from hfdsl.graph.program import Node, Pack, Ref
 from hfdsl.graph.values import RecordValue
@@ -67,12 +68,19 @@ def _declares(module: str, record: type[Batch], column: str) -> bool:
 
 
 def _finding(context: Context, node: Node, port: str, operand: Ref) -> Finding:
-    source = context.program.graph.nodes[operand.node].label
-    return Finding(
+    source, column = context.program.graph.nodes[operand.node].label, operand.column or ""
+    finding = Finding(
         "HF232",
-        f"'{node.label}' gets '{operand.column}' of '{source}' as its column '{port}', and '{source}' has a column "
+        f"'{node.label}' gets '{column}' of '{source}' as its column '{port}', and '{source}' has a column "
         f"'{port}' of its own",
         Label(argument_span(node.span, None, port), f"becomes '{port}'"),
         (context.program.producer_label(operand.node),),
-        notes=(f"write .{port} here; if this is intended, add at the end of the line: # hf: ignore[HF232]",),
+        notes=("if this is intended, add at the end of the line: # hf: ignore[HF232]",),
     )
+    return with_suggestions(context, finding, _own_column(node, port, column), f"write .{port} here")
+
+
+def _own_column(node: Node, port: str, column: str) -> Iterator[Suggestion]:
+    from hfdsl.check.repair.fixes import own_column  # late: most programs need none
+
+    yield from own_column(node.span, port, column)
