@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
 from types import FunctionType, ModuleType
@@ -54,6 +55,27 @@ def assigned_names(code: ast.stmt) -> frozenset[str]:
     """The names that a body or statement sets: parameters among them may have another value than the caller's."""
     stores = (node for node in ast.walk(code) if isinstance(node, ast.Name))
     return frozenset(name.id for name in stores if not isinstance(name.ctx, ast.Load))
+
+
+@lru_cache(maxsize=256)
+def columns_read(body: Callable[..., Any]) -> Mapping[str, frozenset[str]]:
+    """By parameter the columns that a body reads, where it does nothing else with the record.
+
+    A body without a statement that returns something is no body yet.
+    """
+    definition = None if hasattr(body, "__wrapped__") else definition_of(body)
+    if definition is None or not any(isinstance(node, ast.Return) for node in ast.walk(definition)):
+        return {}
+    names, attributes = Counter[str](), dict[str, list[str]]()
+    for node in ast.walk(definition):
+        match node:
+            case ast.Name(name):
+                names[name] += 1
+            case ast.Attribute(ast.Name(name), column):
+                attributes.setdefault(name, []).append(column)
+    parameters = [argument.arg for argument in ast.walk(definition.args) if isinstance(argument, ast.arg)]
+    read = {name: attributes.get(name, []) for name in parameters}
+    return {name: frozenset(columns) for name, columns in read.items() if names[name] == len(columns)}
 
 
 def callee(body: Callable[..., Any], definition: Function, call: ast.Call) -> FunctionType | None:

@@ -85,6 +85,11 @@ CODES: dict[str, Code] = {
     "HF344": Code("a baseline that is the response's own score", "warning"),
     "HF345": Code("values that a critic gives after it has learned the returns of their rows", "warning"),
     "HF346": Code("responses imitated that nothing has chosen", "warning"),
+    "HF347": Code("log-probs or values taken for advantages", "warning"),
+    "HF348": Code("other numbers taken for old values or old log-probs", "warning"),
+    "HF349": Code("a policy and its critic that learn from different mini-batches", "warning"),
+    "HF350": Code("scores of prompts alone, taken for scores of responses", "warning"),
+    "HF351": Code("a critic that learns other returns than those that advantages take", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     "HF361": Code("a data set with fewer prompts than a step takes", "warning"),
     # HF4xx dispatch and collect

@@ -41,6 +41,11 @@ def trains(node: Node) -> bool:
     return isinstance(node.op, RoleCall) and any(e.kind == "writes" for e in effects_of(node.op.signature.body))
 
 
+def update_lines(graph: Graph) -> list[Node]:
+    """The first update of each line of the dataflow: a loop over mini-batches and epochs repeats what it reads."""
+    return list({node.span: node for node in reversed(graph.calls) if trains(node)}.values())[::-1]
+
+
 @dataclass
 class Dependences:
     """The sampling calls that the values of a program depend on.

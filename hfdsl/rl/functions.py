@@ -80,7 +80,15 @@ def versions(sequences: Sequences) -> PolicyVersions:
 def kl_penalized_rewards(
     rollout: Rollout, reference: ReferenceLogProbs, scores: Scores, *, kl: NonNegative = 0.05
 ) -> Rewards:
-    """The score at the last token, less ``kl`` times the KL to the reference at every token."""
+    """The score at the last token, less ``kl`` times the KL to the reference at every token.
+
+    >>> import torch
+    >>> mask, ids = torch.tensor([[True, True, False]]), torch.zeros(1, 5, dtype=torch.int64)
+    >>> rollout = Rollout(ids=ids, mask=ids == 0, response_mask=mask, log_probs=torch.tensor([[-1.0, -2.0, 0.0]]))
+    >>> reference = ReferenceLogProbs(ref_log_probs=torch.tensor([[-2.0, -2.0, 0.0]]))
+    >>> kl_penalized_rewards(rollout, reference, Scores(score=torch.tensor([3.0])), kl=0.5).rewards.tensor.tolist()
+    [[-0.5, 3.0, 0.0]]
+    """
     from hfdsl.rl.rewards import kl_penalized, token_rewards
 
     mask, old, ref = rollout.response_mask.tensor, rollout.log_probs.tensor, reference.ref_log_probs.tensor
@@ -121,7 +129,16 @@ def centered_scores(scores: Scores, *, group: GroupSize) -> Scores:
 def generalized_advantages(
     sequences: Sequences, rewards: Rewards, values: Values, *, gamma: Share = 1.0, lam: Share = 0.95
 ) -> AdvantagesAndReturns:
-    """Generalized advantage estimates and returns."""
+    """Generalized advantage estimates and returns.
+
+    >>> import torch
+    >>> ids, mask = torch.zeros(1, 4, dtype=torch.int64), torch.tensor([[True, True]])
+    >>> sequences = Sequences(ids=ids, mask=ids == 0, response_mask=mask)
+    >>> rewards, values = Rewards(rewards=torch.tensor([[0.0, 2.0]])), Values(values=torch.tensor([[1.0, 1.5]]))
+    >>> estimates = generalized_advantages(sequences, rewards, values, lam=1.0)
+    >>> estimates.advantage.tensor.tolist(), estimates.returns.tensor.tolist()
+    ([[1.0, 0.5]], [[2.0, 2.0]])
+    """
     from hfdsl.rl.advantages import gae
 
     mask = sequences.response_mask.tensor
@@ -202,7 +219,15 @@ def normalized_leave_one_out_advantages(sequences: Sequences, scores: Scores, *,
 
 @hf.function(rows=hf.Whole)
 def normalized_returns(sequences: Sequences, rewards: Rewards, *, gamma: Share = 1.0) -> Advantages:
-    """The rewards from every token on, whitened over the batch."""
+    """The rewards from every token on, whitened over the batch.
+
+    >>> import torch
+    >>> ids, mask = torch.zeros(2, 4, dtype=torch.int64), torch.ones(2, 2, dtype=torch.bool)
+    >>> sequences = Sequences(ids=ids, mask=ids == 0, response_mask=mask)
+    >>> gains = normalized_returns(sequences, Rewards(rewards=torch.tensor([[0.0, 1.0], [0.0, -1.0]])))
+    >>> gains.advantage.tensor.sign().tolist()
+    [[1.0, 1.0], [-1.0, -1.0]]
+    """
     from hfdsl.rl.advantages import globally_normalized
 
     return Advantages(advantage=globally_normalized(rewards.rewards.tensor, sequences.response_mask.tensor, gamma))

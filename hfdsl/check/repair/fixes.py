@@ -99,6 +99,13 @@ def own_column(call: Span, port: str, column: str) -> Iterator[Suggestion]:
     yield from _rewritten(f"write .{port}", (edit,) if edit else ())
 
 
+def column_of(place: Span, maker: Node, column: str) -> Iterator[Suggestion]:
+    """A column of what a call made, by the name that the dataflow gave to it, in the place of another column."""
+    name = edits.bound_name(maker.span)
+    if name is not None:
+        yield from _rewritten(f"write {name}.{column}", (Edit(place, f"{name}.{column}"),))
+
+
 def merged(call: Span, maker: Node, record: str) -> Iterator[Suggestion]:
     """The record that a call made, or an input, among those that ``hf.merge`` takes."""
     written, name = call_at(call), maker.label if isinstance(maker.op, Input) else edits.bound_name(maker.span)

@@ -214,21 +214,20 @@ class Makers:
 
     def reads_rows_of(self, update: Node, earlier: Node) -> bool:
         """Whether two updates certainly train on some of the same rows."""
-        rows, earlier_rows = self.token_rows(update), self.token_rows(earlier)
+        rows, earlier_rows = list(self.token_rows(update)), list(self.token_rows(earlier))
         return any(
             column == earlier_column and (origin in _supersets(other_origin) or other_origin in _supersets(origin))
             for column, origin in rows
             for earlier_column, other_origin in earlier_rows
         )
 
-    def token_rows(self, update: Node) -> list[tuple[Ref, Origin]]:
+    def token_rows(self, update: Node) -> Iterator[tuple[Ref, Origin]]:
         """The columns of tokens that an update reads, where they were made, and their rows."""
-        program, rows = self.context.program, list[tuple[Ref, Origin]]()
+        program = self.context.program
         for column in _token_columns(self.context, update):
             stored, origin = _original_column(program.graph, column.ref), program.origins.of(column)
             if isinstance(stored, Ref) and origin is not None:
-                rows.append((stored, origin))
-        return rows
+                yield stored, origin
 
     @cached_property
     def updates(self) -> list[tuple[Node, Effect]]:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import index_in_loop
-from hfdsl.graph.program import Filter, MiniBatch, Node, Queue, Repeat, Take
+from hfdsl.graph.program import Filter, Graph, MiniBatch, Node, Queue, Repeat, Take
 from hfdsl.graph.spans import Span
 from hfdsl.graph.values import RecordValue
 from hfdsl.types.numbers import join_numbers
@@ -16,12 +16,11 @@ from hfdsl.types.numbers import join_numbers
 
 def unused(context: Context) -> Iterator[Finding]:
     """A record that a role makes is read, or GPU time is wasted; rows that are selected are read, or all are used."""
-    read_nodes = {ref.node for node in context.program.graph.nodes for ref in node.refs}
-    read_nodes |= {ref.node for ref in context.program.graph.output.refs()}
+    read_nodes = _nodes_read(context.program.graph)
     if context.program.graph.misuses:
         return
     yield from _unused_selections(context, read_nodes)
-    yield from _passed_over(context, read_nodes)
+    yield from passed_over(context)
     for node in context.program.graph.calls:
         value = context.program.inference.values[node.id]
         if node.id not in read_nodes and isinstance(value, RecordValue) and value.rows is not None:
@@ -55,8 +54,14 @@ def _unused_selections(context: Context, read_nodes: AbstractSet[int]) -> Iterat
             )
 
 
-def _passed_over(context: Context, read_nodes: AbstractSet[int]) -> Iterator[Finding]:
+def _nodes_read(graph: Graph) -> set[int]:
+    """The nodes that something reads."""
+    return {ref.node for node in graph.nodes for ref in node.refs} | {ref.node for ref in graph.output.refs()}
+
+
+def passed_over(context: Context) -> Iterator[Finding]:
     """Mini-batches that nothing reads, since a loop reads the same one in every turn or leaves some out."""
+    read_nodes = _nodes_read(context.program.graph)
     batches: dict[tuple[int | None, Span], list[Node]] = {}
     for node in context.program.graph.nodes:
         if isinstance(node.op, MiniBatch) and node.op.count > 1:

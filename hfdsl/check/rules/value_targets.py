@@ -16,8 +16,10 @@ that estimate again, is meant so. A critic is a role that gives numbers of token
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
+from hfdsl.check.bodies import columns_read
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import nodes_from, trains, updates_after
 from hfdsl.check.findings import Finding, Label
@@ -29,6 +31,7 @@ from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.samples import is_float_column
+from hfdsl.graph.signatures import RecordType, Signature
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dtypes import Bool
 
@@ -36,13 +39,13 @@ from hfdsl.types.dtypes import Bool
 def critics_learn_returns(context: Context) -> Iterator[Finding]:
     """HF729: what a critic learns is made of more than its own values."""
     program, reported = context.program, set[object]()
-    critics = {node.role for node in _value_calls(program)}
+    critics = {node.role for node in value_calls(program)}
     for update in filter(trains, program.graph.calls) if critics and not program.graph.misuses else ():
         if update.role not in critics or update.span in reported:
             continue
         columns = [column for column in program.origins.columns(update.id) if is_float_column(column.spec)]
         targets = [column for column in columns if not _is_as_made(program, column)]
-        makers = _makers(program, targets)
+        makers = number_makers(program, targets)
         if not makers or not all(_gives_values(maker, update) for maker in makers):
             continue
         reported.add(update.span)
@@ -60,7 +63,7 @@ def critics_learn_returns(context: Context) -> Iterator[Finding]:
 def advantages_have_the_values_from_before(context: Context) -> Iterator[Finding]:
     """HF345: a policy does not learn from values of rows that the critic has learned from before it gave them."""
     program, makers, calls = context.program, Makers(context), dict[str, list[Node]]()
-    for values in _value_calls(program) if not program.graph.misuses else ():
+    for values in value_calls(program) if not program.graph.misuses else ():
         calls.setdefault(values.role, []).append(values)
     reported = set[object]()
     for first, *others in calls.values():
@@ -82,7 +85,7 @@ def advantages_have_the_values_from_before(context: Context) -> Iterator[Finding
             )
 
 
-def _value_calls(program: Program) -> Iterator[Node]:
+def value_calls(program: Program) -> Iterator[Node]:
     """The calls of critics that give values."""
     for node in program.graph.calls:
         if effects(node, "reads") and values_tokens(node, program.graph.roles[node.role]):
@@ -102,10 +105,11 @@ def _is_as_made(program: Program, column: RowColumn) -> bool:
     return is_made and isinstance(stored, Ref) and stored.column == column.name
 
 
-def _makers(program: Program, targets: Sequence[RowColumn]) -> list[Node]:
+def number_makers(program: Program, targets: Sequence[RowColumn]) -> list[Node]:
     """The calls and inputs whose numbers these columns are made of, by functions.
 
-    The ready functions make numbers of floats alone; one of the user's may make them of tokens, or of nothing known.
+    The ready functions make numbers of floats alone; one of the user's may make them of any column that it reads, such
+    as tokens, or of nothing known.
     """
     waiting, makers = [stored_column(program.graph, column.ref) for column in targets], dict[int, Node]()
     followed = set[int]()
@@ -116,12 +120,32 @@ def _makers(program: Program, targets: Sequence[RowColumn]) -> list[Node]:
             continue
         followed.add(node.id)
         counts = is_float_column if _is_ready(node) else _is_no_mask
-        sources = program.origins.columns(node.id) if isinstance(node.op, FunctionCall) else []
-        numbers = [stored_column(program.graph, column.ref) for column in sources if counts(column.spec)]
+        sources = [column for column in _columns_read(program, node) if counts(column.spec)]
+        numbers = [stored_column(program.graph, column.ref) for column in sources]
         waiting += numbers
         if not numbers:
             makers[node.id] = node
     return list(makers.values())
+
+
+def _columns_read(program: Program, node: Node) -> list[RowColumn]:
+    """The columns that the body of a function reads; none of another node."""
+    if not isinstance(node.op, FunctionCall):
+        return []
+    read, columns = _read(node.op.signature), program.origins.columns(node.id)
+    return (
+        [column for column in columns if column.port not in read or column.name in read[column.port]]
+        if read
+        else columns
+    )
+
+
+@lru_cache(maxsize=256)
+def _read(signature: Signature) -> Mapping[str, frozenset[str]]:
+    """By port of a record the columns that a body reads, where that is known; a ready one reads what it takes."""
+    records = {port.name for port in signature.ports if isinstance(port.type, RecordType)}
+    read = {} if signature.is_ready_made else columns_read(signature.body)
+    return {port: names for port, names in read.items() if port in records}
 
 
 def _is_ready(node: Node) -> bool:

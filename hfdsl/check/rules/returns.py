@@ -1,0 +1,119 @@
+"""Returns: does a critic learn the returns that the advantages of its policy are made of?
+
+A worked example, of which both lines estimate over the values of one critic::
+
+    policy = generalized_advantages(rollout, rewards, values, gamma=1.0)      # its advantages go to the policy
+    critic = generalized_advantages(rollout, rewards, values, gamma=0.99)     # its returns go to the critic
+
+The policy takes the values for those of rewards that are not discounted, and they are of discounted ones. Likewise with
+other rewards. Another ``lam`` is meant: it decides how soon an estimate trusts the values, and both are of one return.
+So are two functions of the user's, which may do anything with their numbers: two calls of one are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import product
+from typing import NamedTuple
+
+from hfdsl.check.context import Context
+from hfdsl.check.dependences import update_lines
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import Program, call_numbers
+from hfdsl.check.rules.value_targets import value_calls
+from hfdsl.graph.equal_values import equal_values
+from hfdsl.graph.origins import stored_column
+from hfdsl.graph.program import FunctionCall, Node, Ref
+from hfdsl.graph.samples import is_float_column
+
+DISCOUNTS = ("gamma", "discount")
+"""The names of a discount."""
+
+
+class Estimates(NamedTuple):
+    """Two calls of one function over the values of a critic: one makes its returns, the other a policy's advantages."""
+
+    returns: Node
+    taught: Node
+    advantages: Node
+    learned: Node
+
+
+def critics_learn_the_returns_of_advantages(context: Context) -> Iterator[Finding]:
+    """HF351: the returns that a critic learns have the rewards and the discount of its policy's advantages."""
+    program = context.program
+    equal = cache(lambda: equal_values(program.graph))
+    reported = set[object]()
+    for both in _estimates(program) if not program.graph.misuses else ():
+        different = _difference(program, equal, both)
+        if different is not None and both.taught.span not in reported:
+            reported.add(both.taught.span)
+            theirs, other = different
+            yield Finding(
+                "HF351",
+                f"'{both.taught.label}' learns returns of {theirs}, and '{both.learned.label}' advantages of {other} "
+                "over the same values: the critic values other returns than those that the policy is to gain",
+                Label(both.returns.span, f"the returns that '{both.taught.role}' learns"),
+                (Label(both.advantages.span, f"the advantages that '{both.learned.role}' learns"),),
+                notes=("estimate once, for both; or give both the same rewards and discount: lam may differ",),
+            )
+
+
+def _estimates(program: Program) -> Iterator[Estimates]:
+    """The estimates over the values of one call of a critic, one for the critic and another for a policy."""
+    values = list(value_calls(program))
+    critics = {call.role for call in values}
+    updates = update_lines(program.graph) if critics else []
+    made = {node.id: _makers(program, node) for node in updates}
+    for taught in (update for update in updates if update.role in critics):
+        own_values = {call.id for call in values if call.role == taught.role}
+        for learned in (update for update in updates if update.role not in critics):
+            own = [node for node in made[taught.id] if node not in made[learned.id]]
+            for returns, advantages in product(own, made[learned.id]):
+                if _are_of_one_critic(program, returns, advantages, own_values):
+                    yield Estimates(returns, taught, advantages, learned)
+
+
+def _makers(program: Program, update: Node) -> list[Node]:
+    """The calls of functions that the numbers of an update are made of."""
+    columns = [column for column in program.origins.columns(update.id) if is_float_column(column.spec)]
+    waiting = [stored_column(program.graph, column.ref) for column in columns]
+    calls = dict[int, Node]()
+    while waiting:
+        made = waiting.pop()
+        node = program.graph.nodes[made.node] if isinstance(made, Ref) else None
+        if node is not None and node.id not in calls and isinstance(node.op, FunctionCall):
+            calls[node.id] = node
+            waiting += _numbers(program, node).values()
+    return list(calls.values())
+
+
+def _numbers(program: Program, node: Node) -> dict[str, Ref]:
+    """The numbers of rows that a call reads, by port and name."""
+    columns = [column for column in program.origins.columns(node.id) if is_float_column(column.spec)]
+    made = {f"{column.port}.{column.name}": stored_column(program.graph, column.ref) for column in columns}
+    return {name: ref for name, ref in made.items() if isinstance(ref, Ref)}
+
+
+def _are_of_one_critic(program: Program, returns: Node, advantages: Node, values: set[int]) -> bool:
+    """Whether two calls are of one function, over what one of the ``values`` calls gives."""
+    if not isinstance(returns.op, FunctionCall) or not isinstance(advantages.op, FunctionCall):
+        return False
+    read = ({ref.node for ref in _numbers(program, node).values()} for node in (returns, advantages))
+    return returns.op.signature.body is advantages.op.signature.body and bool(values.intersection(*read))
+
+
+def _difference(program: Program, equal: Callable[[], tuple[int, ...]], both: Estimates) -> tuple[str, str] | None:
+    """The discounts or rewards that the returns and the advantages are estimated with, where these differ."""
+    numbers, others = call_numbers(both.returns), call_numbers(both.advantages)
+    for name in DISCOUNTS:
+        if numbers.get(name) != others.get(name):
+            return f"{name} = {numbers[name]}", f"{name} = {others[name]}"
+    columns, nodes = _numbers(program, both.advantages), program.graph.nodes
+    for name, ref in _numbers(program, both.returns).items():
+        other = columns.get(name, ref)
+        if (equal()[ref.node], ref.column) != (equal()[other.node], other.column):
+            mine, theirs = (f"'{each.column}' of '{nodes[each.node].label}'" for each in (ref, other))
+            return mine, theirs
+    return None

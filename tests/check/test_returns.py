@@ -1,0 +1,65 @@
+"""The returns that critics learn, beside the advantages over their values, on the ready roles."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+import hfdsl as hf
+from hfdsl.rl.batches import (
+    ActorMetrics,
+    CriticMetrics,
+    Experience,
+    Prompts,
+    Rewards,
+    ValueExperience,
+)
+from hfdsl.rl.functions import generalized_advantages, whitened_advantages
+from hfdsl.rl.losses import Clip, ClippedValue
+from hfdsl.rl.workers import Actor, Critic
+from tests.check.test_ready_roles import check, places
+
+
+@hf.dataflow
+def step(
+    prompts: Prompts,
+    rewards: Rewards,
+    others: Rewards,
+    actor: Actor,
+    critic: Critic,
+    *,
+    gamma: float = 1.0,
+    lam: float = 0.95,
+    of: Literal["rewards", "others"] = "rewards",
+    function: Literal["same", "whitened"] = "same",
+    values_again: bool = False,
+) -> tuple[ActorMetrics, CriticMetrics]:
+    rollout = actor.generate(prompts)
+    values = critic.values(rollout)
+    estimate = generalized_advantages if function == "same" else whitened_advantages
+    gains = estimate(rollout, rewards, values)
+    other = critic.values(rollout) if values_again else values
+    returns = generalized_advantages(rollout, rewards if of == "rewards" else others, other, gamma=gamma, lam=lam)
+    targets = hf.merge(ValueExperience, rollout, values, returns)
+    return actor.update(hf.merge(Experience, rollout, gains), loss=Clip()), critic.update(targets, loss=ClippedValue())
+
+
+def test_a_critic_learns_the_returns_that_advantages_take() -> None:
+    [finding] = check(step.given(gamma=0.99), places()).findings
+    assert finding.code == "HF351"
+    assert finding.message == (
+        "'critic.update' learns returns of gamma = 0.99, and 'actor.update' advantages of gamma = 1.0 over the same "
+        "values: the critic values other returns than those that the policy is to gain"
+    )
+    [finding] = check(step.given(of="others"), places()).findings
+    assert finding.message.startswith(
+        "'critic.update' learns returns of 'rewards' of 'others', and 'actor.update' advantages of 'rewards' of "
+        "'rewards' over the same values"
+    )
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_estimates_of_one_return(again: bool) -> None:
+    assert check(step.given(lam=1.0, values_again=again), places()).findings == ()
+    assert check(step.given(gamma=0.99, function="whitened"), places()).findings == ()

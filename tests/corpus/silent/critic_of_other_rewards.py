@@ -1,0 +1,20 @@
+"""The critic learns returns of rewards that the policy does not learn by."""
+
+import hfdsl as hf
+from tests.corpus.advantages import Experience
+from tests.corpus.critics import Baseline, Targets, at_the_end, doubled, estimated, places
+from tests.corpus.policies import Policy
+from tests.corpus.vocabulary import ActorMetrics, B, CriticMetrics, P, Prompts, R, Reward, prompts_of
+
+
+@hf.dataflow
+def program(prompts: Prompts, policy: Policy, critic: Baseline, reward: Reward) -> tuple[ActorMetrics, CriticMetrics]:
+    rollout = policy.sample(prompts)
+    rewards, values = at_the_end(reward.score(rollout), rollout), critic.values(rollout)
+    estimates = estimated(rollout, rewards, values)
+    others = estimated(rollout, doubled(rewards), values)  # <- HF351
+    targets = hf.merge(Targets, rollout, values, others)
+    return policy.learn(hf.merge(Experience, rollout, estimates)), critic.learn(targets)
+
+
+experiment = hf.Experiment(program, places(), dims={B: 8, P: 3, R: 4}, batches=prompts_of(8))

@@ -1,0 +1,24 @@
+"""A second estimate is over returns, in a record of the critic's."""
+
+import hfdsl as hf
+from tests.corpus.advantages import Experience
+from tests.corpus.critics import Baseline, Targets, at_the_end, estimated, places
+from tests.corpus.policies import Policy
+from tests.corpus.vocabulary import ActorMetrics, B, CriticMetrics, P, Prompts, R, Reward, Values, prompts_of
+
+
+@hf.dataflow
+def program(prompts: Prompts, policy: Policy, critic: Baseline, reward: Reward) -> tuple[ActorMetrics, CriticMetrics]:
+    rollout = policy.sample(prompts)
+    rewards, values = at_the_end(reward.score(rollout), rollout), critic.values(rollout)
+    estimates = estimated(rollout, rewards, values)
+    again = estimated(
+        rollout,
+        rewards,
+        Values(values=estimates.returns),  # <- HF348
+    )
+    experience, targets = hf.merge(Experience, rollout, again), hf.merge(Targets, rollout, values, estimates)
+    return policy.learn(experience), critic.learn(targets)
+
+
+experiment = hf.Experiment(program, places(), dims={B: 8, P: 3, R: 4}, batches=prompts_of(8))
