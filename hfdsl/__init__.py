@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hfdsl.protocols.state import corrects, exports, loads, reads, writes
     from hfdsl.protocols.worker import Worker
     from hfdsl.types.batches import Batch
-    from hfdsl.types.bounds import Within
+    from hfdsl.types.bounds import Usual, Within
     from hfdsl.types.columns import Column, Metric, Obj, bf16, bool_, f16, f32, f64, finite, i8, i16, i32, i64, u8
     from hfdsl.types.dims import Add, Dim, Div, Mul
     from hfdsl.types.ragged import Ragged
@@ -92,6 +92,7 @@ __all__ = [
     "RoleError",
     "Sharded",
     "SizeError",
+    "Usual",
     "Varying",
     "Whole",
     "WiringError",
@@ -157,7 +158,7 @@ _NAMES = {
     "protocols.state": "corrects exports loads reads writes",
     "protocols.worker": "Worker",
     "types.batches": "Batch",
-    "types.bounds": "Within",
+    "types.bounds": "Usual Within",
     "types.columns": "Column Metric Obj bf16 bool_ f16 f32 f64 finite i8 i16 i32 i64 u8",
     "types.dims": "Add Dim Div Mul",
     "types.ragged": "Ragged",

@@ -243,6 +243,7 @@ CODES: dict[str, Code] = {
     "HF906": Code("a checkpoint that is incomplete or cannot be written"),
     "HF907": Code("a metric that is not finite"),
     "HF908": Code("a state that cannot be saved"),
+    "HF909": Code("responses that go on after the end token of the tokenizer or the model", "warning"),
     "HF911": Code("a server that does not answer in time"),
     "HF912": Code("a request that a server refuses"),
     "HF913": Code("an answer of a server that cannot be used"),
@@ -262,6 +263,8 @@ CODES: dict[str, Code] = {
     "HF944": Code("a reference that computes less precisely than the policy", "warning"),
     "HF945": Code("dropout in an update that forms ratios", "warning"),
     "HF946": Code("a term of a loss with the wrong sign, or a clip that cannot act", "warning"),
+    "HF947": Code("a number far outside of its usual range", "warning"),
+    "HF948": Code("a discount that keeps a reward at the end from the first tokens", "warning"),
     # HF95x generation engines
     "HF950": Code("a version of an engine that is not tested"),
     "HF951": Code("an engine that does not start"),

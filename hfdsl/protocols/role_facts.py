@@ -11,6 +11,7 @@ A role states a fact with a plain static method, which takes what the constructo
 | ``in_flight_obstacle`` | why it cannot take weights between tokens; None if it can |
 | ``kept_bytes`` | the bytes of the parts of its ``state()`` on a rank; it takes the mesh first |
 | ``learning`` | how its parameters learn, as a ``Learning``: the rate, its schedule, the dtype |
+| ``misses_end`` | the token that its model ends a text with, where its responses go on after that; else None |
 | ``policy_temperature`` | the number that logits are divided by, to sample and for log-probs |
 | ``repeats_responses`` | why all responses to a prompt are the same, such as ``"top_k = 1"``; None if they differ |
 | ``reshards`` | the ``Resharding`` of weights within a method, by its name; it takes the mesh first |
@@ -60,7 +61,8 @@ class Learning:
     """How the parameters of a role learn.
 
     ``dtype`` is that of the parameters which the optimizer changes. The ``rate`` rises from 0 in ``warmup`` updates;
-    with ``end`` it falls from there to ``least_rate`` at that update.
+    with ``end`` it falls from there to ``least_rate`` at that update. ``pretrained`` parameters are those of a saved
+    model, which a large rate would overwrite.
     """
 
     rate: float
@@ -68,6 +70,7 @@ class Learning:
     warmup: int = 0
     end: int | None = None
     least_rate: float = 0.0
+    pretrained: bool = False
 
 
 def computing_dtype(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -94,6 +97,20 @@ def declared_concurrency(role: type, args: tuple[Any, ...], kwargs: Mapping[str,
     ({'generate': 4}, {})
     """
     return _counts(_stated(role, "concurrent_calls", args, kwargs), least=1)
+
+
+def missed_end(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+    """The token after which responses go on although its model ends a text with it; None where they end, or unknown.
+
+    >>> class Engine:
+    ...     @staticmethod
+    ...     def misses_end(ends: tuple[int, ...]) -> int | None:
+    ...         return None if 2 in ends else 2
+    >>> missed_end(Engine, ((7,),), {}), missed_end(Engine, ((2, 7),), {}), missed_end(object, (), {})
+    (2, None, None)
+    """
+    fact = _stated(role, "misses_end", args, kwargs)
+    return fact if isinstance(fact, int) and is_count(fact, least=0) else None
 
 
 def sampling_engine(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -186,7 +203,7 @@ def declared_learning(role: type, args: tuple[Any, ...], kwargs: Mapping[str, An
     ...     def learning(rate: float) -> Learning:
     ...         return Learning(rate, "bfloat16")
     >>> declared_learning(Trainer, (1e-6,), {}), declared_learning(Trainer, (), {})
-    (Learning(rate=1e-06, dtype='bfloat16', warmup=0, end=None, least_rate=0.0), None)
+    (Learning(rate=1e-06, dtype='bfloat16', warmup=0, end=None, least_rate=0.0, pretrained=False), None)
     """
     fact = _stated(role, "learning", args, kwargs)
     return fact if isinstance(fact, Learning) else None

@@ -18,9 +18,14 @@ from types import FunctionType
 from typing import Annotated, Any, TypeAlias
 
 from hfdsl.errors import ConfigError
-from hfdsl.types.bounds import Within, annotations_of, misfit
+from hfdsl.types.bounds import Usual, Within, annotations_of, misfit
 
 Count: TypeAlias = Annotated[int, Within(at_least=1)]
+Coefficient: TypeAlias = Annotated[
+    float,
+    Within(at_least=0),
+    Usual(at_most=1.0, effect="the KL outweighs advantages of about 1, and the policy stays at its reference"),
+]
 GroupSize: TypeAlias = Annotated[
     int,
     Within(at_least=2, help="a response is compared with the others to its prompt: sample 2 or more, usually 4 to 16"),

@@ -21,7 +21,7 @@ from hfdsl.rl.batches import (
     Sequences,
     Values,
 )
-from hfdsl.rl.fields import Count, GroupSize, NonNegative, Share
+from hfdsl.rl.fields import Coefficient, Count, GroupSize, Share
 
 # -- policies
 
@@ -78,7 +78,7 @@ def versions(sequences: Sequences) -> PolicyVersions:
 
 @hf.function
 def kl_penalized_rewards(
-    rollout: Rollout, reference: ReferenceLogProbs, scores: Scores, *, kl: NonNegative = 0.05
+    rollout: Rollout, reference: ReferenceLogProbs, scores: Scores, *, kl: Coefficient = 0.05
 ) -> Rewards:
     """The score at the last token, less ``kl`` times the KL to the reference at every token.
 
@@ -97,7 +97,7 @@ def kl_penalized_rewards(
 
 @hf.function
 def kl_penalized_costs(
-    rollout: Rollout, reference: ReferenceLogProbs, costs: Costs, *, kl: NonNegative = 0.05
+    rollout: Rollout, reference: ReferenceLogProbs, costs: Costs, *, kl: Coefficient = 0.05
 ) -> Rewards:
     """The cost at the last token, and ``kl`` times the KL to the reference at every token."""
     from hfdsl.rl.rewards import kl_penalized, token_rewards

@@ -13,11 +13,14 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import lru_cache
+from math import inf
 from numbers import Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hfdsl.types.numbers import brief, is_number
+
+T = TypeVar("T")
 
 PLAIN = (bool, int, float, str, list, tuple, dict, NoneType)
 """The types of values in TOML or JSON. A value of another type is not judged here."""
@@ -56,6 +59,23 @@ class Within:
         return " and ".join(f"{name} {limit}" for name, limit in limits.items() if limit is not None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """The numbers that make sense in practice, in an annotation that takes others too: a check warns of those (HF947).
+
+    >>> [Usual(at_most=1.0).doubts(kl) for kl in (0.05, 20.0, float("inf"))]  # infinity is written on purpose
+    [False, True, False]
+    """
+
+    at_most: float
+    effect: str = ""
+    """What larger numbers do, as a clause of a message."""
+
+    def doubts(self, value: object) -> bool:
+        """Whether a value is a number that is hardly meant."""
+        return is_number(value) and self.at_most < value < inf
+
+
 @dataclass(frozen=True, slots=True)
 class Removed:
     """A text that an annotation took in an earlier version: ``Annotated[Literal["new"], Removed("old", "use 'new'")]``.
@@ -75,10 +95,20 @@ def bounds_of(annotation: Any) -> Within | None:
     >>> bounds_of(Annotated[int, Within(at_least=1)] | None), bounds_of(int)
     (Within(at_least=1, above=None, at_most=None, below=None, help=''), None)
     """
+    return _extra(annotation, Within)
+
+
+def usual_of(annotation: Any) -> Usual | None:
+    """The numbers that an annotation says are usual, if any; as for ``bounds_of``."""
+    return _extra(annotation, Usual)
+
+
+def _extra(annotation: Any, kind: type[T]) -> T | None:
+    """The object of a class that an annotation has beside its type."""
     if is_union(annotation):
         members = [member for member in get_args(annotation) if member is not NoneType]
-        return bounds_of(members[0]) if len(members) == 1 else None
-    return next((extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, Within)), None)
+        return _extra(members[0], kind) if len(members) == 1 else None
+    return next((extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, kind)), None)
 
 
 def misfit(annotation: Any, value: Any) -> str | None:

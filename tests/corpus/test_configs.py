@@ -32,6 +32,9 @@ CODES = {
     "samples": "HF727",
     "dropout": "HF945",
     "terms": "HF946",
+    "ends": "HF909",
+    "unusual": "HF947",
+    "discounts": "HF948",
 }
 """The code of each class, which is the first word of a file's name."""
 

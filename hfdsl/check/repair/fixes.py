@@ -20,7 +20,7 @@ from hfdsl.check.repair.alternatives import with_moved_roles, with_placements
 from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.check.repair.trials import with_edits
 from hfdsl.check.requirements import Scope, holds, names
-from hfdsl.check.sources import argument_span, call_at, span_of
+from hfdsl.check.sources import argument_span, call_at, source_text, span_of
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import DefinitionError
@@ -114,6 +114,13 @@ def merged(call: Span, maker: Node, record: str) -> Iterator[Suggestion]:
         end = replace(last, line=last.end_line, column=last.end_column)
         giver = "" if isinstance(maker.op, Input) else f", the {record} that '{maker.label}' gives"
         yield from _rewritten(f"merge '{name}' too{giver}", (Edit(end, f", {name}"),))
+
+
+def number(place: Span, old: float, new: float) -> Iterator[Suggestion]:
+    """Another number in the place of a literal, for the author to decide."""
+    written = source_text(place)
+    if written is not None and re.fullmatch(r"[\d_.e+-]+", written) and float(written) == old:
+        yield from _rewritten(f"set it to {new}", (Edit(place, str(new)),), certain=False)
 
 
 def rewired(call: Span, signature: Signature | None, port: str, name: str) -> Iterator[Suggestion]:

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 from hfdsl.errors import ConfigError
 from hfdsl.protocols.state import corrects
 from hfdsl.rl.corrections import Correction, no_correction
-from hfdsl.rl.fields import NonNegative, Positive, check_fields, check_overrides
+from hfdsl.rl.fields import Coefficient, NonNegative, Positive, check_fields, check_overrides
 from hfdsl.rl.kl import MAX_LOG_RATIO, Estimator, kl_estimate
 from hfdsl.rl.masked import Aggregation, masked, masked_mean, no_reduce, token_weights
-from hfdsl.types.bounds import Within
+from hfdsl.types.bounds import Usual, Within
 
 if TYPE_CHECKING:
     import torch
 
     from hfdsl.rl.masked import Reduce
+
+
+ClipRange: TypeAlias = Annotated[
+    float, Within(at_least=0), Usual(at_most=1.0, effect="so wide a clip hardly ever acts; math.inf is no clip")
+]
 
 
 class PolicyTerms(NamedTuple):
@@ -49,13 +54,13 @@ class PolicyLoss(ABC):
     """The divisor of ``sequence-mean-token-sum``: 1 for the sum over a response, or None for R, the width of the
     columns of a response, which is the longest one that generation allows."""
 
-    kl: NonNegative = 0.0
+    kl: Coefficient = 0.0
     """The coefficient of the KL to the reference, per nat; usually 0 to 0.05. Other than 0 needs a reference."""
 
     estimator: Estimator = "k3"
     """The estimator of that KL: see :func:`hfdsl.rl.kl.kl_estimate`."""
 
-    entropy: float = 0.0
+    entropy: Annotated[float, Usual(at_most=0.1, effect="random tokens pay more than good ones")] = 0.0
     """The coefficient of the entropy bonus, per nat; usually 0 to 0.01."""
 
     correction: Correction | None = Correction()
@@ -201,7 +206,7 @@ class Clip(PolicyLoss):
     low: NonNegative = 0.2
     """The clip range below 1; usually 0.2."""
 
-    high: NonNegative = 0.2
+    high: ClipRange = 0.2
     """The clip range above 1; usually 0.2 to 0.28."""
 
     dual: Annotated[float, Within(above=1)] | None = None
@@ -239,7 +244,7 @@ class SequenceClip(PolicyLoss):
     low: NonNegative = 3e-4
     """The clip range below 1. It is so narrow because the geometric mean over many tokens stays close to 1."""
 
-    high: NonNegative = 4e-4
+    high: ClipRange = 4e-4
     """The clip range above 1."""
 
     aggregation: Aggregation = field(default="sequence-mean-token-mean", kw_only=True)

@@ -28,6 +28,9 @@ from hfdsl.types.dims import Dim
 AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}
 """Findings at keys of a configuration, each with the finding of the dataflow that it replaces."""
 
+DECIDED_AT_KEYS = frozenset({"HF909"})
+"""Findings of a dataflow for which a configuration knows more, such as the end token of its tokenizer."""
+
 CAUSES: Mapping[str, tuple[str, ...]] = {"HF963": ("HF730", "HF731", "HF732")}
 """Findings of a configuration, each with the findings of a dataflow that it causes: parameters that differ."""
 
@@ -42,6 +45,8 @@ def _other_value(finding: Finding) -> Any:
             return None if limit is None else int(limit[1])
         case "HF943":
             return {"level": "token"}  # the default correction
+        case "HF948":
+            return 1.0  # no discount
     return None
 
 
@@ -121,7 +126,7 @@ class ConfigCheck:
             replace(report, findings=tuple(f for f in report if (f.code, f.message) not in stated))
             for report in reports
         ]
-        repeated = {AT_A_KEY[finding.code] for finding in at_keys if finding.code in AT_A_KEY}
+        repeated = DECIDED_AT_KEYS | {AT_A_KEY[finding.code] for finding in at_keys if finding.code in AT_A_KEY}
         repeated |= {code for finding in at_keys for code in CAUSES.get(finding.code, ())}
         remaining = [finding for finding in reports[0].findings if finding.code not in repeated]
         run_report, *beside = reports

@@ -35,6 +35,7 @@ from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import reshards, state_parameters, training_layout
 from hfdsl.rl.workers.slicing import drops, sliced, vocabulary
+from hfdsl.rl.workers.special_tokens import misses_end
 from hfdsl.rl.workers.state_bytes import state_bytes
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Actor(hf.Worker):
     computes = staticmethod(computes)
     drops = staticmethod(drops)
     learning = staticmethod(learning)
+    misses_end = staticmethod(misses_end)
     policy_temperature = staticmethod(policy_temperature)
     repeats_responses = staticmethod(repeats_responses)
     result_sizes = staticmethod(result_sizes)

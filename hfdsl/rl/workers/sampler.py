@@ -26,6 +26,7 @@ from hfdsl.rl.workers.gpu_memory import gpu_bytes
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import sampler_layout, state_parameters
 from hfdsl.rl.workers.slicing import sliced, vocabulary
+from hfdsl.rl.workers.special_tokens import misses_end
 
 
 class Sampler(hf.Worker):
@@ -38,6 +39,7 @@ class Sampler(hf.Worker):
     state_parameters = staticmethod(state_parameters)
     computes = staticmethod(computes)
     concurrent_calls = staticmethod(concurrent_calls)
+    misses_end = staticmethod(misses_end)
     policy_temperature = staticmethod(policy_temperature)
     repeats_responses = staticmethod(repeats_responses)
     result_sizes = staticmethod(result_sizes)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hfdsl.rl.hub import local_folder
+from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
 from hfdsl.rl.workers.model_config import ModelConfig
 from hfdsl.rl.workers.slicing import model_config, read_object
+from hfdsl.types.numbers import is_count
 
 NO_PAD: Final = frozenset(
     (
@@ -31,6 +33,28 @@ def own_token(model: ModelConfig, name: str) -> Any:
         return (model.config or {}).get(name)
     own = read_object(local_folder(model.path) / "generation_config.json").get(name)
     return model_config(model).get(name) if own is None else own
+
+
+def own_ends(model: ModelConfig) -> tuple[int, ...]:
+    """The tokens that a model ends a text with, as far as its files say.
+
+    >>> own_ends(ModelConfig(config={"model_type": "llama", "eos_token_id": 2}))
+    (2,)
+    """
+    ends = own_token(model, "eos_token_id")
+    return tuple(end for end in (ends if isinstance(ends, list) else [ends]) if is_count(end, least=0))
+
+
+def misses_end(config: ActorConfig | SamplerConfig) -> int | None:
+    """The token that the model ends a text with, where the policy samples on after it, for checks; None if it ends.
+
+    >>> from hfdsl.rl.workers import GenerationConfig
+    >>> model = {"model_type": "llama", "eos_token_id": 2}
+    >>> misses_end(SamplerConfig(ModelConfig(config=model, end_tokens=(7,)), GenerationConfig(8)))
+    2
+    """
+    own, ends = own_ends(config.model), config.model.end_tokens
+    return own[0] if own and ends is not None and set(own).isdisjoint(ends) else None
 
 
 def lacks_pad(model: ModelConfig) -> bool:

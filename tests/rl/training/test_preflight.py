@@ -320,6 +320,38 @@ def test_files_have_the_shapes_of_the_configuration(shape: list[int], changes: d
     assert [(finding.code, finding.primary.span.line, finding.message) for finding in findings(text)] == wanted
 
 
+@pytest.mark.parametrize(
+    ("eos", "ends", "missed"),
+    [
+        ("</s>", None, ("the tokenizer", 2)),
+        ({"content": "</s>"}, None, ("the tokenizer", 2)),
+        ("b", None, ("the tokenizer", 4)),
+        ("<end>", None, None),
+        ("</s>", [2, 1], None),
+        ("</s>", [2], None),
+        ("</s>", [3], ("its model", 1)),
+        (None, None, None),
+        ("unknown", None, None),
+    ],
+)
+def test_the_end_token_of_a_saved_tokenizer_ends_responses(
+    eos: Any, ends: list[int] | None, missed: tuple[str, int] | None
+) -> None:
+    Path("tokenizer").mkdir()
+    added = [{"id": 1, "content": "<end>"}, {"id": 2, "content": "</s>"}]
+    words = {"model": {"vocab": {"a": 3, "b": 4}}, "added_tokens": added}
+    Path("tokenizer/tokenizer.json").write_text(json.dumps(words))
+    Path("tokenizer/tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
+    Path("saved").mkdir()
+    Path("saved/config.json").write_text(json.dumps({"model_type": "llama", "eos_token_id": 1}))
+    text = re.sub(r"tokenizer = \{.*", 'tokenizer = { kind = "Pretrained", path = "tokenizer" }', RUN, count=1)
+    chosen = "" if ends is None else f"end_tokens = {ends}\n"
+    text = text.replace(MODEL, f'[actor.model]\npath = "saved"\n{chosen}\n')
+    about_ends = [found for found in findings(text, elsewhere=True) if found.code == "HF909"]
+    named = [re.search(r"after token (\d+), with which (.*) ends a text", found.message) for found in about_ends]
+    assert [(match[2], int(match[1])) for match in named if match] == ([] if missed is None else [missed])
+
+
 def test_a_name_on_the_hub_is_recognized(tmp_path: Path) -> None:
     text = RUN.replace("[actor]\n", '[actor]\nmodel = { path = "Qwen/Qwen3-0.6B" }\n').replace(MODEL, "")
     [finding] = findings(text)

@@ -205,8 +205,20 @@ def facts_of(tokenizer: Characters | Pretrained) -> TokenizerFacts:
     """
     if isinstance(tokenizer, Characters):
         return TokenizerFacts(tokenizer.size, 1)
-    vocabulary = _vocabulary(local_folder(tokenizer.path))
-    return TokenizerFacts(None if vocabulary is None else len(vocabulary))
+    path = local_folder(tokenizer.path)
+    vocabulary = _vocabulary(path)
+    return TokenizerFacts(None if vocabulary is None else len(vocabulary), _end_number(path))
+
+
+def _end_number(path: Path) -> int | None:
+    """The number of the token that ends a text, if the tokenizer's files have it."""
+    file = _read(path / "tokenizer.json")
+    added, model = file.get("added_tokens"), file.get("model")
+    words = model.get("vocab") if isinstance(model, Mapping) else None
+    numbers = dict(words) if isinstance(words, Mapping) else {}
+    numbers |= {token.get("content"): token.get("id") for token in added or () if isinstance(token, Mapping)}
+    number = next((numbers.get(text) for text in _end_token(path)), None)
+    return number if isinstance(number, int) else None
 
 
 def _vocabulary(path: Path) -> frozenset[str] | None:

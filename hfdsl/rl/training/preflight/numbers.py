@@ -14,6 +14,7 @@ from hfdsl.check.rules.references import REFERENCE_COLUMN, updates_without_refer
 from hfdsl.check.rules.references import message as without_reference
 from hfdsl.check.rules.sampling import GREEDY, WHOLE_DISTRIBUTION, equal_responses, other_sizes, truncated_responses
 from hfdsl.check.rules.temperatures import different_temperatures
+from hfdsl.check.rules.unusual import TEMPERATURE, low_temperature, low_temperatures
 from hfdsl.graph.program import Constant, Graph, Input, Pack
 from hfdsl.rl.batches import R
 from hfdsl.rl.training.feeds import NEEDED, RESPONSES, SIZES
@@ -66,6 +67,14 @@ def temperatures_agree(subject: Subject) -> Iterator[Finding]:
                 changes=(SetField(field, pair.learned),),
                 advice=f"set {field} to {pair.learned:g}",
             )
+
+
+def temperatures_leave_a_choice(subject: Subject) -> Iterator[Finding]:
+    """The temperature of a policy that learns by ratios is not close to 0."""
+    for role, _, temperature in (low for program in subject.programs.values() for low in low_temperatures(program)):
+        field = f"{role}.generation.temperature"
+        if subject.has(field):
+            yield subject.finding("HF947", low_temperature(role, temperature), field, notes=(TEMPERATURE,))
 
 
 def sizes_are_given(subject: Subject) -> Iterator[Finding]:

@@ -27,8 +27,13 @@ DECIDING: Mapping[str, tuple[str, ...]] = {
     "HF360": ("options.rows",),
     "HF943": ("options.loss.correction", "options.loss"),
     "HF946": ("options.loss",),
+    "HF947": ("options.loss",),
+    "HF948": ("options.gamma",),
 }
-"""The options of ready dataflows that decide a finding, by its code: the first one that the dataflow has."""
+"""The options of ready dataflows that decide a finding, by its code: the first one that the dataflow has.
+
+An option whose value the message states goes before them.
+"""
 
 ENGINE = re.compile(r"'(\w+)' samples with")
 """The name of the role in HF943 whose engine it is about."""
@@ -101,8 +106,8 @@ def _fields(finding: Finding, loaded: Loaded, sizes: Mapping[str, str], table: s
     """The fields that a finding may be about, the likeliest first."""
     config = loaded.config
     text = "\n".join((finding.message, finding.primary.text, *finding.notes))
-    yield from deciding_fields(finding, loaded, table)
     yield from option_fields(finding, loaded)
+    yield from deciding_fields(finding, loaded, table)
     for dim, field in sizes.items():
         if re.search(rf"\b{re.escape(dim)} = {_value(config, field)}\b", text):
             yield field

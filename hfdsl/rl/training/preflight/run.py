@@ -41,6 +41,7 @@ from hfdsl.rl.training.preflight.numbers import (
     rollouts_are_of_the_whole_distribution,
     sizes_are_given,
     temperatures_agree,
+    temperatures_leave_a_choice,
 )
 from hfdsl.rl.training.preflight.packages import packages_are_installed, sinks_have_access
 from hfdsl.rl.training.preflight.rewards import (
@@ -48,7 +49,7 @@ from hfdsl.rl.training.preflight.rewards import (
     rules_are_in_the_sources,
     rules_are_there,
 )
-from hfdsl.rl.training.preflight.schedules import schedules_fit_the_run, small_steps_count
+from hfdsl.rl.training.preflight.schedules import rates_suit_saved_weights, schedules_fit_the_run, small_steps_count
 from hfdsl.rl.training.preflight.sharding import (
     compiled_models_are_whole,
     engines_fit_their_ranks,
@@ -60,7 +61,11 @@ from hfdsl.rl.training.preflight.sources import (
     evaluations_have_rows,
     prompts_differ,
 )
-from hfdsl.rl.training.preflight.special_tokens import policies_have_pad_tokens, special_tokens_are_tokens
+from hfdsl.rl.training.preflight.special_tokens import (
+    policies_have_pad_tokens,
+    responses_end,
+    special_tokens_are_tokens,
+)
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.trials import ConfigTrials
 
@@ -69,6 +74,7 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     models_fit_tokens,
     policies_have_pad_tokens,
     special_tokens_are_tokens,
+    responses_end,
     alphabets_agree,
     rules_are_in_the_sources,
     lengths_agree,
@@ -87,6 +93,8 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     base_policies_have_adapters,
     schedules_fit_the_run,
     small_steps_count,
+    rates_suit_saved_weights,
+    temperatures_leave_a_choice,
     penalties_can_act,
     responses_of_a_prompt_differ,
     rollouts_are_of_the_whole_distribution,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
 from hfdsl.check.rules.learning import FLOAT32, idle_schedule, loses_steps, lost_steps
+from hfdsl.check.rules.unusual import RATE, is_large, large_rate
 from hfdsl.protocols.role_facts import Learning, declared_learning
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.schedules import updates_in_step
@@ -56,6 +57,14 @@ def small_steps_count(subject: Subject) -> Iterator[Finding]:
                 changes=(SetField(dtype, "float32"),),
                 advice="set dtype to float32",
             )
+
+
+def rates_suit_saved_weights(subject: Subject) -> Iterator[Finding]:
+    """The learning rate of saved weights does not overwrite them."""
+    for role, learning in _learning(subject):
+        if is_large(learning):
+            rate = f"{role}.training.optimizer.learning_rate"
+            yield subject.finding("HF947", large_rate(role, learning), rate, notes=(RATE,))
 
 
 def _learning(subject: Subject) -> Iterator[tuple[str, Learning]]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
+from hfdsl.check.rules.ends import message
 from hfdsl.rl.hub import local_folder
-from hfdsl.rl.training.preflight.folders import is_saved_model
+from hfdsl.rl.training.preflight.folders import facts_of, is_saved_model
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.ready import generating
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.rl.workers.slicing import model_config
-from hfdsl.rl.workers.special_tokens import PAD_ADVICE, lacks_pad, no_pad_token, own_token
+from hfdsl.rl.workers.special_tokens import PAD_ADVICE, lacks_pad, no_pad_token, own_ends, own_token
 from hfdsl.types.numbers import is_count
 
 
@@ -40,6 +41,45 @@ def special_tokens_are_tokens(subject: Subject) -> Iterator[Finding]:
                 if token >= vocabulary:
                     message = f"the model has no token {token}: it has the tokens 0 to {vocabulary - 1}"
                     yield subject.finding("HF812", message, f"{field}.{name}")
+
+
+def responses_end(subject: Subject) -> Iterator[Finding]:
+    """A role that generates ends a response with the token that the tokenizer, or its model, ends a text with."""
+    tokenizer = facts_of(subject.config.data.tokenizer).end
+    for field, model in _models(subject):
+        missed = _missed_end(model, tokenizer)
+        if missed is None:
+            continue
+        end, whose = missed
+        ends = own_ends(model) if model.end_tokens is None else model.end_tokens
+        change = SetField(f"{field}.end_tokens", [*ends, end])
+        yield subject.finding(
+            "HF909",
+            message(subject.role_of(field) or field, end, whose),
+            f"{field}.end_tokens",
+            related={"data.tokenizer": f"it ends a text with {end}"} if whose == TOKENIZER else {},
+            changes=(change,),
+            advice=str(change),
+        )
+
+
+TOKENIZER = "the tokenizer"
+"""The owner of an end token, for messages."""
+
+
+def _missed_end(model: ModelConfig, tokenizer: int | None) -> tuple[int, str] | None:
+    """The end token of the tokenizer, or else of the model, that ends no response; and whose it is.
+
+    A new model that has another end token by its own configuration is a mismatch (HF904).
+    """
+    own, chosen = own_ends(model), model.end_tokens
+    if tokenizer in (own if chosen is None else chosen):
+        return None
+    if chosen is not None and own and set(own).isdisjoint(chosen):
+        return own[0], "its model"
+    if tokenizer is not None and (chosen is not None or (own and model.path is not None)):
+        return tokenizer, TOKENIZER
+    return None
 
 
 def _models(subject: Subject) -> Iterator[tuple[str, ModelConfig]]:

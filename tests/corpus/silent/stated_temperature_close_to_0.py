@@ -1,0 +1,29 @@
+"""The policy samples the likeliest tokens by its temperature, and learns by ratios."""
+
+import hfdsl as hf
+from tests.corpus.advantages import gained
+from tests.corpus.vocabulary import ActorMetrics, B, Learner, P, PolicyConfig, Prompts, R, Reward, prompts_of
+
+
+class Stated(Learner):
+    @staticmethod
+    def policy_temperature(config: PolicyConfig) -> float:
+        return 0.001
+
+
+@hf.dataflow
+def program(prompts: Prompts, learner: Stated, reward: Reward) -> ActorMetrics:
+    rollout = learner.generate(prompts)
+    return learner.learn(rollout, gained(reward.score(rollout), rollout))
+
+
+pool = hf.ResourcePool([2])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(
+        learner=hf.place(Stated, PolicyConfig(), pool=pool),  # <- HF947
+        reward=hf.place(Reward, pool=pool),
+    ),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
+)
