@@ -139,6 +139,7 @@ RULES: tuple[Rule | BySize, ...] = (
     ratios.ratios_name_columns,
     ratios.ratios_are_of_one_policy,
     repeated_terms.rows_are_learned_with_a_ratio,
+    repeated_terms.rows_are_learned_a_few_times,
     repeated_terms.references_hold_once,
     queues.all_rules,
     BySize(live_queues.batches_are_filled),

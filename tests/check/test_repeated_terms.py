@@ -60,3 +60,17 @@ def with_both(
 def test_the_loss_of_the_later_update_needs_the_ratio() -> None:
     assert check(with_both, places()).codes == ("HF342",)
     assert check(with_both.given(first=Reinforce(), then=Clip()), places()).codes == ()
+
+
+def test_rows_are_learned_a_few_times() -> None:
+    assert check(ppo.given(epochs=20), places()).findings == ()
+    [finding] = check(ppo.given(epochs=21), places()).findings
+    assert finding.code == "HF352"
+    assert finding.message == (
+        "'actor.update' learns 21 times from the same rows in a step, where at most 20 is usual: after the first few "
+        "times the clip holds it back, and it fits the noise of these samples"
+    )
+
+
+def test_other_rows_are_other_times() -> None:
+    assert check(ppo.given(mini_batches=4, epochs=8), places()).findings == ()

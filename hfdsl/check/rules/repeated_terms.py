@@ -1,4 +1,4 @@
-"""Repeated terms: does an update hold a policy to its reference twice, or learn several times without a ratio?
+"""Repeated terms: is a policy held to its reference twice, and how often does it learn from the same rows?
 
 A worked example, an update with both::
 
@@ -6,6 +6,8 @@ A worked example, an update with both::
     experience = hf.merge(Experience, rollout, ref, normalized_returns(rollout, rewards))
     actor.update(experience, loss=Clip(kl=0.04))                     # HF343: and again in the loss
     actor.update(experience, loss=Reinforce())                       # HF342: the policy is not the one that sampled
+    for part in hf.minibatches(experience, 4) * 100:
+        actor.update(part, loss=Clip())                              # HF352: 100 times from each row
 """
 
 from __future__ import annotations
@@ -42,6 +44,31 @@ def rows_are_learned_with_a_ratio(context: Context) -> Iterator[Finding]:
                     () if earlier.span == ratio.update.span else (Label(earlier.span, "learns first"),),
                     notes=("update once on each row, or by a loss with a ratio, such as Clip",),
                 )
+
+
+MOST_EPOCHS = 20
+"""The most updates on a row that are not doubted. Policies of language models take 1 to 4, PPO of games up to 15."""
+
+
+def rows_are_learned_a_few_times(context: Context) -> Iterator[Finding]:
+    """HF352: a policy learns from a row by a ratio no more than a few times."""
+    makers, reported = Makers(context), set[str]()
+    updates: dict[object, list[Node]] = {}
+    for update, effect in makers.updates if not context.program.graph.misuses else ():
+        rows = None if effect.ratio is None or forms_none(update) else next(makers.token_rows(update), None)
+        if rows is not None:
+            updates.setdefault((update.role, effect.state, rows), []).append(update)
+    for update, *others in updates.values():
+        count = len(others) + 1
+        if count > MOST_EPOCHS and update.role not in reported:
+            reported.add(update.role)
+            yield Finding(
+                "HF352",
+                f"'{update.label}' learns {count} times from the same rows in a step, where at most {MOST_EPOCHS} is "
+                "usual: after the first few times the clip holds it back, and it fits the noise of these samples",
+                Label(update.span, f"learns {count} times"),
+                notes=("1 to 4 times are usual: sample more often, and update less on each batch",),
+            )
 
 
 def references_hold_once(context: Context) -> Iterator[Finding]:

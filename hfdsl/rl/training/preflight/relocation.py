@@ -24,6 +24,7 @@ PACKAGE = str(Path(hf.__file__).parent)
 INSTALLED = {"site-packages", "dist-packages"}
 
 DECIDING: Mapping[str, tuple[str, ...]] = {
+    "HF352": ("options.epochs",),
     "HF360": ("options.rows",),
     "HF943": ("options.loss.correction", "options.loss"),
     "HF946": ("options.loss",),
