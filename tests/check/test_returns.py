@@ -59,6 +59,33 @@ def test_a_critic_learns_the_returns_that_advantages_take() -> None:
     )
 
 
+@hf.dataflow
+def of_single_tokens(
+    prompts: Prompts, rewards: Rewards, actor: Actor, critic: Critic, *, gamma: float = 1.0
+) -> tuple[ActorMetrics, CriticMetrics]:
+    rollout = actor.generate(prompts)
+    values = critic.values(rollout)
+    gains = generalized_advantages(rollout, rewards, values, gamma=gamma)
+    targets = ValueExperience(
+        ids=rollout.ids,
+        mask=rollout.mask,
+        response_mask=rollout.response_mask,
+        values=values.values,
+        returns=rewards.rewards,
+    )
+    return actor.update(hf.merge(Experience, rollout, gains), loss=Clip()), critic.update(targets, loss=ClippedValue())
+
+
+def test_the_reward_of_a_token_is_no_return() -> None:
+    [finding] = check(of_single_tokens, places()).findings
+    assert finding.code == "HF351"
+    assert finding.message == (
+        "'critic.update' learns the 'rewards' of single tokens for its 'returns', and 'generalized_advantages' takes "
+        "its values for what is to come: no token learns of later ones"
+    )
+    assert check(of_single_tokens.given(gamma=0.0), places()).findings == ()
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_estimates_of_one_return(again: bool) -> None:
     assert check(step.given(lam=1.0, values_again=again), places()).findings == ()

@@ -6,8 +6,9 @@ A worked example, of which both lines estimate over the values of one critic::
     critic = generalized_advantages(rollout, rewards, values, gamma=0.99)     # its returns go to the critic
 
 The policy takes the values for those of rewards that are not discounted, and they are of discounted ones. Likewise with
-other rewards. Another ``lam`` is meant: it decides how soon an estimate trusts the values, and both are of one return.
-So are two functions of the user's, which may do anything with their numbers: two calls of one are compared.
+other rewards, and if the critic learns the rewards of single tokens themselves. Another ``lam`` is meant: it decides
+how soon an estimate trusts the values, and both are of one return. So are two functions of the user's, which may do
+anything with their numbers: two calls of one are compared.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from typing import NamedTuple
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import update_lines
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import Program, call_numbers
+from hfdsl.check.program import Program, call_numbers, signature_of
+from hfdsl.check.rules.mistaken_numbers import float_columns
 from hfdsl.check.rules.value_targets import value_calls
+from hfdsl.check.sources import argument_span
 from hfdsl.graph.equal_values import equal_values
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref
@@ -58,6 +61,38 @@ def critics_learn_the_returns_of_advantages(context: Context) -> Iterator[Findin
                 (Label(both.advantages.span, f"the advantages that '{both.learned.role}' learns"),),
                 notes=("estimate once, for both; or give both the same rewards and discount: lam may differ",),
             )
+    yield from _rewards_for_returns(program) if not program.graph.misuses else ()
+
+
+def _rewards_for_returns(program: Program) -> Iterator[Finding]:
+    """The updates of critics that get the rewards of tokens, of which the advantages over their values make returns."""
+    values = list(value_calls(program))
+    updates = update_lines(program.graph) if values else []
+    critics = {call.role for call in values}
+    estimates = {node.id: node for each in updates if each.role not in critics for node in _makers(program, each)}
+    for taught in (update for update in updates if update.role in critics):
+        own_values = {call.id for call in values if call.role == taught.role}
+        for column in program.origins.columns(taught.id) if estimates else ():
+            made, name = stored_column(program.graph, column.ref), column.name or column.port
+            for estimate in estimates.values():
+                read = set(_numbers(program, estimate).values())
+                is_of_values = own_values.intersection(ref.node for ref in read)
+                if not is_of_values or not isinstance(made, Ref) or made not in read or made.node in own_values:
+                    continue
+                if name in float_columns(estimate) and not _discounts_all(estimate):
+                    yield Finding(
+                        "HF351",
+                        f"'{taught.label}' learns the '{made.column}' of single tokens for its '{name}', and "
+                        f"'{estimate.label}' takes its values for what is to come: no token learns of later ones",
+                        Label(argument_span(taught.span, signature_of(taught), column.port), f"'{name}' of one token"),
+                        (Label(estimate.span, f"makes '{name}' of them"),),
+                        notes=(f"learn the '{name}' of '{estimate.label}'",),
+                    )
+
+
+def _discounts_all(estimate: Node) -> bool:
+    """Whether a discount of 0 makes the reward of a token its return."""
+    return any(call_numbers(estimate).get(name) == 0 for name in DISCOUNTS)
 
 
 def _estimates(program: Program) -> Iterator[Estimates]:
