@@ -93,8 +93,8 @@ def _undiscounted(place: Span, gamma: float) -> Iterator[Suggestion]:
 
 def _puts_at_the_end(program: Program, column: RowColumn) -> Node | None:
     """The call that made a column of token rewards by putting a score at the last token of a response."""
-    made = stored_column(program.graph, column.ref)
-    node = program.graph.nodes[made.node] if isinstance(made, Ref) else None
+    stored = stored_column(program.graph, column.ref)
+    node = program.graph.nodes[stored.node] if isinstance(stored, Ref) else None
     if node is None or not isinstance(node.op, (FunctionCall, RoleCall)) or not is_float_column(column.spec):
         return None
     return node if column.inner and _calls_token_rewards(node.op.signature.body) else None

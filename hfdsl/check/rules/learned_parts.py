@@ -95,12 +95,12 @@ def _finding(policy: Learned, critic: Learned, missing: Learned, count: int, val
         if missing is critic
         else "it never learns from the rows that the critic is trained for"
     )
-    other = policy if missing is critic else critic
+    counterpart = policy if missing is critic else critic
     return Finding(
         "HF349",
         f"'{critic.update.label}' learns {taught}, and the policy of '{policy.update.label}' {learned}: {effect}",
         Label(missing.update.span, f"learns {_words(missing, count)}"),
-        (Label(other.update.span, f"learns {_words(other, count)}"), Label(values.span, "the values")),
+        (Label(counterpart.update.span, f"learns {_words(counterpart, count)}"), Label(values.span, "the values")),
         notes=("update both on every mini-batch: for part in hf.minibatches(...)",),
     )
 

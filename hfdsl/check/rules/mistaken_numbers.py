@@ -55,12 +55,12 @@ class Renamed(NamedTuple):
 
     node: Node
     name: str
-    made: Ref
+    stored: Ref
 
     @property
     def source(self) -> str:
         """The column as its maker names it."""
-        return self.made.column or ""
+        return self.stored.column or ""
 
     @property
     def place(self) -> Span:
@@ -74,14 +74,14 @@ def advantages_say_how_good(context: Context) -> Iterator[Finding]:
     if program.graph.misuses:
         return
     names = _ratio_names(program)
-    divided = {made for made, taken in _taken_by_updates(program).items() if not names.isdisjoint(taken)}
+    divided = {stored for stored, taken in _taken_by_updates(program).items() if not names.isdisjoint(taken)}
     critics, reported = {call.role for call in _value_calls(program)}, set[object]()
     for renamed in _renamed(program):
-        maker = program.graph.nodes[renamed.made.node]
+        maker = program.graph.nodes[renamed.stored.node]
         if not ADVANTAGE.fullmatch(renamed.name) or (renamed.node.span, renamed.name) in reported:
             continue
         is_function = isinstance(maker.op, FunctionCall)  # whose numbers are taken for log-probs elsewhere, HF348
-        if (renamed.made in divided and not is_function) or LOG_PROBS.fullmatch(renamed.source):
+        if (renamed.stored in divided and not is_function) or LOG_PROBS.fullmatch(renamed.source):
             kind, effect = "log-probs", "each token is weighted by how likely it was, and no reward reaches the policy"
         elif maker.role in critics and effects(maker, "reads") and not GAINS.fullmatch(renamed.source):
             kind, effect = "values", "each token is weighted by what was expected, however the response ended"
@@ -111,15 +111,15 @@ def numbers_are_those_that_roles_gave(context: Context) -> Iterator[Finding]:
     given = {} if program.graph.misuses else {**_old_log_probs(program), **_values(program)}
     taken, reported = _taken_by_updates(program) if given else {}, set[Ref]()
     for renamed in _renamed(program) if given else ():
-        meant = sorted(taken.get(renamed.made, set()) - {renamed.name})
-        if renamed.name not in given or not meant or renamed.made in reported:
+        meant = sorted(taken.get(renamed.stored, set()) - {renamed.name})
+        if renamed.name not in given or not meant or renamed.stored in reported:
             continue
         giver, effect = given[renamed.name]
-        maker, column = program.graph.nodes[renamed.made.node], renamed.source or meant[0]
+        maker, column = program.graph.nodes[renamed.stored.node], renamed.source or meant[0]
         is_of_a_policy = isinstance(maker.op, RoleCall) or all(map(LOG_PROBS.fullmatch, meant))
         if (effect is RATIO and is_of_a_policy) or not _is_read(program, renamed.node, giver):
             continue  # of which policy log-probs are, HF335 asks
-        reported.add(renamed.made)
+        reported.add(renamed.stored)
         finding = Finding(
             "HF348",
             f"'{renamed.node.label}' takes '{column}' of '{maker.label}' for the '{renamed.name}' that '{giver.label}' "
@@ -139,16 +139,16 @@ def _values_of_another_critic(program: Program) -> Iterator[Finding]:
     links = both_ways(role_links(program)) if len(calls) > 1 else {}
     for update in update_lines(program.graph) if len(calls) > 1 else ():
         for column in program.origins.columns(update.id) if update.role in calls else ():
-            made = stored_column(program.graph, column.ref)
-            giver = program.graph.nodes[made.node] if isinstance(made, Ref) else update
+            stored = stored_column(program.graph, column.ref)
+            giver = program.graph.nodes[stored.node] if isinstance(stored, Ref) else update
             is_others = giver.role in calls and giver.role not in linked_roles(links, update.role)
-            if is_others and isinstance(made, Ref) and made.column in {*float_columns(calls[update.role])}:
+            if is_others and isinstance(stored, Ref) and stored.column in {*float_columns(calls[update.role])}:
                 yield Finding(
                     "HF348",
-                    f"'{update.label}' takes '{made.column}' of '{giver.label}' for the '{made.column}' that "
+                    f"'{update.label}' takes '{stored.column}' of '{giver.label}' for the '{stored.column}' that "
                     f"'{calls[update.role].label}' gives: {CLIP}",
                     Label(argument_span(update.span, signature_of(update), column.port), "values of another critic"),
-                    (Label(giver.span, "gives them"), Label(calls[update.role].span, f"gives '{made.column}'")),
+                    (Label(giver.span, "gives them"), Label(calls[update.role].span, f"gives '{stored.column}'")),
                     notes=(f"take the values of '{calls[update.role].label}', in its advantages and returns, too",),
                 )
 
@@ -167,9 +167,9 @@ def _renamed(program: Program) -> Iterator[Renamed]:
         for column in program.origins.columns(node.id) if ports is None or ports else ():
             if not is_float_column(column.spec) or not column.inner or (ports is not None and column.port not in ports):
                 continue
-            made = stored_column(program.graph, column.ref)
-            if isinstance(made, Ref) and made.column != column.port:
-                yield Renamed(node, column.port, made)
+            stored = stored_column(program.graph, column.ref)
+            if isinstance(stored, Ref) and stored.column != column.port:
+                yield Renamed(node, column.port, stored)
 
 
 def _loose_ports(node: Node) -> frozenset[str] | None:
@@ -223,9 +223,9 @@ def _taken_by_updates(program: Program) -> Mapping[Ref, set[str]]:
     taken: dict[Ref, set[str]] = {}
     for update in update_lines(program.graph):
         for column in program.origins.columns(update.id):
-            made = stored_column(program.graph, column.ref)
-            if isinstance(made, Ref) and is_float_column(column.spec) and column.inner:
-                taken.setdefault(made, set()).add(_name(update, column))
+            stored = stored_column(program.graph, column.ref)
+            if isinstance(stored, Ref) and is_float_column(column.spec) and column.inner:
+                taken.setdefault(stored, set()).add(_name(update, column))
     return taken
 
 

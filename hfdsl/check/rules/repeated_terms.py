@@ -58,8 +58,8 @@ def rows_are_learned_a_few_times(context: Context) -> Iterator[Finding]:
         rows = None if effect.ratio is None or forms_none(update) else next(makers.token_rows(update), None)
         if rows is not None:
             updates.setdefault((update.role, effect.state, rows), []).append(update)
-    for update, *others in updates.values():
-        count = len(others) + 1
+    for update, *repeats in updates.values():
+        count = len(repeats) + 1
         if count > MOST_EPOCHS and update.role not in reported:
             reported.add(update.role)
             yield Finding(

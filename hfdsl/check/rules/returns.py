@@ -52,10 +52,11 @@ def critics_learn_the_returns_of_advantages(context: Context) -> Iterator[Findin
         different = _difference(program, equal, both)
         if different is not None and both.taught.span not in reported:
             reported.add(both.taught.span)
-            theirs, other = different
+            of_returns, of_advantages = different
             yield Finding(
                 "HF351",
-                f"'{both.taught.label}' learns returns of {theirs}, and '{both.learned.label}' advantages of {other} "
+                f"'{both.taught.label}' learns returns of {of_returns}, and '{both.learned.label}' advantages of "
+                f"{of_advantages} "
                 "over the same values: the critic values other returns than those that the policy is to gain",
                 Label(both.returns.span, f"the returns that '{both.taught.role}' learns"),
                 (Label(both.advantages.span, f"the advantages that '{both.learned.role}' learns"),),
@@ -69,20 +70,20 @@ def _rewards_for_returns(program: Program) -> Iterator[Finding]:
     values = list(value_calls(program))
     updates = update_lines(program.graph) if values else []
     critics = {call.role for call in values}
-    estimates = {node.id: node for each in updates if each.role not in critics for node in _makers(program, each)}
+    estimates = {node.id: node for update in updates if update.role not in critics for node in _makers(program, update)}
     for taught in (update for update in updates if update.role in critics):
         own_values = {call.id for call in values if call.role == taught.role}
         for column in program.origins.columns(taught.id) if estimates else ():
-            made, name = stored_column(program.graph, column.ref), column.name or column.port
+            stored, name = stored_column(program.graph, column.ref), column.name or column.port
             for estimate in estimates.values():
                 read = set(_numbers(program, estimate).values())
                 is_of_values = own_values.intersection(ref.node for ref in read)
-                if not is_of_values or not isinstance(made, Ref) or made not in read or made.node in own_values:
+                if not is_of_values or not isinstance(stored, Ref) or stored not in read or stored.node in own_values:
                     continue
                 if name in float_columns(estimate) and not _discounts_all(estimate):
                     yield Finding(
                         "HF351",
-                        f"'{taught.label}' learns the '{made.column}' of single tokens for its '{name}', and "
+                        f"'{taught.label}' learns the '{stored.column}' of single tokens for its '{name}', and "
                         f"'{estimate.label}' takes its values for what is to come: no token learns of later ones",
                         Label(argument_span(taught.span, signature_of(taught), column.port), f"'{name}' of one token"),
                         (Label(estimate.span, f"makes '{name}' of them"),),
@@ -100,12 +101,12 @@ def _estimates(program: Program) -> Iterator[Estimates]:
     values = list(value_calls(program))
     critics = {call.role for call in values}
     updates = update_lines(program.graph) if critics else []
-    made = {node.id: _makers(program, node) for node in updates}
+    makers = {node.id: _makers(program, node) for node in updates}
     for taught in (update for update in updates if update.role in critics):
         own_values = {call.id for call in values if call.role == taught.role}
         for learned in (update for update in updates if update.role not in critics):
-            own = [node for node in made[taught.id] if node not in made[learned.id]]
-            for returns, advantages in product(own, made[learned.id]):
+            lone = [node for node in makers[taught.id] if node not in makers[learned.id]]
+            for returns, advantages in product(lone, makers[learned.id]):
                 if _are_of_one_critic(program, returns, advantages, own_values):
                     yield Estimates(returns, taught, advantages, learned)
 
@@ -116,8 +117,8 @@ def _makers(program: Program, update: Node) -> list[Node]:
     waiting = [stored_column(program.graph, column.ref) for column in columns]
     calls = dict[int, Node]()
     while waiting:
-        made = waiting.pop()
-        node = program.graph.nodes[made.node] if isinstance(made, Ref) else None
+        stored = waiting.pop()
+        node = program.graph.nodes[stored.node] if isinstance(stored, Ref) else None
         if node is not None and node.id not in calls and isinstance(node.op, FunctionCall):
             calls[node.id] = node
             waiting += _numbers(program, node).values()
@@ -127,8 +128,8 @@ def _makers(program: Program, update: Node) -> list[Node]:
 def _numbers(program: Program, node: Node) -> dict[str, Ref]:
     """The numbers of rows that a call reads, by port and name."""
     columns = [column for column in program.origins.columns(node.id) if is_float_column(column.spec)]
-    made = {f"{column.port}.{column.name}": stored_column(program.graph, column.ref) for column in columns}
-    return {name: ref for name, ref in made.items() if isinstance(ref, Ref)}
+    stored = {f"{column.port}.{column.name}": stored_column(program.graph, column.ref) for column in columns}
+    return {name: ref for name, ref in stored.items() if isinstance(ref, Ref)}
 
 
 def _are_of_one_critic(program: Program, returns: Node, advantages: Node, values: set[int]) -> bool:
@@ -141,14 +142,14 @@ def _are_of_one_critic(program: Program, returns: Node, advantages: Node, values
 
 def _difference(program: Program, equal: Callable[[], tuple[int, ...]], both: Estimates) -> tuple[str, str] | None:
     """The discounts or rewards that the returns and the advantages are estimated with, where these differ."""
-    numbers, others = call_numbers(both.returns), call_numbers(both.advantages)
+    of_returns, of_advantages = call_numbers(both.returns), call_numbers(both.advantages)
     for name in DISCOUNTS:
-        if numbers.get(name) != others.get(name):
-            return f"{name} = {numbers[name]}", f"{name} = {others[name]}"
+        if of_returns.get(name) != of_advantages.get(name):
+            return f"{name} = {of_returns[name]}", f"{name} = {of_advantages[name]}"
     columns, nodes = _numbers(program, both.advantages), program.graph.nodes
     for name, ref in _numbers(program, both.returns).items():
-        other = columns.get(name, ref)
-        if (equal()[ref.node], ref.column) != (equal()[other.node], other.column):
-            mine, theirs = (f"'{each.column}' of '{nodes[each.node].label}'" for each in (ref, other))
-            return mine, theirs
+        counterpart = columns.get(name, ref)
+        if (equal()[ref.node], ref.column) != (equal()[counterpart.node], counterpart.column):
+            first, second = (f"'{column.column}' of '{nodes[column.node].label}'" for column in (ref, counterpart))
+            return first, second
     return None
