@@ -75,7 +75,7 @@ class Correction:
     low: Share = 0.0
     """The lower bound of the ratio, 0 to 1; usually 0 to truncate, 0.5 to mask."""
 
-    high: Annotated[float, Within(at_least=1)] = 2.0
+    high: Annotated[float, Within(at_least=1, infinite=True)] = 2.0
     """The upper bound of the ratio, at least 1; usually 2 to 5."""
 
     def __post_init__(self) -> None:

@@ -26,12 +26,17 @@ Coefficient: TypeAlias = Annotated[
     Within(at_least=0),
     Usual(at_most=1.0, effect="the KL outweighs advantages of about 1, and the policy stays at its reference"),
 ]
+Finite: TypeAlias = Annotated[float, Within()]
 GroupSize: TypeAlias = Annotated[
     int,
     Within(at_least=2, help="a response is compared with the others to its prompt: sample 2 or more, usually 4 to 16"),
 ]
 Lag: TypeAlias = Annotated[int, Within(at_least=0)]
+Limit: TypeAlias = Annotated[float, Within(above=0, infinite=True)]
+"""A limit; infinity is none."""
 NonNegative: TypeAlias = Annotated[float, Within(at_least=0)]
+ClipRange: TypeAlias = Annotated[float, Within(at_least=0, infinite=True)]
+"""A range around a number; infinity is no bound."""
 Positive: TypeAlias = Annotated[float, Within(above=0)]
 Share: TypeAlias = Annotated[float, Within(at_least=0, at_most=1)]
 Temperature: TypeAlias = Annotated[

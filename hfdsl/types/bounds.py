@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import lru_cache
-from math import inf
+from math import inf, isnan
 from numbers import Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -30,21 +30,26 @@ PLAIN = (bool, int, float, str, list, tuple, dict, NoneType)
 class Within:
     """The numbers that an annotation takes: ``top_p: Annotated[float, Within(above=0, at_most=1)]``.
 
-    >>> str(Within(above=0, at_most=1))
-    'above 0 and at most 1'
+    >>> str(Within(above=0, at_most=1)), str(Within()), str(Within(above=0))
+    ('above 0 and at most 1', 'finite', 'above 0')
+    >>> [Within(above=0).hold(inf), Within(above=0, infinite=True).hold(inf)]
+    [False, True]
     """
 
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
     below: float | None = None
+    infinite: bool = False
+    """Whether infinity is within the bounds, as of a limit that limits nothing."""
     help: str = ""
     """The advice at the end of the message."""
 
     def hold(self, value: Any) -> bool:
         """Whether a number is within the bounds; NaN never is."""
         return (
-            (self.at_least is None or value >= self.at_least)
+            (_is_finite(value) or (self.infinite and not isnan(value)))
+            and (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
             and (self.below is None or value < self.below)
@@ -56,7 +61,7 @@ class Within:
 
     def __str__(self) -> str:
         limits = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
-        return " and ".join(f"{name} {limit}" for name, limit in limits.items() if limit is not None)
+        return " and ".join(f"{name} {limit}" for name, limit in limits.items() if limit is not None) or "finite"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +98,7 @@ def bounds_of(annotation: Any) -> Within | None:
     """The bounds that an annotation has, if any; those of its one other member if it may be None.
 
     >>> bounds_of(Annotated[int, Within(at_least=1)] | None), bounds_of(int)
-    (Within(at_least=1, above=None, at_most=None, below=None, help=''), None)
+    (Within(at_least=1, above=None, at_most=None, below=None, infinite=False, help=''), None)
     """
     return _extra(annotation, Within)
 
@@ -156,7 +161,13 @@ def _misfit_item(annotation: Any, values: list[Any] | tuple[Any, ...]) -> str | 
 def _out_of_bounds(bounds: Within | None, value: Any) -> str | None:
     if bounds is None or not isinstance(value, Real) or bounds.hold(value):
         return None
-    return f"must be {bounds}, got {brief(value)}" + (f"; {bounds.help}" if bounds.help else "")
+    finite = "finite and " if str(bounds) != "finite" and replace(bounds, infinite=True).hold(value) else ""
+    return f"must be {finite}{bounds}, got {brief(value)}" + (f"; {bounds.help}" if bounds.help else "")
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a number is neither infinite nor NaN, also one that no float can hold."""
+    return bool(value - value == 0)
 
 
 def _wrong_type(annotation: Any, value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from hfdsl.rl.fields import NonNegative, Positive, check_fields
+from hfdsl.rl.fields import ClipRange, Positive, check_fields
 from hfdsl.rl.masked import Aggregation, masked, no_reduce, token_weights
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ClippedValue:
     0.32...
     """
 
-    clip: NonNegative | None = 0.2
+    clip: ClipRange | None = 0.2
     """How far a value may move from the old one before it is clipped, in units of the returns; None: any distance."""
 
     aggregation: Aggregation = field(default="token-mean", kw_only=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlia
 from hfdsl.errors import ConfigError
 from hfdsl.protocols.state import corrects
 from hfdsl.rl.corrections import Correction, no_correction
-from hfdsl.rl.fields import Coefficient, NonNegative, Positive, check_fields, check_overrides
+from hfdsl.rl.fields import ClipRange, Coefficient, Positive, check_fields, check_overrides
 from hfdsl.rl.kl import MAX_LOG_RATIO, Estimator, kl_estimate
 from hfdsl.rl.masked import Aggregation, masked, masked_mean, no_reduce, token_weights
 from hfdsl.types.bounds import Usual, Within
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from hfdsl.rl.masked import Reduce
 
 
-ClipRange: TypeAlias = Annotated[
-    float, Within(at_least=0), Usual(at_most=1.0, effect="so wide a clip hardly ever acts; math.inf is no clip")
+UpperClip: TypeAlias = Annotated[
+    float,
+    Within(at_least=0, infinite=True),
+    Usual(at_most=1.0, effect="so wide a clip hardly ever acts; math.inf is no clip"),
 ]
 
 
@@ -60,7 +62,7 @@ class PolicyLoss(ABC):
     estimator: Estimator = "k3"
     """The estimator of that KL: see :func:`hfdsl.rl.kl.kl_estimate`."""
 
-    entropy: Annotated[float, Usual(at_most=0.1, effect="random tokens pay more than good ones")] = 0.0
+    entropy: Annotated[float, Within(), Usual(at_most=0.1, effect="random tokens pay more than good ones")] = 0.0
     """The coefficient of the entropy bonus, per nat; usually 0 to 0.01."""
 
     correction: Correction | None = Correction()
@@ -203,13 +205,13 @@ class Clip(PolicyLoss):
     (-1.28, 1.0)
     """
 
-    low: NonNegative = 0.2
+    low: ClipRange = 0.2
     """The clip range below 1; usually 0.2."""
 
-    high: ClipRange = 0.2
+    high: UpperClip = 0.2
     """The clip range above 1; usually 0.2 to 0.28."""
 
-    dual: Annotated[float, Within(above=1)] | None = None
+    dual: Annotated[float, Within(above=1, infinite=True)] | None = None
     """The bound of dual-clip PPO, above 1, usually 3; None sets no bound."""
 
     def surrogate(
@@ -241,10 +243,10 @@ class SequenceClip(PolicyLoss):
     [[-1.105..., -1.105...]]
     """
 
-    low: NonNegative = 3e-4
+    low: ClipRange = 3e-4
     """The clip range below 1. It is so narrow because the geometric mean over many tokens stays close to 1."""
 
-    high: ClipRange = 4e-4
+    high: UpperClip = 4e-4
     """The clip range above 1."""
 
     aggregation: Aggregation = field(default="sequence-mean-token-mean", kw_only=True)
@@ -274,10 +276,10 @@ class CISPO(PolicyLoss):
     (1.0, -2.0, 1.0)
     """
 
-    low: NonNegative = 1.0
+    low: ClipRange = 1.0
     """How far below 1 the weight may be; 1 is no bound, as in the paper."""
 
-    high: NonNegative = 4.0
+    high: ClipRange = 4.0
     """How far above 1 the weight may be."""
 
     def surrogate(

@@ -13,7 +13,7 @@ from hfdsl.errors import ConfigError, HfError
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.offloading import not_offloadable
 from hfdsl.protocols.worker import Worker
-from hfdsl.rl.fields import Positive
+from hfdsl.rl.fields import Limit
 from hfdsl.rl.training.places import CallPlace, Places
 from hfdsl.rl.training.toml.changes import RenameField, SetField
 from hfdsl.rl.training.toml.spans import TomlSpans, read_spans
@@ -58,7 +58,7 @@ class PlacementConfig:
     """The only way for its columns between processes; left out, the plan chooses."""
     offload: bool | None = None
     """Whether the role is in host memory while it is idle."""
-    deadline: Positive | None = None
+    deadline: Limit | None = None
     """The most seconds of its constructor and of each of its calls; left out, the run's deadline."""
 
 

@@ -15,7 +15,7 @@ from hfdsl.rl.data.feed import OnBad
 from hfdsl.rl.data.prompts import Prompt
 from hfdsl.rl.data.sources import Source
 from hfdsl.rl.data.tokenizers import Tokenizer
-from hfdsl.rl.fields import Count, Positive, check_fields
+from hfdsl.rl.fields import Count, Limit, check_fields
 from hfdsl.rl.training.placement import DeploymentConfig
 from hfdsl.types.bounds import Within
 
@@ -109,7 +109,7 @@ class FaultsConfig:
     """Steps between two copies of all states in host memory; left out, the run returns to its last checkpoint."""
     copies: Copies = "node"
     """Where copies are: on the node of their ranks, or with ``"peers"`` on another node, too, for twice the memory."""
-    wait: Positive = 300.0
+    wait: Limit = 300.0
     """The seconds within which the cluster must have room for new processes."""
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ class RunConfig:
     """The folder for configuration, metrics, samples and checkpoints, relative to the current folder."""
     backend: Literal["local", "ray"] = "local"
     """Whether to simulate all ranks in this process, or to run them on Ray."""
-    deadline: Positive = 1800.0
+    deadline: Limit = 1800.0
     """The seconds after which a step or a call, such as a role's constructor, fails."""
     tensorboard: bool = False
     """Whether to write TensorBoard event files as well, which needs tensorboardX."""

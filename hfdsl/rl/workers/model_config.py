@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
 
 from hfdsl.errors import ConfigError
-from hfdsl.rl.fields import Count, NonNegative, Positive, Share, Temperature, check_fields
+from hfdsl.rl.fields import Count, Limit, NonNegative, Share, Temperature, check_fields
 from hfdsl.types.bounds import Removed, Within
 
 FloatDType: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -70,7 +70,7 @@ class OptimizerConfig:
     weight_decay: NonNegative = 0.0
     """The decoupled weight decay of a step, times the learning rate; usually 0 for RL, up to 0.1 for pretraining."""
 
-    clip_norm: Positive = 1.0
+    clip_norm: Limit = 1.0
     """The largest norm of the whole batch's gradient; a larger one is scaled down to it. Usually 0.5 to 1."""
 
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -133,7 +133,7 @@ class GenerationConfig:
     """The most tokens in the key-value cache at a time, prompts and responses together. Fewer need less memory, more
     decode more rows at once; micro-batches of ``rows`` ignore it."""
 
-    engine_deadline: Positive = 1800.0
+    engine_deadline: Limit = 1800.0
     """For ``"vllm"``: the most seconds for the engine to start, and for a call. An engine that takes longer is
     terminated."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from hfdsl.rl.data.tokenizers import Tokenizer
-from hfdsl.rl.fields import Count, NonNegative, Positive, check_fields
+from hfdsl.rl.fields import Count, Limit, NonNegative, check_fields
 from hfdsl.rl.workers.model_config import GenerationConfig
+from hfdsl.types.bounds import Within
 
 Decoder: TypeAlias = Callable[[list[int]], str]
 
@@ -24,10 +25,10 @@ class ServerConfig:
     model: str
     """The name of the model, as the server knows it."""
 
-    timeout: Positive = 120.0
+    timeout: Limit = 120.0
     """The most seconds of one request. A response of thousands of tokens on a busy server can take minutes."""
 
-    patience: NonNegative = 300.0
+    patience: Annotated[float, Within(at_least=0, infinite=True)] = 300.0
     """The most seconds of a request with its retries, if the server is busy or unreachable; 0 for a single try."""
 
     concurrency: Count = 32
