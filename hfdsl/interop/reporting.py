@@ -254,7 +254,7 @@ def _label(configuration: Configuration, key: str) -> str:
 def value_text(value: Any) -> str:
     """A value as configurations write it.
 
-    >>> [shown(value) for value in (None, True, 1e-6, "vllm", [1], "")]
+    >>> [value_text(value) for value in (None, True, 1e-6, "vllm", [1], "")]
     ['null', 'True', '1e-06', 'vllm', '[1]', "''"]
     """
     return "null" if value is None else str(value) or "''"

@@ -325,7 +325,7 @@ def starts(sizes: Sequence[int]) -> Iterator[int]:
 def _clipped(ranges: Sequence[Range], start: int, stop: int) -> Iterator[Range]:
     """The elements ``start`` to ``stop`` of consecutive ranges.
 
-    >>> list(_taken([(0, 2), (8, 12)], 1, 4))
+    >>> list(_clipped([(0, 2), (8, 12)], 1, 4))
     [(1, 2), (8, 10)]
     """
     for first, last in ranges:

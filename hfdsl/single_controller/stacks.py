@@ -152,7 +152,7 @@ def parse(text: str, thread: int) -> tuple[Frame, ...]:
 def ranks_in_words(ranks: Iterable[int]) -> str:
     """Ranks in words, for a message.
 
-    >>> listed([1]), listed([0, 1, 2, 5])
+    >>> ranks_in_words([1]), ranks_in_words([0, 1, 2, 5])
     ('rank 1', 'ranks 0-2, 5')
     """
     runs: list[list[int]] = []

@@ -189,7 +189,7 @@ def is_union(annotation: Any) -> bool:
 def annotation_text(annotation: Any) -> str:
     """An annotation for a message.
 
-    >>> shown(int | None), shown(Literal["a", "b"]), shown(tuple[float, ...])
+    >>> annotation_text(int | None), annotation_text(Literal["a", "b"]), annotation_text(tuple[float, ...])
     ('int or None', "'a' or 'b'", 'a list of float')
     """
     origin, arguments = get_origin(annotation), get_args(annotation)

@@ -88,7 +88,7 @@ def in_digits(number: Fraction | int) -> str:
 def join_numbers(numbers: Sequence[int], separator: str) -> str:
     """List numbers for a message; of many, the first ones, the last, and the number of those left out.
 
-    >>> listed((1, 2, 3), " or "), listed(range(1, 101), ", ")
+    >>> join_numbers((1, 2, 3), " or "), join_numbers(range(1, 101), ", ")
     ('1 or 2 or 3', '1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ... (88 more), 100')
     """
     if len(numbers) > MAX_LISTED:

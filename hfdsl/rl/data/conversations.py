@@ -160,7 +160,7 @@ def _message(message: Any, label: str) -> Message:
 def kind_in_words(value: Any) -> str:
     """The description of a value of a wrong kind, for an error.
 
-    >>> shown(None), shown([1, 2]), shown({"a": 1})
+    >>> kind_in_words(None), kind_in_words([1, 2]), kind_in_words({"a": 1})
     ('None', 'a list', 'an object')
     """
     if value is None or isinstance(value, (bool, int, float)):

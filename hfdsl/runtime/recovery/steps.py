@@ -367,7 +367,7 @@ def _text(error: Exception) -> str:
 def ranks_in_words(lost: Mapping[str, Sequence[int]]) -> str:
     """The lost ranks in words.
 
-    >>> named({"actor": [1], "critic": [0, 2]})
+    >>> ranks_in_words({"actor": [1], "critic": [0, 2]})
     "rank 1 of 'actor' and ranks 0, 2 of 'critic'"
     """
     return " and ".join(
