@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests import fork_server
+from tests import fork_server, forks
 from tests.nightly import NIGHTLY, examples
 
 # Programs that are read or run as scripts, many of them wrong on purpose: never imported. Neither is a module that
@@ -73,6 +74,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # In the nightly run tests with Ray take longest: those of faults and of runs go to different processes.
         if NIGHTLY and "ray_cluster" in getattr(item, "fixturenames", ()) and RUNTIME.isdisjoint(item.path.parents):
             item.add_marker(pytest.mark.xdist_group("besides"))
+
+
+@pytest.fixture(scope="module")
+def forked_engines() -> Iterator[None]:
+    """For tests that start engines by the dozen: their processes are forks of one that has imported torch."""
+    from hfdsl.rl.engines import process
+
+    with pytest.MonkeyPatch.context() as patch:
+        if forks.AVAILABLE:
+            patch.setattr(process, "Popen", forks.Popen)
+        yield
 
 
 def pytest_collection_finish() -> None:

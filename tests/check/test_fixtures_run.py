@@ -14,6 +14,8 @@ from tests.check.raising import NAMES, raised, run, shown
 from tests.check.test_fixtures import NAMES as REPORTED
 from tests.check.test_messages import expected, steady
 
+pytestmark = pytest.mark.usefixtures("forked_engines")
+
 ON_RAY = ("hf520", "hf521", "hf522", "hf801", "hf840", "hf842", "hf930", "hf931")  # what the local backend cannot show
 
 

@@ -11,12 +11,12 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
+from subprocess import DEVNULL, STDOUT, Popen, TimeoutExpired
 from typing import IO, Any, Final, TypeVar
 from weakref import finalize
 
@@ -68,12 +68,12 @@ class EngineProcess:
         environment = {name: value for name, value in os.environ.items() if name not in OF_A_TRAINER}
         environment["PYTHONPATH"] = os.pathsep.join(path or "." for path in sys.path)
         with theirs:
-            self._process = subprocess.Popen(
+            self._process = Popen(
                 [sys.executable, "-c", MAIN, str(theirs.fileno()), folder],
                 pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
+                stdin=DEVNULL,
                 stdout=self._output,
-                stderr=subprocess.STDOUT,
+                stderr=STDOUT,
                 env=environment,
             )
         self._connection: Connection[Any, Any] = Connection(ours.detach())
@@ -247,7 +247,7 @@ class EngineProcess:
             return ResourceError("HF954", f"engine {self.start.engine!r} has been ended, and cannot '{method}'")
         try:
             status = self._process.wait(5)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             status = 0
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
         message = f"engine {self.start.engine!r} died in '{method}', {how}{self._tail()}"
@@ -265,7 +265,7 @@ def _memory(tensors: Mapping[str, torch.Tensor]) -> list[tuple[object, ...]]:
     return [(name, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) for name, tensor in tensors.items()]
 
 
-def _end(process: subprocess.Popen[bytes], connection: Connection[Any, Any], output: IO[bytes], folder: str) -> None:
+def _end(process: Popen[bytes], connection: Connection[Any, Any], output: IO[bytes], folder: str) -> None:
     process.kill()
     process.wait()
     connection.close()

@@ -20,6 +20,8 @@ from hfdsl.rl.workers.config import GenerationConfig
 from hfdsl.rl.workers.lora import Lora
 from tests.rl.engines import fake
 
+pytestmark = pytest.mark.usefixtures("forked_engines")
+
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EngineHandle]:

@@ -28,7 +28,7 @@ END, LENGTH = 50, 3
 
 
 @pytest.fixture(scope="module")
-def small() -> Iterator[EngineHandle]:
+def small(forked_engines: None) -> Iterator[EngineHandle]:
     engine = handle()
     engine.batch.steps = 1
     yield engine

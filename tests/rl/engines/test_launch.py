@@ -16,6 +16,8 @@ from hfdsl.rl.engines.process import EngineProcess
 from tests.rl.engines import fake
 from tests.rl.workers import tiny
 
+pytestmark = pytest.mark.usefixtures("forked_engines")
+
 LLAMA = {**tiny.LLAMA, "vocab_size": fake.VOCABULARY, "max_position_embeddings": 32}
 
 

@@ -19,6 +19,8 @@ from hfdsl.errors import DeadlineError, HfError, ResourceError
 from hfdsl.rl.engines.process import EngineProcess
 from tests.rl.engines.fake import DIE, HANG, RAISE, Keeping, Refusing, start
 
+pytestmark = pytest.mark.usefixtures("forked_engines")
+
 
 @pytest.fixture
 def engine() -> Iterator[EngineProcess]:
@@ -263,6 +265,7 @@ def test_an_engine_ends_with_its_owner(folder: Path) -> None:
 def test_the_variables_of_a_trainer_do_not_reach_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "1")
     monkeypatch.setenv("HFDSL_SEEN", "yes")
+    monkeypatch.setattr("hfdsl.rl.engines.process.Popen", subprocess.Popen)  # the system shows no other change of them
     engine = EngineProcess(start(), deadline=60)
     with open(f"/proc/{engine.pid}/environ", "rb") as file:  # noqa: PTH123  # a file of the kernel's
         names = {entry.partition(b"=")[0] for entry in file.read().split(b"\0")}

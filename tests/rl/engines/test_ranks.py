@@ -23,6 +23,8 @@ from hfdsl.rl.engines.ranks import EngineRanks
 from tests.rl.engines import fake
 from tests.rl.workers import tiny
 
+pytestmark = pytest.mark.usefixtures("forked_engines")
+
 T = TypeVar("T")
 FIRST, OTHERS, SECONDS = [[1, 2], [3, 4]], [[5, 6], [7, 8], [9, 10]], 120
 

@@ -20,6 +20,8 @@ from hfdsl.rl.engines.handle import EngineHandle, Versioned, VersionedSampled
 from hfdsl.runtime.rank.in_flight import ArrivedWeights, TokenLoads
 from tests.rl.engines.fake import DIE, VOCABULARY, handle
 
+pytestmark = pytest.mark.usefixtures("forked_engines")
+
 CALL = Call(seed=1, step=0, node=0, rank=0, row_count=4, dataflow="test")
 LENGTH, END = 40, 50
 
