@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -107,6 +110,20 @@ def test_a_try_ends_with_the_patience_for_all_of_them() -> None:
 # -- credentials
 
 
+@contextmanager
+def logged() -> Iterator[StringIO]:
+    """Everything that is logged meanwhile."""
+    log, root = StringIO(), logging.getLogger()
+    handler, level = logging.StreamHandler(log), root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    try:
+        yield log
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -117,14 +134,12 @@ def test_a_try_ends_with_the_patience_for_all_of_them() -> None:
         raw(KEY.encode() + b"\r\n\r\n"),
     ],
 )
-def test_a_key_that_a_server_repeats_is_not_shown(
-    fault: Fault, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_key_that_a_server_repeats_is_not_shown(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVER_KEY", f"{KEY}\n")  # as a file that holds one ends
-    with caplog.at_level(logging.DEBUG):
+    with logged() as log:
         error, server = refused(fault, api_key="SERVER_KEY")
     assert {headers["Authorization"] for _, headers, _ in server.asked} == {f"Bearer {KEY}"}
-    assert "very" not in str(error) + caplog.text
+    assert "very" not in str(error) + log.getvalue()
     assert error.__cause__ is None
 
 
