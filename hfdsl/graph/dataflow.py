@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hints
 
 from hfdsl.errors import DefinitionError, ResourceError, WiringError
@@ -144,7 +146,12 @@ class Dataflow(Generic[P, R]):
         """The graph of this dataflow, mistakes included."""
         from hfdsl.graph.trace import trace
 
-        return trace(self.body)
+        traces = _traces.get()
+        if traces is None:
+            return trace(self.body)
+        if self not in traces:
+            traces[self] = trace(self.body)
+        return traces[self]
 
     def check(
         self,
@@ -183,6 +190,20 @@ class Dataflow(Generic[P, R]):
 
         _check_deployment(self, deployment)
         return compile_dataflow(self.body, deployment, _sizes(dims), _described(self, cluster), optimize)
+
+
+_traces: ContextVar[dict[Dataflow[..., Any], TracedGraph] | None] = ContextVar("_traces", default=None)
+
+
+@contextmanager
+def traced_once() -> Iterator[None]:
+    """A context in which ``Dataflow.trace`` traces each dataflow once: what it reads of its module stays the same."""
+    token = None if _traces.get() is not None else _traces.set({})
+    try:
+        yield
+    finally:
+        if token is not None:
+            _traces.reset(token)
 
 
 def check_experiment(

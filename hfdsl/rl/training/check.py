@@ -14,6 +14,7 @@ from hfdsl.check.report import CheckError, Report
 from hfdsl.check.run import check
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.errors import HfError
+from hfdsl.graph.dataflow import traced_once
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.rl.training.config import Loaded, load
 from hfdsl.rl.training.config_names import Find
@@ -57,6 +58,7 @@ class ConfigCheck:
     cluster: Cluster | None = None
     elsewhere: bool = False
 
+    @traced_once()
     def reports(self, loaded: Loaded) -> list[Report]:
         """The reports on all dataflows of a run; the first includes the findings of the configuration.
 
@@ -70,6 +72,7 @@ class ConfigCheck:
         report, *beside = self._reports(loaded, trials)
         return [report, *beside]
 
+    @traced_once()
     def load(self, path: str, changes: Sequence[str], find: Find) -> Loaded:
         """Load the configuration of a file, and place its roles.
 

@@ -24,7 +24,7 @@ from typing import Any, get_type_hints
 
 import hfdsl as hf
 from hfdsl.errors import ConfigError
-from hfdsl.graph.dataflow import Dataflow
+from hfdsl.graph.dataflow import Dataflow, traced_once
 from hfdsl.graph.dims import program_dims
 from hfdsl.graph.spans import caller_span
 from hfdsl.protocols.worker import Worker
@@ -202,6 +202,7 @@ def from_config(config: RunConfig, find: Find | None = None) -> Loaded:
     return replace(loaded, places=CallPlace(caller_span()))
 
 
+@traced_once()
 def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find | None = None) -> Loaded:
     """Load the configuration of a table.
 

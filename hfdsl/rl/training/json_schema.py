@@ -29,6 +29,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -190,9 +191,14 @@ def field_docs(kind: type) -> dict[str, str]:
     for base in reversed(kind.__mro__):
         # A class created at run time has no source, or that of another class of its name.
         if is_dataclass(base) and getattr(sys.modules.get(base.__module__), base.__name__, None) is base:
-            [statement] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-            docs |= dict(_documented(statement.body)) if isinstance(statement, ast.ClassDef) else {}
+            docs |= _own_docs(base)
     return docs
+
+
+@lru_cache(maxsize=256)  # Python parses the whole file
+def _own_docs(kind: type) -> Mapping[str, str]:
+    [statement] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    return dict(_documented(statement.body)) if isinstance(statement, ast.ClassDef) else {}
 
 
 def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +42,11 @@ def kind_of(path: Path) -> type:
     return read_names({**read_toml(path), "deployment": None}, (), Finder())[0].kind
 
 
+@cache
+def ready_validator(name: str) -> Draft7Validator:
+    return validator(READY[name])
+
+
 def validator(kind: type) -> Draft7Validator:
     schema = json.loads(json.dumps(json_schema(kind, "test")))
     Draft7Validator.check_schema(schema)
@@ -58,7 +64,7 @@ def test_every_file_fits_its_schema(path: Path, monkeypatch: pytest.MonkeyPatch)
             # The schema of an algorithm does not know the evaluation, which may have roles of its own.
             own = loaded.roles.keys() - {*loaded.algorithm.trace().roles}
             without = {name: value for name, value in table.items() if name not in own}
-            assert [error.message for error in validator(READY[table["algorithm"]]).iter_errors(without)] == []
+            assert [error.message for error in ready_validator(table["algorithm"]).iter_errors(without)] == []
         written = loaded.table()
         assert [error.message for error in validator(kind_of(path)).iter_errors(written)] == []
 
