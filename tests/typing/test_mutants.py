@@ -1,7 +1,7 @@
 """Valid programs with one change in a dataflow: where mypy with the plugin reports its body, a check reports it.
 
-mypy runs once, in this process, on all mutants. They see a stub in the place of torch: a dataflow has no tensors, and
-reading torch would take a minute where nothing is cached.
+mypy runs once on all mutants, after ``tests/tools/test_mypy_plugin.py`` and with its options: what it has read of hfdsl
+and torch is in the cache.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 
 import hfdsl as hf
 from tests.nightly import NIGHTLY
+from tests.tools.test_mypy_plugin import mypy
 from tests.typing.mutations import MUTATIONS, dataflows, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -26,21 +27,6 @@ PROGRAMS = sorted((ROOT / "tests/corpus/valid").glob("*.py"))
 pytestmark = pytest.mark.xdist_group("plugin")  # one process: the cache is one
 MUTANTS = 24 if NIGHTLY else 2
 """How many mutants of each program are tried."""
-CONFIG = """\
-[mypy]
-plugins = hfdsl.tools.mypy_plugin
-strict = True
-explicit_package_bases = True
-mypy_path = {stubs}
-"""
-TORCH = """\
-from typing import Any
-
-class Tensor:
-    def __getattr__(self, name: str) -> Any: ...
-
-def __getattr__(name: str) -> Any: ...
-"""
 
 
 def load(path: Path) -> ModuleType:
@@ -72,7 +58,6 @@ def lines_of_dataflows(text: str) -> set[int]:
 
 
 def test_a_check_reports_mutants_that_mypy_reports(tmp_path: Path) -> None:
-    api = pytest.importorskip("mypy.api")
     texts: dict[str, str] = {}
     kinds: dict[str, str] = {}
     for program in PROGRAMS:
@@ -81,14 +66,7 @@ def test_a_check_reports_mutants_that_mypy_reports(tmp_path: Path) -> None:
             texts[f"{program.stem}_m{i}"], kinds[f"{program.stem}_m{i}"] = text, kind
     for name, text in texts.items():
         (tmp_path / f"{name}.py").write_text(text, "utf-8")
-    stubs = tmp_path / "stubs/torch"
-    stubs.mkdir(parents=True)
-    (stubs / "__init__.pyi").write_text(TORCH, "utf-8")
-    (tmp_path / "mypy.ini").write_text(CONFIG.format(stubs=stubs.parent), "utf-8")
-    files = [str(tmp_path / f"{name}.py") for name in texts]
-    options = ["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(ROOT / ".mypy_cache/plugin")]
-    output, errors, _ = api.run([*options, "--no-error-summary", *files])
-    assert errors == ""
+    output = mypy(tmp_path, "--no-error-summary", *(str(tmp_path / f"{name}.py") for name in texts))
     reported_lines: dict[str, set[int]] = {}
     for name, line in re.findall(r"/(\w+)\.py:(\d+): error", output):
         reported_lines.setdefault(name, set()).add(int(line))
