@@ -26,7 +26,7 @@ Coefficient: TypeAlias = Annotated[
     Within(at_least=0),
     Usual(at_most=1.0, effect="the KL outweighs advantages of about 1, and the policy stays at its reference"),
 ]
-Finite: TypeAlias = Annotated[float, Within()]
+FiniteFloat: TypeAlias = Annotated[float, Within()]
 GroupSize: TypeAlias = Annotated[
     int,
     Within(at_least=2, help="a response is compared with the others to its prompt: sample 2 or more, usually 4 to 16"),

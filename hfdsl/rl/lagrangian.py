@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hfdsl.errors import ConfigError
-from hfdsl.rl.fields import Finite, Limit, NonNegative, Positive, check_fields
+from hfdsl.rl.fields import FiniteFloat, Limit, NonNegative, Positive, check_fields
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +45,7 @@ class Multiplier:
     rate: NonNegative = 0.04
     """How fast its logarithm grows with the violation of the limit."""
 
-    limit: Finite = 0.0
+    limit: FiniteFloat = 0.0
     """The mean cost that is allowed, in the units of the cost model."""
 
     largest: Limit = 5.0
