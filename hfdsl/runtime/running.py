@@ -148,7 +148,7 @@ class Running:
                 self.plan.deployment,
                 folder,
                 background=background,
-                stream=self._stream.begun,
+                save_stream=self._stream.save,
                 plan=self.plan.name,
             )
 

@@ -46,6 +46,19 @@ SERIES = Network(
 )
 BESIDE = replace(SERIES, shape="beside", lates=("drop", "wait"))
 JOINED = replace(SERIES, shape="joined", batches=(3, 3), lates=("refill", "drop"))
+# A rank of the engine waits for new weights when the first half of a dispatch is dropped, and the second is not yet.
+WAITING = Network(
+    shape="series",
+    lates=("refill", "drop"),
+    lags=(1, 4),
+    dispatch=4,
+    batches=(5, 1),
+    generation=((1, 7), (1, 1), (1, 1)),
+    judging=((1, 1),),
+    updates=(4,),
+    fits=(1,),
+    steps=9,
+)
 FILTERED = replace(SERIES, drops=0b0010110, batches=(3, 2), lags=(2, 3), group=2)
 
 
@@ -71,6 +84,7 @@ def bits(results: list[Any]) -> list[Any]:
 @example(BESIDE)
 @example(JOINED)
 @example(FILTERED)
+@example(WAITING)
 def test_a_run_trains_on_the_rows_of_the_model_and_its_log_repeats_it(case: Network) -> None:
     with TemporaryDirectory() as folder:
         log, again = Path(folder, "log"), Path(folder, "again")

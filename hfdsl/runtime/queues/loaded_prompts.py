@@ -48,9 +48,17 @@ class LoadedPrompts:
             batch = first.pop() if first else source.next()
             if batch is END:
                 return
-            for reader, inputs in self._checked(batch).items():
-                self.batches[reader, self.loaded] = inputs
-            self.loaded += 1
+            self.load(batch)
+
+    def load(self, batch: Any) -> None:
+        """Hold another batch of the loader; errors as for ``Running.step``.
+
+        Raises:
+            HfError: HF765 if it puts another number of groups in than the first one.
+        """
+        for reader, inputs in self._checked(batch).items():
+            self.batches[reader, self.loaded] = inputs
+        self.loaded += 1
 
     def _per_batch(self, stage: int) -> int:
         return self._specs[self._stages.links.fed_by(stage)[0]].dispatch

@@ -58,6 +58,14 @@ class RunningStream:
         if self._processes.recovery is not None:
             self._processes.recovery.streams.pop(self._plan.name, None)
 
+    def save(self, backend: Backend, folder: str) -> SavedStream | None:
+        """Write the contents of the queues, as the stream does; None if it has none."""
+        if self.begun is None:
+            return None
+        if self._recovering is not None:
+            self._recovering.hand_over()
+        return self.begun.save(backend, folder)
+
     def load(self, backend: Backend, folder: str, saved: SavedStream) -> None:
         """Continue with the steps in progress of a checkpoint.
 

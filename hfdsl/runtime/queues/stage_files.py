@@ -127,7 +127,8 @@ class LoadedQueues:
         run.dispatches.update((stage, self.saved.steps[stage]) for stage in run.dispatches)
         run.prompts.loaded, run.prompts.batches = self.decided.loaded, dict(self.batches)
         run.prompts.next.update(self.decided.next_prompts)
-        run.synced = not run.stages.flights.calls  # what was in flight was not saved
+        is_dispatched = any(counts.dispatched for counts in self.decided.counts)
+        run.synced = is_dispatched and not run.stages.flights.calls  # what was in flight was not saved
         for step in self.saved.in_progress:
             number, index = divmod(step.number, len(run.stages.queues))
             queue, per_dispatch = run.stages.queues[index], self.decided.counts[index].put_in

@@ -153,6 +153,12 @@ class StageStream:
         run = self._run = QueueRun(self._runner, self._of_stages, stages, loop, self._seconds)
         return run, loop
 
+    def read_ahead(self, source: BatchSource) -> None:
+        """Hold the source's next batch, of which no prompt is dispatched yet."""
+        first = self._begin(source)
+        if self._run is not None:
+            self._run.prompts.load(first.pop() if first else source.next())
+
     def save(self, backend: Backend, folder: str) -> SavedStream | None:
         """Save the contents of the queues, once they are complete; None if the stream has not begun.
 

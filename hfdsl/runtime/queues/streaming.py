@@ -283,6 +283,12 @@ class Stream:
                 yield self._finish(step)
         self._record(0)
 
+    def read_ahead(self, source: BatchSource) -> None:
+        """Begin a step with the source's next batch, and submit no stage of it."""
+        number = max([*self.order.steps, *(number + 1 for number in self._in_flight)])
+        self._sync_first()
+        self._in_flight[number] = self._runner.begin(number, source.next())
+
     def save(self, backend: Backend, folder: str) -> SavedStream | None:
         """Write the steps in progress; None if there are none.
 

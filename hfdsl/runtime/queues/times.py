@@ -79,21 +79,21 @@ class VirtualTime:
         self._order = count()
         self._now = self._trained = 0.0
         self._first = [next((step for step in plan.steps if step.group != DRIVER), None) for plan in stages.plans]
+        self._free_at = [0.0 for _ in stages.plans]  # when a rank of the first call has ended all dispatches
         self._queried = [list(_queried_chunks(plan)) for plan in stages.plans]
 
     def accepts(self, stage: int) -> bool:
-        """Whether a rank of the first call is free."""
-        first = self._first[stage]
-        return first is None or self._clocks[stage].free_at(first) <= self._now
+        """Whether a rank of the first call has ended all dispatches; it may wait for new weights."""
+        return self._free_at[stage] <= self._now
 
     def dispatched(self, stage: int, dispatches: Mapping[int, Dispatched]) -> None:
         """End the groups with the last of the chunks that hold their rows, after the filters have run."""
         number = next(iter(dispatches.values())).number
         self._clocks[stage].submit(0, number, self._now)
-        if (
-            first := self._first[stage]
-        ) is not None:  # it accepts another dispatch then, even if filters lose all groups
-            self._push(max(self._now, self._clocks[stage].free_at(first)), ())
+        first = self._first[stage]
+        if first is not None:  # it accepts another dispatch then, even if filters lose all groups
+            self._free_at[stage] = max(self._now, self._clocks[stage].free_at(first))
+            self._push(self._free_at[stage], ())
         queried = max((self._end(stage, number, place) for place in self._queried[stage]), default=self._now)
         for queue, dispatch in dispatches.items():
             ends = {
@@ -140,9 +140,6 @@ class VirtualTime:
                 for load in self._flights.loads
             }
         self._push(self._trained, ())
-        for clock, first in zip(self._clocks, self._first, strict=True):
-            if first is not None:  # new weights may be there before all results are
-                self._push(max(self._now, clock.free_at(first)), ())
 
     def idle(self) -> bool:
         """Whether the last update has ended."""

@@ -16,7 +16,9 @@ Why it is right. *The same values*: what is dispatched and taken under which ver
 repeated from the journal (``LoggedWorld``), and values follow from that (``stage_stream``, ``streaming``). *A copy is
 whole*: what was in progress is a payload that a call submitted before the copy sends, or lies in a process that copies
 it with its states; processes run calls in the order of submission, so once the copies exist all of it does. *Nothing is
-lost*: batches that were read since the copy are in the journal, and are read again before the loader is asked.
+lost*: batches that were read since the copy are in the journal, and are read again before the loader is asked. One
+that was read for a dispatch which the loss cut short may wait beyond the next result; a file has it, too
+(``hand_over``).
 """
 
 from __future__ import annotations
@@ -124,6 +126,11 @@ class RecoveringStream:
         live, self._live = self._live, None
         if live is not None:
             live.close()
+
+    def hand_over(self) -> None:
+        """Have the stream hold the batches that are to be read again, for a file; the loader does not have them."""
+        while self._batches.again:
+            self._stream.read_ahead(self._batches)
 
     # -- what a recovery sees ------------------------------------------------------------------------------------------
 

@@ -6,17 +6,16 @@ A folder without a manifest is not a saved state, so a save that was cut off is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import CheckpointError, HfError, LostProcessError
+from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.files import SavedStream
-from hfdsl.runtime.queues.stage_stream import StageStream
-from hfdsl.runtime.queues.streaming import Stream
 from hfdsl.runtime.saving.sealed_json import sealed, unsealed
 from hfdsl.runtime.saving.state_files import sync_to_disk
 
@@ -175,7 +174,7 @@ def save_states(
     folder: Path,
     *,
     background: bool,
-    stream: Stream | StageStream | None,
+    save_stream: Callable[[Backend, str], SavedStream | None],
     plan: str,
 ) -> Saving:
     """Have all processes write their states, and the contents of a stream's queues; errors as ``Running.save``."""
@@ -187,7 +186,7 @@ def save_states(
         for file in folder.iterdir():  # by an attempt before, whose processes were lost
             file.unlink()
         place = str(folder.resolve())
-        in_progress = stream.save(backend, place) if stream is not None else None
+        in_progress = save_stream(backend, place)
         backend.save(place, background)
         saving = Saving(
             processes=processes,
