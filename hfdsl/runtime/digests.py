@@ -198,7 +198,14 @@ def _part_layout(name: str, piece: HeldPart, dtype: str | None, kind: tuple[Any,
         last, lanes = piece.tensor.shape[-1], WORD_BYTES // size
         if piece.tensor.is_contiguous() and offset[-1] % lanes == 0 and last % lanes == 0:
             words = (*piece.tensor.shape[:-1], last * wanted.itemsize // WORD_BYTES)
-    return _PartLayout(kind, (name, box, str(wanted).removeprefix("torch.")), wanted, offset, starts, words)
+    return _PartLayout(
+        kind=kind,
+        place=(name, box, str(wanted).removeprefix("torch.")),
+        dtype=wanted,
+        offset=offset,
+        starts=starts,
+        words=words,
+    )
 
 
 class BegunDigests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import linecache
 import os
 import re
 import shlex
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.say(_parser().format_help().rstrip(), file=sys.stderr)
         return output.USAGE
     arguments = _arguments(words)
+    linecache.checkcache()  # files may have changed since an earlier command of this process
     # The steps of a run are the program's own: what they print belongs to the people who watch it. A server speaks on
     # stdout itself.
     if arguments.name == "mcp" or (arguments.name in STEPPING and arguments.format == "human"):

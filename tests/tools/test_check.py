@@ -308,7 +308,7 @@ source = { kind = "JsonLines", path = "words.jsonl" }
 tokenizer = { kind = "Characters", alphabet = "ab" }
 
 [actor]
-model.config = { model_type = "llama" }
+model.config = { model_type = "llama", pad_token_id = 0 }
 generation = { max_tokens = 3 }
 
 [reference]

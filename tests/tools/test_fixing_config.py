@@ -68,7 +68,7 @@ tokenizer = "$data.tokenizer"
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("words.jsonl").write_text('{"word": "abc"}\n')
+    Path("words.jsonl").write_text('{"word": "abc"}\n' * 4)
     Path("my_rewards.py").write_text("def score(response, row):\n    return 1.0\n")
 
 

@@ -126,3 +126,11 @@ def test_what_no_file_has_is_fixed_by_an_override(write: Write, capsys: Capture)
     words = re.findall(r"^append to the command: (\S+)$", out, re.MULTILINE)
     assert words == ["actor_rollout_ref.rollout.tensor_model_parallel_size=2"]
     assert run_cli(capsys, "verl", "run.sh", *overrides, *words)[0] == output.OK
+
+
+def test_a_file_that_has_changed_is_read_again(write: Write, capsys: Capture) -> None:
+    write("run.sh", WRONG)
+    _, first, _ = run_cli(capsys, "verl", "run.sh", "--format", "github")
+    write("run.sh", "\n" * 9 + WRONG)
+    _, second, _ = run_cli(capsys, "verl", "run.sh", "--format", "github")
+    assert second.startswith(first.partition(",title")[0].replace("line=6", "line=15"))

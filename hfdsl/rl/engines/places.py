@@ -122,7 +122,8 @@ def _places(
     offset = 0
     for full, count in zip(fulls, _counts(shape[cut], [full[cut] for full in fulls], size), strict=False):
         holders, remainder = divmod(count * size, full[cut])  # the number of parts with equal rows
-        if not holders or (remainder and layer not in PADDED) or not _alike(full, shape, cut):
+        uneven = layer not in PADDED and (remainder or holders > size)
+        if not holders or uneven or not _alike(full, shape, cut):
             return
         index = rank if layer in PADDED else rank // holders
         first, end = (min(at, full[cut]) for at in (index * count, index * count + count))

@@ -143,6 +143,12 @@ def test_parameters_of_another_model_have_no_places(size: Sizes, data: st.DataOb
     assert places(target, shapes, 0, size.parts) is None
 
 
+def test_a_part_has_no_more_key_heads_than_the_model() -> None:
+    saved_shapes = {f"attn.{name}.bias": (1,) for name in ("q_proj", "k_proj", "v_proj")}
+    assert places({"attn.qkv_proj.bias": torch.zeros(3)}, saved_shapes) is not None
+    assert places({"attn.qkv_proj.bias": torch.zeros(15)}, saved_shapes) is None
+
+
 class Method:
     """How a layer computes: with its weight, with a copy of it as it was, or with it transposed."""
 
