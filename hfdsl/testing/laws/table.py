@@ -292,7 +292,7 @@ def _declares(subject: LawSubject) -> bool:
 LAWS: tuple[Law, ...] = (
     Law("L1", "coverage", "every row reaches a rank, and every rank has rows", coverage, orders=True),
     Law("L2", "agreement", "replicas receive equal values", agreement, lambda s: not s.per_rank, orders=True),
-    Law("L3", "round_trip", "if ranks return their arguments unchanged, the caller receives what it passed", round_trip),
+    Law("L3", "round_trip", "if ranks return their arguments, the caller receives what it passed", round_trip),
     Law("L4", "row_map", "a row-wise body gives what it gives on all rows at once", row_map, _joins),
     Law("L5", "order", "the numbering of ranks does not change what the caller receives", order, _joins, orders=True),
     Law("L6", "partition", "no row goes to two places", partition, _splits, orders=True),
