@@ -63,7 +63,7 @@ def test_a_check_reads_the_tokens_that_a_loaded_model_takes(
 
 
 def test_a_chat_model_ends_a_response_where_it_ends_a_turn(tmp_path: Path) -> None:
-    """As those that are published: the end of a text in ``config.json``, that of a turn beside it in the other file."""
+    """Its ``config.json`` may have the end of a text alone, and its ``generation_config.json`` that of a turn, too."""
     load(w.ModelConfig(config={"model_type": "llama", **SIZES, "eos_token_id": 2})).save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 2], "pad_token_id": 2}))
     model = w.ModelConfig(path=str(tmp_path))
