@@ -118,7 +118,10 @@ def serve(requests: socket.socket) -> str:
         process = fork_beside()
         if process == 0:
             requests.close()
-            high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 100) for descriptor in received]
+            # Above all numbers that they get, of which the process of tests may have hundreds.
+            high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, max(numbers) + 1) for descriptor in received]
+            for descriptor in received:
+                os.close(descriptor)
             for descriptor, number in zip(high, numbers, strict=True):
                 os.dup2(descriptor, number)
                 os.close(descriptor)
