@@ -57,12 +57,12 @@ def critics_learn_the_rows_of_policies(context: Context) -> Iterator[Finding]:
         for policy in dict.fromkeys(update.role for update in updates_after(program.graph, values)):
             if policy == values.role or (policy, values.role) in reported:
                 continue
-            learned, taught = _learned(makers, policy), _learned(makers, values.role)
-            for batch in (batch for batch in learned if batch in taught):
-                misses = _misses(learned[batch], taught[batch])
+            by_policy, by_critic = _learned(makers, policy), _learned(makers, values.role)
+            for batch in (batch for batch in by_policy if batch in by_critic):
+                misses = _misses(by_policy[batch], by_critic[batch])
                 if misses is not None:
                     reported.add((policy, values.role))
-                    yield _finding(learned[batch], taught[batch], misses, batch[2], values)
+                    yield _finding(by_policy[batch], by_critic[batch], misses, batch[2], values)
                     break
 
 
@@ -89,7 +89,7 @@ def _learned(makers: Makers, role: str) -> dict[SplitBatch, Learned]:
 
 
 def _finding(policy: Learned, critic: Learned, missing: Learned, count: int, values: Node) -> Finding:
-    learned, taught = _words(policy, count), _words(critic, count)
+    by_policy, by_critic = _words(policy, count), _words(critic, count)
     effect = (
         "it learns by values of rows whose returns the critic never learns"
         if missing is critic
@@ -98,7 +98,7 @@ def _finding(policy: Learned, critic: Learned, missing: Learned, count: int, val
     counterpart = policy if missing is critic else critic
     return Finding(
         "HF349",
-        f"'{critic.update.label}' learns {taught}, and the policy of '{policy.update.label}' {learned}: {effect}",
+        f"'{critic.update.label}' learns {by_critic}, and the policy of '{policy.update.label}' {by_policy}: {effect}",
         Label(missing.update.span, f"learns {_words(missing, count)}"),
         (Label(counterpart.update.span, f"learns {_words(counterpart, count)}"), Label(values.span, "the values")),
         notes=("update both on every mini-batch: for part in hf.minibatches(...)",),
