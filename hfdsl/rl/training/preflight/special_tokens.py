@@ -13,8 +13,7 @@ from hfdsl.rl.training.ready import generating
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.rl.workers.slicing import model_config
-from hfdsl.rl.workers.special_tokens import PAD_ADVICE, lacks_pad, no_pad_token, own_ends, own_token
-from hfdsl.types.numbers import is_count
+from hfdsl.rl.workers.special_tokens import PAD_ADVICE, lacks_pad, no_pad_token, own_ends
 
 
 def policies_have_pad_tokens(subject: Subject) -> Iterator[Finding]:
@@ -22,11 +21,8 @@ def policies_have_pad_tokens(subject: Subject) -> Iterator[Finding]:
     for field, model in _models(subject):
         # Of a folder that is not there yet, nobody knows whether its generation_config.json names a token.
         if lacks_pad(model) and (model.path is None or is_saved_model(local_folder(model.path))):
-            ends = own_token(model, "eos_token_id")
-            end = next(
-                (token for token in [*_listed(model.end_tokens), *_listed(ends)] if is_count(token, least=0)), None
-            )
-            changes = () if end is None else (SetField(f"{field}.pad_token", end),)
+            ends = [*(model.end_tokens or ()), *own_ends(model)]
+            changes = [SetField(f"{field}.pad_token", end) for end in ends[:1]]
             yield subject.finding("HF812", no_pad_token(model), field, changes=changes, advice=PAD_ADVICE)
 
 
@@ -36,11 +32,11 @@ def special_tokens_are_tokens(subject: Subject) -> Iterator[Finding]:
         vocabulary = model_config(model).get("vocab_size")
         if not isinstance(vocabulary, int):
             continue
-        for name, value in (("pad_token", model.pad_token), ("end_tokens", model.end_tokens)):
-            for token in _listed(value):
-                if token >= vocabulary:
-                    message = f"the model has no token {token}: it has the tokens 0 to {vocabulary - 1}"
-                    yield subject.finding("HF812", message, f"{field}.{name}")
+        named = [("pad_token", model.pad_token), *(("end_tokens", token) for token in model.end_tokens or ())]
+        for name, token in named:
+            if token is not None and token >= vocabulary:
+                problem = f"the model has no token {token}: it has the tokens 0 to {vocabulary - 1}"
+                yield subject.finding("HF812", problem, f"{field}.{name}")
 
 
 def responses_end(subject: Subject) -> Iterator[Finding]:
@@ -90,9 +86,3 @@ def _models(subject: Subject) -> Iterator[tuple[str, ModelConfig]]:
         if subject.role_of(field) in roles and model not in yielded:
             yielded.append(model)
             yield field, model
-
-
-def _listed(tokens: object) -> list[int]:
-    if isinstance(tokens, (list, tuple)):
-        return list(tokens)
-    return [] if tokens is None else [tokens]  # type: ignore[list-item]  # of JSON
