@@ -31,7 +31,7 @@ from hfdsl.protocols.worker import RankContext
 from hfdsl.rl import workers as w
 from hfdsl.rl.workers.layouts import GATHERED_BYTES
 from hfdsl.runtime.digests import BegunDigests, DigestLayouts, HeldPart, as_words, host_digest
-from hfdsl.runtime.rank.process_groups import ProcessCollectives, all_gather_single
+from hfdsl.runtime.rank.process_groups import ProcessCollectives
 from hfdsl.runtime.rank.role_workers import build_worker, construction_call
 from hfdsl.runtime.weights import exchange
 from hfdsl.runtime.weights.resharding import LocalWeights, exported_weights, loaded_weights
@@ -81,21 +81,20 @@ class BareGather:
     def __init__(self, slices: Iterable[tuple[torch.Tensor, int]], group: Any, size: int) -> None:
         self._group, self._buckets = group, list[_BareBucket]()
         waiting, count = list[tuple[torch.Tensor, int]](), 0
-        for each, dim in slices:
-            if waiting and count + each.nbytes > size:
+        for tensor, dim in slices:
+            if waiting and count + tensor.nbytes > size:
                 self._buckets.append(_BareBucket(waiting))
                 waiting, count = [], 0
-            waiting.append((each, dim))
-            count += each.nbytes
+            waiting.append((tensor, dim))
+            count += tensor.nbytes
         self._buckets.append(_BareBucket(waiting))
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Pack, gather, and join, each bucket while the next one travels."""
+        """Gather, and join slices of columns, each bucket while the next one travels."""
         before: tuple[_BareBucket, Any] | None = None
         for bucket in self._buckets:
-            copy_tensors(bucket.packed, bucket.slices)
-            work = all_gather_single(bucket.gathered, bucket.sent, self._group, async_op=True)
+            work = self._group.allgather_into_tensor_coalesced(bucket.arriving, bucket.slices)
             if before is not None:
                 before[1].wait()
                 before[0].join()
@@ -113,21 +112,23 @@ class BareGather:
 
 class _BareBucket:
     def __init__(self, slices: Sequence[tuple[torch.Tensor, int]]) -> None:
-        self.slices, sizes = [each.detach() for each, _ in slices], [each.numel() for each, _ in slices]
-        self.sent = self.slices[0].new_empty(sum(sizes))
-        self.gathered = self.sent.new_empty(RANKS * sum(sizes))
-        shapes = [each.shape for each in self.slices]
-        self.packed = [flat.view(shape) for flat, shape in zip(self.sent.split(sizes), shapes, strict=True)]
-        rows = [
-            flat.view(shape) for flat, shape in zip(self.gathered.split(sizes * RANKS), shapes * RANKS, strict=True)
+        self.slices = [tensor.detach() for tensor, _ in slices]
+        joined = [torch.cat([tensor.detach()] * RANKS, dim) for tensor, dim in slices]
+        columns = [dim > 0 for _, dim in slices]
+        self.arriving = [
+            torch.cat([tensor] * RANKS) if is_column else whole
+            for tensor, whole, is_column in zip(self.slices, joined, columns, strict=True)
         ]
-        joined = [torch.cat([each.detach()] * RANKS, dim) for each, dim in slices]
-        parts = [whole.chunk(RANKS, dim) for whole, (_, dim) in zip(joined, slices, strict=True)]
-        self.targets = [part for rank in range(RANKS) for part in (each[rank] for each in parts)]
-        self.sources, self.own = rows, [each[dist.get_rank()] for each in parts]
+        self.columns = [
+            (buffer.chunk(RANKS), whole)
+            for buffer, whole, is_column in zip(self.arriving, joined, columns, strict=True)
+            if is_column
+        ]
+        self.own = [whole.chunk(RANKS, dim)[dist.get_rank()] for whole, (_, dim) in zip(joined, slices, strict=True)]
 
     def join(self) -> None:
-        copy_tensors(self.targets, self.sources)
+        for parts, whole in self.columns:
+            torch.cat(parts, 1, out=whole)
 
 
 def actor_on(rank: int, collectives: ProcessCollectives, mesh: hf.Mesh) -> Any:

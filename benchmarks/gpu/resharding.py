@@ -108,16 +108,17 @@ def in_place(rank: int, arguments: argparse.Namespace, port: int) -> None:
     raw = raw_seconds(actor.axis("micro_dp"), sliced, parameters[0].device, arguments.times)
     spans_by_way: dict[str, list[tuple[float, float]]] = {}
     buckets = {"by parameter": 0, "in buckets": slices.bucket_bytes}
-    for turn in range(2 * (arguments.times + 2)):  # in turns, after two of each that warm up
-        way = [*buckets][turn % 2]
-        slices.bucket_bytes = buckets[way]
-        wait()
-        start = time.perf_counter()
-        with slices.gathered():
+    for way, size in buckets.items():
+        slices.bucket_bytes = size
+        for _ in range(arguments.times + 2):  # two of each warm up
+            dist.barrier()
             wait()
-            entered = time.perf_counter()
-        wait()
-        spans_by_way.setdefault(way, []).append((entered - start, time.perf_counter() - entered))
+            start = time.perf_counter()
+            with slices.gathered():
+                wait()
+                entered = time.perf_counter()
+            wait()
+            spans_by_way.setdefault(way, []).append((entered - start, time.perf_counter() - entered))
     gathers = {way: counted_gathers(actor, slices, size) for way, size in buckets.items()}
     peak = 0
     if GPUS:

@@ -28,13 +28,14 @@ class AxisGroup(ABC):
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value (a tensor of one shape, or any object that pickles), in coordinate order."""
 
-    def begin_gather_into(self, gathered: Any, value: Any) -> Callable[[], None]:
-        """Begin ``all_gather`` of a tensor [...] into a tensor [ranks, ...]; what this returns waits for all.
+    def begin_gathers_into(self, gathered: Sequence[Any], values: Sequence[Any]) -> Callable[[], None]:
+        """Begin ``all_gather`` of tensors [N, ...], each into a tensor [ranks * N, ...]; the result waits for all.
 
-        It is called in the order of the beginnings, and before that nobody writes or frees either of the two.
+        It is called in the order of the beginnings, and before that nobody writes or frees any of the tensors.
         """
-        for place, arrived in zip(gathered, self.all_gather(value), strict=True):
-            place.copy_(arrived)
+        for joined, value in zip(gathered, values, strict=True):
+            for place, arrived in zip(joined.chunk(self.size), self.all_gather(value), strict=True):
+                place.copy_(arrived)
         return lambda: None
 
     def all_reduce(self, value: T, op: str = "sum") -> T:

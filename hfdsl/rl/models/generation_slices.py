@@ -13,8 +13,8 @@ so every rank's training slice lies inside its generation slice::
 
 With M bytes of weights, a rank holds M/4, receives (2 - 1) M/4, and has M/2 while it samples: no byte twice. Weight by
 weight, the training slice becomes a view of the generation slice, and its own memory is freed. Weights travel in
-buckets, each while the one before is copied into its place (``gathering``), so the peak is M/2 and two buckets.
-Afterward each training slice is copied out and the rest is freed.
+buckets, two at a time (``gathering``), so the peak is M/2, the rank's own slices of two buckets, and the buffers of
+their columns. Afterward each training slice is copied out and the rest is freed.
 
 With FSDP, the slices of a unit are gathered over ``dp`` first, and then over ``tp`` in the same way; the shards stay.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hfdsl.plan.buckets import filled
@@ -149,7 +149,7 @@ def generation_layout(mesh: Mesh, config: ActorConfig) -> StandardLayout | None:
     return None if layout is None or mesh.pp > 1 else Generation(layout)
 
 
-GATHERED_BYTES: Final = 32 * 2**20
+GATHERED_BYTES: Final = 128 * 2**20
 """The most bytes of a rank's own slices in a bucket on the way to generation slices."""
 
 GATHERED_BUCKETS: Final = 2
@@ -164,7 +164,7 @@ def reshards(mesh: Mesh, config: ActorConfig) -> dict[str, Resharding]:
     >>> sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
     >>> actor = ActorConfig(ModelConfig(config={"model_type": "llama", **sizes}), GenerationConfig(max_tokens=1))
     >>> [(name, each.in_place, each.staging) for name, each in reshards(Mesh(tp=2, gen_tp=1), actor).items()]
-    [('generate', True, 1200)]
+    [('generate', True, 560)]
     """
     held, needed = training_layout(mesh, config), generation_layout(mesh, config)
     listed = _model_parameters(config.model).get("policy", ())
@@ -174,8 +174,8 @@ def reshards(mesh: Mesh, config: ActorConfig) -> dict[str, Resharding]:
         listed = tuple(parameter for parameter in listed if parameter.name != EXPORTED + VOCABULARY[1])
     fsdp = config.training.sharding == "fsdp" and mesh.dp > 1
     slices = model_layout(config.model, mesh.tp) or Replicas()
-    sizes = [_held_bytes(slices, parameter, Mesh(tp=mesh.tp)) for parameter in listed]
-    staging = max((_staging(mesh, unit, fsdp=fsdp) for unit in _units(listed, sizes, fsdp=fsdp)), default=0)
+    held_slices = [_Slice.of(slices, parameter, Mesh(tp=mesh.tp)) for parameter in listed]
+    staging = max((_staging(mesh, unit, fsdp=fsdp) for unit in _units(held_slices, fsdp=fsdp)), default=0)
     change = Resharding(
         state="policy",
         parameters=listed,
@@ -187,27 +187,49 @@ def reshards(mesh: Mesh, config: ActorConfig) -> dict[str, Resharding]:
     return {"generate": change}
 
 
-def _held_bytes(layout: StandardLayout, parameter: Parameter, mesh: Mesh) -> int:
-    return total(layout.boxes(parameter, mesh, 0)) * parameter.item_bytes
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """What a rank holds of a parameter, and the dim that ``tp`` slices; None if it holds all."""
+
+    name: str
+    bytes: int
+    dim: int | None
+
+    @classmethod
+    def of(cls, layout: StandardLayout, parameter: Parameter, mesh: Mesh) -> _Slice:
+        boxes = layout.boxes(parameter, mesh, 0)
+        cut = (
+            dim
+            for dim, size in enumerate(parameter.shape)
+            if sum(stop - start for start, stop in {box[dim] for box in boxes}) < size
+        )
+        return cls(parameter.name, total(boxes) * parameter.item_bytes, next(cut, None))
 
 
-def _units(parameters: Sequence[Parameter], sizes: Sequence[int], *, fsdp: bool) -> Collection[list[tuple[int, bool]]]:
-    """The slices that a rank gathers over ``tp`` in a row, in bytes, and whether these are less than the parameter.
+def _units(slices: Sequence[_Slice], *, fsdp: bool) -> Collection[list[_Slice]]:
+    """The slices that a rank gathers over ``tp`` in a row.
 
     With FSDP those of a layer, or of all parameters outside of layers; else all.
     """
-    units = dict[str, list[tuple[int, bool]]]()
-    for parameter, size in zip(parameters, sizes, strict=True):
-        layer = parameter.name.partition(".layers.")[2].partition(".")[0] if fsdp else ""
-        units.setdefault(layer, []).append((size, size < parameter.bytes))
+    units = dict[str, list[_Slice]]()
+    for held in slices:
+        layer = held.name.partition(".layers.")[2].partition(".")[0] if fsdp else ""
+        units.setdefault(layer, []).append(held)
     return units.values()
 
 
-def _staging(mesh: Mesh, unit: Sequence[tuple[int, bool]], *, fsdp: bool) -> int:
-    """The bytes of two buckets: the slices of this rank, and those of all its replicas; with FSDP beside the unit."""
-    buckets = [size for _, size in filled(((size, size) for size, is_sliced in unit if is_sliced), GATHERED_BYTES)]
-    joined = max((sum(buckets[i : i + GATHERED_BUCKETS]) for i in range(len(buckets))), default=0)
-    return joined * (1 + mesh.micro_dp_size) + (sum(size for size, _ in unit) if fsdp else 0)
+def _staging(mesh: Mesh, unit: Sequence[_Slice], *, fsdp: bool) -> int:
+    """The bytes beside generation slices: of two buckets the slices of this rank, and what arrives in buffers.
+
+    With FSDP the slices of this rank are those of the whole unit.
+    """
+    cut = [(held, held.bytes) for held in unit if held.dim is not None]
+    staged = [
+        sum(held.bytes * ((not fsdp) + (mesh.micro_dp_size if held.dim else 0)) for held in bucket)
+        for bucket, _ in filled(cut, GATHERED_BYTES)
+    ]
+    most = max((sum(staged[i : i + GATHERED_BUCKETS]) for i in range(len(staged))), default=0)
+    return most + (sum(held.bytes for held in unit) if fsdp else 0)
 
 
 def sampler_layout(mesh: Mesh, config: SamplerConfig) -> StandardLayout | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -66,16 +66,17 @@ class _TorchGroup(AxisGroup):
         dist.all_gather_object(values, value, group=self.process_group)
         return record_collective(self._endpoint, "gathered", values)
 
-    def begin_gather_into(self, gathered: Any, value: Any) -> Callable[[], None]:
-        """Gather tensors asynchronously."""
+    def begin_gathers_into(self, gathered: Sequence[Any], values: Sequence[Any]) -> Callable[[], None]:
+        """Gather tensors asynchronously, all of them in one operation."""
         refuse_without_peers(self._endpoint)
-        work = all_gather_single(gathered.view(-1), value.view(-1), self.process_group, async_op=True)
+        work = self.process_group.allgather_into_tensor_coalesced([*gathered], [*values])
         return partial(self._arrived, work, gathered)
 
-    def _arrived(self, work: Any, gathered: Any) -> None:
+    def _arrived(self, work: Any, gathered: Sequence[Any]) -> None:
         work.wait()
         if is_recorded(self._endpoint):
-            record_collective(self._endpoint, "gathered", [*gathered])
+            for joined in gathered:
+                record_collective(self._endpoint, "gathered", [*joined.chunk(self.size)])
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """Reduce with NCCL on a GPU; on a CPU in coordinate order, as the local backend does, bit for bit."""

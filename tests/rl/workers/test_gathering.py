@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -35,12 +35,12 @@ class CountedGroup(ThreadGroup):
 
     gathers, received = 0, 0
 
-    def begin_gather_into(self, gathered: Any, value: Any) -> Callable[[], None]:
-        arrived = super().begin_gather_into(gathered, value)
+    def begin_gathers_into(self, gathered: Sequence[Any], values: Sequence[Any]) -> Callable[[], None]:
+        arrived = super().begin_gathers_into(gathered, values)
         self.meeting.wait(SECONDS)
         self.values[self.rank] = None  # nobody reads it any more
         self.gathers += 1
-        self.received += gathered.nbytes - value.nbytes
+        self.received += sum(each.nbytes for each in gathered) - sum(each.nbytes for each in values)
         return arrived
 
 

@@ -34,8 +34,8 @@ class Lossy(ThreadGroup):
     lost: Sequence[int] = ()
     begun = 0
 
-    def begin_gather_into(self, gathered: Any, value: Any) -> Callable[[], None]:
-        arrived = super().begin_gather_into(gathered, value)
+    def begin_gathers_into(self, gathered: Sequence[Any], values: Sequence[Any]) -> Callable[[], None]:
+        arrived = super().begin_gathers_into(gathered, values)
         self.meeting.wait(SECONDS)
         self.begun += 1
         return self.lose if self.begun in self.lost else arrived
@@ -173,23 +173,30 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class Nowhere(SoleRank):
+    """The first of two ranks, whose collectives do nothing."""
+
+    size = 2
+
+    def begin_gathers_into(self, gathered: Sequence[Any], values: Sequence[Any]) -> Callable[[], None]:
+        return lambda: None
+
+
 def calls_of_second_use(layers: int) -> int:
-    ranks = Ranks(layers, bucket=2**25)
-    ranks.joined()
-
-    def entered(rank: int) -> int:
-        context = ranks.slices[rank].gathered()
-        calls = Calls()
-        with calls:
-            context.__enter__()
-        context.__exit__(None, None, None)
-        return calls.count
-
-    return ranks.each(entered)[0]
+    model = w.ModelConfig(config={**SIZES, "model_type": "llama", "num_hidden_layers": layers, "vocab_size": 40})
+    slices = GenerationSlices(policy(model, 1.0, Nowhere()), SoleRank(), Nowhere(), 2, bucket_bytes=2**25)
+    with slices.gathered():
+        pass
+    context, calls = slices.gathered(), Calls()
+    with calls:
+        context.__enter__()
+    context.__exit__(None, None, None)
+    return calls.count
 
 
-def test_gathering_again_takes_as_many_calls_whatever_the_number_of_weights() -> None:
-    assert calls_of_second_use(1) == calls_of_second_use(4)
+def test_gathering_again_takes_a_call_more_for_each_weight_whose_columns_are_sliced_and_none_for_others() -> None:
+    columns = 2  # of a layer: o_proj and down_proj
+    assert calls_of_second_use(4) - calls_of_second_use(1) == 3 * columns
 
 
 def test_between_uses_nothing_of_the_generation_slices_is_kept() -> None:
