@@ -90,7 +90,7 @@ class JoinedBucket:
 class _Copy:
     """Slices that are joined in a dim by a copy."""
 
-    parts: Sequence[torch.Tensor]
+    parts: tuple[torch.Tensor, ...]
     dim: int
     joined: torch.Tensor
 

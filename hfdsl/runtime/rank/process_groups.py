@@ -69,7 +69,9 @@ class _TorchGroup(AxisGroup):
     def begin_gathers_into(self, gathered: Sequence[Any], values: Sequence[Any]) -> Callable[[], None]:
         """Gather tensors asynchronously, all of them in one operation."""
         refuse_without_peers(self._endpoint)
-        work = self.process_group.allgather_into_tensor_coalesced([*gathered], [*values])
+        group = self.process_group
+        function = getattr(group, "all_gather_single_coalesced", None) or group.allgather_into_tensor_coalesced
+        work = function([*gathered], [*values])
         return partial(self._arrived, work, gathered)
 
     def _arrived(self, work: Any, gathered: Sequence[Any]) -> None:
@@ -98,7 +100,7 @@ class _TorchGroup(AxisGroup):
 
 
 def all_gather_single(gathered: Any, sent: Any, group: Any, *, async_op: bool = False) -> Any:
-    """Gather the tensors of all ranks into one; older versions of torch name this function differently."""
+    """Gather the tensors of all ranks into one; older versions of torch name this and the grouped one differently."""
     import torch.distributed as dist
 
     function = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
