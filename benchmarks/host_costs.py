@@ -34,6 +34,7 @@ from hfdsl.runtime.digests import BegunDigests, DigestLayouts, HeldPart, as_word
 from hfdsl.runtime.rank.process_groups import ProcessCollectives
 from hfdsl.runtime.rank.role_workers import build_worker, construction_call
 from hfdsl.runtime.weights import exchange
+from hfdsl.runtime.weights.messages import HeldParts
 from hfdsl.runtime.weights.resharding import LocalWeights, exported_weights, loaded_weights
 
 RANKS: Final = 2
@@ -187,9 +188,14 @@ class FromNowhere(exchange.Arriving):
         return "cpu"
 
     def receive(
-        self, sync: ScheduledSync, rank: int, peers: Mapping[int, exchange.Arriving], write: exchange.Write
+        self,
+        sync: ScheduledSync,
+        rank: int,
+        peers: Mapping[int, exchange.Arriving],
+        held: HeldParts | None,
+        write: exchange.Write,
     ) -> None:
-        exchange.receive(sync, rank, Nowhere(), self.device, write)
+        exchange.receive(sync, rank, Nowhere(), self.device, held, write)
 
 
 class BareMessages:

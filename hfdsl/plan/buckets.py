@@ -14,26 +14,33 @@ A worked example. Weights of 40, 30, 50 and 120 bytes, and at most 100 bytes tha
 While a rank writes a bucket to its place, the next one arrives. So it has two buffers, of 50 and 40 bytes. All ranks
 have the same buckets: a bucket is as large as what the rank that receives most of it receives.
 
+A part of at least ``DIRECT_BYTES`` that is contiguous where a rank holds the weight arrives there, and needs no buffer.
+Smaller ones share a message, since each transfer has a cost of its own. A weight is cut into rows if it has enough of
+them, as rows are contiguous.
+
 ``filled`` is the rule of all buckets, also of those in which ranks gather generation slices, or hand weights to an
 engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from hfdsl.protocols.boxes import Box, total, volume
+from hfdsl.protocols.boxes import Box, is_contiguous, total, volume
 from hfdsl.protocols.layouts import Parameter
-from hfdsl.protocols.resharding import Route
+from hfdsl.protocols.resharding import Need, Route
 
 T = TypeVar("T")
+
+DIRECT_BYTES: Final = 2**20
+"""The least bytes of a part that travels by itself, from where one rank has it to where the other one needs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketShare:
-    """Cut each piece of a parameter into ``count`` parts, equal up to a row, and return one of them.
+    """Cut each piece of a parameter into ``count`` parts, equal up to an index of a dim, and return one of them.
 
     >>> [BucketShare(Parameter("w", (5, 2)), index, 2).of(((0, 5), (0, 2))) for index in (0, 1)]
     [((0, 3), (0, 2)), ((3, 5), (0, 2))]
@@ -44,10 +51,11 @@ class BucketShare:
     count: int = 1
 
     def of(self, box: Box) -> Box | None:
-        """The part of a piece, cut along its longest dim; None if nothing is left for it."""
+        """The part of a piece, cut along the first dim that has as many indices; None if nothing is left for it."""
         if self.count == 1 or not box:  # a number has no dims
             return None if self.index else box
-        dim = max(range(len(box)), key=lambda dim: box[dim][1] - box[dim][0])
+        lengths = [stop - start for start, stop in box]
+        dim = next((dim for dim, length in enumerate(lengths) if length >= self.count), lengths.index(max(lengths)))
         start, stop = box[dim]
         size = -(-(stop - start) // self.count)
         first = start + self.index * size
@@ -55,19 +63,36 @@ class BucketShare:
 
     def received(self, route: Route) -> int:
         """The most bytes of it that a rank receives."""
-        if self.count == 1:
-            return most_received(route)
-        boxes = ([self.of(piece.box) for piece in need.received] for need in route.needs)
-        elements = (sum(volume(box) for box in received if box is not None) for received in boxes)
+        return most_received(route) if self.count == 1 else self._most(route, lambda need, box: True)
+
+    def buffered(self, route: Route) -> int:
+        """The most bytes of it that a rank receives elsewhere than where they stay."""
+
+        def is_buffered(need: Need, box: Box) -> bool:
+            return volume(box) * route.item_bytes < DIRECT_BYTES or not is_contiguous(box, need.boxes)
+
+        return self._most(route, is_buffered)
+
+    def _most(self, route: Route, counts: Callable[[Need, Box], bool]) -> int:
+        """The most bytes that a rank receives of the parts that count."""
+        elements = (
+            sum(
+                volume(box)
+                for box in (self.of(piece.box) for piece in need.received)
+                if box is not None and counts(need, box)
+            )
+            for need in route.needs
+        )
         return max(elements, default=0) * route.item_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Shares that arrive together, and the most bytes of them that a rank receives."""
+    """Shares that arrive together, the most bytes of them that a rank receives, and the most of these in a buffer."""
 
     shares: tuple[BucketShare, ...]
     bytes: int
+    buffered: int
 
 
 def filled(sized: Iterable[tuple[T, int]], most: int) -> Iterator[tuple[list[T], int]]:
@@ -90,19 +115,19 @@ def filled(sized: Iterable[tuple[T, int]], most: int) -> Iterator[tuple[list[T],
 def buckets(routed: Iterable[tuple[Parameter, Route]], most: int) -> Iterator[Bucket]:
     """The parameters in order, in buckets; two buckets have at most ``most`` bytes, up to the rows of a few shares."""
 
-    def shares() -> Iterator[tuple[BucketShare, int]]:
+    def shares() -> Iterator[tuple[tuple[BucketShare, int], int]]:
         for parameter, route in routed:
             count = max(1, -(-most_received(route) // max(most // 2, 1))) if most else 1
             for share in (BucketShare(parameter, index, count) for index in range(count)):
-                yield share, share.received(route)
+                yield (share, share.buffered(route)), share.received(route)
 
     for bucket, size in filled(shares(), most // 2):
-        yield Bucket(tuple(bucket), size)
+        yield Bucket(tuple(share for share, _ in bucket), size, sum(buffered for _, buffered in bucket))
 
 
 def on_their_way(listed: Iterable[Bucket]) -> int:
-    """The bytes of the memory for two buckets; each bucket reuses the memory of the one before the last."""
-    sizes = [bucket.bytes for bucket in listed]
+    """The bytes of the buffers for two buckets; each bucket reuses those of the one before the last."""
+    sizes = [bucket.buffered for bucket in listed]
     return max(sizes[::2], default=0) + max(sizes[1::2], default=0)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import RoleError, SyncError
+from hfdsl.plan import buckets
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.resharding import Schedule, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
@@ -23,6 +25,7 @@ from hfdsl.protocols.layouts import Cut, Layout, Parameter, Replicas
 from hfdsl.rl.models.copies import LoadFence
 from hfdsl.runtime.weights import exchange, messages
 from hfdsl.runtime.weights.exchange import Arriving, ArrivingWeights, Exported, exported
+from hfdsl.runtime.weights.messages import HeldParts
 from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
 from tests.runtime import resharding_programs as p
 
@@ -50,13 +53,14 @@ class Work:
 
 
 class Links:
-    """Messages by sender and receiver; the memory that messages use, by rank.
+    """Messages by sender and receiver; the memory that messages use beside the weights of roles, by rank.
 
     The process of rank 0 dies before it sends its message number ``last``.
     """
 
-    def __init__(self, last: int | None = None) -> None:
+    def __init__(self, last: int | None = None, weights: Sequence[Mapping[str, torch.Tensor]] = ()) -> None:
         self.last = last
+        self.weights = {tensor.untyped_storage().data_ptr() for rank in weights for tensor in rank.values()}
         self.lost: set[int] = set()
         self.lock = threading.Lock()
         self.sends: dict[tuple[int, int], deque[tuple[torch.Tensor, Work]]] = defaultdict(deque)
@@ -84,7 +88,8 @@ class Links:
 
     def count(self, rank: int, flat: torch.Tensor) -> None:
         memory, held = flat.untyped_storage(), self.buffers[rank]
-        held[memory.data_ptr()] = memory.nbytes()
+        if memory.data_ptr() not in self.weights:
+            held[memory.data_ptr()] = memory.nbytes()
         self.most[rank] = max(self.most[rank], sum(held.values()))
 
 
@@ -137,8 +142,15 @@ class Remote(Arriving):
     def device(self) -> str:
         return "cpu"
 
-    def receive(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], write: exchange.Write) -> None:
-        exchange.receive(sync, rank, self.communicator, "cpu", write)
+    def receive(
+        self,
+        sync: ScheduledSync,
+        rank: int,
+        peers: Mapping[int, Arriving],
+        held: HeldParts | None,
+        write: exchange.Write,
+    ) -> None:
+        exchange.receive(sync, rank, self.communicator, "cpu", held, write)
 
 
 class Keeper:
@@ -171,7 +183,7 @@ def kept(
     last: int | None = None,
 ) -> tuple[Links, list[Exception], list[Keeper]]:
     """The same, with the roles that keep the memory of the targets."""
-    links, errors, size = Links(last), list[Exception](), len(sync.senders) + len(targets)
+    links, errors, size = Links(last, [*sources, *targets]), list[Exception](), len(sync.senders) + len(targets)
     keepers = [Keeper(weights) for weights in targets]
 
     def send(rank: int) -> None:
@@ -227,20 +239,23 @@ def test_every_rank_gets_its_elements_in_the_planned_memory(data: st.DataObject)
     full = whole(weights)
     held, needed = sides(full, source, mesh), sides(full, target, other_mesh)
     assume(all(elements(side) == elements([full]) for side in (held, needed)))
-    most = data.draw(st.integers(8, 200))
+    most, direct = data.draw(st.integers(8, 200)), data.draw(st.sampled_from([1, 16, 2**20]))
     schedule = compile_schedule(weights, composed(source), mesh, composed(target), other_mesh, bucket_bytes=most)
     sync = scheduled(schedule, composed(source), composed(target))
     got = [{name: torch.full_like(part, -1) for name, part in rank.items()} for rank in needed]
-    links, errors = exchanged(sync, held, got)
+    with mock.patch.object(buckets, "DIRECT_BYTES", direct):
+        peaks = schedule.peak
+        links, errors = exchanged(sync, held, got)
     assert errors == []
     for place, rank in enumerate(sync.senders):
-        sizes = [messages.message_bytes(message) for bucket in schedule.messages_from(rank) for message in bucket]
+        sent = [message.transfers for bucket in schedule.messages_from(rank) for message in bucket]
+        sizes = [sum(transfer.bytes + messages.ALIGNMENT - 1 for transfer in transfers) for transfers in sent]
         assert links.most[place] <= 2 * max(sizes)
     for rank, expected in enumerate(needed):
         assert all(torch.equal(got[rank][name], part) for name, part in expected.items())
         parts = [sum(len(message.transfers) for message in bucket) for bucket in schedule.messages_to(rank)]
         more = 2 * max(parts, default=0) * messages.ALIGNMENT
-        assert links.most[len(sync.senders) + rank] <= schedule.peak[rank] - schedule.needed[rank] + more
+        assert links.most[len(sync.senders) + rank] <= peaks[rank] - schedule.needed[rank] + more
 
 
 def whole(weights: list[Parameter]) -> dict[str, torch.Tensor]:

@@ -157,7 +157,7 @@ def test_what_arrives_spoiled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def spoiling(message: BufferedMessage, held: Any) -> None:
         pack(message, held)
         if message.message.target == 1:
-            message.flat[0] ^= 1
+            message.packed[0] ^= 1
 
     with launched(p.Holding) as running:
         with running.verifying():

@@ -16,9 +16,10 @@ copy of all. Where every rank holds all of every weight, a bucket is one broadca
 
 A part that is computed, such as weights with an adapter merged, is computed into its message, a few rows at a time.
 
-Both sides allocate the memory of two messages and use it in turn (``messages``). On a GPU a rank submits all its work
-at once and the device goes through it later, so a message with memory of its own would keep it until it has been sent,
-and all messages together would be another copy of the weights.
+Large parts that are contiguous leave and arrive where they are; the parts of a message are one operation where the
+communicator can do that. For all others both sides allocate the memory of two messages and use it in turn
+(``messages``). On a GPU a rank submits all its work at once and the device goes through it later, so a message with
+memory of its own would keep it until it has been sent, and all messages together would be another copy of the weights.
 
 Why nobody waits forever. All ranks are in one communicator, whose stream on a GPU does one thing after the other: a
 send ends when its receiver has come to it. The messages have one order, and every rank goes through its own in this
@@ -43,7 +44,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -54,9 +55,11 @@ import torch.distributed as dist
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.runtime.digests import DigestLayouts, Digests, HeldPart, pieces_of
+from hfdsl.runtime.rank.torch_internals import begin_together
 from hfdsl.runtime.weights.messages import (
     AHEAD,
     BufferedMessage,
+    HeldParts,
     MessageTurns,
     give_buffers,
     kept_views,
@@ -140,18 +143,17 @@ def send(exports: Sequence[Exported], communicator: Any, device: str) -> None:
     held, sync = exports[0].held, exports[0].sync
     turns = _sent(sync, held.rank)
     views = kept_views(sync, "exports", held, turns)
-    buffers = take_buffers(sync, "exports", held.rank, turns, device)
-    leaving: deque[Any] = deque()
+    buffers = take_buffers(sync, "exports", held.rank, turns, device, views)
+    leaving: deque[Sequence[Any]] = deque()
     for (message,) in buffers.turns:
         if len(leaving) == AHEAD:
-            leaving.popleft().wait()
+            _wait(leaving.popleft())
         views.pack(message, held)
-        if sync.broadcast:
-            leaving.append(communicator.broadcast([message.flat], _from_first()))
-        else:
-            leaving.append(communicator.send([message.flat], len(sync.senders) + message.message.target, 0))
-    for work in leaving:
-        work.wait()
+        reader = len(sync.senders) + message.message.target
+        begin = partial(_broadcast, communicator) if sync.broadcast else partial(_send, communicator, reader)
+        leaving.append(begin_together(communicator, begin, message.operations(HeldParts(views, held))))
+    for works in leaving:
+        _wait(works)
     give_buffers(sync, "exports", held.rank, buffers, device)
 
 
@@ -161,10 +163,23 @@ def _sent(sync: ScheduledSync, rank: int) -> MessageTurns:
     return [[message] for bucket in buckets for message in (bucket[:1] if sync.broadcast else bucket)]
 
 
-def _from_first() -> dist.BroadcastOptions:
+def _broadcast(communicator: Any, flat: torch.Tensor) -> Any:
     options = dist.BroadcastOptions()
     options.rootRank, options.asyncOp = 0, True
-    return options
+    return communicator.broadcast([flat], options)
+
+
+def _send(communicator: Any, target: int, flat: torch.Tensor) -> Any:
+    return communicator.send([flat], target, 0)
+
+
+def _receive(communicator: Any, source: int, flat: torch.Tensor) -> Any:
+    return communicator.recv([flat], source, 0)
+
+
+def _wait(works: Iterable[Any]) -> None:
+    for work in works:
+        work.wait()
 
 
 # -- receiving ---------------------------------------------------------------------------------------------------------
@@ -184,8 +199,13 @@ class Arriving(ABC):
         """The device on which they arrive."""
 
     @abstractmethod
-    def receive(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], write: Write) -> None:
-        """Receive a target rank's parts from all ``peers``, by source rank, including this one."""
+    def receive(
+        self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], held: HeldParts | None, write: Write
+    ) -> None:
+        """Receive a target rank's parts from all ``peers``, by source rank, including this one.
+
+        They arrive in what the rank holds, or in a message that ``write`` gets; without ``held`` all in messages.
+        """
 
 
 class LocalArriving(Arriving):
@@ -199,13 +219,20 @@ class LocalArriving(Arriving):
         """As ``Arriving.device``."""
         return self._held.device
 
-    def receive(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], write: Write) -> None:
+    def receive(
+        self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], held: HeldParts | None, write: Write
+    ) -> None:
         """As ``Arriving.receive``."""
-        held = {source: peer._held for source, peer in peers.items() if isinstance(peer, LocalArriving)}
+        sources = {source: peer._held for source, peer in peers.items() if isinstance(peer, LocalArriving)}
         turns = sync.schedule.messages_to(rank)
-        buffers = take_buffers(sync, "loads", rank, turns, self.device)
+        buffers = take_buffers(sync, "loads", rank, turns, self.device, None if held is None else held.views)
         for message in (message for turn in buffers.turns for message in turn):
-            pack(message, held[message.message.source])
+            source = sources[message.message.source]
+            pack(message, source)
+            for at in message.direct:
+                if held is not None:
+                    transfer = message.message.transfers[at]
+                    source.copy_into(held.tensor(message, at), transfer.parameter, transfer.box)
             write(message)
         give_buffers(sync, "loads", rank, buffers, self.device)
 
@@ -223,7 +250,9 @@ class RemoteArriving(Arriving):
 
         return member().device_of(self._ranks)
 
-    def receive(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], write: Write) -> None:
+    def receive(
+        self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], held: HeldParts | None, write: Write
+    ) -> None:
         """As ``Arriving.receive``.
 
         Raises:
@@ -231,34 +260,36 @@ class RemoteArriving(Arriving):
         """
         from hfdsl.runtime.transports.broadcast import communicator_of
 
-        receive(sync, rank, communicator_of(self._ranks), self.device, write)
+        receive(sync, rank, communicator_of(self._ranks), self.device, held, write)
 
 
-def receive(sync: ScheduledSync, rank: int, communicator: Any, device: str, write: Write) -> None:
+def receive(
+    sync: ScheduledSync, rank: int, communicator: Any, device: str, held: HeldParts | None, write: Write
+) -> None:
     """Take part in the exchange as a target rank that receives from all its senders."""
-    buffers = take_buffers(sync, "loads", rank, sync.schedule.messages_to(rank), device)
-    expected: deque[list[tuple[Any, BufferedMessage]]] = deque()
+    views = None if held is None else held.views
+    buffers = take_buffers(sync, "loads", rank, sync.schedule.messages_to(rank), device, views)
+    expected: deque[list[tuple[Sequence[Any], BufferedMessage]]] = deque()
 
     def expect(turn: int) -> None:
-        expected.append([(_received(communicator, sync, message), message) for message in buffers.turns[turn]])
+        works = []
+        for message in buffers.turns[turn]:
+            source = sync.senders.index(message.message.source)
+            begin = partial(_broadcast, communicator) if sync.broadcast else partial(_receive, communicator, source)
+            works.append((begin_together(communicator, begin, message.operations(held)), message))
+        expected.append(works)
 
     for turn in range(min(AHEAD, len(buffers.turns))):
         expect(turn)
     for turn in range(len(buffers.turns)):
-        for work, message in expected.popleft():
-            work.wait()
+        for works, message in expected.popleft():
+            _wait(works)
             write(message)
         if turn + AHEAD < len(buffers.turns):
             expect(turn + AHEAD)
     if device == "cuda":
         torch.cuda.current_stream().synchronize()  # what has been submitted may wait for a sender that is lost
     give_buffers(sync, "loads", rank, buffers, device)
-
-
-def _received(communicator: Any, sync: ScheduledSync, message: BufferedMessage) -> Any:
-    if sync.broadcast:
-        return communicator.broadcast([message.flat], _from_first())
-    return communicator.recv([message.flat], sync.senders.index(message.message.source), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +339,7 @@ class ArrivingWeights:
             return load(weights)
         finally:
             if not self._received:
-                self._receive(lambda message: None)  # those who send wait for it
+                self._receive(None, lambda message: None)  # those who send wait for it
 
     def _write_to(self, values: Any, submitted: Callable[[], None]) -> None:
         """Write the arriving weights; call ``submitted`` after the last write, which a device may not have finished."""
@@ -323,21 +354,21 @@ class ArrivingWeights:
                     return
                 views.unpack(message, held)
                 if self._watched is not None:
-                    self._watched.note_write(message.names, message.flat.nbytes)
+                    self._watched.note_write(message.names, message.bytes)
                 if message.number == last:
                     submitted()
             except Exception as error:  # noqa: BLE001  # raised once all has arrived
                 failures.append(error)
 
-        self._receive(write)
+        self._receive(HeldParts(views, held), write)
         for failure in failures:
             raise failure
 
-    def _receive(self, write: Write) -> None:
+    def _receive(self, held: HeldParts | None, write: Write) -> None:
         self._received = True
         for peer in tuple(self._peers.values())[:1]:
             with torch.no_grad():
-                peer.receive(self._sync, self._rank, self._peers, write)
+                peer.receive(self._sync, self._rank, self._peers, held, write)
 
     def _begin_digests(self, worker: Any, values: Any) -> None:
         pieces, schedule = pieces_of(values), self._sync.schedule

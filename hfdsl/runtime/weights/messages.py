@@ -1,28 +1,37 @@
 """The messages of a rank in an exchange, laid out once: their bytes, and their parts in what a role holds.
 
-A worked example. A rank sends two messages of a weight of 6 rows, which it holds in one tensor ``w``::
+A worked example. A rank sends a message with two large parts of a weight of 4,096 rows, which it holds in one tensor
+``w``, and a small one of another, ``b``; the large ones are 1,000 rows, and 1,000 columns of the others::
 
-    message    its bytes                     parts in them           in the tensor
-    0          buffer 0, bytes 0 to 32       rows 0 to 2 of "w"      w from element 0, 2 x 4
-    1          buffer 1, bytes 0 to 64       rows 2 to 6 of "w"      w from element 8, 4 x 4
+    operation    part                  in the rank's tensor              sent from
+    0            "b"                   b, all of it                      the buffer, bytes 0 to 64
+    1            rows 0 to 1000        w from element 0, contiguous      where it is
+    2            columns 0 to 1000     w, 3096 x 1000, strided           the buffer, from byte 64
+
+A message is one operation for all small parts, and one for each part of at least ``DIRECT_BYTES``: both sides know that
+from the schedule. Where a rank has such a part contiguous in its dtype, the part leaves and arrives there. Each side
+decides so for itself; whatever else it has is copied from and to a buffer.
 
 A sync that comes again finds the parts of every message where they were. ``MessageBuffers`` keep views, whose memory is
 there only during an exchange. ``PartViews`` keep no tensors of the role, which may free or move its own at any time:
 only the strides and offsets of the parts, which are the same while its tensors have the same dtypes, shapes, strides
-and devices. So copying a message is one call for all its parts, or two where some have other strides than the message.
+and devices. So copying a message is one call for all its buffered parts, or two where some have other strides than the
+message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import torch
 
+from hfdsl.plan import buckets
 from hfdsl.plan.resharding import Transfer, WeightMessage
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.runtime.copying import EmptyTensors, copy_all
+from hfdsl.runtime.rank.store import as_bytes
 from hfdsl.runtime.weights.resharding import HeldView, LocalWeights
 
 AHEAD: Final = 2
@@ -37,46 +46,84 @@ MessageTurns: TypeAlias = Sequence[Sequence[WeightMessage]]
 
 @dataclass(frozen=True, slots=True)
 class BufferedMessage:
-    """A message, its number in the exchange, its bytes u8[N], and its parts, which are views of them."""
+    """A message and its number in the exchange; ``packed`` are the bytes u8[N] of its small parts.
+
+    ``parts`` are views of the buffer, by place in the message. ``large`` are the places of the parts that travel by
+    themselves, of which ``direct`` are not in the buffer. ``names`` are the parameters of which it has parts.
+    """
 
     message: WeightMessage
     number: int
-    flat: torch.Tensor
-    parts: Sequence[torch.Tensor]
+    packed: torch.Tensor
+    parts: Mapping[int, torch.Tensor]
+    large: Sequence[int]
+    direct: frozenset[int]
     names: frozenset[str]
-    """The parameters of which it has parts."""
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all parts."""
+        return sum(transfer.bytes for transfer in self.message.transfers)
+
+    def operations(self, held: HeldParts | None) -> list[torch.Tensor]:
+        """The bytes of each operation; what is not in the buffer is where a rank has it."""
+        flat = [] if self.packed.numel() == 0 else [self.packed]
+        for at in self.large:
+            if at not in self.direct:
+                flat.append(as_bytes(self.parts[at]))
+            elif held is None:
+                raise TypeError(self.message)
+            else:
+                flat.append(as_bytes(held.tensor(self, at)))
+        return flat
 
 
 class MessageBuffers:
-    """The bytes of messages, of which each turn uses those of the one ``AHEAD`` before it."""
+    """The bytes of messages, of which each turn uses those of the one ``AHEAD`` before it.
 
-    def __init__(self, turns: MessageTurns, device: torch.device | str) -> None:
-        sizes = [sum(map(message_bytes, turn)) for turn in turns]
+    What a rank has contiguous, by its ``views``, needs none; without them everything does.
+    """
+
+    def __init__(self, turns: MessageTurns, device: torch.device | str, views: PartViews | None = None) -> None:
+        self.views = views
+        rooms, number = list[list[_Room]](), 0
+        for messages in turns:
+            rooms.append([])
+            for message in messages:
+                direct = frozenset[int]() if views is None else views.direct(number, torch.device(device).type)
+                rooms[-1].append(_Room.of(message, number, direct))
+                number += 1
+        sizes = [sum(room.bytes for room in turn) for turn in rooms]
         largest = (max(sizes[turn::AHEAD], default=0) for turn in range(AHEAD))
         buffers = [torch.empty(size, dtype=torch.uint8, device=device) for size in largest]
         self.turns: list[list[BufferedMessage]] = []
-        number = 0
-        for turn, messages in enumerate(turns):
+        for at, turn in enumerate(rooms):
             start, buffered = 0, list[BufferedMessage]()
-            for message in messages:
-                flat = buffers[turn % AHEAD][start : start + message_bytes(message)]
-                names = frozenset(transfer.parameter.name for transfer in message.transfers)
-                buffered.append(BufferedMessage(message, number, flat, _parts(message, flat), names))
-                start, number = start + message_bytes(message), number + 1
+            for room in turn:
+                buffered.append(room.buffered(buffers[at % AHEAD][start : start + room.bytes]))
+                start += room.bytes
             self.turns.append(buffered)
         self.memory = EmptyTensors(buffers)
 
 
 def take_buffers(
-    sync: ScheduledSync, side: str, rank: int, turns: MessageTurns, device: torch.device | str
+    sync: ScheduledSync,
+    side: str,
+    rank: int,
+    turns: MessageTurns,
+    device: torch.device | str,
+    views: PartViews | None = None,
 ) -> MessageBuffers:
     """The buffers of a side and rank, with memory; ``give_buffers`` keeps them after an exchange that has ended well.
 
     After any other, a peer may still write into them, so they are not used again.
     """
-    buffers = sync.kept.pop(("buffers", side, rank, str(device)), None) or MessageBuffers(turns, device)
+    buffers: Any = sync.kept.pop(("buffers", side, rank, str(device)), None)
+    if buffers is None or buffers.views is not views:
+        buffers = MessageBuffers(turns, device, views)
     buffers.memory.allocate()
-    return buffers
+    taken: MessageBuffers = buffers
+    return taken
 
 
 def give_buffers(
@@ -87,28 +134,51 @@ def give_buffers(
     sync.kept["buffers", side, rank, str(device)] = buffers
 
 
-def message_bytes(message: WeightMessage) -> int:
-    """The bytes of a message, with what aligns its parts."""
-    return sum(_room(transfer) for transfer in message.transfers)
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """The places of a message's small and large parts, and of those large ones that need no buffer."""
+
+    message: WeightMessage
+    number: int
+    small: Sequence[int]
+    large: Sequence[int]
+    direct: frozenset[int]
+
+    @classmethod
+    def of(cls, message: WeightMessage, number: int, direct: frozenset[int]) -> _Room:
+        large = [at for at, transfer in enumerate(message.transfers) if transfer.bytes >= buckets.DIRECT_BYTES]
+        small = [at for at in range(len(message.transfers)) if at not in set(large)]
+        return cls(message, number, small, large, direct)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the buffer, with what aligns the parts."""
+        return sum(_aligned(self.message.transfers[at]) for at in (*self.small, *self.large) if at not in self.direct)
+
+    def buffered(self, flat: torch.Tensor) -> BufferedMessage:
+        """The message with the parts in a buffer u8[bytes], the small ones first."""
+        start, packed, parts = 0, 0, dict[int, torch.Tensor]()
+        for at in (*self.small, *self.large):
+            if at in self.direct:
+                continue
+            transfer = self.message.transfers[at]
+            dtype = getattr(torch, transfer.parameter.dtype)
+            shape = [stop - first for first, stop in transfer.box]
+            parts[at] = flat[start : start + transfer.bytes].view(dtype).view(shape)
+            start += _aligned(transfer)
+            packed += _aligned(transfer) if transfer.bytes < buckets.DIRECT_BYTES else 0
+        names = frozenset(transfer.parameter.name for transfer in self.message.transfers)
+        return BufferedMessage(self.message, self.number, flat[:packed], parts, self.large, self.direct, names)
 
 
-def _room(transfer: Transfer) -> int:
+def _aligned(transfer: Transfer) -> int:
     return -(-transfer.bytes // ALIGNMENT) * ALIGNMENT
 
 
-def _parts(message: WeightMessage, flat: torch.Tensor) -> list[torch.Tensor]:
-    start, parts = 0, list[torch.Tensor]()
-    for transfer in message.transfers:
-        dtype = getattr(torch, transfer.parameter.dtype)
-        shape = [stop - first for first, stop in transfer.box]
-        parts.append(flat[start : start + transfer.bytes].view(dtype).view(shape))
-        start += _room(transfer)
-    return parts
-
-
 def pack(message: BufferedMessage, held: LocalWeights) -> None:
-    """Write the parts of a message into its bytes, from where a rank has them."""
-    for part, transfer in zip(message.parts, message.message.transfers, strict=True):
+    """Write the parts of a message into its buffer, from where a rank has them."""
+    for at, part in message.parts.items():
+        transfer = message.message.transfers[at]
         held.copy_into(part, transfer.parameter, transfer.box)
 
 
@@ -123,19 +193,46 @@ class PartViews:
         self.kinds = held.kinds
         self._messages = [_MessageViews.of(held, message) for turn in turns for message in turn]
 
+    def direct(self, number: int, device_type: str) -> frozenset[int]:
+        """The places of the parts of a message that need no buffer on devices of this type."""
+        large = self._messages[number].large_devices
+        return frozenset(at for at, device in large.items() if device == device_type)
+
+    def tensor(self, message: BufferedMessage, at: int, held: LocalWeights) -> torch.Tensor:
+        """A part of a message where the rank holds it."""
+        return held.tensor(self._messages[message.number].parts[at])
+
     def pack(self, message: BufferedMessage, held: LocalWeights) -> None:
-        """Write the parts of a message into its bytes; what is computed needs the memory of a few rows."""
+        """Write parts of a message into its buffer; what is computed needs the memory of a few rows."""
         views = self._messages[message.number]
-        for places in views.alike:
+        for alike in views.alike:
+            places = [at for at in alike if at not in message.direct]
             copy_all([message.parts[at] for at in places], [held.tensor(views.parts[at]) for at in places])
         for at in views.computed:
             held.computed(views.parts[at]).copy_into(message.parts[at])
 
     def unpack(self, message: BufferedMessage, held: LocalWeights) -> None:
-        """Write the parts of a message where the rank holds them."""
+        """Write the parts in a message's buffer where the rank holds them; the others are there."""
         views = self._messages[message.number]
-        for places in views.alike:
+        for alike in views.alike:
+            places = [at for at in alike if at not in message.direct]
             copy_all([held.tensor(views.parts[at]) for at in places], [message.parts[at] for at in places])
+        for at in message.direct:
+            tensor = held.tensor(views.parts[at])
+            if not tensor.is_inference():
+                torch.autograd.graph.increment_version(tensor)  # as a copy does
+
+
+@dataclass(frozen=True, slots=True)
+class HeldParts:
+    """The parts of messages in what a rank holds."""
+
+    views: PartViews
+    held: LocalWeights
+
+    def tensor(self, message: BufferedMessage, at: int) -> torch.Tensor:
+        """A part of a message."""
+        return self.views.tensor(message, at, self.held)
 
 
 def kept_views(sync: ScheduledSync, side: str, held: LocalWeights, turns: MessageTurns) -> PartViews:
@@ -153,11 +250,15 @@ def kept_views(sync: ScheduledSync, side: str, held: LocalWeights, turns: Messag
 
 @dataclass(frozen=True, slots=True)
 class _MessageViews:
-    """The parts of a message: the places of those that are copied together, and of those that are computed."""
+    """The parts of a message: the places of those that are copied together, and of those that are computed.
+
+    ``large_devices`` are the types of the devices of those contiguous parts that travel by themselves.
+    """
 
     parts: Sequence[HeldView]
     alike: Sequence[Sequence[int]]
     computed: Sequence[int]
+    large_devices: Mapping[int, str]
 
     @classmethod
     def of(cls, held: LocalWeights, message: WeightMessage) -> _MessageViews:
@@ -165,5 +266,7 @@ class _MessageViews:
         places = {at: held.tensor(part) for at, part in enumerate(parts) if part.box is None}
         dtypes = [getattr(torch, transfer.parameter.dtype) for transfer in message.transfers]
         dense = [at for at, tensor in places.items() if tensor.is_contiguous() and tensor.dtype == dtypes[at]]
-        others = [at for at in places if at not in set(dense)]
-        return cls(parts, (dense, others), [at for at in range(len(parts)) if at not in places])
+        strided = [at for at in places if at not in set(dense)]
+        computed = [at for at in range(len(parts)) if at not in places]
+        large = {at: places[at].device.type for at in dense if message.transfers[at].bytes >= buckets.DIRECT_BYTES}
+        return cls(parts, (dense, strided), computed, large)

@@ -107,7 +107,9 @@ def test_a_sender_has_two_messages_and_not_the_model(dtype: Any, monkeypatch: py
     for (message,) in buffers.turns:
         with live:
             views.pack(message, exported.held)
-        for transfer, part in zip(message.message.transfers, message.parts, strict=True):
+        assert len(message.parts) == len(message.message.transfers)  # what is computed is in no memory of the role
+        for at, part in message.parts.items():
+            transfer = message.message.transfers[at]
             box = tuple(slice(*ends) for ends in transfer.box)
             assert torch.equal(part, merged[transfer.parameter.name][box])
     assert live.peak - model_bytes < MiB + 6 * 2**16 < size / 2
