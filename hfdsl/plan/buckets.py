@@ -14,9 +14,9 @@ A worked example. Weights of 40, 30, 50 and 120 bytes, and at most 100 bytes tha
 While a rank writes a bucket to its place, the next one arrives. So it has two buffers, of 50 and 40 bytes. All ranks
 have the same buckets: a bucket is as large as what the rank that receives most of it receives.
 
-A part of at least ``DIRECT_BYTES`` that is contiguous where a rank holds the weight arrives there, and needs no buffer.
-Smaller ones share a message, since each transfer has a cost of its own. A weight is cut into rows if it has enough of
-them, as rows are contiguous.
+A part of at least ``BROADCAST_BYTES``, or ``SEND_BYTES`` where it goes to one rank, that is contiguous where a rank
+holds the weight arrives there, and needs no buffer. Smaller ones share a message, since each operation has a cost of
+its own. A weight is cut into rows if it has enough of them, as rows are contiguous.
 
 ``filled`` is the rule of all buckets, also of those in which ranks gather generation slices, or hand weights to an
 engine.
@@ -34,8 +34,12 @@ from hfdsl.protocols.resharding import Need, Route
 
 T = TypeVar("T")
 
-DIRECT_BYTES: Final = 2**20
-"""The least bytes of a part that travels by itself, from where one rank has it to where the other one needs it."""
+BROADCAST_BYTES: Final = 2**20
+SEND_BYTES: Final = 16 * 2**20
+"""The least bytes of a part that travels by itself, from where one rank has it to where others need it.
+
+Measured (``benchmarks.gpu.resharding exchange``): NCCL joins broadcasts of one group well, and sends less so.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +69,11 @@ class BucketShare:
         """The most bytes of it that a rank receives."""
         return most_received(route) if self.count == 1 else self._most(route, lambda need, box: True)
 
-    def buffered(self, route: Route) -> int:
-        """The most bytes of it that a rank receives elsewhere than where they stay."""
+    def buffered(self, route: Route, direct_bytes: int) -> int:
+        """The most bytes of it that a rank receives elsewhere than where they stay: small parts, and strided ones."""
 
         def is_buffered(need: Need, box: Box) -> bool:
-            return volume(box) * route.item_bytes < DIRECT_BYTES or not is_contiguous(box, need.boxes)
+            return volume(box) * route.item_bytes < direct_bytes or not is_contiguous(box, need.boxes)
 
         return self._most(route, is_buffered)
 
@@ -112,14 +116,19 @@ def filled(sized: Iterable[tuple[T, int]], most: int) -> Iterator[tuple[list[T],
         yield bucket, size
 
 
-def buckets(routed: Iterable[tuple[Parameter, Route]], most: int) -> Iterator[Bucket]:
+def buckets(routed: Iterable[tuple[Parameter, Route]], most: int, direct_bytes: int) -> Iterator[Bucket]:
     """The parameters in order, in buckets; two buckets have at most ``most`` bytes, up to the rows of a few shares."""
+    sizes = dict[tuple[int, int, int], tuple[int, int]]()  # parameters of a route have the same
 
     def shares() -> Iterator[tuple[tuple[BucketShare, int], int]]:
         for parameter, route in routed:
             count = max(1, -(-most_received(route) // max(most // 2, 1))) if most else 1
             for share in (BucketShare(parameter, index, count) for index in range(count)):
-                yield (share, share.buffered(route)), share.received(route)
+                key = id(route), share.index, count
+                if key not in sizes:
+                    sizes[key] = share.received(route), share.buffered(route, direct_bytes)
+                received, buffered = sizes[key]
+                yield (share, buffered), received
 
     for bucket, size in filled(shares(), most // 2):
         yield Bucket(tuple(share for share, _ in bucket), size, sum(buffered for _, buffered in bucket))

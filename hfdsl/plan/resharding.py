@@ -33,8 +33,9 @@ from math import gcd
 from typing import Final
 
 from hfdsl.errors import ProtocolError
-from hfdsl.plan.buckets import Bucket, buckets, on_their_way
-from hfdsl.protocols.boxes import Box, total, volume
+from hfdsl.plan import buckets
+from hfdsl.plan.buckets import Bucket, on_their_way
+from hfdsl.protocols.boxes import Box, total, volume, whole
 from hfdsl.protocols.layouts import Layout, Parameter
 from hfdsl.protocols.mesh import Coordinates, Mesh
 from hfdsl.protocols.resharding import Need, Piece, RankMap, Route, flaws, routes
@@ -60,11 +61,12 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class WeightMessage:
-    """The boxes that one rank sends to another in a bucket."""
+    """The boxes that one rank sends to another in a bucket; those of at least ``direct_bytes`` travel by themselves."""
 
     source: int
     target: int
     transfers: tuple[Transfer, ...]
+    direct_bytes: int
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,21 @@ class Schedule:
     def buckets(self) -> tuple[Bucket, ...]:
         """The parameters in order, in buckets; a rank receives at most ``bucket_bytes`` in two of them."""
         routed = ((parameter, self._places[parameter.name][0]) for parameter in self.parameters)
-        return tuple(buckets(routed, self.bucket_bytes))
+        return tuple(buckets.buckets(routed, self.bucket_bytes, self.direct_bytes))
+
+    @property
+    def direct_bytes(self) -> int:
+        """The least bytes of a box that travels by itself."""
+        return buckets.BROADCAST_BYTES if self.is_whole else buckets.SEND_BYTES
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether every rank on both sides holds each of its parameters whole."""
+        return all(
+            boxes == (whole(route.shape),)
+            for route in self.routes
+            for boxes in (*(holding.boxes for holding in route.sources), *(need.boxes for need in route.needs))
+        )
 
     def _per_rank(self, elements: Callable[[Need], int]) -> tuple[int, ...]:
         by_ranks = dict[tuple[int, ...], int]()
@@ -244,7 +260,7 @@ class Schedule:
                 if box is not None and source in (None, transfer.source):
                     part = replace(transfer, box=box)
                     by_pair.setdefault((transfer.source, transfer.target), []).append(part)
-        messages = (WeightMessage(*pair, tuple(transfers)) for pair, transfers in by_pair.items())
+        messages = (WeightMessage(*pair, tuple(transfers), self.direct_bytes) for pair, transfers in by_pair.items())
         yield from sorted(messages, key=self._turn)
 
     def _turn(self, message: WeightMessage) -> tuple[int, int]:

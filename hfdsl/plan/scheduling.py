@@ -14,7 +14,6 @@ from hfdsl.graph.signatures import StaticType
 from hfdsl.plan.plan import Step, ValueLayout
 from hfdsl.plan.resharding import BUCKET_BYTES, Schedule, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
-from hfdsl.protocols.boxes import whole
 from hfdsl.protocols.layouts import Layout, Replicas
 from hfdsl.protocols.mesh import Mesh
 
@@ -102,7 +101,7 @@ def _scheduled(
         )
 
     schedule = compiled(source, source_mesh)
-    broadcast = _is_whole(schedule)
+    broadcast = schedule.is_whole
     if broadcast and (shared or not hasattr(role, "held_weights")):
         return None  # one value for all, which the method returns
     if broadcast:
@@ -116,13 +115,4 @@ def _scheduled(
         source_layout=source,
         target_layout=target,
         broadcast=broadcast,
-    )
-
-
-def _is_whole(schedule: Schedule) -> bool:
-    """Whether every rank on both sides holds each of its parameters whole."""
-    return all(
-        boxes == (whole(route.shape),)
-        for route in schedule.routes
-        for boxes in (*(holding.boxes for holding in route.sources), *(need.boxes for need in route.needs))
     )

@@ -60,7 +60,8 @@ class Links:
 
     def __init__(self, last: int | None = None, weights: Sequence[Mapping[str, torch.Tensor]] = ()) -> None:
         self.last = last
-        self.weights = {tensor.untyped_storage().data_ptr() for rank in weights for tensor in rank.values()}
+        tensors = (tensor for rank in weights for tensor in rank.values() if isinstance(tensor, torch.Tensor))
+        self.weights = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         self.lost: set[int] = set()
         self.lock = threading.Lock()
         self.sends: dict[tuple[int, int], deque[tuple[torch.Tensor, Work]]] = defaultdict(deque)
@@ -243,7 +244,7 @@ def test_every_rank_gets_its_elements_in_the_planned_memory(data: st.DataObject)
     schedule = compile_schedule(weights, composed(source), mesh, composed(target), other_mesh, bucket_bytes=most)
     sync = scheduled(schedule, composed(source), composed(target))
     got = [{name: torch.full_like(part, -1) for name, part in rank.items()} for rank in needed]
-    with mock.patch.object(buckets, "DIRECT_BYTES", direct):
+    with mock.patch.multiple(buckets, BROADCAST_BYTES=direct, SEND_BYTES=direct):
         peaks = schedule.peak
         links, errors = exchanged(sync, held, got)
     assert errors == []
@@ -281,6 +282,7 @@ def elements(ranks: Sequence[Mapping[str, torch.Tensor]]) -> set[tuple[str, floa
     return {(name, value) for rank in ranks for name, part in rank.items() for value in part.flatten().tolist()}
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_broadcast_reaches_all_ranks_bucket_by_bucket() -> None:
     full = whole(p.PARAMETERS)
     schedule = compile_schedule(p.PARAMETERS, Replicas(), Mesh(), Replicas(), Mesh(dp=3), bucket_bytes=64)
@@ -293,6 +295,7 @@ def test_a_broadcast_reaches_all_ranks_bucket_by_bucket() -> None:
     assert max(links.most.values()) <= 64 + 4 * messages.ALIGNMENT
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_reader_without_room_lets_the_others_go_on() -> None:
     full, mesh = whole(p.PARAMETERS), Mesh(tp=2)
     schedule = compile_schedule(p.PARAMETERS, p.TENSOR, mesh, Replicas(), Mesh(dp=2), bucket_bytes=64)
@@ -312,6 +315,7 @@ def test_a_reader_without_room_lets_the_others_go_on() -> None:
     assert not any(tensor.any() for tensor in got[1].values())  # refused before anything was written
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("broadcast", [False, True])
 def test_a_sender_that_dies_before_any_message_leaves_no_mixture_in_use(broadcast: bool) -> None:
     """Whatever has left: a reader has all of the new version, or raises and refuses to be used."""
@@ -361,6 +365,7 @@ def launched(
     return p.synced.compile(deployment, optimize=Optimize(direct=direct, bucket_bytes=64)).launch(backend)
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("engine", [p.Engine, p.InPlace, p.Loads])
 @pytest.mark.parametrize("direct", [True, False])
 def test_both_ways_give_the_same_bits(engine: type[p.Engine], direct: bool) -> None:

@@ -23,6 +23,8 @@ from hfdsl.runtime.weights.exchange import exported
 from hfdsl.runtime.weights.messages import MessageBuffers
 from tests.runtime.test_exchange import exchanged, scheduled
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 PARAMETERS = [Parameter("up", (8, 4), "float32"), Parameter("norm", (6,), "float32")]
 TP = hf.Mesh(tp=2)
 
@@ -128,7 +130,11 @@ def test_nothing_that_a_role_held_is_kept_and_no_bytes_of_messages() -> None:
     buffers = [each for each in kept.kept.values() if isinstance(each, MessageBuffers)]
     assert len(buffers) == 3
     assert all(
-        message.flat.untyped_storage().nbytes() == 0 for each in buffers for turn in each.turns for message in turn
+        part.untyped_storage().nbytes() == 0
+        for each in buffers
+        for turn in each.turns
+        for message in turn
+        for part in (message.packed, *message.parts.values())
     )
     assert pickle.loads(pickle.dumps(kept)).kept == {}
 

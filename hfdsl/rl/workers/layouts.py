@@ -189,7 +189,7 @@ def reshards(mesh: Mesh, config: ActorConfig) -> dict[str, Resharding]:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """What a rank holds of a parameter, and the dim that ``tp`` slices; None if it holds all."""
+    """A rank's slice of a parameter, and the dim that ``tp`` slices; None if the rank holds all."""
 
     name: str
     bytes: int

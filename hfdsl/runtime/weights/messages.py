@@ -8,7 +8,7 @@ A worked example. A rank sends a message with two large parts of a weight of 4,0
     1            rows 0 to 1000        w from element 0, contiguous      where it is
     2            columns 0 to 1000     w, 3096 x 1000, strided           the buffer, from byte 64
 
-A message is one operation for all small parts, and one for each part of at least ``DIRECT_BYTES``: both sides know that
+A message is one operation for all small parts, and one for each part of at least ``direct_bytes``: both sides know that
 from the schedule. Where a rank has such a part contiguous in its dtype, the part leaves and arrives there. Each side
 decides so for itself; whatever else it has is copied from and to a buffer.
 
@@ -27,7 +27,6 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from hfdsl.plan import buckets
 from hfdsl.plan.resharding import Transfer, WeightMessage
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.runtime.copying import EmptyTensors, copy_all
@@ -146,7 +145,7 @@ class _Room:
 
     @classmethod
     def of(cls, message: WeightMessage, number: int, direct: frozenset[int]) -> _Room:
-        large = [at for at, transfer in enumerate(message.transfers) if transfer.bytes >= buckets.DIRECT_BYTES]
+        large = [at for at, transfer in enumerate(message.transfers) if transfer.bytes >= message.direct_bytes]
         small = [at for at in range(len(message.transfers)) if at not in set(large)]
         return cls(message, number, small, large, direct)
 
@@ -166,9 +165,17 @@ class _Room:
             shape = [stop - first for first, stop in transfer.box]
             parts[at] = flat[start : start + transfer.bytes].view(dtype).view(shape)
             start += _aligned(transfer)
-            packed += _aligned(transfer) if transfer.bytes < buckets.DIRECT_BYTES else 0
+            packed += _aligned(transfer) if transfer.bytes < self.message.direct_bytes else 0
         names = frozenset(transfer.parameter.name for transfer in self.message.transfers)
-        return BufferedMessage(self.message, self.number, flat[:packed], parts, self.large, self.direct, names)
+        return BufferedMessage(
+            message=self.message,
+            number=self.number,
+            packed=flat[:packed],
+            parts=parts,
+            large=self.large,
+            direct=self.direct,
+            names=names,
+        )
 
 
 def _aligned(transfer: Transfer) -> int:
@@ -268,5 +275,5 @@ class _MessageViews:
         dense = [at for at, tensor in places.items() if tensor.is_contiguous() and tensor.dtype == dtypes[at]]
         strided = [at for at in places if at not in set(dense)]
         computed = [at for at in range(len(parts)) if at not in places]
-        large = {at: places[at].device.type for at in dense if message.transfers[at].bytes >= buckets.DIRECT_BYTES}
+        large = {at: places[at].device.type for at in dense if message.transfers[at].bytes >= message.direct_bytes}
         return cls(parts, (dense, strided), computed, large)
