@@ -30,6 +30,7 @@ from hfdsl.rl.models.sharding import (
 )
 from hfdsl.rl.workers.config import GenerationConfig, ModelConfig, SamplerConfig, computes
 from hfdsl.rl.workers.lora import Lora
+from hfdsl.runtime.copying import converted
 from hfdsl.runtime.digests import HeldPart
 
 
@@ -287,7 +288,7 @@ class EngineCopy:
             pass
         with self.fence.loading():
             for name, weight in weights.items():
-                held[name].copy_(weight)
+                held[name].copy_(converted(weight, held[name]))
             self.version += 1
 
     @contextmanager
