@@ -17,6 +17,7 @@ from hfdsl.rl.batches import Prompts, Scores, Sequences
 from hfdsl.rl.engines.handle import ENGINES
 from hfdsl.rl.engines.vllm_engine import VllmEngine
 from hfdsl.rl.workers import Actor, ActorConfig, InFlightSampler, Reward, Sampler, SamplerConfig
+from hfdsl.rl.workers.layouts import state_parameters
 from hfdsl.runtime.queues.plan_simulation import P99
 
 
@@ -47,6 +48,8 @@ def drawn_length(most: int, prompt: Sequence[int], row: int) -> int:
 class LongTailSampler(Sampler):
     """A sampler with that engine."""
 
+    state_parameters = staticmethod(state_parameters)  # stated again, since the constructor is another one
+
     def __init__(self, config: SamplerConfig) -> None:
         ENGINES["vllm"] = f"{LongTails.__module__}:{LongTails.__name__}"
         super().__init__(config)
@@ -55,6 +58,8 @@ class LongTailSampler(Sampler):
 class InFlightLongTails(InFlightSampler):
     """A sampler with that engine, which takes weights in flight."""
 
+    state_parameters = staticmethod(state_parameters)
+
     def __init__(self, config: SamplerConfig) -> None:
         ENGINES["vllm"] = f"{LongTails.__module__}:{LongTails.__name__}"
         super().__init__(config)
@@ -62,6 +67,8 @@ class InFlightLongTails(InFlightSampler):
 
 class LongTailActor(Actor):
     """An actor that, without a sampler, samples with that engine."""
+
+    state_parameters = staticmethod(state_parameters)
 
     def __init__(self, config: ActorConfig) -> None:
         ENGINES["vllm"] = f"{LongTails.__module__}:{LongTails.__name__}"

@@ -14,9 +14,10 @@ A worked example. Weights of 40, 30, 50 and 120 bytes, and at most 100 bytes tha
 While a rank writes a bucket to its place, the next one arrives. So it has two buffers, of 50 and 40 bytes. All ranks
 have the same buckets: a bucket is as large as what the rank that receives most of it receives.
 
-A part of at least ``BROADCAST_BYTES``, or ``SEND_BYTES`` where it goes to one rank, that is contiguous where a rank
-holds the weight arrives there, and needs no buffer. Smaller ones share a message, since each operation has a cost of
-its own. A weight is cut into rows if it has enough of them, as rows are contiguous.
+A part of at least ``BROADCAST_BYTES``, or ``SEND_BYTES`` where it goes to one rank, arrives where the rank needs it if
+it is contiguous there, on the GPU and in the dtype of the sync; then it needs no buffer. Since that is known only when
+the role runs, a plan counts buffers for all. Smaller parts share a message, since each operation has a cost of its own.
+A weight is cut into rows if it has enough of them, as rows are contiguous.
 
 ``filled`` is the rule of all buckets, also of those in which ranks gather generation slices, or hand weights to an
 engine.
@@ -24,13 +25,13 @@ engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from hfdsl.protocols.boxes import Box, is_contiguous, total, volume
+from hfdsl.protocols.boxes import Box, total, volume
 from hfdsl.protocols.layouts import Parameter
-from hfdsl.protocols.resharding import Need, Route
+from hfdsl.protocols.resharding import Route
 
 T = TypeVar("T")
 
@@ -67,36 +68,19 @@ class BucketShare:
 
     def received(self, route: Route) -> int:
         """The most bytes of it that a rank receives."""
-        return most_received(route) if self.count == 1 else self._most(route, lambda need, box: True)
-
-    def buffered(self, route: Route, direct_bytes: int) -> int:
-        """The most bytes of it that a rank receives elsewhere than where they stay: small parts, and strided ones."""
-
-        def is_buffered(need: Need, box: Box) -> bool:
-            return volume(box) * route.item_bytes < direct_bytes or not is_contiguous(box, need.boxes)
-
-        return self._most(route, is_buffered)
-
-    def _most(self, route: Route, counts: Callable[[Need, Box], bool]) -> int:
-        """The most bytes that a rank receives of the parts that count."""
-        elements = (
-            sum(
-                volume(box)
-                for box in (self.of(piece.box) for piece in need.received)
-                if box is not None and counts(need, box)
-            )
-            for need in route.needs
-        )
+        if self.count == 1:
+            return most_received(route)
+        boxes = ([self.of(piece.box) for piece in need.received] for need in route.needs)
+        elements = (sum(volume(box) for box in received if box is not None) for received in boxes)
         return max(elements, default=0) * route.item_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Shares that arrive together, the most bytes of them that a rank receives, and the most of these in a buffer."""
+    """Shares that arrive together, and the most bytes of them that a rank receives."""
 
     shares: tuple[BucketShare, ...]
     bytes: int
-    buffered: int
 
 
 def filled(sized: Iterable[tuple[T, int]], most: int) -> Iterator[tuple[list[T], int]]:
@@ -116,27 +100,22 @@ def filled(sized: Iterable[tuple[T, int]], most: int) -> Iterator[tuple[list[T],
         yield bucket, size
 
 
-def buckets(routed: Iterable[tuple[Parameter, Route]], most: int, direct_bytes: int) -> Iterator[Bucket]:
+def buckets(routed: Iterable[tuple[Parameter, Route]], most: int) -> Iterator[Bucket]:
     """The parameters in order, in buckets; two buckets have at most ``most`` bytes, up to the rows of a few shares."""
-    sizes = dict[tuple[int, int, int], tuple[int, int]]()  # parameters of a route have the same
 
-    def shares() -> Iterator[tuple[tuple[BucketShare, int], int]]:
+    def shares() -> Iterator[tuple[BucketShare, int]]:
         for parameter, route in routed:
             count = max(1, -(-most_received(route) // max(most // 2, 1))) if most else 1
             for share in (BucketShare(parameter, index, count) for index in range(count)):
-                key = id(route), share.index, count
-                if key not in sizes:
-                    sizes[key] = share.received(route), share.buffered(route, direct_bytes)
-                received, buffered = sizes[key]
-                yield (share, buffered), received
+                yield share, share.received(route)
 
     for bucket, size in filled(shares(), most // 2):
-        yield Bucket(tuple(share for share, _ in bucket), size, sum(buffered for _, buffered in bucket))
+        yield Bucket(tuple(bucket), size)
 
 
 def on_their_way(listed: Iterable[Bucket]) -> int:
-    """The bytes of the buffers for two buckets; each bucket reuses those of the one before the last."""
-    sizes = [bucket.buffered for bucket in listed]
+    """The most bytes of the buffers for two buckets; each bucket reuses those of the one before the last."""
+    sizes = [bucket.bytes for bucket in listed]
     return max(sizes[::2], default=0) + max(sizes[1::2], default=0)
 
 

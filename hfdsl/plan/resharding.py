@@ -142,7 +142,7 @@ class Schedule:
     def buckets(self) -> tuple[Bucket, ...]:
         """The parameters in order, in buckets; a rank receives at most ``bucket_bytes`` in two of them."""
         routed = ((parameter, self._places[parameter.name][0]) for parameter in self.parameters)
-        return tuple(buckets.buckets(routed, self.bucket_bytes, self.direct_bytes))
+        return tuple(buckets.buckets(routed, self.bucket_bytes))
 
     @property
     def direct_bytes(self) -> int:

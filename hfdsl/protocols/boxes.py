@@ -54,19 +54,6 @@ def fill(boxes: Collection[Box]) -> bool:
     return total(boxes) == prod(extent(boxes))
 
 
-def is_contiguous(part: Box, boxes: Iterable[Box]) -> bool:
-    """Whether a part of one of these boxes is contiguous in the smallest tensor that holds them one after another.
-
-    >>> rows, columns = ((2, 4), (0, 3)), ((0, 8), (1, 2))
-    >>> is_contiguous(rows, [((0, 8), (0, 3))]), is_contiguous(columns, [((0, 8), (0, 3))])
-    (True, False)
-    """
-    shape = [sum(stop - start for start, stop in set(ranges)) for ranges in zip(*boxes, strict=True)]
-    sizes = [stop - start for start, stop in part]
-    cut = [dim for dim, (size, held) in enumerate(zip(sizes, shape, strict=True)) if size < held]
-    return not cut or all(size == 1 for size in sizes[: cut[-1]])
-
-
 def intersection(left: Box, right: Box) -> Box | None:
     """The intersection of two boxes; None if it is empty."""
     common = []

@@ -11,8 +11,8 @@ def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     """Copy each source into its target: one call, and few kernels on a GPU, for many tensors.
 
     There it is a kernel for each where one target has other strides than its source, so these are better left to a call
-    of their own. What leaves a GPU in another dtype is converted there: torch would copy it to new memory of the host as
-    it is, and convert it on a core, at less than 1 GB/s.
+    of their own. What leaves a GPU in another dtype is converted there: torch would copy it to new memory of the host
+    as it is, and convert it on a core.
 
     >>> target = torch.zeros(2)
     >>> copy_all([target[:1], target[1:]], [torch.ones(1), torch.tensor([5.0])])

@@ -245,7 +245,6 @@ def test_every_rank_gets_its_elements_in_the_planned_memory(data: st.DataObject)
     sync = scheduled(schedule, composed(source), composed(target))
     got = [{name: torch.full_like(part, -1) for name, part in rank.items()} for rank in needed]
     with mock.patch.multiple(buckets, BROADCAST_BYTES=direct, SEND_BYTES=direct):
-        peaks = schedule.peak
         links, errors = exchanged(sync, held, got)
     assert errors == []
     for place, rank in enumerate(sync.senders):
@@ -256,7 +255,7 @@ def test_every_rank_gets_its_elements_in_the_planned_memory(data: st.DataObject)
         assert all(torch.equal(got[rank][name], part) for name, part in expected.items())
         parts = [sum(len(message.transfers) for message in bucket) for bucket in schedule.messages_to(rank)]
         more = 2 * max(parts, default=0) * messages.ALIGNMENT
-        assert links.most[len(sync.senders) + rank] <= peaks[rank] - schedule.needed[rank] + more
+        assert links.most[len(sync.senders) + rank] <= schedule.peak[rank] - schedule.needed[rank] + more
 
 
 def whole(weights: list[Parameter]) -> dict[str, torch.Tensor]:
