@@ -34,9 +34,15 @@ class SyncSide:
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters that the role declares for the state; none if only a base class declares any, or nobody."""
         place = self.placement
-        if any(overrides(place.role, name, stated_by="state_parameters") for name in ("__init__", self.method)):
+        if self.overridden is not None:
             return ()
         return declared_parameters(place.role, place.args, place.kwargs).get(self.effect.state, ())
+
+    @property
+    def overridden(self) -> str | None:
+        """The method that makes the inherited parameters unknown, since the role's class has another one."""
+        names = ("__init__", self.method)
+        return next((name for name in names if overrides(self.placement.role, name, "state_parameters")), None)
 
     def layout(self) -> Layout | None:
         """The layout of the ranks: as declared, else whole parameters; None if the role's function returns None.

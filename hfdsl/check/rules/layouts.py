@@ -74,6 +74,7 @@ def _unused(sync: WeightSync, layouts: Mapping[str, Layout]) -> Iterator[Finding
     """HF738: a layout of parameters that neither role states, so that nothing comes of it."""
     sides = sync.source, sync.target
     if any(hasattr(side.placement.role, "state_parameters") for side in sides):
+        yield from _unstated(sync)
         return
     for side in sides:
         layout = layouts.get(side.effect.kind)
@@ -88,6 +89,28 @@ def _unused(sync: WeightSync, layouts: Mapping[str, Layout]) -> Iterator[Finding
                 notes=(_stating(side),),
             )
             return
+
+
+def _unstated(sync: WeightSync) -> Iterator[Finding]:
+    """HF738: parameters that a base class states, and a role with another method of its own does not state again."""
+    sides = sync.source, sync.target
+    if not sync.declared or any(side.parameters for side in sides):
+        return
+    for side in sides:
+        method, role = side.overridden, side.placement.role
+        if method is None:
+            continue
+        base = next(base for base in role.__mro__ if "state_parameters" in vars(base))
+        again = f"state_parameters = staticmethod({base.__name__}.state_parameters)"
+        yield Finding(
+            "HF738",
+            f"'{side.role}' has its own {method}, below {base.__name__}, which states the parameters of "
+            f"'{sync.state}': they may be others, so the sync from '{sync.source.role}' to '{sync.target.role}' is not "
+            "proved, and whole weights travel at once",
+            Label(side.placement.span, f"{role.__name__} does not state its parameters"),
+            notes=(f"if they are the same, state them again in {role.__name__}: {again}",),
+        )
+        return
 
 
 def _patterns(sync: WeightSync, *layouts: Layout) -> Iterator[Finding]:
