@@ -25,11 +25,13 @@ class Losses:
     at: Mapping[int, int]
     submissions: int = 0
     lost: list[str] = field(default_factory=list)
+    last: int = -1
+    """The number of the submission at which the last one was lost."""
 
     @property
     def unnoticed(self) -> bool:
         """Whether the last loss came with the last submission: a copy after the last result, which nobody waits for."""
-        return self.submissions == max(self.at, default=0) + 1
+        return self.submissions == self.last + 1
 
 
 class LosingBackend(LocalBackend):
@@ -61,6 +63,7 @@ class LosingBackend(LocalBackend):
         if number in self._losses.at and self._gone is None:
             self._gone = names[self._losses.at[number] % len(names)]
             self._losses.lost.append(self._gone)
+            self._losses.last = number
             for executor in self._executors[self._gone]:
                 executor.__dict__.clear()  # whatever asks it for something fails
         if self._gone is not None:

@@ -87,6 +87,7 @@ PROGRAMS: Mapping[str, Callable[[], Any]] = {
 @given(losses=LOSSES, retries=RETRIES, steps=st.integers(1, 7))
 @example(losses={7: 0, 22: 2}, retries=hf.Retries(every=2), steps=6)
 @example(losses={26: 0}, retries=hf.Retries(every=1), steps=3)
+@example(losses={16: 0, 17: 0}, retries=hf.Retries(every=2), steps=2)
 def test_stages_that_follow_each_other_and_other_plans_go_back_together(
     name: str, losses: Mapping[int, int], retries: hf.Retries, steps: int
 ) -> None:
