@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import HfError, LostProcessError
+from hfdsl.runtime.recovery.streams import RecoveringStream
 from hfdsl.runtime.running import Running
 from hfdsl.testing import check_decisions
 from tests.nightly import examples
@@ -99,6 +100,28 @@ def test_stages_that_follow_each_other_and_other_plans_go_back_together(
     assert disturbed == undisturbed
     assert recoveries <= len(lost.lost)
     assert recoveries or not lost.lost or lost.unnoticed
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_file_has_the_batch_that_a_loss_leaves_to_be_read_again(name: str) -> None:
+    """An interrupt and a loss in one save leave one, of the dispatch that both cut short."""
+    plan = PROGRAMS[name]().compile(queue_programs.deployment(), dims={queue_programs.B: 4})
+    batches = queue_programs.rows(7)
+    with plan.launch("local", seed=3) as running:
+        undisturbed = [trained(result) for result in running.stream(batches)]
+    with TemporaryDirectory() as folder:
+        loader = iter(batches)
+        with plan.launch(losing(Losses({})), seed=3, retries=hf.Retries()) as running:
+            results = [trained(result) for result in islice(running.stream(loader), 2)]
+            assert running._processes.recovery is not None
+            [stream] = running._processes.recovery.streams.values()
+            assert isinstance(stream, RecoveringStream)
+            stream._batches.again.append(next(loader))
+            running.save(folder)
+        with plan.launch("local", seed=3) as running:
+            running.load(folder)
+            results += [trained(result) for result in running.stream(loader)]
+    assert results == undisturbed
 
 
 @settings(max_examples=examples(24), deadline=None)
