@@ -88,6 +88,19 @@ def forked_engines() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def forked_vllm_engines() -> Iterator[None]:
+    """The same for engines of vLLM: the process has imported vLLM as well."""
+    import torch
+
+    from hfdsl.rl.engines import process
+
+    with pytest.MonkeyPatch.context() as patch:
+        if forks.AVAILABLE and not torch.cuda.is_available():
+            patch.setattr(process, "Popen", forks.VllmPopen)
+        yield
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Hand out whole files of tests, and those with Ray first: they take longest.

@@ -1,5 +1,7 @@
 """Processes of engines that are forks of one which has imported torch: each starts without 2 s of CPU time.
 
+With vLLM it is 11 s (``VllmPopen``).
+
 The server is a child of the process of tests, and so is each of its forks, which Linux has a switch for. As after
 ``subprocess.Popen``, the caller waits for the process and sees how it ended, and an engine sees the end of its parent.
 """
@@ -20,7 +22,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import IO, Any
+from importlib import import_module
+from typing import IO, Any, ClassVar
 
 CLONE_PARENT = 0x8000
 """Of Linux: the parent of a process is that of the process which clones itself."""
@@ -31,17 +34,26 @@ CLONE = {"x86_64": 56, "aarch64": 220}
 MESSAGE = 2**17
 """The most bytes of a request: a command and its environment."""
 
+VLLM = (
+    "vllm",
+    "vllm.lora.worker_manager",
+    "vllm.model_executor.models.llama",
+    "vllm.v1.core.sched.scheduler",
+    "vllm.v1.worker.cpu_worker",
+)
+"""What an engine of vLLM imports, and it imports the rest."""
+
 AVAILABLE = sys.platform == "linux" and platform.machine() in CLONE
 
 asking = threading.Lock()
 
 
 @cache
-def server() -> socket.socket:
-    """The socket to the server, which ends with it."""
+def server(modules: tuple[str, ...]) -> socket.socket:
+    """The socket to the server that has imported these modules; it ends with the socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        command = [sys.executable, "-c", "from tests.forks import main; main()", str(theirs.fileno())]
+        command = [sys.executable, "-c", "from tests.forks import main; main()", str(theirs.fileno()), *modules]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
 
@@ -56,6 +68,9 @@ def server() -> socket.socket:
 class Popen:
     """A process with what ``hfdsl.rl.engines.process`` uses of a ``subprocess.Popen``."""
 
+    modules: ClassVar[tuple[str, ...]] = ()
+    """What its server has imported, besides the program of an engine's process."""
+
     def __init__(
         self,
         args: Sequence[str],
@@ -69,8 +84,9 @@ class Popen:
         assert (args[:2], stdin, stderr) == ([sys.executable, "-c"], subprocess.DEVNULL, subprocess.STDOUT)
         with asking, open(os.devnull, "rb") as null:  # noqa: PTH123  # no file
             message = json.dumps((args[2:], [0, 1, 2, *pass_fds], dict(env))).encode()
-            socket.send_fds(server(), [message], [null.fileno(), stdout.fileno(), stdout.fileno(), *pass_fds])
-            self.pid = int(server().recv(32))
+            requests = server(self.modules)
+            socket.send_fds(requests, [message], [null.fileno(), stdout.fileno(), stdout.fileno(), *pass_fds])
+            self.pid = int(requests.recv(32))
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -96,14 +112,29 @@ class Popen:
             os.kill(self.pid, signal.SIGKILL)
 
 
+class VllmPopen(Popen):
+    """For engines of vLLM on a CPU: a fork could not use the GPU that vLLM has looked at."""
+
+    modules = VLLM
+
+
 # -- the server
 
 
 def main() -> None:
-    """Fork for every request on the socket that is the only argument; in a fork, run the program of the request."""
-    import hfdsl.rl.engines.server  # noqa: F401  # and torch with it
+    """Fork for every request on the socket that is the first argument; in a fork, run the program of the request.
 
-    with socket.socket(fileno=int(sys.argv[1])) as requests:
+    The other arguments are modules to import.
+    """
+    from hfdsl.rl.engines.vllm_engine import ENVIRONMENT, ON_CPU  # and torch with it
+
+    import_module("hfdsl.rl.engines.server")
+    number, *modules = sys.argv[1:]
+    if modules:
+        os.environ |= {**ENVIRONMENT, **ON_CPU, **os.environ}  # vLLM and torch read them while they are imported
+    for name in modules:
+        import_module(name)
+    with socket.socket(fileno=int(number)) as requests:
         code = serve(requests)
     exec(code, {"__name__": "__main__"})  # noqa: S102  # as python -c does
 

@@ -128,7 +128,7 @@ def learners() -> list[w.Actor]:
 
 
 @pytest.fixture(scope="module")
-def sampler() -> w.InFlightSampler:
+def sampler(forked_vllm_engines: None) -> w.InFlightSampler:
     role = w.InFlightSampler(w.SamplerConfig(MODEL, replace(GENERATION, engine="vllm")))
     role.copy.engine.batch.steps = 1  # type: ignore[attr-defined]  # an engine has one
     return role

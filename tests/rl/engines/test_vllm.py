@@ -30,6 +30,7 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; make vllm installs it"),
     pytest.mark.timeout(900),
+    pytest.mark.usefixtures("forked_vllm_engines"),
 ]
 
 WIDTH, RESPONSE, ROWS = 200, 8, 6
@@ -81,7 +82,7 @@ def differences(result: Rollout) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def engine() -> w.Actor:
+def engine(forked_vllm_engines: None) -> w.Actor:
     torch.set_num_threads(1)
     return actor("vllm")
 

@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; make vllm installs it"),
     pytest.mark.timeout(900),
+    pytest.mark.usefixtures("forked_vllm_engines"),
 ]
 
 
