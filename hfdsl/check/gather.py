@@ -57,7 +57,7 @@ GROUPS_IN_CHUNKS = _Wording(
 EQUAL_PARTS = _Wording(
     "HF310",
     "{divisor} equal parts",
-    "'{call}': {rows} rows do not make {divisor} equal parts, one for each rank that is collected",
+    "'{call}': {rows} rows do not make {divisor} equal parts, one for each collected rank",
 )
 WHOLE_ROWS = _Wording(
     "HF303", "a whole number of rows", "'{call}' would have {rows} rows, which is not a whole number of at least 1"

@@ -1,6 +1,6 @@
 """Facts about a role that its class declares, known before any worker exists.
 
-A role states a fact with a plain static method, which takes what the constructor takes:
+A role states a fact with a plain static method, which takes the constructor's arguments:
 
 | method | returns |
 |---|---|

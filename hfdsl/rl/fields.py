@@ -29,7 +29,10 @@ Coefficient: TypeAlias = Annotated[
 FiniteFloat: TypeAlias = Annotated[float, Within()]
 GroupSize: TypeAlias = Annotated[
     int,
-    Within(at_least=2, help="a response is compared with the others to its prompt: sample 2 or more, usually 4 to 16"),
+    Within(
+        at_least=2,
+        help="a response is compared with the other responses to its prompt: sample 2 or more, usually 4 to 16",
+    ),
 ]
 Lag: TypeAlias = Annotated[int, Within(at_least=0)]
 Limit: TypeAlias = Annotated[float, Within(above=0, infinite=True)]

@@ -161,7 +161,7 @@ class _RoleCall:
         if wanted.dtype is not wired.dtype:
             return "HF220", ""
         if len(wanted.dims) != len(wired.dims):
-            return "HF210", ": another number of dims"
+            return "HF210", ": the number of dims differs"
         row = wanted.dims[0]
         self.rows |= solve(row, wired.dims[0], self._fixed(row, self.rows)) or {}
         for position, (want, have) in enumerate(zip(wanted.dims[1:], wired.dims[1:], strict=True), 1):

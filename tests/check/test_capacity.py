@@ -36,7 +36,7 @@ def refused(places: list[Pool], cluster: hf.Cluster) -> Finding:
 @pytest.mark.parametrize(
     ("places", "cluster", "message"),
     [
-        (gpus([8], [1]), nodes(4, 4), "pool 'p' [8] needs 8 GPUs on one node, and no node of the cluster has that"),
+        (gpus([8], [1]), nodes(4, 4), "pool 'p' [8] needs 8 GPUs on one node, and no node of the cluster has so many"),
         (
             gpus([4], [4]),
             nodes(6, 2),
@@ -56,7 +56,7 @@ def refused(places: list[Pool], cluster: hf.Cluster) -> Finding:
         (
             [cpus(110)],
             nodes(0, 0, cpus=8),
-            "pool 'host' [110] needs 11 CPUs on one node, and no node of the cluster has that",
+            "pool 'host' [110] needs 11 CPUs on one node, and no node of the cluster has so many",
         ),
         (
             [cpus(110)],

@@ -89,7 +89,7 @@ def test_entries_of_lists_are_values_too() -> None:
     stages = hf.Protocol("STAGES", collect={"pp": "join", "dp": "first", "tp": "first"}, gives="per_stage")
     assert findings_of(stages, {}) == []
     [finding] = findings_of(stages, {"tp": hf.Partial()})
-    assert (finding.code, "takes one term of a sum for the whole" in finding.message) == ("HF403", True)
+    assert (finding.code, "returns one term of a sum instead of the whole" in finding.message) == ("HF403", True)
 
 
 @hf.function
@@ -159,7 +159,7 @@ def test_the_call_that_makes_the_list_is_named() -> None:
     assert "gets a list of 4, and needs one value for each of 8 ranks" in finding.message
     assert [label.text.partition(" on ")[0] for label in finding.related] == [
         "placed",
-        "'role.near' makes one value for each rank of Mesh(pp=2 dp=2 tp=2 gen_tp=2)",
+        "'role.near' returns one value for each rank of Mesh(pp=2 dp=2 tp=2 gen_tp=2)",
     ]
 
 
@@ -194,7 +194,7 @@ def test_outputs_collected_as_a_list_are_not_joined(method: str, ranks: int) -> 
     place = hf.place(Joiner, pool=hf.ResourcePool([ranks]))
     findings = program.check(hf.Deployment(joiner=place), {B: 6}).findings
     messages = [(finding.code, finding.message, [label.text for label in finding.related]) for finding in findings]
-    lost = "'joiner.join' takes a value for each rank, and EACH joins what 2 ranks make of theirs: "
+    lost = "'joiner.join' takes a value for each rank, and EACH joins what 2 ranks return: "
     wrong = ("HF413", lost + "no dim says how many rows that is", ["placed on Mesh(pp=1 dp=2 tp=1)"])
     assert messages == ([wrong] if (method, ranks) == ("join", 2) else [])
 

@@ -83,7 +83,7 @@ def test_a_body_that_splits_its_rows_leaves_equal_parts() -> None:
     assert sharded.check(placed(4), {B: 8}).findings == ()
     [finding] = sharded.check(placed(4), {B: 10}).findings
     assert finding.message == (
-        "'role.shard': B = 10 rows do not make 4 equal parts, one for each rank that is collected: 10 % 4 = 2"
+        "'role.shard': B = 10 rows do not make 4 equal parts, one for each collected rank: 10 % 4 = 2"
     )
     assert finding.help == ("set B to 8 or 12: every split and requirement then holds",)
 

@@ -37,7 +37,7 @@ def test_the_numbers() -> None:
         "'whitened_advantages' has gamma = 0.99: of a reward at the last of R = 1024 tokens, 0.99 ** 1023 = 3.4e-05 "
         "reaches the first; half of it is lost every 69 tokens"
     )
-    assert finding.notes == ("1 is usual where the reward comes at the end; 0.99933 leaves half of it",)
+    assert finding.notes == ("1 is usual if the reward comes at the end; 0.99933 leaves half of it",)
     assert round(0.99933**1023, 2) == 0.5
     assert ppo.given(gamma=0.99).check(None, {B: 8}).codes == ()  # a length that is not known
 

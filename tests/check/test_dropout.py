@@ -42,7 +42,7 @@ def test_an_update_with_a_ratio_drops_nothing(
     [finding] = check(flow, roles).findings
     assert (finding.code, finding.primary.span) == ("HF945", roles["actor"].span)
     assert finding.message == (
-        f"'actor.update' computes with dropout ({settings}), and divides by log-probs without it: ratios do not start "
+        f"'actor.update' computes with dropout ({settings}), but divides by log-probs without it: ratios do not start "
         "at 1"
     )
 

@@ -23,8 +23,8 @@ def test_a_model_ends_its_responses(own: Any, ends: tuple[int, ...], missed: int
     [finding] = check(grpo_without_reference, ending(own, ends)).findings
     assert finding.code == "HF909"
     assert finding.message == (
-        f"'actor' samples on after token {missed}, with which its model ends a text: what follows is scored and "
-        "learned from as a part of the response"
+        f"'actor' continues after token {missed}, with which its model ends a text: what follows is scored and "
+        "trained on as part of the response"
     )
 
 

@@ -32,7 +32,7 @@ def step(
     return [*taught, *(actor.update(parts[part], loss=Clip()) for part in policy)]
 
 
-NOT_TAUGHT = "it learns by values of rows whose returns the critic never learns"
+NOT_TAUGHT = "it uses values of rows whose returns the critic never learns"
 NOT_LEARNED = "it never learns from the rows that the critic is trained for"
 
 

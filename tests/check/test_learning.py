@@ -38,7 +38,7 @@ def learns(
         (optimizer(learning_rate=0.0), "the learning rate of '{}' is 0: its updates change no parameter"),
         (
             optimizer(schedule="cosine", warmup_steps=100, total_steps=100),
-            "'{}' warms up over 100 updates, and its schedule ends at update 100",
+            "'{}' warms up over 100 updates, but its schedule ends at update 100",
         ),
     ],
 )
@@ -86,7 +86,7 @@ def test_small_steps_of_16_bit_parameters(training: TrainingConfig, lora: Lora |
     assert [finding.code for finding in findings] == ["HF719"] * is_lost
     if is_lost:
         assert findings[0].message == (
-            "'critic' learns parameters in bfloat16 at a rate of 1e-06: most of its steps are rounded away"
+            "'critic' learns parameters in bfloat16 at a rate of 1e-06: rounding discards most of its updates"
         )
         assert findings[0].primary.span == roles["critic"].span
     assert check(ppo, learns("critic", training, MODEL, lora)).findings == ()

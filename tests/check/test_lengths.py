@@ -25,7 +25,7 @@ def test_a_penalty_charges_the_longest_responses(longest: int, buffer: int, *, a
     if not acts:
         assert findings[0].message == (
             f"'length_penalized_scores' charges responses of more than {longest} - {buffer} = {longest - buffer} "
-            "tokens, and none has more than R = 32"
+            "tokens, but none has more than R = 32"
         )
 
 
@@ -46,7 +46,7 @@ def test_a_sum_over_a_response_is_divided_by_the_longest_length() -> None:
     [finding] = check(step, places()).findings
     assert finding.code == "HF721"
     assert finding.message == (
-        "the loss of 'actor.update' divides the sum over a response by constant = 3000, and the longest response has "
+        "the loss of 'actor.update' divides the sum over a response by constant = 3000, but the longest response has "
         "R = 32"
     )
     assert finding.notes[-1] == "set the constant to 32"

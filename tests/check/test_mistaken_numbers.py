@@ -92,14 +92,14 @@ def test_old_values_are_what_the_critic_gave(old_values: Literal["returns", "adv
     assert finding.code == "HF348"
     assert finding.message == (
         f"'ValueExperience' takes '{old_values}' of 'generalized_advantages' for the 'values' that 'critic.values' "
-        "gives: clips and advantages are then over numbers that the critic never gave"
+        "returns: clipping and advantages then use numbers that the critic never returned"
     )
 
 
 def test_a_ratio_divides_by_log_probs() -> None:
     [finding] = check(step.given(old_log_probs="advantage"), places()).findings
     assert (finding.code, finding.primary.text) == ("HF348", "an update reads it as 'advantage'")
-    assert finding.message.endswith("the ratio of an update is then no ratio of probabilities")
+    assert finding.message.endswith("the ratio of an update is then not a ratio of probabilities")
 
 
 def test_the_log_probs_of_another_policy_are_a_mistake_of_their_own() -> None:

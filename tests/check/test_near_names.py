@@ -161,7 +161,7 @@ def lacking_an_input(rows: Rows, scored: Scored, scorer: Scorer) -> Both:
 @pytest.mark.parametrize(
     ("flow", "words"),
     [
-        (lacking, "merge 'scored' too, the Scored that 'scorer.score' gives"),
+        (lacking, "merge 'scored' too, the Scored that 'scorer.score' returns"),
         (lacking_an_input, "merge 'scored' too"),
     ],
 )

@@ -45,7 +45,7 @@ def test_an_idle_role_is_reported_with_what_it_takes(ranks: int, use_gpu: bool, 
     [finding] = program.check(placed("role", "idle", ranks=ranks, use_gpu=use_gpu), {B: 8}).findings
     assert finding.code == "HF509"
     assert finding.message.startswith(
-        f"role 'idle' is placed on {where} of pool 'pool', and 'program' never calls it: unless"
+        f"role 'idle' is placed on {where} of pool 'pool', but 'program' never calls it: unless"
     )
     assert [label.text for label in finding.related] == ["takes 'idle: Role'"]
 

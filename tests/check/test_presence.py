@@ -190,13 +190,13 @@ def test_everything_that_needs_the_column_is_reported() -> None:
     checked = report(needs)
     assert checked.codes == ("HF231",) * 6
     assert len({finding.primary.span.line for finding in checked.findings}) == 5
-    assert checked.findings[5].message.endswith("column 'values' of Unsure may be absent, and Sure has it always")
+    assert checked.findings[5].message.endswith("column 'values' of Unsure may be absent, but Sure always has it")
     advice = [finding.notes[0] for finding in checked.findings if finding.notes]
     assert advice == [
-        "hf.present(rollout.values) where it is always present; or declare the port f32[B, R] | None",
-        "hf.present(rollout.name) where it is always present; or declare the port Obj[str, B] | None",
-        "hf.present(maybe(rollout.values)) where it is always present; or declare the port f32[B, R] | None",
-        "hf.present(rollout.values) where it is always present; or declare the column f32[B, R] | None",
+        "write hf.present(rollout.values) if it is always present; or declare the port f32[B, R] | None",
+        "write hf.present(rollout.name) if it is always present; or declare the port Obj[str, B] | None",
+        "write hf.present(maybe(rollout.values)) if it is always present; or declare the port f32[B, R] | None",
+        "write hf.present(rollout.values) if it is always present; or declare the column f32[B, R] | None",
         "build the record from its columns, values=hf.present(...): the column is then tested when it is read",
     ]
 
@@ -278,7 +278,7 @@ def test_the_condition_is_quoted_as_it_is_written() -> None:
 
     [finding] = report(body).findings
     assert "asks whether 'repeat.values' is present" in finding.message
-    assert finding.notes[0].startswith("hf.present(hf.repeat(rollout, 2).values) where it is always present")
+    assert finding.notes[0].startswith("write hf.present(hf.repeat(rollout, 2).values) if it is always present")
 
 
 Sole: TypeAlias = f32[B, R]
@@ -326,7 +326,7 @@ def test_an_argument_that_is_unpacked_is_advised_as_any_other() -> None:
         return total(*[rollout.values])  # type: ignore[arg-type]  # a mistake on purpose
 
     [finding] = report(body).findings
-    assert finding.notes == ("hf.present(...) where it is always present; or declare the port f32[B, R] | None",)
+    assert finding.notes == ("write hf.present(...) if it is always present; or declare the port f32[B, R] | None",)
 
 
 def test_wrong_declarations() -> None:

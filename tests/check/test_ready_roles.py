@@ -288,7 +288,7 @@ def test_a_loss_with_a_kl_gets_log_probs_of_a_reference() -> None:
     [finding] = check(without_reference, places()).findings
     assert finding.code == "HF713"
     assert finding.message == (
-        "the loss of 'actor.update' has kl = 0.04, and 'without_reference' gives it no log-probs of a reference"
+        "the loss of 'actor.update' has kl = 0.04, but 'without_reference' gives it no log-probs of a reference"
     )
     for valid in (without_kl, fed, grpo_with_sampler):
         assert check(valid, places()).findings == ()
@@ -300,7 +300,7 @@ def test_responses_have_the_length_of_their_columns() -> None:
     assert finding.code == "HF711"
     assert finding.primary.span == roles["actor"].span
     assert finding.message == (
-        "'actor.generate' makes columns of R = 64 as 'actor' is configured, and the dataflow has R = 32"
+        "'actor.generate' returns columns of R = 64 as 'actor' is configured, but the dataflow has R = 32"
     )
     assert without_kl.check(hf.Deployment(actor=roles["actor"], reward=roles["reward"])).ok, "R has no size"
     assert check(dpo, roles).findings == (), "it generates nothing"
@@ -341,7 +341,7 @@ def of_the_reference(prompts: Prompts, actor: Actor, reference: Reference, rewar
 def test_log_probs_are_followed_through_the_ready_function_that_replaces_them() -> None:
     [again] = check(recomputed_in_every_epoch, places()).findings
     assert again.code == "HF335"
-    assert "made after an update on these rows, so the ratio misses that update" in again.message
+    assert "computed after an update on these rows, so the ratio misses that update" in again.message
     [second_finding] = check(of_the_reference, places()).findings
     assert second_finding.code == "HF335"
     assert "divides by 'log_probs' of 'reference.log_probs'" in second_finding.message

@@ -78,7 +78,7 @@ def with_adapter() -> dict[str, hf.Placement[Any]]:
 def test_a_policy_is_not_its_own_reference(flow: Dataflow[..., Any], compares: str) -> None:
     [finding] = check(flow, with_adapter()).findings
     assert finding.code == "HF340"
-    assert finding.message.startswith(f"'{compares}' takes 'actor.log_probs' for a reference, whose weights 'actor.")
+    assert finding.message.startswith(f"'{compares}' uses 'actor.log_probs', whose weights 'actor.")
     assert check(flow.given(of="its base"), with_adapter()).findings == ()
 
 
@@ -124,7 +124,7 @@ def test_a_policy_is_not_its_own_teacher() -> None:
     [finding] = check(taught, places()).without("HF509").findings
     assert finding.code == "HF340"
     assert finding.message == (
-        "'teacher_advantages' takes 'actor.log_probs' for a teacher, whose weights 'actor.update' trains: the policy "
+        "'teacher_advantages' uses 'actor.log_probs', whose weights 'actor.update' trains, as a teacher: the policy "
         "is compared with itself"
     )
     assert check(taught.given(by="itself with a hint"), places()).without("HF509").findings == ()

@@ -22,8 +22,8 @@ def test_a_policy_is_held_to_its_reference_once(rewards: float, loss: float, *, 
         assert [finding.code for finding in findings] == ["HF343"] * twice
         if twice:
             assert findings[0].message == (
-                "the loss of 'actor.update' has kl = 0.04, and 'kl_penalized_rewards' has charged kl = 0.05 in the "
-                "rewards: the policy is held to its reference twice"
+                "the loss of 'actor.update' has kl = 0.04, and 'kl_penalized_rewards' charges kl = 0.05 in the "
+                "rewards: the policy is tied to its reference twice"
             )
     assert check(grpo, places()).findings == ()
 
@@ -68,7 +68,7 @@ def test_rows_are_learned_a_few_times() -> None:
     assert finding.code == "HF352"
     assert finding.message == (
         "'actor.update' learns 21 times from the same rows in a step, where at most 20 is usual: after the first few "
-        "times the clip holds it back, and it fits the noise of these samples"
+        "times the clip holds it back, and the policy overfits to the noise of these samples"
     )
 
 

@@ -376,7 +376,7 @@ def test_a_number_that_is_none() -> None:
     deployment = hf.Deployment(model=hf.place(Model, wrong, 24, pool=hf.ResourcePool([8])))
     [finding] = modeled.check(deployment, {B: 64}).findings
     assert finding.code == "HF540"
-    assert "argument 'heads' of Model is annotated int and is given the float nan" in finding.message
+    assert "argument 'heads' of Model is annotated int but is given the float nan" in finding.message
 
 
 def test_a_role_that_cannot_be_built_is_one_mistake() -> None:

@@ -50,7 +50,7 @@ def test_a_critic_learns_the_returns_that_advantages_take() -> None:
     assert finding.code == "HF351"
     assert finding.message == (
         "'critic.update' learns returns of gamma = 0.99, and 'actor.update' advantages of gamma = 1.0 over the same "
-        "values: the critic values other returns than those that the policy is to gain"
+        "values: the critic learns other returns than the policy maximizes"
     )
     [finding] = check(step.given(of="others"), places()).findings
     assert finding.message.startswith(
@@ -80,8 +80,8 @@ def test_the_reward_of_a_token_is_no_return() -> None:
     [finding] = check(of_single_tokens, places()).findings
     assert finding.code == "HF351"
     assert finding.message == (
-        "'critic.update' learns the 'rewards' of single tokens for its 'returns', and 'generalized_advantages' takes "
-        "its values for what is to come: no token learns of later ones"
+        "'critic.update' learns the 'rewards' of single tokens for its 'returns', and 'generalized_advantages' uses "
+        "its values as future returns: no token learns from later rewards"
     )
     assert check(of_single_tokens.given(gamma=0.0), places()).findings == ()
 

@@ -71,7 +71,7 @@ def test_the_order_of_axes_may_number_a_group_across_nodes(
     assert [finding.code for finding in findings] == ([] if ranks is None else ["HF503"])
     for finding in findings:
         assert f"ranks {ranks} are one group of the order {mesh.order}" in finding.message
-        assert finding.message.endswith(f"ends a node after rank {ends}")
+        assert finding.message.endswith(f"has a node boundary after rank {ends}")
 
 
 @given(

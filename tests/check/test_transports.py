@@ -58,7 +58,7 @@ CPUS = ResourcePool([4], use_gpu=False, name="cpus")
     ("maker", "reader", "why"),
     [
         (POOL, POOL, None),
-        (FIRST, SECOND, "it is on other nodes, and CUDA IPC is between processes of one node"),
+        (FIRST, SECOND, "it is on other nodes, and CUDA IPC only works between processes of one node"),
         (WITHIN, ACROSS, None),  # they share a node
         (FIRST, APART, None),  # nobody knows where another pool will lie
         (FIRST, CPUS, "its pool 'cpus' has no GPUs"),
@@ -94,7 +94,7 @@ def test_of_several_readers_the_first_out_of_reach_is_reported() -> None:
 def test_a_sender_without_gpus_is_reported_alone() -> None:
     places = hf.Deployment(maker=hf.place(Maker, pool=CPUS, transport="cuda ipc"), reader=hf.place(Reader, pool=CPUS))
     [finding] = [finding for finding in program.check(places, dims={B: 24}) if finding.code == "HF524"]
-    assert finding.message.endswith("and pool 'cpus' has none")
+    assert finding.message.endswith("but pool 'cpus' has none")
 
 
 def test_who_reads_something_else_need_not_be_reached() -> None:

@@ -47,7 +47,7 @@ def test_operations_that_return_rows_change_none_in_place(function: str, select:
 
     [finding] = program.check(None, {B: 8}).findings
     assert (finding.code, finding.severity.value) == ("HF602", "warning")
-    assert finding.message == f"nothing reads what 'hf.{function}' returns, and its argument keeps its rows"
+    assert finding.message == f"nothing reads what 'hf.{function}' returns, and its argument does not change"
 
 
 def test_a_mini_batch_that_is_read_speaks_for_the_others() -> None:
@@ -99,7 +99,7 @@ def test_a_loop_over_mini_batches_reads_the_one_of_its_turn() -> None:
     for mistaken in (program, two):
         [finding] = mistaken.check(None, {B: 8}).findings
         assert finding.message == (
-            "nothing reads 3 of the 4 mini-batches in 'parts': the loop over them reads the same one in every turn"
+            "nothing reads 3 of the 4 mini-batches in 'parts': the loop over them reads the same one in every iteration"
         )
 
 

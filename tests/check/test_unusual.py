@@ -99,6 +99,6 @@ def test_temperatures_of_policies_that_learn_by_ratios() -> None:
     cold = replace(responses(), temperature=0.001)
     [finding] = check(grpo_without_reference, places(actor=cold)).findings
     assert (finding.code, finding.primary.text) == ("HF947", "has temperature = 0.001")
-    assert "1,000 times as large" in finding.message
+    assert "1,000 times as much" in finding.message
     assert check(grpo_without_reference, places(actor=replace(cold, temperature=0.1))).findings == ()
     assert "HF947" not in check(remax.given(loss=Reinforce()), places(actor=cold)).codes  # it forms no ratio

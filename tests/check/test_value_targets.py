@@ -66,7 +66,7 @@ def test_rewards_reach_a_critic(epochs: int) -> None:
         [finding] = check(step.given(learns=learns, epochs=epochs), places()).findings
         assert finding.code == "HF729"
         assert finding.message == (
-            "'critic.update' learns 'returns' made of 'critic.values' and nothing else: no reward reaches the critic"
+            "'critic.update' learns 'returns' computed only from 'critic.values': no reward reaches the critic"
         )
 
 
@@ -75,8 +75,8 @@ def test_advantages_are_over_the_values_from_before(epochs: int) -> None:
     [finding] = check(step.given(late=True, epochs=epochs), places()).findings
     assert finding.code == "HF345"
     assert finding.message == (
-        "'actor.update' learns from values that 'critic.values' gives after 'critic.update' has learned the returns of "
-        "these rows: what the critic has just learned is missing from the advantages"
+        "'actor.update' learns from values that 'critic.values' computes after 'critic.update' has learned the returns "
+        "of these rows: what the critic has just learned is missing from the advantages"
     )
 
 

@@ -112,7 +112,7 @@ def merged(call: Span, maker: Node, record: str) -> Iterator[Suggestion]:
     if written is not None and name is not None and written.args and not written.keywords:
         last = span_of(call.file, written.args[-1])
         end = replace(last, line=last.end_line, column=last.end_column)
-        giver = "" if isinstance(maker.op, Input) else f", the {record} that '{maker.label}' gives"
+        giver = "" if isinstance(maker.op, Input) else f", the {record} that '{maker.label}' returns"
         yield from _rewritten(f"merge '{name}' too{giver}", (Edit(end, f", {name}"),))
 
 

@@ -12,8 +12,8 @@ from hfdsl.graph.signatures import VALUE, RecordType, Signature
 from hfdsl.types.batches import closest, schema
 
 ROW_WEIGHTS = (
-    "a row weighs the sum of its truth values or whole numbers in that column (a mask of its tokens, or their number), "
-    "or its length where the column is ragged"
+    "the weight of a row is the sum of its booleans or integers in that column (a token mask, or a number of tokens), "
+    "or its length if the column is ragged"
 )
 
 

@@ -112,7 +112,7 @@ def _finding(program: Program, node: Node, borrowed: Borrowed, update: Node) -> 
             *([] if update is node else [Label(update.span, f"trains on '{tokens}'")]),
         ),
         notes=(
-            f"score the rollout that '{update.label}' trains on; those of another one may be a baseline beside its own",
+            f"score the rollout that '{update.label}' trains on; scores of another may be a baseline beside its own",
         ),
     )
 

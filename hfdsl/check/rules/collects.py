@@ -30,9 +30,9 @@ def _fault(code: str, axis: str, output: AxisPlacement) -> str:
     """Describe the effect of a collect on a value with this placement, the end of a message."""
     match code, output:
         case "HF403", Sharded():
-            return "which takes one part of the value and loses the others"
+            return "which returns one part of the value and loses the others"
         case "HF403", Partial(op):
-            return f"which takes one term of a {op} for the whole"
+            return f"which returns one term of a {op} instead of the whole"
         case "HF403", _:
             return "but the values there have nothing to do with one another"
         case "HF404", At(-1) if axis in PIPELINE:
@@ -151,8 +151,8 @@ def lists_are_not_joined(context: Context) -> Iterator[Finding]:
             if (ranks := protocol.collected_count(placement.mesh)) > 1:
                 yield Finding(
                     "HF413",
-                    f"'{node.label}' takes a value for each rank, and {protocol} joins what {ranks} ranks make of "
-                    "theirs: no dim says how many rows that is",
+                    f"'{node.label}' takes a value for each rank, and {protocol} joins what {ranks} ranks return: "
+                    "no dim says how many rows that is",
                     Label(node.span),
                     (Label(placement.span, f"placed on {placement.mesh}"),),
                     notes=('with gives="per_rank" the caller gets a list, which a function can join',),
@@ -169,7 +169,7 @@ def _length(context: Context, operand: Operand) -> tuple[int | None, tuple[Label
     placement, signature = context.program.placement(producer), signature_of(producer)
     if placement is None or signature is None or signature.protocol is None or signature.protocol.joins:
         return None, ()
-    label = Label(placement.span, f"'{producer.label}' makes one value for each rank of {placement.mesh}")
+    label = Label(placement.span, f"'{producer.label}' returns one value for each rank of {placement.mesh}")
     with suppress(ProtocolError):  # reported by the rule on placements
         return signature.protocol.collected_count(placement.mesh), (label,)
     return None, ()

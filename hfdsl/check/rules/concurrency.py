@@ -45,7 +45,7 @@ def concurrent_calls_overlap(context: Context) -> Iterator[Finding]:
                     f"up to {calls} calls of '{node.label}' may be in progress at once in a process, and lag={lag} "
                     f"lets {lag + 1} dispatches be under way",
                     Label(node.span, "is called before that queue"),
-                    notes=(f"declare {lag + 1} concurrent calls: more gain nothing",),
+                    notes=(f"declare {lag + 1} concurrent calls: more bring no gain",),
                 )
 
 
@@ -69,5 +69,5 @@ def _obstacle(context: Context, node: Node, op: RoleCall, stage: int) -> str | N
     groups = () if program.deployment is None else process_groups(program.deployment)
     sharing = [role for group in groups if op.role in group.roles for role in group.roles if role != op.role]
     if sharing:
-        return f"role '{sharing[0]}' has its calls in the same processes: give one of them a pool, or colocate=False"
+        return f"role '{sharing[0]}' runs in the same processes: give one of them its own pool, or colocate=False"
     return None

@@ -60,7 +60,7 @@ def constructors_take_types(context: Context) -> Iterator[Finding]:
             declaration = definition_span(constructor_of(placement.role))
             finding = Finding(
                 "HF540",
-                f"role '{name}': {where} is annotated {annotation_text(annotation)} and is given {value_text(value)}",
+                f"role '{name}': {where} is annotated {annotation_text(annotation)} but is given {value_text(value)}",
                 Label(_value_span(placement, parameter)),
                 (Label(parameter_span(declaration, parameter.partition(".")[0]), "its parameter"),),
             )

@@ -75,7 +75,7 @@ def _copies(context: Context, node: Node, signature: Signature, column: RowColum
     group = signature.group_size
     finding = Finding(
         "HF337",
-        f"'{node.label}' compares groups of {group} rows, and the rows of each are copies of one",
+        f"'{node.label}' compares groups of {group} rows, but the rows of each are copies of one row",
         Label(node.span, f"reads {words(context, column)}"),
         (Label(signature.span, f"declared rows={signature.rows}"),),
     )

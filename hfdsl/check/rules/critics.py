@@ -65,9 +65,7 @@ def _finding(values: Node, training: str, update: Node, targets: list[tuple[str,
         "were at the start",
         Label(values.span, "values of a critic that never learns"),
         (Label(maker.span, f"makes '{name}', which only '{values.role}.{training}' would learn"), Label(update.span)),
-        notes=(
-            f"call {values.role}.{training} on these rows; a critic that is to stay as it is has a class without it",
-        ),
+        notes=(f"call {values.role}.{training} on these rows; to freeze a critic, place a class without that method",),
     )
 
 

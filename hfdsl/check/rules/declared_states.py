@@ -88,9 +88,7 @@ def _unconnected(role: type, calls: Sequence[tuple[Node, RoleCall]]) -> Iterator
         close = nearest(state, sorted(read - trained - loaded))
         loads = methods["loads"][state], f"loads '{state}', which no method of it reads"
         reads = (methods["reads"][close], f"reads '{close}', which no method of it loads") if close else None
-        advice = (
-            f'@hf.reads("{state}") on the method that works with the weights lets the check see if they are too old'
-        )
+        advice = f'@hf.reads("{state}") on the method that uses the weights lets the check see whether they are too old'
         yield _finding(role, calls[0][0], loads, reads, advice)
 
 

@@ -73,7 +73,7 @@ def row_dims_are_determined(context: Context) -> Iterator[Finding]:
         if isinstance(dim, type):
             yield Finding(
                 "HF301",
-                f"'{program.graph.nodes[node].label}' makes {program.inference.values[node]}, and the size of "
+                f"'{program.graph.nodes[node].label}' returns {program.inference.values[node]}, but the size of "
                 f"{dim.__name__} is unknown: no input has this dim and no size is given",
                 Label(program.graph.nodes[node].span),
                 notes=(f"give the size: dims={{{dim.__name__}: ...}}",),

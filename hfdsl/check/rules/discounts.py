@@ -81,7 +81,7 @@ def _finding(context: Context, discount: Discount, dim: str, maker: Node) -> Fin
         (Label(maker.span, "puts the reward at the last token"),),
     )
     least = math.ceil(0.5 ** (1 / steps) * 1e5) / 1e5
-    advice = f"1 is usual where the reward comes at the end; {least:g} leaves half of it"
+    advice = f"1 is usual if the reward comes at the end; {least:g} leaves half of it"
     return with_suggestions(context, finding, _undiscounted(discount.place, gamma), advice)
 
 

@@ -35,7 +35,7 @@ class DroppedRatio:
         """The message of the finding."""
         settings = ", ".join(f"{name} = {share:g}" for name, share in self.drops.items())
         return (
-            f"'{self.update.label}' computes with dropout ({settings}), and divides by log-probs without it: ratios do "
+            f"'{self.update.label}' computes with dropout ({settings}), but divides by log-probs without it: ratios do "
             "not start at 1"
         )
 

@@ -35,13 +35,13 @@ def responses_end(context: Context) -> Iterator[Finding]:
                 message(call.role, end, "its model"),
                 Label(place.span, "configured here"),
                 (Label(call.span, "samples"), Label(update.span, "learns from that")),
-                notes=(f"add {end} to end_tokens, or leave them out to take the model's own",),
+                notes=(f"add {end} to end_tokens, or leave out end_tokens to use the model's own",),
             )
 
 
 def message(role: str, end: int, whose: str) -> str:
     """The message of the finding on a role that samples on after the end token of its model or tokenizer."""
     return (
-        f"'{role}' samples on after token {end}, with which {whose} ends a text: what follows is scored and learned "
-        "from as a part of the response"
+        f"'{role}' continues after token {end}, with which {whose} ends a text: what follows is scored and trained "
+        "on as part of the response"
     )

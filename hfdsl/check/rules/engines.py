@@ -72,7 +72,7 @@ def losses_correct_engines(context: Context) -> Iterator[Finding]:
                 "HF943",
                 f"'{engine}' samples with {name}, whose log-probs are not the trainer's, and the loss of "
                 f"'{update.label}' does not account for that: {missing}",
-                Label(update.span, "learns as if its own engine had sampled"),
+                Label(update.span, "trains as if its own engine had sampled"),
                 (Label(sampling.span, f"{name} samples"),),
                 notes=(help_.format(learner=learner),),
             )

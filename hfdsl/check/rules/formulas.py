@@ -133,7 +133,9 @@ def groups_have_a_spread(context: Context) -> Iterator[Finding]:
                 f"'{node.label}' has groups of 1, {effect}",
                 Label(argument_span(node.span, signature, signature.group_parameter or "")),
                 (Label(span_of(definition_span(signature.body).file, expression), "computed here"),),
-                notes=("a response is compared with the others to its prompt: sample 2 or more, usually 4 to 16",),
+                notes=(
+                    "a response is compared with the other responses to its prompt: sample 2 or more, usually 4 to 16",
+                ),
             )
             break  # what follows from it is the same mistake
 

@@ -213,12 +213,14 @@ def _mixed(context: Context, node: Node, groups: Groups, column: RowColumn, repe
     together = f"groups of {repeats}" if repeats > 1 or _repeated_once(origin) else "rows that start over"
     finding = Finding(
         "HF330",
-        f"'{node.label}' reads groups of {groups.size} rows, in which different questions are mixed",
+        f"'{node.label}' reads groups of {groups.size} rows, which mix different questions",
         Label(node.span, f"reads {words(context, column)}"),
         (*_makers(context, column, RepeatStep, FillStep), *groups.declaration_labels),
     )
     if groups.signature is None:
-        on_purpose = "to keep or drop several questions together, filter by a column of a function with rows=hf.Whole"
+        on_purpose = (
+            "to keep or drop several questions together, filter by a column that a function with rows=hf.Whole returns"
+        )
     else:
         on_purpose = "a function that compares different questions on purpose declares rows=hf.Whole"
     advice = (
@@ -240,7 +242,7 @@ def _thinned(
     ]
     finding = Finding(
         "HF331",
-        f"'{node.label}' reads groups of {groups.size} rows, which an earlier filter has cut",
+        f"'{node.label}' reads groups of {groups.size} rows, which an earlier filter cut",
         Label(node.span, f"reads {words(context, column)}"),
         (*labels, *groups.declaration_labels),
     )

@@ -49,9 +49,9 @@ def imitated_responses_are_chosen(context: Context) -> Iterator[Finding]:
         reported.add(update.span)
         which = "both responses of each pair, the worse one too" if are_pairs else "every response that it sampled"
         advice = (
-            "keep the better ones by hf.filter, or learn the preference by prefer"
+            "keep the better ones with hf.filter, or learn the preference with prefer"
             if are_pairs
-            else "keep the good ones by hf.filter: on average, the gradient of all is 0"
+            else "keep the good ones with hf.filter: over all samples, the expected gradient is 0"
         )
         yield Finding(
             "HF346",

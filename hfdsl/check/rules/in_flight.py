@@ -70,7 +70,7 @@ def _obstacle(context: Context, load: Node, op: RoleCall, during: str) -> tuple[
         chunks = () if protocol is None or protocol.protocol is None else protocol.protocol.chunk_of(place.mesh)
         if len(set(chunks)) < len(chunks):
             peers = len(chunks) // len(set(chunks))
-            why = f"{place.mesh} has {peers} ranks for each of its rows, which would take them at different tokens"
+            why = f"{place.mesh} has {peers} ranks per row, which would take them at different tokens"
             return why, (Label(call.span, "generates the same rows on several ranks"),)
     return None, ()
 

@@ -66,14 +66,14 @@ def ratios_are_of_the_sampling_policy(context: Context) -> Iterator[Finding]:
             continue  # log-probs of sampling are there as well: a loss of three policies
         yield Finding(
             "HF750",
-            f"'{ratio.update.label}' divides by log-probs that '{maker.label}' computes behind the queue, and not by "
+            f"'{ratio.update.label}' divides by log-probs that '{maker.label}' computes behind the queue, not by "
             f"those of the policy {_ago(versions)} that sampled the rows",
             Label(ratio.update.span, "treats them as rows of the current policy"),
             (Label(maker.span, "log-probs of the current policy"), *_queues(context, ratio.update)),
             notes=(
                 f"let '{versions.reader.label}' return its log-probs, and train with these"
                 if uncorrected is None
-                else f"the loss {uncorrected} weighs nothing by the log-probs of sampling: give it a correction",
+                else f"the loss {uncorrected} does not weight by the log-probs of sampling: give it a correction",
             ),
         )
 

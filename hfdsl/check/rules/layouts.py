@@ -81,11 +81,11 @@ def _unused(sync: WeightSync, layouts: Mapping[str, Layout]) -> Iterator[Finding
         if side.effect.layout is not None and layout is not None and layout != Replicas():
             yield Finding(
                 "HF738",
-                f"'{side.node.label}' declares a layout of '{sync.state}', and neither '{sync.source.role}' nor "
-                f"'{sync.target.role}' states the parameters of '{sync.state}': nothing is proved, and each rank that "
-                "loads gets what the method returns",
+                f"'{side.node.label}' declares a layout of '{sync.state}', but neither '{sync.source.role}' nor "
+                f"'{sync.target.role}' states the parameters of '{sync.state}': the check proves nothing, and each "
+                "loading rank gets what the method returns",
                 Label(side.node.op.signature.span, f"declares a layout of '{sync.state}'"),  # type: ignore[union-attr]  # a call
-                (Label(side.placement.span, f"'{side.role}' has its place here"),),
+                (Label(side.placement.span, f"'{side.role}' is placed here"),),
                 notes=(_stating(side),),
             )
             return
@@ -121,10 +121,10 @@ def _patterns(sync: WeightSync, *layouts: Layout) -> Iterator[Finding]:
             near = nearest(pattern, names)
             yield Finding(
                 "HF738",
-                f"the layout of '{side.node.label}' has a part for {pattern!r}, and '{side.role}' states no parameter "
+                f"the layout of '{side.node.label}' has a part for {pattern!r}, but '{side.role}' states no parameter "
                 "of that name",
                 Label(side.node.op.signature.span, f"declares the layout of '{sync.state}'"),  # type: ignore[union-attr]  # a call
-                (Label(side.placement.span, f"'{side.role}' has its place here"),),
+                (Label(side.placement.span, f"'{side.role}' is placed here"),),
                 notes=(f"it states {near!r}" if near else f"it states {', '.join(map(repr, names[:MOST_NAMES]))}",),
             )
             return
@@ -151,8 +151,8 @@ def _unmatched(layout: object, names: Sequence[str]) -> Iterator[str]:
 def _stating(side: SyncSide) -> str:
     returned = f'{{"{side.effect.state}": [Parameter(name, shape), ...]}}'
     role = side.placement.role.__name__
-    method = f"a static method state_parameters of {role}, which takes what the constructor takes"
-    return f"state them by {method} and returns {returned}"
+    method = f"a static method state_parameters of {role}, which takes the constructor's arguments"
+    return f"state them with {method} and returns {returned}"
 
 
 def _layout(side: SyncSide) -> Layout | Finding | None:
@@ -172,7 +172,7 @@ def _layout(side: SyncSide) -> Layout | Finding | None:
         code,
         problem,
         Label(side.node.op.signature.span, f"declares it on {side.placement.mesh}"),  # type: ignore[union-attr]  # a call
-        (Label(side.placement.span, f"'{side.role}' has its place here"),),
+        (Label(side.placement.span, f"'{side.role}' is placed here"),),
     )
 
 
@@ -223,7 +223,7 @@ def _names(
         yield _about(
             sync,
             "HF730",
-            f"'{sync.target.role}' loads {_parameters_in_words(missing)}, and '{sync.source.role}' does not export "
+            f"'{sync.target.role}' loads {_parameters_in_words(missing)}, but '{sync.source.role}' does not export "
             f"{'it' if len(missing) == 1 else 'them'}",
             notes=tuple(_advice(missing[0], exported, sync)),
         )
@@ -253,7 +253,7 @@ def _advice(missing: Parameter, exported: Sequence[Parameter], sync: WeightSync)
     ]
     if "head" in missing.name and embeddings:
         layout = f'layout=Tied(..., {{"{missing.name}": "{embeddings[0]}"}})'
-        yield f"where it is tied to '{embeddings[0]}' in '{sync.source.role}', say so: {layout}"
+        yield f"if it is tied to '{embeddings[0]}' in '{sync.source.role}', say so: {layout}"
     elif (name := nearest(missing.name, [parameter.name for parameter in exported])) is not None:
         yield f"'{sync.source.role}' exports '{name}'"
 
@@ -268,7 +268,7 @@ def _shapes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> I
             len(rows) == 2 and out.shape[1:] == into.shape[1:] and any(word in out.name for word in ("embed", "head"))
         )
         advice = (
-            f"pad rows are no part of a parameter: state its {min(rows)} rows on both sides, and let the layout pad "
+            f"pad rows are not part of a parameter: state its {min(rows)} rows on both sides, and let the layout pad "
             "them, as Slices(0, padding=...) does"
             if padded
             else "both sides state the shape of the whole parameter, as a checkpoint has it"
@@ -276,7 +276,7 @@ def _shapes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> I
         yield _about(
             sync,
             "HF732",
-            f"'{sync.source.role}' exports {out.name!r} as {out.shape}, and '{sync.target.role}' loads it as "
+            f"'{sync.source.role}' exports {out.name!r} as {out.shape}, but '{sync.target.role}' loads it as "
             f"{into.shape}{_other_count(len(different))}",
             notes=(advice,),
         )
@@ -294,7 +294,7 @@ def _dtypes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> I
         yield _about(
             sync,
             "HF733",
-            f"'{sync.source.role}' exports {out.name!r} in {out.dtype}, and '{sync.target.role}' loads it in "
+            f"'{sync.source.role}' exports {out.name!r} in {out.dtype}, but '{sync.target.role}' loads it in "
             f"{into.dtype}{_other_count(len(different))}",
             notes=(f"a sync converts between {', '.join(FLOATS[:-1])} and {FLOATS[-1]}; export it in {into.dtype}",),
         )
@@ -366,7 +366,7 @@ def _fused(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, ta
 def _matrices(cut: Slices) -> str:
     """The matrices of a dim, as a slice cuts them."""
     if cut.blocks:
-        return f"fused of matrices of {cut.blocks}"
+        return f"fused from matrices of {cut.blocks}"
     return f"fused in groups of {cut.interleaved}" if cut.interleaved else "cut as one matrix"
 
 

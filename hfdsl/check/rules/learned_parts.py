@@ -91,7 +91,7 @@ def _learned(makers: Makers, role: str) -> dict[SplitBatch, Learned]:
 def _finding(policy: Learned, critic: Learned, missing: Learned, count: int, values: Node) -> Finding:
     by_policy, by_critic = _words(policy, count), _words(critic, count)
     effect = (
-        "it learns by values of rows whose returns the critic never learns"
+        "it uses values of rows whose returns the critic never learns"
         if missing is critic
         else "it never learns from the rows that the critic is trained for"
     )

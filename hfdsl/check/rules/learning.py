@@ -52,12 +52,12 @@ def idle_schedule(role: str, learning: Learning, updates: int | None) -> IdleSch
     if not learning.rate:
         return IdleSchedule("rate", f"the learning rate of '{role}' is 0: its updates change no parameter")
     if end is not None and warmup >= end:
-        problem = f"'{role}' warms up over {warmup} updates, and its schedule ends at update {end}"
+        problem = f"'{role}' warms up over {warmup} updates, but its schedule ends at update {end}"
         return IdleSchedule("warmup", problem)
     if updates is None:
         return None
     if warmup >= updates:
-        problem = f"'{role}' warms up over {warmup} updates, and the run has {updates}: it never reaches its rate"
+        problem = f"'{role}' warms up over {warmup} updates, but the run has {updates}: it never reaches its peak rate"
         return IdleSchedule("warmup", problem)
     if end is not None and end < updates and not learning.least_rate:
         problem = f"the learning rate of '{role}' is 0 from update {end} on, and the run has {updates}"
@@ -73,7 +73,7 @@ def loses_steps(learning: Learning) -> bool:
 def lost_steps(role: str, learning: Learning) -> str:
     """The message of the finding on a role that loses its steps."""
     rate = f"{learning.rate:g}"
-    return f"'{role}' learns parameters in {learning.dtype} at a rate of {rate}: most of its steps are rounded away"
+    return f"'{role}' learns parameters in {learning.dtype} at a rate of {rate}: rounding discards most of its updates"
 
 
 def _trained(program: Program) -> Iterator[tuple[str, Learning, Label, Label]]:

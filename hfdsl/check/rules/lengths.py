@@ -40,11 +40,11 @@ class IdlePenalty:
         free = self.longest - self.buffer
         return (
             f"'{self.call.label}' charges responses of more than {self.longest} - {self.buffer} = {free} tokens, "
-            f"and none has more than R = {self.width}"
+            f"but none has more than R = {self.width}"
         )
 
 
-IDLE_PENALTY = "set longest to R, and buffer to the part of it in which the penalty grows"
+IDLE_PENALTY = "set longest to R, and buffer to the length over which the penalty grows"
 """The advice for such a call."""
 
 
@@ -80,12 +80,12 @@ class OtherDivisor:
     def message(self) -> str:
         """The message of the finding."""
         return (
-            f"the loss of '{self.update.label}' divides the sum over a response by constant = {self.divisor:g}, and "
+            f"the loss of '{self.update.label}' divides the sum over a response by constant = {self.divisor:g}, but "
             f"the longest response has R = {self.width}"
         )
 
 
-SMALL_UPDATES = "updates are as small as if responses were that long; without a constant it is R"
+SMALL_UPDATES = "updates are as small as if responses were that long; without a constant, the divisor is R"
 """The effect of another divisor."""
 
 

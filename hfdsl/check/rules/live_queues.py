@@ -74,7 +74,7 @@ def stages_need_processes_of_their_own(context: Context) -> Iterator[Finding]:
         yield Finding(
             "HF754",
             f"{_calls_in_words(feeding)} before the queue and {_calls_in_words(reading)} behind it run on {on}, "
-            f"in processes that take one call at a time: with lag={queue.lag} rows may be {old} old, and no call there "
+            f"in processes that take one call at a time: with lag={queue.lag} rows may be {old} old, but no call there "
             "begins sooner",
             Label(node.span, "separates the stages"),
             notes=("give the roles before the queue a pool of their own, or leave out the lag",),
@@ -143,7 +143,7 @@ def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Ite
     least = lag if sizes is None else _least_lag(*sizes, queue.group, lag, late, loses)
     room = {"lag": least} if least > lag else {}
     if starves:
-        suggestion = queued(node, [{"late": "refill", **room}], "dispatch others in their place: ")
+        suggestion = queued(node, [{"late": "refill", **room}], "dispatch other prompts in their place: ")
         yield with_suggestions(context, _starved(context, node, queue, batch_rows), [suggestion])
     elif room and sizes is not None:
         count, batch = sizes
@@ -170,7 +170,7 @@ def _least_lag(count: int, batch: int, group: int, lag: int, late: Late | None, 
 def _uneven(node: Node, batch_rows: Size, dispatched: Size) -> Finding:
     return Finding(
         "HF752",
-        f"a queue without a lag passes on the {dispatched} rows of this step, and not {batch_rows}",
+        f"a queue without a lag passes on the {dispatched} rows of this step, not {batch_rows}",
         Label(node.span, f"declares {batch_rows} rows"),
         notes=("leave out rows=, or give it a lag; hf.take and hf.fill change a number of rows within a step",),
     )
@@ -189,7 +189,7 @@ def _starved(context: Context, node: Node, queue: Queue, batch_rows: Size) -> Fi
         waiting += [ref.node for ref in before.refs]
     return Finding(
         "HF745",
-        f"the queue waits for {batch_rows} rows, and nothing is dispatched in place of those that the filter drops: "
+        f"the queue waits for {batch_rows} rows, and nothing is dispatched in place of rows that the filter drops: "
         f"under late={queue.late!r} a batch may never be filled",
         Label(node.span, f"waits for {batch_rows} rows"),
         tuple(Label(filter_node.span, "drops rows") for filter_node in filters[:1]),

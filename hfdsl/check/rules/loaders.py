@@ -56,10 +56,10 @@ def loader_findings(graph: Graph, loader: Callable[..., Any], experiment: Span) 
     )
     subject = f"the batches of '{graph.name}': '{name}'"
     if needed := _required_parameters(loader):
-        message = f"{subject} is called without arguments, and needs {', '.join(map(repr, needed))}"
-        yield Finding("HF542", message, places[0], places[1:], notes=("give it those: lambda: loader(...)",))
+        message = f"{subject} is called without arguments, but needs {', '.join(map(repr, needed))}"
+        yield Finding("HF542", message, places[0], places[1:], notes=("pass the arguments: lambda: loader(...)",))
     elif inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
-        message = f"{subject} is an async function, and steps take their batches with a plain for"
+        message = f"{subject} is an async function, but steps take their batches with a plain for"
         yield Finding("HF542", message, places[1], (places[2], places[0]), notes=("make it a plain def",))
     elif problem := _problem(_return_type(function), [node.record for node in inputs]):
         yield Finding("HF542", f"{subject} {problem}", places[1], (places[2], places[0]))

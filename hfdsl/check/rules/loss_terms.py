@@ -43,7 +43,7 @@ def _doubts(loss: object) -> Iterator[tuple[str, str, str]]:
     if isinstance(entropy, (int, float)) and entropy < 0:
         yield (
             f"entropy = {entropy:g}",
-            "the bonus is subtracted from the loss, so that a negative one makes the policy less random",
+            "the bonus is subtracted from the loss, so a negative coefficient makes the policy less random",
             f"for a bonus set entropy to {-entropy:g}",
         )
     if not isinstance(low, (int, float)) or not isinstance(high, (int, float)):
@@ -51,12 +51,12 @@ def _doubts(loss: object) -> Iterator[tuple[str, str, str]]:
     if 1 < low < inf:
         yield (
             f"low = {low:g}",
-            "a ratio is never below 0, so that nothing clips it from below",
-            f"the range is a share, not percent: {low / 100:g} is {low:g} %; inf is no clip",
+            "a ratio is never below 0, so nothing clips it from below",
+            f"the range is a fraction, not a percentage: {low / 100:g} is {low:g} %; inf does not clip",
         )
     if low == high == 0:
         yield (
             "low = 0 and high = 0",
-            "every ratio but 1 is clipped, so that the policy stops learning from a token once it has moved",
+            "every ratio but 1 is clipped, so the policy stops learning from a token once its probability has changed",
             "inf is no clip; usually both are 0.2",
         )

@@ -101,7 +101,7 @@ def advantages_say_how_good(context: Context) -> Iterator[Finding]:
             ),
         )
         advantages = _advantages(program, renamed.node)
-        advice = "make advantages of rewards, as by generalized_advantages or group_advantages"
+        advice = "compute advantages from rewards, as generalized_advantages and group_advantages do"
         yield _with_column(context, finding, renamed, *advantages) if advantages else with_note(finding, advice)
 
 
@@ -123,9 +123,9 @@ def numbers_are_those_that_roles_gave(context: Context) -> Iterator[Finding]:
         finding = Finding(
             "HF348",
             f"'{renamed.node.label}' takes '{column}' of '{maker.label}' for the '{renamed.name}' that '{giver.label}' "
-            f"gives: {effect}",
+            f"returns: {effect}",
             Label(renamed.place, f"an update reads it as '{meant[0]}'"),
-            (program.producer_label(maker.id), Label(giver.span, f"gives '{renamed.name}'")),
+            (program.producer_label(maker.id), Label(giver.span, f"returns '{renamed.name}'")),
         )
         yield _with_column(context, finding, renamed, giver, renamed.name)
     yield from _values_of_another_critic(program) if given else ()
@@ -146,17 +146,17 @@ def _values_of_another_critic(program: Program) -> Iterator[Finding]:
                 yield Finding(
                     "HF348",
                     f"'{update.label}' takes '{stored.column}' of '{giver.label}' for the '{stored.column}' that "
-                    f"'{calls[update.role].label}' gives: {CLIP}",
+                    f"'{calls[update.role].label}' returns: {CLIP}",
                     Label(argument_span(update.span, signature_of(update), column.port), "values of another critic"),
-                    (Label(giver.span, "gives them"), Label(calls[update.role].span, f"gives '{stored.column}'")),
+                    (Label(giver.span, "returns them"), Label(calls[update.role].span, f"returns '{stored.column}'")),
                     notes=(f"take the values of '{calls[update.role].label}', in its advantages and returns, too",),
                 )
 
 
-RATIO = "the ratio of an update is then no ratio of probabilities"
+RATIO = "the ratio of an update is then not a ratio of probabilities"
 """What other numbers than old log-probs do."""
 
-CLIP = "clips and advantages are then over numbers that the critic never gave"
+CLIP = "clipping and advantages then use numbers that the critic never returned"
 """What other numbers than old values do."""
 
 

@@ -72,7 +72,7 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     MisuseKind.NOT_A_RECORD: (
         "HF206",
         "{m.subject} takes a record of rows, got '{m.name}'",
-        "give it the whole record, and read the column from what it makes",
+        "give it the whole record, and read the column of what it returns",
     ),
     MisuseKind.NO_SYNC: ("HF707", "{m.subject}: {m.name}", ""),
     MisuseKind.VARIADIC: (

@@ -183,7 +183,7 @@ def _registered(called: Signature, override: Signature, folds: bool) -> Iterator
         )
     elif not _covered(second.rows, first.rows):
         text = f"needs rows={second.rows}"
-        advice = f"say so in the class above it too: rows={second.rows}"
+        advice = f"declare it in the base class as well: rows={second.rows}"
         yield _Difference(
             text=text,
             override=override.span,

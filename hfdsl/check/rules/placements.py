@@ -90,12 +90,12 @@ def placed_roles_are_called(context: Context) -> Iterator[Finding]:
         noun = "GPU" if pool.use_gpu else "slot"
         yield Finding(
             "HF509",
-            f"role '{name}' is placed on {_counted(ranks, noun)} of pool '{pool.name}', and "
+            f"role '{name}' is placed on {_counted(ranks, noun)} of pool '{pool.name}', but "
             f"'{graph.name}' never calls it: unless another dataflow of the deployment does, its processes "
             "start and load their weights for nothing",
             Label(placement.span),
             (Label(graph.span, f"takes '{name}: {role.__name__}'"),),
-            notes=("call it, or remove the parameter and the place",),
+            notes=("call it, or remove the parameter and the placement",),
         )
 
 
@@ -162,7 +162,7 @@ def pool_names_are_unique(context: Context) -> Iterator[Finding]:
                     f"pools '{first_pool}' of role '{owner}' and '{root}' of role '{name}' have the same name",
                     Label(placement.span),
                     (Label(context.program.deployment[owner].span, f"places '{owner}' on the other"),),
-                    notes=("give each pool a name of its own, or none",),
+                    notes=("give each pool its own name, or none",),
                 )
 
 
@@ -215,7 +215,7 @@ def results_can_be_joined(context: Context) -> Iterator[Finding]:
         if all_wired and all(isinstance(value, Constant) for value in arguments.values()):
             yield Finding(
                 "HF413",
-                f"'{node.label}' makes {result} from no rows: {protocol.name} has nothing to split over "
+                f"'{node.label}' returns {result} from no rows: {protocol.name} has nothing to split over "
                 f"{method.chunks} chunks",
                 Label(node.span),
                 _placement_labels(method),
@@ -234,7 +234,7 @@ def _unjoinable(
     if isinstance(result, StaticType) and result.annotation in (bool, int, float):
         return Finding(
             "HF417",
-            f"'{node.label}' gives {result} from each of {chunks} chunks, and no reduction says which number is the "
+            f"'{node.label}' gives {result} from each of {chunks} chunks, but no reduction says which number is the "
             "result",
             *where,
             notes=(

@@ -71,7 +71,7 @@ def references_compute_alike(context: Context) -> Iterator[Finding]:
         )
 
 
-KL_BIAS = "the KL is above 0 where both are the same model, and its gradient pulls the policy toward rounding errors"
+KL_BIAS = "the KL is above 0 even if both are the same model, and its gradient pulls the policy toward rounding errors"
 """The cost of a reference of another dtype."""
 
 
@@ -89,7 +89,7 @@ class LessPreciseReference:
         """The message of the finding."""
         return (
             f"'{self.role}' computes in {self.computes}, and '{self.learner}', which is compared with it, learns in "
-            f"{self.learns}: their log-probs of the same tokens differ for equal weights"
+            f"{self.learns}: their log-probs of the same tokens differ even for equal weights"
         )
 
 
@@ -110,8 +110,8 @@ def less_precise_references(program: Program) -> Iterator[LessPreciseReference]:
 def correction(learner: str) -> str:
     """The advice for a learner whose log-probs another dtype computes."""
     return (
-        f"let both compute in one dtype, or take the log-probs from '{learner}': call its log_probs on the rollout and "
-        "train on with_log_probs(rollout, log_probs) of hfdsl.rl.functions"
+        f"let both compute in the same dtype, or take the log-probs from '{learner}': call its log_probs on the "
+        "rollout and train on with_log_probs(rollout, log_probs) of hfdsl.rl.functions"
     )
 
 

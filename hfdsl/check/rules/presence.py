@@ -104,7 +104,7 @@ def absent(context: Context, m: Mismatch, wired: str, primary: Any) -> tuple[str
     column = dict(m.detail).get("column")
     if column is not None:
         producer, needed = str(m.actual).partition(" ")[0], m.formal
-        return "HF231", f"{wired}: column '{column}' of {producer} may be absent, and {needed} has it always", ()
+        return "HF231", f"{wired}: column '{column}' of {producer} may be absent, but {needed} always has it", ()
     port = "column" if isinstance(context.program.graph.nodes[m.node].op, Pack) else "port"
     source = presence(context, m.source) if m.source else Presence(Answer.UNKNOWN)
     if source.answer is Answer.REFUTED:
@@ -115,7 +115,7 @@ def absent(context: Context, m: Mismatch, wired: str, primary: Any) -> tuple[str
             f"build the record from its columns, {m.port}=hf.present(...): the column is then tested when it is read"
         )
     else:
-        advice = f"hf.present({text or '...'}) where it is always present; or declare the {port} {m.formal} | None"
+        advice = f"write hf.present({text or '...'}) if it is always present; or declare the {port} {m.formal} | None"
     return "HF231", f"{wired}: it may be absent", (advice,)
 
 
@@ -164,7 +164,9 @@ def tests_of_columns(context: Context) -> Iterator[Finding]:
                 "HF207",
                 f"'{operator} None' asks whether '{shown}' is present, which is not known before the program runs",
                 Label(span),
-                notes=(f"hf.present({text}) where it is always present; or wire it to a port {spec}, and test there",),
+                notes=(
+                    f"write hf.present({text}) if it is always present; or wire it to a port {spec}, and test there",
+                ),
             )
 
 
@@ -176,7 +178,7 @@ def returned_columns(context: Context) -> Iterator[Finding]:
             "HF231",
             f"'{graph.name}' is annotated to return a column and returns {spec}: it may be absent",
             Label(return_span(graph.span)),
-            notes=("return hf.present(...) of it where it is always present; or annotate it with | None",),
+            notes=("return hf.present(...) of it if it is always present; or annotate it with | None",),
         )
 
 

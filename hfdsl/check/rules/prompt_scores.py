@@ -42,8 +42,8 @@ def scores_are_of_responses(context: Context) -> Iterator[Finding]:
         sampled = program.graph.nodes[min(samples)]
         yield Finding(
             "HF350",
-            f"'{update.label}' learns from responses of '{sampled.label}' by what '{scorer.label}' says of their "
-            "prompts: no number depends on a response",
+            f"'{update.label}' learns from responses of '{sampled.label}' with scores that '{scorer.label}' gives "
+            "their prompts: no score depends on a response",
             Label(scorer.span, "no response reaches it"),
             (Label(sampled.span, "samples the responses"), Label(update.span, "learns from them")),
             notes=("score what the policy has sampled: give the responses to a role that scores",),

@@ -56,8 +56,8 @@ def lags_are_bounds(context: Context) -> Iterator[Finding]:
             finding = Finding(
                 "HF743",
                 f"lag={queue.lag} is no bound here, where groups are taken as they become ready: staleness is at most "
-                f"{queue.lag} in the mean, and the worst is unbounded",
-                Label(node.span, "says nothing of groups that are late"),
+                f"{queue.lag} on average, and the worst case is unbounded",
+                Label(node.span, "does not say what happens to late groups"),
             )
             words = "say what happens to them: "
             choices = [{"late": late} for late in DISCIPLINES]
@@ -91,11 +91,11 @@ def states_have_one_queue(context: Context) -> Iterator[Finding]:
             if queues.setdefault(state, node) is not node:
                 yield Finding(
                     "HF746",
-                    f"rows made under '{state.state}' of '{state.role}' reach one stage by two queues, which give rows "
-                    "of different steps and versions",
+                    f"rows made under '{state.state}' of '{state.role}' reach one stage by two queues, which deliver "
+                    "rows of different steps and versions",
                     Label(node.span, "the second queue"),
                     (Label(queues[state].span, "the first queue"),),
-                    notes=("put the columns into one record, and that through one queue",),
+                    notes=("put the columns into one record, and pass it through one queue",),
                 )
                 break
 
@@ -125,8 +125,8 @@ def _cut(context: Context, queue: Node, reader: Node, size: int) -> Finding:
     group = queue.op.group if isinstance(queue.op, Queue) else 1
     finding = Finding(
         "HF747",
-        f"the queue drops or masks {group} row{'s' * (group > 1)} at a time, and '{reader.label}' reads groups of "
-        f"{size}, which it would cut",
+        f"the queue drops or masks {group} row{'s' * (group > 1)} at a time, but '{reader.label}' reads groups of "
+        f"{size}, which the queue would cut",
         Label(queue.span, f"keeps {group} row{'s' * (group > 1)} together"),
         (Label(reader.span, f"reads groups of {size} rows"),),
     )
@@ -155,7 +155,7 @@ def loads_are_whole(context: Context) -> Iterator[Finding]:
             "parts of it: its stage steps independently",
             Label(reader.span, "may read weights of two versions"),
             tuple(Label(node.span, "loads a part") for node in (first, second)),
-            notes=("load all of a state by one method",),
+            notes=("load the whole state with one method",),
         )
 
 

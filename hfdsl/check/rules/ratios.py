@@ -71,13 +71,13 @@ def _misnamed(signature: Signature, name: str) -> str:
     if len(columns) > 1:
         return "which several of its arguments have: " + " or ".join(f"'{port.name}.{name}'" for port, _, _ in columns)
     if columns:
-        return f"and {columns[0][2]} has no log-probs"
+        return f"but {columns[0][2]} cannot hold log-probs"
     fields = [
         schema(port.type.record).fields if isinstance(port.type, RecordType) else {port.name: port.type}
         for port in signature.ports
     ]
     names = [column for columns in fields for column, spec in columns.items() if is_float_column(spec)]
-    return f"and has no such column in its arguments; {closest(name.rpartition('.')[2], names)}"
+    return f"but its arguments have no such column; {closest(name.rpartition('.')[2], names)}"
 
 
 def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
@@ -278,7 +278,7 @@ def _of_another_policy(context: Context, ratio: Ratio, maker: Node) -> Finding:
         (Label(maker.span, f"made from the weights {states} of role '{maker.role}'"), _declaration_label(ratio)),
     )
     advice = (
-        f"give it the log-probs of '{ratio.role}' from before its update; a method that corrects for samples of other "
+        f"pass it log-probs of '{ratio.role}' from before its update; a method that corrects for samples of other "
         "policies leaves out ratio=, and a function with rows=hf.Whole says so for one batch"
     )
     return with_suggestions(context, finding, (), advice)
@@ -288,10 +288,14 @@ def _of_the_updated_policy(context: Context, ratio: Ratio, maker: Node, earlier:
     name = _name(ratio.column)
     finding = Finding(
         "HF335",
-        f"'{ratio.update.label}' divides by '{name}' that '{maker.label}' made after an update on these rows, so "
-        "the ratio misses that update",
+        f"'{ratio.update.label}' divides by '{name}' that '{maker.label}' computed after an update on these rows, "
+        "so the ratio misses that update",
         _label(ratio, "the old log-probs of a ratio"),
-        (Label(earlier.span, "trains on these rows before"), Label(maker.span, "made here"), _declaration_label(ratio)),
+        (
+            Label(earlier.span, "trains on these rows earlier"),
+            Label(maker.span, "made here"),
+            _declaration_label(ratio),
+        ),
     )
     advice = f"compute '{name}' once for all updates on these rows, before line {earlier.span.line}"
     return with_suggestions(context, finding, (), advice)

@@ -52,7 +52,7 @@ def losses_have_their_reference(context: Context) -> Iterator[Finding]:
 def message(update: Node, graph: Graph) -> str:
     """The message of the finding on an update."""
     return (
-        f"the loss of '{update.label}' has kl = {kl(update):g}, and '{graph.name}' gives it no log-probs of a reference"
+        f"the loss of '{update.label}' has kl = {kl(update):g}, but '{graph.name}' gives it no log-probs of a reference"
     )
 
 
@@ -78,22 +78,22 @@ def references_are_other_models(context: Context) -> Iterator[Finding]:
             compares = argument_span(node.span, signature_of(node), column.port)
             yield Finding(
                 "HF340",
-                f"'{node.label}' takes '{maker.label}' for a {kind}, whose weights '{update.label}' trains: the policy "
+                f"'{node.label}' uses '{maker.label}', whose weights '{update.label}' trains, as a {kind}: the policy "
                 "is compared with itself",
                 Label(maker.span, f"log-probs of '{maker.role}' as it is in this step"),
-                (Label(compares, f"taken for those of a {kind}"), Label(update.span, "trains the same weights")),
+                (Label(compares, f"used as those of a {kind}"), Label(update.span, "trains the same weights")),
                 notes=(TAUGHT_BY_ITSELF if kind == "teacher" else ITSELF,),
             )
 
 
 ITSELF = (
-    "the KL is 0 before the first update of a step, and nothing holds the policy near its start: place a reference "
-    "with the weights that it starts from, or with an adapter take base_log_probs"
+    "the KL is 0 before the first update of a step, and nothing keeps the policy near its start: place a reference "
+    "with the weights that it starts from, or, with an adapter, use base_log_probs"
 )
 """The effect of a policy that is its own reference."""
 
 TAUGHT_BY_ITSELF = (
-    "the teacher and the student say the same of every token, and there is nothing to learn: place a role with the "
+    "teacher and student give every token the same probability, so there is nothing to learn: place a role with the "
     "weights of the teacher, such as a Reference"
 )
 """The effect of a policy that is its own teacher."""

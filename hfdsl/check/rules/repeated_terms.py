@@ -38,11 +38,11 @@ def rows_are_learned_with_a_ratio(context: Context) -> Iterator[Finding]:
                 reported.add(ratio.update.span)
                 yield Finding(
                     "HF342",
-                    f"'{ratio.update.label}' learns from rows that '{earlier.label}' has learned from, by a loss "
-                    "without a ratio: it takes them for samples of the policy after the first update",
+                    f"'{ratio.update.label}' learns from rows that '{earlier.label}' has learned from, with a loss "
+                    "that has no ratio: it treats them as samples of the policy after the first update",
                     Label(ratio.update.span, "learns again, as if from new samples"),
                     () if earlier.span == ratio.update.span else (Label(earlier.span, "learns first"),),
-                    notes=("update once on each row, or by a loss with a ratio, such as Clip",),
+                    notes=("update once on each row, or use a loss with a ratio, such as Clip",),
                 )
 
 
@@ -65,7 +65,8 @@ def rows_are_learned_a_few_times(context: Context) -> Iterator[Finding]:
             yield Finding(
                 "HF352",
                 f"'{update.label}' learns {count} times from the same rows in a step, where at most {MOST_EPOCHS} is "
-                "usual: after the first few times the clip holds it back, and it fits the noise of these samples",
+                "usual: after the first few times the clip holds it back, and the policy overfits to the noise of "
+                "these samples",
                 Label(update.span, f"learns {count} times"),
                 notes=("1 to 4 times are usual: sample more often, and update less on each batch",),
             )
@@ -84,10 +85,10 @@ def references_hold_once(context: Context) -> Iterator[Finding]:
         if charged and update is not None:
             yield Finding(
                 "HF343",
-                f"the loss of '{update.label}' has kl = {kl(update):g}, and '{node.label}' has charged "
-                f"kl = {charged:g} in the rewards: the policy is held to its reference twice",
+                f"the loss of '{update.label}' has kl = {kl(update):g}, and '{node.label}' charges "
+                f"kl = {charged:g} in the rewards: the policy is tied to its reference twice",
                 Label(update.span, "the KL is a term of the loss"),
-                (Label(node.span, "the KL is a part of the rewards"),),
+                (Label(node.span, "the KL is part of the rewards"),),
                 notes=("set one of them to 0; PPO usually has the KL in the rewards, and GRPO in the loss",),
             )
 

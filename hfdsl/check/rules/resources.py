@@ -85,7 +85,7 @@ def _reason(capacity: Capacity, claimed: Claims) -> str:
         if amount
     )
     if not places:
-        return f"{part} on one node, and no node of the cluster has that"
+        return f"{part} on one node, and no node of the cluster has so many"
     return f"{part} on one node {count} times, and the nodes have that {places} time{'s' if places > 1 else ''}"
 
 

@@ -57,10 +57,10 @@ def critics_learn_the_returns_of_advantages(context: Context) -> Iterator[Findin
                 "HF351",
                 f"'{both.taught.label}' learns returns of {of_returns}, and '{both.learned.label}' advantages of "
                 f"{of_advantages} "
-                "over the same values: the critic values other returns than those that the policy is to gain",
+                "over the same values: the critic learns other returns than the policy maximizes",
                 Label(both.returns.span, f"the returns that '{both.taught.role}' learns"),
                 (Label(both.advantages.span, f"the advantages that '{both.learned.role}' learns"),),
-                notes=("estimate once, for both; or give both the same rewards and discount: lam may differ",),
+                notes=("estimate once, for both; or use the same rewards and discount for both (lam may differ)",),
             )
     yield from _rewards_for_returns(program) if not program.graph.misuses else ()
 
@@ -84,7 +84,7 @@ def _rewards_for_returns(program: Program) -> Iterator[Finding]:
                     yield Finding(
                         "HF351",
                         f"'{taught.label}' learns the '{stored.column}' of single tokens for its '{name}', and "
-                        f"'{estimate.label}' takes its values for what is to come: no token learns of later ones",
+                        f"'{estimate.label}' uses its values as future returns: no token learns from later rewards",
                         Label(argument_span(taught.span, signature_of(taught), column.port), f"'{name}' of one token"),
                         (Label(estimate.span, f"makes '{name}' of them"),),
                         notes=(f"learn the '{name}' of '{estimate.label}'",),

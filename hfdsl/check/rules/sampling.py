@@ -115,13 +115,13 @@ class TruncatedResponses:
         """The message of the finding."""
         return (
             f"'{self.generate.label}' samples from a part of the distribution ({self.how}), and '{self.update.label}' "
-            "learns as if from all of it"
+            "trains as if on samples from all of it"
         )
 
 
 WHOLE_DISTRIBUTION = (
-    "tokens outside of that part are never sampled, and the log-probs of the others are too low by its share; truncate "
-    "in evaluations only"
+    "tokens outside of that part are never sampled, and the policy's probabilities of the others are too low: "
+    "they contain the share of that part as a factor; truncate in evaluations only"
 )
 """The effect of truncation on a policy gradient."""
 
@@ -173,8 +173,8 @@ class OtherSize:
     def message(self) -> str:
         """The message of the finding."""
         return (
-            f"'{self.call.label}' makes columns of {self.dim} = {self.configured} as '{self.role}' is configured, and "
-            f"the dataflow has {self.dim} = {self.size}"
+            f"'{self.call.label}' returns columns of {self.dim} = {self.configured} as '{self.role}' is configured, "
+            f"but the dataflow has {self.dim} = {self.size}"
         )
 
 

@@ -16,7 +16,7 @@ def dtypes(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
     advice: tuple[str, ...] = (f"convert it where it is produced, .to(torch.{named}), and declare that dtype there",)
     pair = {spec.dtype for spec in (m.formal, m.actual) if isinstance(spec, ColumnSpec)}
     if Bool in pair and pair & INTEGERS:
-        return "HF221", f"{wired}: truth values select, whole numbers count or index", advice
+        return "HF221", f"{wired}: booleans select, integers count or index", advice
     if isinstance(m.actual, ColumnSpec) and m.actual.dtype not in INTEGERS and pair & (INTEGERS | {Bool}):
         advice = ()  # numbers with a fraction for a mask or an index: another column is meant, no conversion
     return "HF220", wired, advice
@@ -38,7 +38,7 @@ def ranks(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
                 f"{wired}: a trailing dim of 1 broadcasts against {short_shape} instead of failing",
                 (f"{change}, and declare that shape there",),
             )
-    return "HF210", f"{wired}: another number of dims", ()
+    return "HF210", f"{wired}: the number of dims differs", ()
 
 
 def notes(m: Mismatch) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ def slices_get_the_same_rows(context: Context) -> Iterator[Finding]:
             (Label(node.span, "called here"), Label(place.span, f"{axis} = {size}")),
             notes=(
                 "register it with Dispatch.THREE_D_PROTO, whose ranks of one group get the same rows",
-                f"a method that gathers the rows of its group does so by self.axis('{axis}')",
+                f"to gather the rows of its group, a method uses self.axis('{axis}')",
             ),
         )
 

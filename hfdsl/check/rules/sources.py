@@ -56,7 +56,7 @@ def sources_lose_alike(context: Context) -> Iterator[Finding]:
         suggestions = (
             [] if loses else [queued(source_queue.node, [{"late": "refill"}], "dispatch the same prompts again: ")]
         )
-        yield with_suggestions(context, finding, suggestions, "one source that returns both has them together")
+        yield with_suggestions(context, finding, suggestions, "one source that returns both keeps them together")
 
 
 def sources_take_alike(context: Context) -> Iterator[Finding]:
@@ -78,7 +78,7 @@ def sources_take_alike(context: Context) -> Iterator[Finding]:
             "and more prompts of that one wait in the driver",
             Label(shares[most].node.span, f"takes {most}"),
             (Label(shares[least].node.span, f"takes {least}"),),
-            notes=("let both batches be of as many steps",),
+            notes=("give both batches the rows of the same number of steps",),
         )
 
 

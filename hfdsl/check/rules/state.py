@@ -121,7 +121,7 @@ def _never(context: Context, node: Node, effect: Effect, trained: dict[Holder, N
     return Finding(
         "HF510",
         f"'{node.label}' reads '{effect.state}', which '{writer.label}' trains, but '{role}' never loads it",
-        Label(node.span, f"works with the weights that '{role}' was built with"),
+        Label(node.span, f"uses the weights that '{role}' was built with"),
         (Label(writer.span, "trains them"),),
         notes=(
             fix
@@ -159,7 +159,7 @@ def _untrained(
             "HF510",
             f"'{node.label}' reads '{state}', which '{writer.label}' trains, but '{node.role}' loads that of "
             f"'{source}', which nothing trains",
-            Label(node.span, f"works with the weights of '{source}'"),
+            Label(node.span, f"uses the weights of '{source}'"),
             (Label(writer.span, "trains them"), Label(loading.span, f"loads what '{call.label}' exports")),
             notes=(f"hf.sync({role}, {node.role}) after '{writer.label}'",),
         )

@@ -45,7 +45,7 @@ class DifferentTemperatures:
     def message(self) -> str:
         """The message of the finding."""
         return (
-            f"'{self.role}' has temperature = {self.compared:g}, and '{self.learner}' has {self.learned:g}: their "
+            f"'{self.role}' has temperature = {self.compared:g}, but '{self.learner}' has {self.learned:g}: their "
             "log-probs are of different distributions"
         )
 

@@ -50,12 +50,10 @@ def tensor_groups_stay(context: Context) -> Iterator[Finding]:
         finding = Finding(
             "HF503",
             f"role '{name}': a tensor-parallel group crosses nodes: ranks {crossing.ranks_in_words} are "
-            f"one group{order}, and pool '{pool.name}' {shape(pool.processes)} ends a node after rank "
+            f"one group{order}, and pool '{pool.name}' {shape(pool.processes)} has a node boundary after rank "
             f"{crossing.boundary - 1}",
             Label(placement.span, f"tp = {mesh.tp}"),
-            notes=(
-                "for nodes whose GPUs are linked as one node's are, describe the cluster: hf.Nodes(..., domain=...)",
-            ),
+            notes=("if nodes link their GPUs like those of one node, describe the cluster: hf.Nodes(..., domain=...)",),
         )
         yield with_suggestions(
             context, finding, chain(_reordered(context, name, placement), _narrower(context, name, placement)), most=1
@@ -90,7 +88,7 @@ def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterato
             narrow = replace(placement, mesh=narrow_mesh)
             # a finding that another split would have as well counts, too
             if _stride(narrow_mesh) == 1 and works(context, {name: narrow}):
-                text = f"where a GPU holds 1/{size} of a layer, use {spelled(narrow_mesh)}: its groups stay on a node"
+                text = f"if a GPU can hold 1/{size} of a layer, use {spelled(narrow_mesh)}: its groups stay on a node"
                 yield Suggestion((Change(text, partial(with_moved_roles, {name: narrow})),))
 
 

@@ -27,9 +27,9 @@ def transports_reach(context: Context) -> Iterator[Finding]:
         if not placement.pool.use_gpu:
             yield Finding(
                 "HF524",
-                f"role '{name}' sends by CUDA IPC, which is from GPU to GPU, and pool '{placement.pool.name}' has none",
+                f"role '{name}' sends by CUDA IPC, which is from GPU to GPU, but pool '{placement.pool.name}' has none",
                 Label(placement.span, 'transport="cuda ipc"'),
-                notes=("leave transport= out: values then go directly where they can",),
+                notes=("leave out transport=: values then go directly where they can",),
             )
             continue
         for reader in _readers(context, name):
@@ -39,8 +39,8 @@ def transports_reach(context: Context) -> Iterator[Finding]:
                     "HF524",
                     f"role '{name}' sends by CUDA IPC, which does not reach '{reader}': {why}",
                     Label(placement.span, 'transport="cuda ipc"'),
-                    (Label(context.program.deployment[reader].span, f"'{reader}' reads what '{name}' makes"),),
-                    notes=("leave transport= out: each reader then uses a transport that reaches it",),
+                    (Label(context.program.deployment[reader].span, f"'{reader}' reads what '{name}' returns"),),
+                    notes=("leave out transport=: each reader then uses a transport that reaches it",),
                 )
                 break
 
@@ -73,5 +73,5 @@ def _unreachable(producer: ProcessGroup, reader: ProcessGroup) -> str | None:
         frozenset((root.name, node) for root, node, _ in node_runs(pool)) for pool in (producer.pool, reader.pool)
     )
     if {root for root, _ in ours} == {root for root, _ in theirs} and not ours & theirs:
-        return "it is on other nodes, and CUDA IPC is between processes of one node"
+        return "it is on other nodes, and CUDA IPC only works between processes of one node"
     return None

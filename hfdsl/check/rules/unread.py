@@ -26,7 +26,7 @@ def unused(context: Context) -> Iterator[Finding]:
         if node.id not in read_nodes and isinstance(value, RecordValue) and value.rows is not None:
             yield Finding(
                 "HF602",
-                f"'{node.label}' makes {value}, which nothing reads",
+                f"'{node.label}' returns {value}, which nothing reads",
                 Label(node.span),
                 notes=("return it or remove the call",),
             )
@@ -48,7 +48,7 @@ def _unused_selections(context: Context, read_nodes: AbstractSet[int]) -> Iterat
         if (span.file, span.line) not in tested and read_nodes.isdisjoint(node.id for node in nodes):
             yield Finding(
                 "HF602",
-                f"nothing reads what 'hf.{function}' returns, and its argument keeps its rows",
+                f"nothing reads what 'hf.{function}' returns, and its argument does not change",
                 Label(span),
                 notes=("pass the result on or remove the call: rows are never changed in place",),
             )
@@ -84,10 +84,10 @@ def passed_over(context: Context) -> Iterator[Finding]:
             yield Finding(
                 "HF602",
                 f"nothing reads {len(nodes) - 1} of the {len(nodes)} mini-batches in '{name}': the loop over them "
-                "reads the same one in every turn",
-                Label(place, "read in every turn"),
+                "reads the same one in every iteration",
+                Label(place, "read in every iteration"),
                 (Label(span, f"makes {len(nodes)} mini-batches"),),
-                notes=(f"read the mini-batch of the turn: for part in {name}",),
+                notes=(f"read the mini-batch of the iteration: for part in {name}",),
             )
 
 
@@ -111,6 +111,6 @@ def _left_out(nodes: list[Node], readers: dict[int, list[Span]], counts: Abstrac
         notes=(
             f"zip ends with its shortest argument: make as many mini-batches of both, {len(nodes)} or {len(readers)}"
             if ends_early
-            else "read all of them; hf.take(x, n) before hf.minibatches says that a part of the rows is enough",
+            else "read all of them; hf.take(x, n) before hf.minibatches declares that a part of the rows is enough",
         ),
     )

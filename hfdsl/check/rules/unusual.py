@@ -154,5 +154,5 @@ def low_temperature(role: str, temperature: float) -> str:
     """The message of the finding on a policy with a low temperature."""
     return (
         f"'{role}' has temperature = {temperature:g}, where at least {LEAST_TEMPERATURE:g} is usual: its responses "
-        f"hardly differ, and a change of its logits is {1 / temperature:,.0f} times as large in its log-probs"
+        f"hardly differ, and its log-probs change {1 / temperature:,.0f} times as much as its logits"
     )

@@ -52,11 +52,11 @@ def critics_learn_returns(context: Context) -> Iterator[Finding]:
         target, values = targets[0], makers[0]
         yield Finding(
             "HF729",
-            f"'{update.label}' learns '{target.name or target.port}' made of '{values.label}' and nothing else: no "
+            f"'{update.label}' learns '{target.name or target.port}' computed only from '{values.label}': no "
             "reward reaches the critic",
-            Label(argument_span(update.span, signature_of(update), target.port), "nothing but its own values"),
+            Label(argument_span(update.span, signature_of(update), target.port), "only its own values"),
             (Label(values.span, "the values"),),
-            notes=("learn the returns of generalized_advantages, or others that rewards go into",),
+            notes=("learn the returns of generalized_advantages, or others that are computed from rewards",),
         )
 
 
@@ -77,8 +77,8 @@ def advantages_have_the_values_from_before(context: Context) -> Iterator[Finding
             reported.add(values.span)
             yield Finding(
                 "HF345",
-                f"'{later[0].label}' learns from values that '{values.label}' gives after '{update.label}' has learned "
-                "the returns of these rows: what the critic has just learned is missing from the advantages",
+                f"'{later[0].label}' learns from values that '{values.label}' computes after '{update.label}' has "
+                "learned the returns of these rows: what the critic has just learned is missing from the advantages",
                 Label(values.span, "values of the updated critic"),
                 (Label(update.span, "learns from these rows"), Label(later[0].span, "learns from the values")),
                 notes=(f"take the values once, before line {update.span.line}, for both updates",),
