@@ -91,5 +91,5 @@ def test_parts_that_a_body_cuts_are_equal() -> None:
     deployment = hf.Deployment(role=hf.place(Role, pool=pool, mesh=hf.Mesh(dp=2, tp=2)))
     [finding] = finer.check(deployment, dims={B: 6}).findings
     assert (finding.code, finding.help[0].partition(":")[0]) == ("HF310", "set B to 4 or 8")
-    assert finding.message.startswith("'role.finer': B = 6 rows do not make 4 equal parts, one for each rank")
+    assert finding.message.startswith("'role.finer': B = 6 rows do not make 4 equal parts, one for each collected rank")
     assert gathered.check(deployment, dims={B: 6}).findings == ()

@@ -251,8 +251,8 @@ def one_number(rows: Rows, a: Numbers, b: Numbers) -> hf.PerRank[int]:
 @pytest.mark.parametrize(
     ("flow", "code", "text"),
     [
-        (joins_numbers, "HF417", "'a.score' gives float from each of 2 chunks, and no reduction says"),
-        (splits_nothing, "HF413", "'a.sample' makes Rows from no rows: DP_PROTO has nothing to split over 2 chunks"),
+        (joins_numbers, "HF417", "'a.score' gives float from each of 2 chunks, but no reduction says"),
+        (splits_nothing, "HF413", "'a.sample' returns Rows from no rows: DP_PROTO has nothing to split over 2 chunks"),
         (too_short, "HF411", "port 'number' of 'a.each' gets a list of 3, and needs one value for each of 2 ranks"),
         (other_ranks, "HF402", "port 'number' of 'a.each' gets a list of 4, and needs one value for each of 2 ranks"),
         (one_number, "HF401", "port 'number' of 'a.each' takes PerRank[int]"),

@@ -84,7 +84,7 @@ def test_a_loss_without_a_correction_needs_the_ratio_to_the_sampler(decoupled: b
     flow = FLOWS["grpo"].given(decoupled=decoupled, loss=Clip(0.2, correction=None))
     report = flow.check(placed(flow), SIZES)
     assert report.codes == (("HF750",) if decoupled else ())
-    assert ("the loss Clip weighs nothing by the log-probs of sampling" in str(report)) == decoupled
+    assert ("the loss Clip does not weight by the log-probs of sampling" in str(report)) == decoupled
 
 
 @hf.corrects("policy", lag=8)
