@@ -63,11 +63,11 @@ def read_arguments(words: Iterable[WordText], place: Span) -> HydraArguments:
                 reasons = "; ".join(piece.reason for piece in word if isinstance(piece, Hole))
                 unread.append(Unread(f"an argument whose key is not known: {reasons}", span))
             else:
-                refused.append((f"'{text[:60]}' is no override: key=value", span))
+                refused.append((f"'{text[:60]}' is not an override: key=value", span))
             continue
         sign, key, equals = match[1] or "", match[2], before[match.end() : match.end() + 1]
         if equals != "=" and not (sign == "~" and text is not None):
-            refused.append((f"'{before[:60]}' is no override: key=value", span))
+            refused.append((f"'{before[:60]}' is not an override: key=value", span))
             continue
         try:
             overrides.append(Override(sign, _setting(key, word, match.end() + 1, span)))

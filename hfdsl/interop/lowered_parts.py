@@ -118,7 +118,7 @@ def rows_of(draft: Draft) -> int:
 
 
 def demand_even_rows(draft: Draft, mesh: RoleMesh, ranks: str) -> None:
-    """Refuse rows that are no whole number for each rank of a role; a library may give some ranks fewer.
+    """Refuse rows that are not a whole number for each rank of a role; a library may give some ranks fewer.
 
     Raises:
         NotLowered: HF981.

@@ -235,7 +235,7 @@ def number(value: Any) -> int | float:
         ValueError: for another value.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{value_text(value)} is no number")  # noqa: TRY004  # take reports ValueError
+        raise ValueError(f"{value_text(value)} is not a number")  # noqa: TRY004  # take reports ValueError
     return value
 
 
@@ -246,7 +246,7 @@ def size(value: Any) -> int:
         ValueError: for another value.
     """
     if not is_integer(value) or value < 1:
-        raise ValueError(f"{value_text(value)} is no size")
+        raise ValueError(f"{value_text(value)} is not a size")
     return int(value)
 
 
@@ -257,7 +257,7 @@ def text(value: Any) -> str:
         ValueError: for another value, and for an empty one.
     """
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{value_text(value)} is no text")
+        raise ValueError(f"{value_text(value)} is not a text")
     return value
 
 

@@ -99,7 +99,7 @@ class Configuration:
         """
         value = self.value(key)
         if not isinstance(value, int) or value < 1:
-            raise NotKnown(key, f"{value!r} is no size", self.span(key))
+            raise NotKnown(key, f"{value!r} is not a size", self.span(key))
         return int(value)
 
     def span(self, key: str) -> Span:

@@ -322,7 +322,7 @@ class _Parser(WordParser):
             before = self._position
             items.append(self.word())
             if self._position == before:
-                raise self.error(f"'{self.peek_text()}' is no item of an array")
+                raise self.error(f"'{self.peek_text()}' is not an item of an array")
         self._expect(")")
         return Assignment(
             name=name,

@@ -69,7 +69,7 @@ def read_source(path: str | Path) -> SourceText:
     try:
         status = place.stat()
         if not (S_ISREG(status.st_mode) or S_ISDIR(status.st_mode)):  # a pipe without a writer never ends
-            raise ReadError(f"'{path}' is no regular file", top)
+            raise ReadError(f"'{path}' is not a regular file", top)
         if status.st_size > MAX_BYTES:
             raise ReadError(f"'{path}' has {status.st_size:,} bytes, and a configuration at most {MAX_BYTES:,}", top)
         return SourceText(str(path), text_of(place).replace("\r\n", "\n"))
@@ -77,7 +77,7 @@ def read_source(path: str | Path) -> SourceText:
         raise
     except UnicodeDecodeError as error:
         raise ReadError(
-            f"'{path}' is no text in UTF-8: byte {error.start} is {error.object[error.start]:#x}", top
+            f"'{path}' is not a text in UTF-8: byte {error.start} is {error.object[error.start]:#x}", top
         ) from None
     except (OSError, ValueError) as error:
         raise ReadError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}", top) from None

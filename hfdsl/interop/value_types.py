@@ -57,13 +57,13 @@ def type_problem(c: Configuration, key: str, facts: Mapping[str, Any], *, fracti
     value, kind = c.value(key), facts.get("type")
     if kind not in ("int", "float") or isinstance(value, bool | int) or (value is None and facts.get("none")):
         return None
-    noun = "integer" if kind == "int" else "number"
+    noun = "an integer" if kind == "int" else "a number"
     if isinstance(value, float):
         if kind == "float" or fractions:
             return None
         near = round(value) if abs(value) < INFINITE else None
-        return refused(c, key, f"no {noun}", near)
-    return refused(c, key, f"no {noun}")
+        return refused(c, key, f"not {noun}", near)
+    return refused(c, key, f"not {noun}")
 
 
 def is_number(value: object) -> bool:
@@ -80,14 +80,14 @@ def is_number(value: object) -> bool:
 
 
 def choice_problem(c: Configuration, key: str, choices: Iterable[str]) -> Problem | None:
-    """A finding (HF972) for a value that is none of the choices, with the nearest of them."""
+    """A finding (HF972) for a value that is not one of the choices, with the nearest of them."""
     value, words = c.value(key), tuple(choices)
     if str(value) in words:
         return None
     text = str(value)
     near = next((word for word in words if word.lower() == text.lower()), None)
     close = get_close_matches(text, words, n=1, cutoff=0.6)
-    return refused(c, key, f"none of {', '.join(words)}", near or (close[0] if close else None))
+    return refused(c, key, f"not one of {', '.join(words)}", near or (close[0] if close else None))
 
 
 def bounds_problem(c: Configuration, key: str, bounds: ValueBounds) -> Problem | None:

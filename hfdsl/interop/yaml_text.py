@@ -18,7 +18,7 @@ def read_yaml(source: SourceText) -> list[Setting]:
     """The leaves of a YAML file, keys joined by dots, each with its place; lists and empty tables are leaves.
 
     Raises:
-        ReadError: HF970 for a text that is no YAML, for one that is no table, and where PyYAML is not installed.
+        ReadError: HF970 for a text that is no YAML, for one that is not a table, and where PyYAML is not installed.
     """
     try:
         import yaml
@@ -31,7 +31,7 @@ def read_yaml(source: SourceText) -> list[Setting]:
         if node is None:
             return []
         if not isinstance(node, yaml.MappingNode):
-            raise ReadError(f"'{source.file}' is no table of keys and values", Span(source.file, 1))
+            raise ReadError(f"'{source.file}' is not a table of keys and values", Span(source.file, 1))
         return list(_Leaves(source, yaml).below(node, "", 0))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -64,7 +64,7 @@ class _Leaves:
             if self._count > MAX_KEYS:
                 raise ReadError(f"more than {MAX_KEYS:,} keys", self._span(key_node))
             if not isinstance(key_node, self._yaml.ScalarNode):
-                raise ReadError("a key that is no text", self._span(key_node))
+                raise ReadError("a key that is not a text", self._span(key_node))
             key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
             if isinstance(value_node, self._yaml.MappingNode) and value_node.value:
                 yield from self.below(value_node, key, depth + 1)

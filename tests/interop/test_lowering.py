@@ -208,7 +208,7 @@ NOT_LOWERED: dict[str, tuple[dict[str, object], str, str]] = {
     "advantages": ({"algorithm.adv_estimator": "opo"}, "HF981", "algorithm.adv_estimator = opo has no counterpart"),
     "a loss": ({f"{ACTOR}.policy_loss.loss_mode": "sapo"}, "HF981", "losses for vanilla, gspo, cispo"),
     "turns": ({f"{ROLLOUT}.multi_turn.enable": True}, "HF981", "rollouts have one response"),
-    "padded rows": ({"data.train_batch_size": 100}, "HF981", "800 rows are no whole mini-batches of 512"),
+    "padded rows": ({"data.train_batch_size": 100}, "HF981", "800 rows are not whole mini-batches of 512"),
     "a missing size": ({f"{ROLLOUT}.n": "$(nproc)"}, "HF982", "only a shell knows"),
 }
 
@@ -308,7 +308,7 @@ def test_the_completions_of_trl_are_those_of_the_plan(
     [
         ({"loss_type": "sapo"}, "losses for grpo, bnpo"),
         ({"scale_rewards": "batch"}, "scales rewards by those of a group"),
-        ({"steps_per_generation": 2}, "2 micro-batches of a generation are no whole optimizer steps of 4"),
+        ({"steps_per_generation": 2}, "2 micro-batches of a generation are not whole optimizer steps of 4"),
     ],
 )
 def test_what_of_trl_has_no_counterpart(changes: dict[str, Any], words: str) -> None:
@@ -565,13 +565,13 @@ NOT_LOWERED_OF: list[tuple[str, dict[str, object], str, str]] = [
     ("nemo-rl", {"grpo__max_rollout_turns": 2}, "HF981", "rollouts have one response"),
     ("nemo-rl", {"grpo__adv_estimator__name": "gdpo"}, "HF981", "no dataflow of it has these advantages"),
     ("nemo-rl", {"loss_fn__disable_ppo_ratio": "true"}, "HF981", "have a ratio"),
-    ("nemo-rl", {"policy__train_global_batch_size": 96}, "HF981", "512 rows are no whole global batches of 96"),
+    ("nemo-rl", {"policy__train_global_batch_size": 96}, "HF981", "512 rows are not whole global batches of 96"),
     ("nemo-rl", {"data__default__processor": "vlm_hf_data_processor"}, "HF981", "prompts are texts"),
     ("nemo-rl", {"policy__dtensor_cfg__lora_cfg__enabled": "true"}, "HF981", "ranks along tp share"),
     ("nemo-rl", {"grpo__num_prompts_per_step": "$(nproc)"}, "HF982", "only a shell knows"),
     ("openrlhf", {"train__agent_func_path": "agent.py"}, "HF981", "no agent"),
     ("openrlhf", {"data__max_images_per_prompt": 1}, "HF981", "prompts are texts"),
-    ("openrlhf", {"train__batch_size": 96}, "HF981", "512 samples are no whole number of optimizer steps of 96"),
+    ("openrlhf", {"train__batch_size": 96}, "HF981", "512 samples are not a whole number of optimizer steps of 96"),
     ("openrlhf", {"ref__num_gpus_per_node": 4, "algo__kl__use_loss": ""}, "HF981", "the actor has 8"),
     ("openrlhf", {"rollout__batch_size": "$(nproc)"}, "HF982", "only a shell knows"),
 ]

@@ -68,7 +68,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "a typo": ({"train__batchsize": 64}, "HF971", "did you mean --train.batch_size?"),
     "words in another order": ({"batch_size_train": 64}, "HF971", "did you mean --train.batch_size?"),
     "a value of a switch": ({"train__colocate_all": "True"}, "HF972", "leave out 'True'"),
-    "no integer": ({"train__batch_size": "1e3"}, "HF972", "is no integer"),
+    "no integer": ({"train__batch_size": "1e3"}, "HF972", "is not an integer"),
     "two values": ({"train__batch_size": "64 64"}, "HF972", "takes one value, not 2"),
     "one of two values": ({"actor__eps_clip_low_high": "0.2"}, "HF972", "takes 2 values, not 1"),
     "an estimator": ({"algo__advantage__estimator": "group_norms"}, "HF972", "did you mean group_norm?"),
@@ -217,7 +217,7 @@ def test_rules_that_stop_at_one_value_are_one_line() -> None:
         ("run.sh", "python -m openrlhf.cli.train_sft --x 1", "the script starts openrlhf.cli.train_sft"),
         ("run.sh", "python launch.py 'python -m openrlhf.cli.train_ppo_ray'", "in a text within quotes"),
         ("run.sh", "echo", "starts no openrlhf.cli.train_ppo_ray"),
-        ("run.yaml", "train: {}", "is no shell script"),
+        ("run.yaml", "train: {}", "is not a shell script"),
     ],
 )
 def test_what_is_no_run_of_the_trainer(name: str, text: str, words: str, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "groups in a generation": (
         {"num_generations": 48},
         "HF976",
-        "4 x 8 x 4 = 128 completions, which are no whole groups of num_generations = 48: 128 % 48 = 32",
+        "4 x 8 x 4 = 128 completions, which are not whole groups of num_generations = 48: 128 % 48 = 32",
     ),
     "both sizes of a generation": (
         {"generation_batch_size": 128, "steps_per_generation": 4},
@@ -143,7 +143,7 @@ def test_files_beside_the_script_are_read(tmp_path: Path) -> None:
     )
     [reading] = read(Inputs(str(tmp_path / "run.sh")))
     [finding] = report_on(LIBRARIES["trl"], reading, "run.sh")
-    assert "2 x 3 x 1 = 6 completions, which are no whole groups of num_generations = 8" in finding.message
+    assert "2 x 3 x 1 = 6 completions, which are not whole groups of num_generations = 8" in finding.message
     assert Path(finding.primary.span.file).name == "grpo.yaml"
     assert {Path(label.span.file).name for label in finding.related} == {"grpo.yaml", "accelerate.yaml"}
 
@@ -186,8 +186,8 @@ def test_values_of_a_file_have_the_types_that_trl_needs(tmp_path: Path, line: st
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("set -x\ntrl sft --output_dir x", 2, "'trl sft' is no GRPO or RLOO trainer"),
-        ("set -x\npython train.py --learning_rate 1", 2, "'train.py' is no GRPO or RLOO trainer"),
+        ("set -x\ntrl sft --output_dir x", 2, "'trl sft' is not a GRPO or RLOO trainer"),
+        ("set -x\npython train.py --learning_rate 1", 2, "'train.py' is not a GRPO or RLOO trainer"),
         ("set -x\ntorchrun", 1, "starts no online trainer of TRL"),
         ("set -x\npython -c 'run(\"trl grpo --output_dir x\")'", 2, "in a text within quotes"),
     ],

@@ -78,7 +78,7 @@ def lists_of(key: str) -> str:
 
 MISTAKES: dict[str, tuple[dict[str, str | None], str, str]] = {
     "a typo": ({"data.train_batchsize": "64"}, "HF971", "did you mean data.train_batch_size?"),
-    "a text for a size": ({"data.train_batch_size": "many"}, "HF972", "data.train_batch_size = many is no integer"),
+    "a text for a size": ({"data.train_batch_size": "many"}, "HF972", "data.train_batch_size = many is not an integer"),
     "a zero": ({f"{ROLLOUT}.n": "0"}, "HF972", f"{ROLLOUT}.n = 0 is not positive"),
     "an unknown estimator": ({"algorithm.adv_estimator": "gropo"}, "HF972", "set algorithm.adv_estimator to grpo"),
     "no engine": ({f"{ROLLOUT}.name": None}, "HF974", "add actor_rollout_ref.rollout.name=vllm"),
@@ -99,27 +99,29 @@ MISTAKES: dict[str, tuple[dict[str, str | None], str, str]] = {
     "micro-batches in a mini-batch": (
         {f"{ACTOR}.ppo_micro_batch_size_per_gpu": "5"},
         "HF976",
-        "64 prompts x 8 samples = 512 rows, 32 on each of 16 GPUs, which are no whole micro-batches of 5: 32 % 5 = 2",
+        "64 prompts x 8 samples = 512 rows, 32 on each of 16 GPUs, which are not whole micro-batches of 5: 32 % 5 = 2",
     ),
-    "a text for a rate": ({f"{ACTOR}.optim.lr": "fast"}, "HF972", f"{ACTOR}.optim.lr = fast is no number"),
+    "a text for a rate": ({f"{ACTOR}.optim.lr": "fast"}, "HF972", f"{ACTOR}.optim.lr = fast is not a number"),
     "a list for a coefficient": (
-        {f"{ACTOR}.entropy_coeff": "[0.1]"}, "HF972", f"{ACTOR}.entropy_coeff = [0.1] is no number",
+        {f"{ACTOR}.entropy_coeff": "[0.1]"}, "HF972", f"{ACTOR}.entropy_coeff = [0.1] is not a number",
     ),
-    "nothing for a rate": ({f"{ACTOR}.optim.lr": "null"}, "HF972", f"{ACTOR}.optim.lr = null is no number"),
+    "nothing for a rate": ({f"{ACTOR}.optim.lr": "null"}, "HF972", f"{ACTOR}.optim.lr = null is not a number"),
     "a fraction for a seed": (
         {f"{ACTOR}.data_loader_seed": "42.5"}, "HF972", f"set {ACTOR}.data_loader_seed to 42",
     ),
     "a rate below 0": ({f"{ACTOR}.optim.lr": "-1e-6"}, "HF972", f"set {ACTOR}.optim.lr to 0"),
     "no mode": ({f"{ROLLOUT}.mode": "null"}, "HF972", f"{ROLLOUT}.mode = null: verl 0.9 has async alone"),
     "a clip that a bound is left to": (
-        {f"{ACTOR}.clip_ratio": "much", f"{ACTOR}.clip_ratio_low": "null"}, "HF972", "clip_ratio = much is no number",
+        {f"{ACTOR}.clip_ratio": "much", f"{ACTOR}.clip_ratio_low": "null"},
+        "HF972",
+        "clip_ratio = much is not a number",
     ),
     "a share above 1": ({f"{ROLLOUT}.top_p": "1.5"}, "HF972", "is not above 0 and at most 1"),
     "an unknown loss": (
         {f"{ACTOR}.policy_loss.loss_mode": "vanila"}, "HF972", f"set {ACTOR}.policy_loss.loss_mode to vanilla",
     ),
-    "no estimate of the KL": ({f"{ACTOR}.kl_loss_type": "null"}, "HF972", f"{ACTOR}.kl_loss_type = null is none of"),
-    "a text for a seed": ({"data.seed": "nul"}, "HF972", "data.seed = nul is no integer"),
+    "no estimate of the KL": ({f"{ACTOR}.kl_loss_type": "null"}, "HF972", f"{ACTOR}.kl_loss_type = null is not one of"),
+    "a text for a seed": ({"data.seed": "nul"}, "HF972", "data.seed = nul is not an integer"),
     "an engine of weights": (
         {f"{ROLLOUT}.checkpoint_engine.backend": "NAIVE"}, "HF972", f"set {ROLLOUT}.checkpoint_engine.backend to naive",
     ),
@@ -248,7 +250,7 @@ def test_a_suggested_size_is_valid(train: int, mini: int, micro: int, n: int) ->
 
 
 def test_sizes_are_suggested_that_fit_together() -> None:
-    """Each size of its own would be 496 and 128, and 496 prompts are no whole mini-batches of 128."""
+    """Each size of its own would be 496 and 128, and 496 prompts are not whole mini-batches of 128."""
     mini = f"{ACTOR}.ppo_mini_batch_size"
     micro, engine = f"{ACTOR}.ppo_micro_batch_size_per_gpu=16", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=16"
     keys = ["data.train_batch_size=500", f"{mini}=130", micro, engine, f"{ROLLOUT}.name=vllm", f"{ROLLOUT}.n=1"]

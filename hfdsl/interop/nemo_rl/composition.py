@@ -62,7 +62,7 @@ class Composition:
         for name in names:
             parent = path.parent / str(name)
             if "${" in str(name) or not isinstance(name, str):
-                self._unknown_parent(setting, f"'{name}' is no file's name")
+                self._unknown_parent(setting, f"'{name}' is not a file's name")
             elif is_file(parent):
                 self.add_file(parent, ancestors)
             elif parent.stem in self.known.engines:
@@ -125,7 +125,7 @@ class Composition:
             if flag != "--config":
                 text = f"{flag} {value}".strip()
                 self.findings.append(
-                    Finding("HF971", f"'{text}' is no override: key=value", Label(self._place(arguments)))
+                    Finding("HF971", f"'{text}' is not an override: key=value", Label(self._place(arguments)))
                 )
         for message, span in arguments.refused:
             self.findings.append(Finding("HF972", message, Label(span)))

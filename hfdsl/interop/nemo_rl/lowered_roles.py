@@ -239,7 +239,7 @@ def _engines(draft: Draft, mesh: RoleMesh) -> None:
     if not is_vllm:
         width = 1
     if gpus % width:
-        raise not_lowered(c, key, f"{gpus} GPUs are no whole number of engines")
+        raise not_lowered(c, key, f"{gpus} GPUs are not a whole number of engines")
     nodes, per_node = own_gpus(c)
     _sampling(draft, "sampler")
     keys = (OWN_GPUS,) if nodes == 1 else (OWN_NODES, OWN_GPUS)

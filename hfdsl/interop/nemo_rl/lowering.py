@@ -155,7 +155,7 @@ def has_reference(c: Configuration) -> bool:
 def _updates(c: Configuration) -> int:
     total, batch = rows(c), c.size(GLOBAL)
     if total % batch:
-        raise not_lowered(c, GLOBAL, f"{total} rows are no whole global batches of {batch}")
+        raise not_lowered(c, GLOBAL, f"{total} rows are not whole global batches of {batch}")
     return total // batch
 
 

@@ -75,7 +75,7 @@ def _algorithm(c: Configuration) -> str:
 def _optimizer_steps(c: Configuration) -> str:
     total, batch = rows(c), c.size(GLOBAL)
     if total % batch:
-        raise NotKnown(GLOBAL, f"{total} rows are no whole global batches of {batch}", c.span(GLOBAL))
+        raise NotKnown(GLOBAL, f"{total} rows are not whole global batches of {batch}", c.span(GLOBAL))
     return (
         f"{GLOBAL} counts rows: a step has {counted(total // batch, 'optimizer step')}, {total:,} rows / {batch:,} "
         "rows of a global batch."
@@ -89,7 +89,7 @@ def _micro_batches(c: Configuration) -> str:
     if has_fixed_batches(c):
         micro = c.size(MICRO)
         if rank_rows % micro:
-            raise NotKnown(MICRO, f"{rank_rows:g} rows are no whole micro-batches of {micro}", c.span(MICRO))
+            raise NotKnown(MICRO, f"{rank_rows:g} rows are not whole micro-batches of {micro}", c.span(MICRO))
         return (
             f"{text} A micro-batch is {counted(micro, 'row')} of one rank ({MICRO}): gradients add up over "
             f"{rank_rows:g} / {micro} = {counted(int(rank_rows // micro), 'micro-batch')} for an optimizer step."

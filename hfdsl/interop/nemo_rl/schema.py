@@ -64,7 +64,7 @@ def values_have_types(c: Configuration) -> Iterator[Problem]:
             continue  # an interpolation that is not known
         if not any(_is(value, kind) for kind in types):
             words = " or ".join("nothing" if kind == "null" else _WORDS[kind] for kind in types)
-            yield finding(c, "HF972", f"{key} = {value_text(value)} is no {words}", key)
+            yield finding(c, "HF972", f"{key} = {value_text(value)} is not {words}", key)
 
 
 SWITCHED_TABLES = ("dtensor_cfg", "megatron_cfg", "lora_cfg", "peft", "sequence_packing", "dynamic_batching", "draft",
@@ -79,8 +79,8 @@ def _is_switched_off(c: Configuration, key: str) -> bool:
     return any(c.known(f"{name}.enabled") is False for name in tables) and parts[-1] != "enabled"
 
 
-_WORDS = {"integer": "integer", "number": "number", "boolean": "switch", "string": "text", "array": "list",
-          "object": "table"}  # fmt: skip
+_WORDS = {"integer": "an integer", "number": "a number", "boolean": "a switch", "string": "a text", "array": "a list",
+          "object": "a table"}  # fmt: skip
 
 
 def _is(value: Any, kind: str) -> bool:

@@ -88,7 +88,7 @@ def _place(draft: Draft, role: str, model: str) -> None:
     c = draft.configuration
     owner, (nodes, per_node) = _pool(c, model), gpu_keys(model)
     if not is_whole(c, model):
-        raise not_lowered(c, per_node, f"{gpus(c, model)} GPUs are no whole number of copies of the model")
+        raise not_lowered(c, per_node, f"{gpus(c, model)} GPUs are not a whole number of copies of the model")
     if gpus(c, owner) != gpus(c, model):
         why = f"models that share GPUs have all of them, and the {NAMES[owner]} has {gpus(c, owner)}"
         raise not_lowered(c, per_node, why)

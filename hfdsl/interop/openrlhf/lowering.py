@@ -98,7 +98,7 @@ def lower(c: Configuration) -> Lowered:
 def _updates(c: Configuration) -> int:
     total, batch = samples(c), c.size(TRAIN)
     if total % batch:
-        raise not_lowered(c, TRAIN, f"{total:,} samples are no whole number of optimizer steps of {batch:,}")
+        raise not_lowered(c, TRAIN, f"{total:,} samples are not a whole number of optimizer steps of {batch:,}")
     return total // batch
 
 

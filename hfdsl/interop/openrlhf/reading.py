@@ -35,7 +35,7 @@ def read(inputs: Inputs) -> list[RunReading]:
     """
     path = Path(inputs.path)
     if path.suffix in (".yaml", ".yml", ".json"):
-        raise ReadError(f"'{path}' is no shell script, and {TRAINER} takes its options on the command line only",
+        raise ReadError(f"'{path}' is not a shell script, and {TRAINER} takes its options on the command line only",
                         Span(str(path), 1))  # fmt: skip
     return from_script(read_source(path), inputs)
 
@@ -133,13 +133,13 @@ def _refusal(setting: Setting, option: Mapping[str, Any]) -> str:
         return f"{name} takes {number}, not {len(values)}: {_value_text(value)}"
     for item in values:
         if kind == "int" and not _is_int(item):
-            return f"{name} = {item} is no integer"
+            return f"{name} = {item} is not an integer"
         if kind == "float" and (not isinstance(item, int | float) or isinstance(item, bool)):
-            return f"{name} = {item} is no number"
+            return f"{name} = {item} is not a number"
         if "choices" in option and str(item) not in option["choices"]:
             near = get_close_matches(str(item), option["choices"], n=1, cutoff=0.6)
             hint = f"; did you mean {near[0]}?" if near else ""
-            return f"{name} = {item} is none of {', '.join(option['choices'])}{hint}"
+            return f"{name} = {item} is not one of {', '.join(option['choices'])}{hint}"
     return ""
 
 

@@ -42,10 +42,10 @@ def parsed(key: str, value: Any, option: Mapping[str, Any], *, in_file: bool) ->
         return None
     match option.get("type"):
         case "int":
-            return value if is_integer(value) else _number(key, value, int, "integer")
+            return value if is_integer(value) else _number(key, value, int, "an integer")
         case "float":
             whole = isinstance(value, int | float) and not isinstance(value, bool)
-            return value if whole else _number(key, value, float, "number")
+            return value if whole else _number(key, value, float, "a number")
         case "switch":
             if (word := str(value).lower()) not in SWITCHED:
                 raise RefusedError(f"{key} = {value_text(value)} is neither true nor false")
@@ -58,7 +58,7 @@ def _number(key: str, value: Any, kind: type[int] | type[float], noun: str) -> i
     try:
         return kind(value if isinstance(value, str) else "")
     except ValueError:
-        raise RefusedError(f"{key} = {value_text(value)} is no {noun}") from None
+        raise RefusedError(f"{key} = {value_text(value)} is not {noun}") from None
 
 
 def _check_choice(key: str, value: Any, choices: list[str]) -> None:
@@ -68,4 +68,4 @@ def _check_choice(key: str, value: Any, choices: list[str]) -> None:
     hint = f"; did you mean {near[0]}?" if near else ""
     if key in OF_OTHERS:
         raise RefusedError(f"no {key} of transformers is called '{value}'{hint}")
-    raise RefusedError(f"{key} = {value_text(value)} is none of {', '.join(choices)}{hint}")
+    raise RefusedError(f"{key} = {value_text(value)} is not one of {', '.join(choices)}{hint}")

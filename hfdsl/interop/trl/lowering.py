@@ -93,7 +93,7 @@ def _updates(c: Configuration) -> int:
     """The optimizer steps of an iteration over a generation."""
     passes, accumulated = steps_per_generation(c), c.size(ACCUMULATION)
     if passes % accumulated:
-        why = f"{passes} micro-batches of a generation are no whole optimizer steps of {accumulated}"
+        why = f"{passes} micro-batches of a generation are not whole optimizer steps of {accumulated}"
         raise not_lowered(c, ACCUMULATION, why)
     return passes // accumulated
 
@@ -102,7 +102,7 @@ def _algorithm(draft: Draft) -> None:
     c = draft.configuration
     total, group, updates, iterations = generation(c), c.size(GROUP), _updates(c), c.size(ITERATIONS)
     if total % group:
-        raise not_lowered(c, GROUP, f"{total} completions are no whole groups")
+        raise not_lowered(c, GROUP, f"{total} completions are not whole groups")
     has_reference = c.value("beta") != 0
     draft.put("dims.B", total // group, *UNITS)
     draft.put("options.group", group, GROUP)

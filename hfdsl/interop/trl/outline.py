@@ -21,7 +21,7 @@ from hfdsl.interop.trl.units import (
 def _generation(c: Configuration) -> str:
     total, group = generation(c), c.size(GROUP)
     if total % group:
-        raise NotKnown(GROUP, f"{total} completions are no whole groups of {group}", c.span(GROUP))
+        raise NotKnown(GROUP, f"{total} completions are not whole groups of {group}", c.span(GROUP))
     return (
         f"A generation is {counted(total, 'completion')}: {generation_text(c)}. With {group} to a prompt ({GROUP}), "
         f"these are {counted(total // group, 'prompt')}."

@@ -58,7 +58,7 @@ def from_script(source: SourceText, inputs: Inputs) -> list[RunReading]:
         partial(_of_launch, source),
         trainer="no online trainer of TRL (trl grpo, trl rloo)",
         names=PROGRAMS,
-        refusal="'{}' is no GRPO or RLOO trainer: this reader knows trl grpo and trl rloo",
+        refusal="'{}' is not a GRPO or RLOO trainer: this reader knows trl grpo and trl rloo",
     )
 
 
@@ -201,7 +201,7 @@ def _from_command(program: _Program, launch: Launch, source: SourceText) -> RunR
 def _add_positional(settings: _Settings, words: Sequence[WordText], place: Span) -> None:
     for word in words:
         if (text := text_of(word)) and "=" in text:
-            settings.unread.append(Unread(f"'{text[:40]}' is no option", place))
+            settings.unread.append(Unread(f"'{text[:40]}' is not an option", place))
 
 
 def _add_processes(settings: _Settings, options: Iterable[Setting], source: SourceText) -> None:

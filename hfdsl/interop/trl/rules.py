@@ -55,7 +55,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
         if key not in c.explicit or c.explicit[key].unknown or value is None:
             continue
         if not is_integer(value):
-            yield finding(c, "HF972", f"{key} = {value_text(value)} is no integer", key)
+            yield finding(c, "HF972", f"{key} = {value_text(value)} is not an integer", key)
         elif value < 1:
             yield finding(c, "HF972", f"{key} = {value} is not positive", key, advice=("the smallest size is 1",))
 
@@ -99,7 +99,7 @@ def runs_have_steps(c: Configuration) -> Iterator[Problem]:
         yield finding(c, "HF979", "learning_rate = 0: no parameter changes", "learning_rate")
     for key in ("save_steps", "eval_steps", "logging_steps"):  # below 1, they are shares of a run
         if isinstance(value := c.known(key), float) and value > 1 and value != int(value):
-            yield finding(c, "HF972", f"{key} = {value} is no integer", key)
+            yield finding(c, "HF972", f"{key} = {value} is not an integer", key)
     warm = c.known("warmup_steps")
     if isinstance(warm, int | float) and warm < 0:
         yield finding(c, "HF972", f"warmup_steps = {warm} is negative", "warmup_steps")
@@ -133,7 +133,7 @@ def choices_are_known(c: Configuration) -> Iterator[Problem]:
         if str(value) not in choices and (value is not None or c.defaults.get(key) is not None):
             near = get_close_matches(str(value), choices, n=1, cutoff=0.6)
             sentence, fixes = setting_fix(c, key, near[0]) if near else ("", ())
-            message = f"{key} = {value_text(value)} is none of {', '.join(choices)}"
+            message = f"{key} = {value_text(value)} is not one of {', '.join(choices)}"
             yield finding(c, "HF972", message, key, advice=(sentence,) if sentence else (), fixes=fixes)
 
 
@@ -176,7 +176,7 @@ def generations_are_whole_micro_batches(c: Configuration) -> Iterator[Problem]:
         yield finding(
             c,
             "HF976",
-            f"{GENERATION} = {total} completions are no whole micro-batches of {text}: {total} % {divisor} = "
+            f"{GENERATION} = {total} completions are not whole micro-batches of {text}: {total} % {divisor} = "
             f"{total % divisor}",
             GENERATION,
             ROWS,
@@ -198,7 +198,7 @@ def generations_are_whole_groups(c: Configuration) -> Iterator[Problem]:
         yield finding(
             c,
             "HF976",
-            f"a generation has {generation_text(c)} completions, which are no whole groups of {GROUP} = {group}: "
+            f"a generation has {generation_text(c)} completions, which are not whole groups of {GROUP} = {group}: "
             f"{total} % {group} = {total % group}",
             GROUP,
             *keys,
@@ -218,7 +218,7 @@ def evaluation_has_whole_groups(c: Configuration) -> Iterator[Problem]:
             c,
             "HF976",
             f"an evaluation batch has {key} x {PROCESSES} = {c.size(key)} x {c.size(PROCESSES)} = {total} completions, "
-            f"which are no whole groups of {groups} = {c.size(groups)}: {total} % {c.size(groups)} = "
+            f"which are not whole groups of {groups} = {c.size(groups)}: {total} % {c.size(groups)} = "
             f"{total % c.size(groups)}",
             key,
             groups,
@@ -267,7 +267,7 @@ def engines_divide_processes(c: Configuration) -> Iterator[Problem]:
         yield finding(
             c,
             "HF977",
-            f"an engine takes {key} = {c.size(key)} of {c.size(PROCESSES)} processes, which are no whole number of "
+            f"an engine takes {key} = {c.size(key)} of {c.size(PROCESSES)} processes, which are not a whole number of "
             "engines",
             key,
             PROCESSES,
@@ -313,7 +313,7 @@ def rewards_can_be_found(c: Configuration) -> Iterator[Problem]:
             yield finding(
                 c,
                 "HF972",
-                f"{key}: '{name}' is none of {', '.join(REWARDS)}, and no path such as module.function",
+                f"{key}: '{name}' is not one of {', '.join(REWARDS)}, and no path such as module.function",
                 key,
                 advice=(f"did you mean {near[0]}?",) if near else (),
             )

@@ -81,7 +81,7 @@ class HydraComposition:
             else:
                 names = ", ".join(self.known.engines)
                 self.findings.append(
-                    Finding("HF972", f"model_engine = {setting.value} is none of {names}", Label(setting.span))
+                    Finding("HF972", f"model_engine = {setting.value} is not one of {names}", Label(setting.span))
                 )
         else:
             self.unknown_below[where] = Unread(f"'{setting.key}={setting.value}' brings keys of its own", setting.span)

@@ -118,7 +118,7 @@ def _sampler(draft: Draft) -> None:
     per_node, nodes, width = f"{ROLLOUT}.n_gpus_per_node", f"{ROLLOUT}.nnodes", c.size(ENGINE_TP)
     count = c.size(per_node) * c.size(nodes)
     if count % width:
-        raise not_lowered(c, ENGINE_TP, f"{count} GPUs are no whole number of engines")
+        raise not_lowered(c, ENGINE_TP, f"{count} GPUs are not a whole number of engines")
     draft.refer("sampler.model", "actor.model", f"{MODEL}.path")
     _generation(draft, "sampler")
     _engine_name(draft, "sampler")
@@ -277,13 +277,13 @@ def _batching(draft: Draft, role: str, micro: str, dynamic: str, budget: str, sp
 
 
 def require_whole_copies(c: Configuration, split: DataParallelSplit) -> None:
-    """Refuse GPUs that are no whole number of data-parallel ranks.
+    """Refuse GPUs that are not a whole number of data-parallel ranks.
 
     Raises:
         NotLowered: HF981.
     """
     if split.gpus % split.per_row:
-        raise not_lowered(c, (*split.keys, GPUS)[0], f"{split.gpus} GPUs are no whole number of copies of the model")
+        raise not_lowered(c, (*split.keys, GPUS)[0], f"{split.gpus} GPUs are not a whole number of copies of the model")
 
 
 def _place(draft: Draft, role: str, split: DataParallelSplit, table: str) -> None:

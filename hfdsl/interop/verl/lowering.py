@@ -118,7 +118,7 @@ def _updates(c: Configuration, mini: str) -> int:
     mini_batch_rows = c.size(mini) * c.size(SAMPLES)
     if padded_rows(c) != rows(c) or rows(c) % mini_batch_rows:
         raise not_lowered(
-            c, mini, f"{rows(c)} rows are no whole mini-batches of {mini_batch_rows}, and hfdsl adds no rows"
+            c, mini, f"{rows(c)} rows are not whole mini-batches of {mini_batch_rows}, and hfdsl adds no rows"
         )
     return updates_in_parts(c) * rows(c) // mini_batch_rows
 

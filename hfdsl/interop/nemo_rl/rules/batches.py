@@ -39,8 +39,8 @@ def steps_are_global_batches(c: Configuration) -> Iterator[Problem]:
         yield finding(
             c,
             "HF976",
-            f"{PROMPTS} x {SAMPLES} = {c.size(PROMPTS)} x {c.size(SAMPLES)} = {total} rows are no whole global batches "
-            f"of {GLOBAL} = {batch}: {total} % {batch} = {total % batch}",
+            f"{PROMPTS} x {SAMPLES} = {c.size(PROMPTS)} x {c.size(SAMPLES)} = {total} rows are not whole global "
+            f"batches of {GLOBAL} = {batch}: {total} % {batch} = {total % batch}",
             GLOBAL,
             PROMPTS,
             SAMPLES,
@@ -77,8 +77,8 @@ def ranks_have_whole_micro_batches(c: Configuration) -> Iterator[Problem]:
         yield finding(
             c,
             "HF976",
-            f"{GLOBAL} = {batch} rows are {rank_rows} on each of {ranks.ranks} data-parallel ranks, which are no whole "
-            f"micro-batches of {MICRO} = {micro}: {rank_rows} % {micro} = {rank_rows % micro}",
+            f"{GLOBAL} = {batch} rows are {rank_rows} on each of {ranks.ranks} data-parallel ranks, which are not "
+            f"whole micro-batches of {MICRO} = {micro}: {rank_rows} % {micro} = {rank_rows % micro}",
             MICRO,
             GLOBAL,
             *ranks.keys,
@@ -99,7 +99,7 @@ def ranks_have_whole_logprob_batches(c: Configuration) -> Iterator[Problem]:
         yield finding(
             c,
             "HF976",
-            f"a step has {total} rows, {rank_rows} on each of {ranks.ranks} data-parallel ranks, which are no whole "
+            f"a step has {total} rows, {rank_rows} on each of {ranks.ranks} data-parallel ranks, which are not whole "
             f"micro-batches of {LOGPROB} = {micro}: {rank_rows} % {micro} = {rank_rows % micro}",
             LOGPROB,
             PROMPTS,
@@ -184,7 +184,7 @@ def loaders_divide_prompts(c: Configuration) -> Iterator[Problem]:
         yield finding(
             c,
             "HF976",
-            f"{PROMPTS} = {c.size(PROMPTS)} is no multiple of {key} = {c.size(key)}",
+            f"{PROMPTS} = {c.size(PROMPTS)} is not a multiple of {key} = {c.size(key)}",
             key,
             PROMPTS,
             repairs=(key, PROMPTS),

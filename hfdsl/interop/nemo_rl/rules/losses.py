@@ -63,7 +63,7 @@ def importance_weights_have_bounds(c: Configuration) -> Iterator[Problem]:
             advice=(f"set {CORRECTION} to true",),
         )  # fmt: skip
     if kind not in ("tis", "icepop", "seq-mask-tis"):
-        yield finding(c, "HF972", f"{TRUNCATION} = {kind} is none of tis, icepop, seq-mask-tis", TRUNCATION)
+        yield finding(c, "HF972", f"{TRUNCATION} = {kind} is not one of tis, icepop, seq-mask-tis", TRUNCATION)
     if not isinstance(high, int | float) or high <= 0:
         yield finding(
             c, "HF974", f"{TRUNCATION} = {kind} needs {HIGH} above 0, not {value_text(high)}", TRUNCATION, HIGH

@@ -120,7 +120,7 @@ def engines_divide_gpus(c: Configuration) -> Iterator[Problem]:
             c,
             "HF977",
             f"an engine takes {tensor} x {pipeline} = {count(c, tensor)} x {count(c, pipeline)} = {size} GPUs, and the "
-            f"{gpus} GPUs of generation are no whole number of engines",
+            f"{gpus} GPUs of generation are not a whole number of engines",
             tensor,
             pipeline,
             *where,
@@ -142,7 +142,7 @@ def engines_divide_gpus(c: Configuration) -> Iterator[Problem]:
         yield finding(
             c,
             "HF977",
-            f"{expert} = {experts} is no multiple of {tensor} = {count(c, tensor)}",
+            f"{expert} = {experts} is not a multiple of {tensor} = {count(c, tensor)}",
             expert,
             tensor,
             repairs=(expert, tensor),

@@ -56,7 +56,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
         if is_integer(value) and value < 1:
             yield finding(c, "HF972", f"{key} = {value} is not positive", key, advice=("the smallest size is 1",))
         elif key in c.explicit and not isinstance(value, int) and key not in declared:
-            yield finding(c, "HF972", f"{key} = {value_text(value)} is no integer", key)
+            yield finding(c, "HF972", f"{key} = {value_text(value)} is not an integer", key)
 
 
 def runs_have_steps(c: Configuration) -> Iterator[Problem]:
@@ -74,7 +74,7 @@ def choices_are_known(c: Configuration) -> Iterator[Problem]:
             near = get_close_matches(str(value), choices, n=1, cutoff=0.5)
             advice = (f"set {key} to {near[0]}",) if near else ()
             yield finding(
-                c, "HF972", f"{key} = {value_text(value)} is none of {', '.join(choices)}", key, advice=advice
+                c, "HF972", f"{key} = {value_text(value)} is not one of {', '.join(choices)}", key, advice=advice
             )
 
 

@@ -84,7 +84,7 @@ def train_batches_divide(c: Configuration) -> Iterator[Problem]:
             yield finding(
                 c,
                 "HF976",
-                f"{TRAIN} = {total} samples are no whole number of micro-batches: {MICRO} x ranks = {micro} x "
+                f"{TRAIN} = {total} samples are not a whole number of micro-batches: {MICRO} x ranks = {micro} x "
                 f"{ranks(c, role)} data-parallel ranks of the {NAMES[role]} = {rows_of_ranks}, and "
                 f"{total} % {rows_of_ranks} = {total % rows_of_ranks}",
                 TRAIN,

@@ -73,7 +73,7 @@ def engines_divide_gpus(c: Configuration) -> Iterator[Problem]:
             yield finding(
                 c,
                 "HF977",
-                f"an engine takes {size} GPUs ({product}), and {whose} {count} GPUs are no whole number of engines",
+                f"an engine takes {size} GPUs ({product}), and {whose} {count} GPUs are not a whole number of engines",
                 *keys,
                 *pool_keys,
                 repairs=(keys[0], pool_keys[1]),

@@ -118,7 +118,7 @@ def micro_batches_divide_mini_batches(c: Configuration) -> Iterator[Problem]:
             c,
             "HF976",
             f"{MINI} counts prompts: {c.size(MINI)} prompts x {c.size(SAMPLES)} samples = {count} rows, {per_rank} on "
-            f"each of {split}, which are no whole micro-batches of {c.size(MICRO)}: "
+            f"each of {split}, which are not whole micro-batches of {c.size(MICRO)}: "
             f"{per_rank} % {c.size(MICRO)} = {per_rank % c.size(MICRO)}",
             MICRO,
             MINI,
@@ -148,8 +148,8 @@ def log_prob_batches_divide(c: Configuration) -> Iterator[Problem]:
             yield finding(
                 c,
                 "HF976",
-                f"a step has {padded_rows(c)} rows, {per_rank} on each of {split}, which are no whole micro-batches of "
-                f"{micro} = {c.size(micro)}: {per_rank} % {c.size(micro)} = {per_rank % c.size(micro)}",
+                f"a step has {padded_rows(c)} rows, {per_rank} on each of {split}, which are not whole micro-batches "
+                f"of {micro} = {c.size(micro)}: {per_rank} % {c.size(micro)} = {per_rank % c.size(micro)}",
                 micro,
                 TRAIN,
                 SAMPLES,
@@ -197,7 +197,7 @@ def batches_are_whole_mini_batches(c: Configuration) -> Iterator[Problem]:
         yield finding(
             c,
             "HF975",
-            f"{rows(c)} rows a step are no whole mini-batches of {c.size(MINI)} prompts x {c.size(SAMPLES)} samples = "
+            f"{rows(c)} rows a step are not whole mini-batches of {c.size(MINI)} prompts x {c.size(SAMPLES)} samples = "
             f"{c.size(MINI) * c.size(SAMPLES)} rows: verl adds {padding} padding rows without loss",
             TRAIN,
             MINI,

@@ -87,7 +87,7 @@ def sizes_are_positive(c: Configuration) -> Iterator[Problem]:
         if isinstance(value, float) and key.endswith("token_len_per_gpu"):
             continue  # a bound, to which lengths are compared
         if not isinstance(value, int):
-            yield finding(c, "HF972", f"{key} = {value_text(value)} is no integer", key)
+            yield finding(c, "HF972", f"{key} = {value_text(value)} is not an integer", key)
         elif value < 1:
             yield finding(
                 c, "HF972", f"{key} = {value} is not positive", key, advice=("the smallest that it can be is 1",)
@@ -246,7 +246,7 @@ def runs_have_steps(c: Configuration) -> Iterator[Problem]:
         if key not in c.explicit or c.explicit[key].unknown:
             continue
         if (value := c.known(key, otherwise=0)) is None or isinstance(value, str | list):
-            yield finding(c, "HF972", f"{key} = {value_text(value)} is no number", key)
+            yield finding(c, "HF972", f"{key} = {value_text(value)} is not a number", key)
     steps, epochs = c.known("trainer.total_training_steps"), c.known("trainer.total_epochs")
     if is_integer(epochs) and epochs < 1:
         yield finding(c, "HF979", f"trainer.total_epochs = {epochs}: no step is ever made", "trainer.total_epochs")
