@@ -298,7 +298,7 @@ CODES: dict[str, Code] = {
     "HF981": Code("a run of another library that no dataflow of hfdsl is"),
     "HF982": Code("a run of another library whose sizes are not known"),
     "HF985": Code("models of another library that share GPUs and differ in their number"),
-    "HF986": Code("a step of another library that is no whole number of its optimizer steps", "warning"),
+    "HF986": Code("a step of another library that is not a whole number of its optimizer steps", "warning"),
     # HF99x other tools, and tools for coding agents
     "HF990": Code("a package of an extra that is not installed"),
     "HF991": Code("a timeline of another plan"),

@@ -33,7 +33,7 @@ class Experiment:
     Raises:
         DefinitionError: HF118 if ``dataflow`` is not made by ``@hf.dataflow``.
         ResourceError: HF507 if ``deployment`` is not an ``hf.Deployment``, HF523 if ``cluster`` is no
-            ``hf.Cluster``, HF542 if ``batches`` is no function.
+            ``hf.Cluster``, HF542 if ``batches`` is not a function.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...

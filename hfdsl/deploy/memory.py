@@ -85,7 +85,7 @@ class GpuMemory:
         most = 100 if match[2] == "%" else MAX_COUNT
         number, unit = Fraction(match[1] if len(match[1]) <= 400 else most + 1), match[2]
         if not 0 < number <= most:
-            raise ResourceError("HF504", f"{owner}: gpu_memory={brief(text)} is no part of a GPU's memory")
+            raise ResourceError("HF504", f"{owner}: gpu_memory={brief(text)} is not a part of a GPU's memory")
         if unit == "%":
             return cls(f"{match[1]}%", fraction=number / 100)
         return cls(f"{match[1]}{unit}", gib=number if unit == "GiB" else number / 1024)

@@ -16,7 +16,7 @@ def is_plain_number(result_type: PortType) -> bool:
 
 
 def value_bytes(node: Node, deployment: Deployment | None) -> int | None:
-    """Compute the bytes of a value that is no record or column, or of each entry of a list of such values.
+    """Compute the bytes of a value that is not a record or column, or of each entry of a list of such values.
 
     They are known for numbers, which count as 0, and for states whose role declares their bytes; None otherwise.
     """

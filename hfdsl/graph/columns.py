@@ -66,7 +66,7 @@ def result_origins(graph: Graph, ref: Ref) -> Iterator[tuple[int, str]]:
 
 
 def stored_spec(result: PortType, column: str) -> FieldSpec | None:
-    """The declaration of a stored column; None for a value that is no column."""
+    """The declaration of a stored column; None for a value that is not a column."""
     if is_row_weight(column):
         weighed = stored_spec(result, column.removeprefix(ROW_WEIGHT))
         return ColumnSpec(Int64, weighed.dims[:1], weighed.optional) if isinstance(weighed, ColumnSpec) else None

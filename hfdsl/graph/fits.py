@@ -24,7 +24,7 @@ TESTED_ENTRIES = 4096
 
 
 def fits_static(actual: object, annotation: Any) -> bool:
-    """Whether a Python value fits a plain annotation; one that is no plain class is the type checker's business."""
+    """Whether a Python value fits a plain annotation; one that is not a plain class is the type checker's business."""
     if get_origin(annotation) in (Union, UnionType):
         return any(fits_static(actual, option) for option in get_args(annotation))
     if get_origin(annotation) is Literal and isinstance(actual, Constant):
@@ -229,5 +229,5 @@ def python_class(kind: PortType | None) -> type | None:
 
 
 def fits_metric(actual: MetricSpec, formal: MetricSpec) -> bool:
-    """Whether a metric is of a declared one: a mean is no sum."""
+    """Whether a metric is of a declared one: a mean is not a sum."""
     return actual.reduction == formal.reduction and fits_static(StaticType(actual.type), formal.type)

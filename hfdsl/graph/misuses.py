@@ -28,7 +28,7 @@ class MisuseKind(Enum):
     MERGE_TWICE = "a merge has two producers of one column"
     DEFINITION = "a declaration that the dataflow uses has no meaning"
     RAISED = "the dataflow raised"
-    NOT_A_RESULT = "the dataflow returns something that is no value of the graph"
+    NOT_A_RESULT = "the dataflow returns something that is not a value of the graph"
     CONTAINER = "a list, tuple or dict of symbolic values is passed to a call"
     NOT_A_RECORD = "an operation on rows was given something else"
     NO_SYNC = "a sync between roles that share no state"
@@ -40,7 +40,7 @@ class MisuseKind(Enum):
     RETURNED = "an inner dataflow returns something else than its annotation says"
     BOUNDS = "a number outside of what its port declares"
     GROUP = "a group that is smaller than its function declares"
-    OUTSIDER = "a worker that is no parameter of the dataflow is called or made"
+    OUTSIDER = "a worker that is not a parameter of the dataflow is called or made"
 
 
 @dataclass(frozen=True, slots=True)

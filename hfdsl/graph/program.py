@@ -320,7 +320,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class InnerCall:
-    """A call of an inner dataflow, which is no node: its values and roles by parameter, and the user's line."""
+    """A call of an inner dataflow, which is not a node: its values and roles by parameter, and the user's line."""
 
     signature: Signature
     arguments: Arguments

@@ -101,7 +101,7 @@ class Pythonic(Traced):
 
 
 class PythonicRole:
-    """The part of a role that answers Python itself: it is no value, and only its methods are called."""
+    """The part of a role that answers Python itself: it is not a value, and only its methods are called."""
 
     __slots__ = ()
     _name: str
@@ -119,7 +119,7 @@ class PythonicRole:
         self._is_value(f".{name} =")
 
     def __call__(self, *_: object, **__: object) -> Any:
-        """A role is no function: a misuse."""
+        """A role is not a function: a misuse."""
         return self._is_value("()")
 
     def __getitem__(self, _: object) -> Any:

@@ -200,7 +200,7 @@ RowStep: TypeAlias = "RepeatStep | PartStep | TakeStep | FillStep | QueueStep | 
 class Origin:
     """The origin of rows: the steps from a row back to its source, the nearest first, and the source's node.
 
-    ``repeated`` once is no step: the rows are the same ones, in groups of one.
+    ``repeated`` once is not a step: the rows are the same ones, in groups of one.
     """
 
     steps: tuple[RowStep, ...]

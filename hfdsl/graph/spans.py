@@ -71,7 +71,7 @@ NOWHERE = Span("<unknown>", 0)
 def caller_span() -> Span:
     """The expression in the user's code that is being executed: the innermost frame outside of hfdsl's own rooms.
 
-    Nowhere, where only the command line stands between: who starts it is no program of the user's.
+    Nowhere, where only the command line stands between: who starts it is not a program of the user's.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_library(frame):

@@ -52,7 +52,7 @@ class Symbolic(Pythonic):
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, f".{name}", producer=self)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Report that a value is no function, unless it stands for a mistake that was reported."""
+        """Report that a value is not a function, unless it stands for a mistake that was reported."""
         if isinstance(self._operand, ErrorValue):
             return self  # a misspelled method, reported where it was read
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, "()", producer=self)

@@ -26,7 +26,7 @@ def requires(*constraints: str) -> Callable[[F], F]:
     its mesh: ``pp dp tp gen_pp gen_tp micro_dp world_size``. On a role class, a requirement is about config and mesh
     alone and is tested where the role is placed.
 
-    Raises ``DefinitionError`` (HF114) for text that is no expression.
+    Raises ``DefinitionError`` (HF114) for text that is not an expression.
 
     >>> @requires("B % mini_batch == 0")
     ... def update(rows: list[int]) -> None: ...
@@ -81,7 +81,7 @@ def provides(*columns: str, when: str | None = None) -> Callable[[F], F]:
     The columns are there exactly where it holds, and always without it. Without columns it is said of a result that is
     a loose column.
 
-    Raises ``DefinitionError`` (HF114) for text that is no expression.
+    Raises ``DefinitionError`` (HF114) for text that is not an expression.
 
     >>> @provides("values", when="with_values")
     ... def generate(rows: list[int]) -> None: ...

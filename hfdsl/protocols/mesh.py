@@ -37,8 +37,8 @@ class Mesh:
     Generation inside the mesh may use smaller groups: ``gen_pp`` and ``gen_tp`` divide ``pp`` and ``tp``; what is left
     over becomes micro-data-parallel replicas. Without them, generation uses the training sizes.
 
-    Raises ``ResourceError`` (HF501) for a size below 1 and ``ProtocolError`` for an order that is no permutation of the
-    axes (HF409) or a generation size that does not divide (HF414).
+    Raises ``ResourceError`` (HF501) for a size below 1 and ``ProtocolError`` for an order that is not a permutation of
+    the axes (HF409) or a generation size that does not divide (HF414).
 
     >>> mesh = Mesh(pp=2, dp=2, tp=4, gen_tp=2)
     >>> mesh.world_size, mesh.micro_dp_size

@@ -9,7 +9,7 @@ Nothing of the user's class runs on the way: constructors may take what they lik
 does not pickle is left out. Where a class cannot be sent, or cannot be imported by the caller, its nearest base that
 can stands in for it; in the end that is ``Exception``, and the error is a ``RoleError`` alone. So it is for
 ``SystemExit`` and others that are no ``Exception``, which would end the caller. What Ray raises in a body to end its
-process is no error of the body: it propagates to Ray, and the caller learns that the process is gone.
+process is not an error of the body: it propagates to Ray, and the caller learns that the process is gone.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def reads(state: str, *, staleness: int = 0) -> Callable[[F], F]:
     ``staleness`` is the number of steps whose updates the state may lack then: 0 is on-policy, 1 is one step off.
 
     Raises:
-        DefinitionError: HF120 if ``state`` is no name or ``staleness`` is no whole number of at least 0.
+        DefinitionError: HF120 if ``state`` is not a name or ``staleness`` is not a whole number of at least 0.
 
     >>> @reads("policy", staleness=1)
     ... def generate(prompts: list[str]) -> list[str]: ...
@@ -74,7 +74,7 @@ def writes(state: str, *, ratio: str | None = None) -> Callable[[F], F]:
     ``uses_ratio = False``, such as the loss ``hfdsl.rl.losses.Reinforce``, forms none.
 
     Raises:
-        DefinitionError: HF120 if ``state`` is no name, or ``ratio`` is neither a name nor None.
+        DefinitionError: HF120 if ``state`` is not a name, or ``ratio`` is neither a name nor None.
 
     >>> @writes("policy", ratio="log_probs")
     ... def update(log_probs: list[float], advantages: list[float]) -> None: ...
@@ -93,7 +93,7 @@ def corrects(state: str, *, lag: int) -> Callable[[C], C]:
     knows; a check asks for it where rows come from a queue. The mark may stand on a class, a function or a method.
 
     Raises:
-        DefinitionError: HF120 if ``state`` is no name or ``lag`` is no whole number of at least 1.
+        DefinitionError: HF120 if ``state`` is not a name or ``lag`` is not a whole number of at least 1.
 
     >>> @corrects("policy", lag=8)
     ... def update(log_probs: list[float], advantages: list[float]) -> None: ...
@@ -127,7 +127,7 @@ def exports(state: str, *, layout: DeclaredLayout | None = None) -> Callable[[F]
     layout of ``hfdsl.protocols.layouts``, or a function of the mesh and of the constructor's arguments.
 
     Raises:
-        DefinitionError: HF120 if ``state`` is no name, HF739 if ``layout`` is neither a layout nor a function.
+        DefinitionError: HF120 if ``state`` is not a name, HF739 if ``layout`` is neither a layout nor a function.
 
     >>> from hfdsl.protocols.layouts import Slices
     >>> @exports("policy", layout=Slices(0))

@@ -31,7 +31,7 @@ def dispatch(
     Rows are balanced by the column ``balance`` where all arguments are here; HF425 if none of them has it.
 
     Raises ``ProtocolError`` for an argument without rows (HF413), arguments with different rows (HF420) or a per-rank
-    argument that is no list of ``world_size`` (HF411), and ``SizeError`` for rows that do not divide (HF310, HF313).
+    argument that is not a list of ``world_size`` (HF411), and ``SizeError`` for rows that do not divide (HF310, HF313).
 
     >>> from hfdsl.protocols.predefined import THREE_D_PROTO
     >>> dispatch(THREE_D_PROTO, Mesh(dp=2, tp=2), ([1, 2],), {})[0]

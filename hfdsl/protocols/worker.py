@@ -56,7 +56,7 @@ class RankContext:
                 master_port=int(os.environ.get("MASTER_PORT", "0")),
             )
         except ValueError as error:
-            raise ResourceError("HF513", f"a rank variable of the environment is no whole number: {error}") from None
+            raise ResourceError("HF513", f"a rank variable of the environment is not a whole number: {error}") from None
 
 
 current_rank: ContextVar[RankContext | None] = ContextVar("hfdsl_current_rank", default=None)

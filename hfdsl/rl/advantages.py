@@ -44,7 +44,7 @@ def gae(
     advantages = torch.zeros_like(r)
     following = running = torch.zeros_like(r[:, 0])
     for t in reversed(range(r.shape[1])):
-        # Both carry over outside of the mask: a gap is no step, and after the last token both are still 0.
+        # Both carry over outside of the mask: a gap is not a step, and after the last token both are still 0.
         estimate = r[:, t] + gamma * following - v[:, t] + gamma * lam * running
         running = torch.where(tokens[:, t], estimate, running)
         following = torch.where(tokens[:, t], v[:, t], following)

@@ -57,8 +57,8 @@ def launch(
     Locally no process can be lost, so ``retries`` change nothing there.
 
     Raises:
-        ResourceError: HF931 for a deadline that is no positive number, HF518 for an unknown backend, HF801 for a module
-            of the program that workers cannot import; see ``CompiledPlan.launch`` for the others.
+        ResourceError: HF931 for a deadline that is not a positive number, HF518 for an unknown backend, HF801 for a
+            module of the program that workers cannot import; see ``CompiledPlan.launch`` for the others.
         PackageError: HF990 if Ray or torch is not installed.
         CheckpointError: HF908 if a role loads a state that ``retries`` would need and cannot copy.
         WiringError: HF802 if the program holds what cannot be sent to another process.

@@ -53,7 +53,7 @@ No prompt is lost or trained twice: a group leaves the state only with a batch, 
 under "refill" the prompt of a dropped group returns under another number.
 
 Several queues. A version is one update of the program, which takes a batch from each queue in front of the stages that
-train. A queue in front of another one is read in between: its ``take`` is no update (``trains`` is False), and
+train. A queue in front of another one is read in between: its ``take`` is not an update (``trains`` is False), and
 ``advance`` counts those of the others. It waits for nobody ("drop" or "refill"), so the bound is still what is removed
 before a batch is taken. The version grows only finitely often until a batch of this queue is needed again, so nothing
 deadlocks here either.

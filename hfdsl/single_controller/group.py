@@ -150,7 +150,9 @@ class RayWorkerGroup:
             raise ResourceError("HF521", "from_detached needs the worker_names of a running group, got none")
         stranger = next((worker for worker in workers if not hasattr(worker, "hf_context")), None)
         if stranger is not None:
-            raise ResourceError("HF521", f"{stranger!r} is no worker of a group; give the workers that a group lists")
+            raise ResourceError(
+                "HF521", f"{stranger!r} is not a worker of a group; give the workers that a group lists"
+            )
         contexts: list[RankContext] = waiter.fetch([w.hf_context.remote() for w in workers], "from_detached")
         processes = waiter.fetch([worker.hf_process.remote() for worker in workers], "from_detached")
         ranks = [context.rank for context in contexts]

@@ -200,7 +200,7 @@ def run_suite(
     with its code, and end there.
 
     Raises:
-        DefinitionError: HF921 for what is no program and for an unknown deployment, HF922 without a
+        DefinitionError: HF921 for what is not a program and for an unknown deployment, HF922 without a
             program.
         ResourceError: HF518 for an unknown backend.
 

@@ -61,7 +61,7 @@ def fake(
     Raises:
         WiringError: HF202 if ``seconds`` names no method, HF201 if ``columns`` names none of a result. In a call
             HF213, if nothing determines a size; HF516 for arguments that the constructor does not take.
-        DefinitionError: HF921 for what is no role class, and for an option of another kind.
+        DefinitionError: HF921 for what is not a role class, and for an option of another kind.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -191,7 +191,7 @@ def fake_batch(
 
     Raises:
         WiringError: HF213 if ``dims`` lacks a size, HF201 if ``columns`` names none of the record.
-        DefinitionError: HF921 for what is no record class, and for an option of another kind.
+        DefinitionError: HF921 for what is not a record class, and for an option of another kind.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -301,7 +301,7 @@ def _solved(signature: Signature, arguments: Mapping[str, Any]) -> dict[Any, Siz
         for name, spec in _fields(port.type).items()
         if (raw := to_columns(arguments[port.name]).get(name)) is not None
         for i, dim in enumerate(spec.dims)
-        if not (isinstance(spec, ColumnSpec) and spec.ragged and i == 1)  # a bound is no size
+        if not (isinstance(spec, ColumnSpec) and spec.ragged and i == 1)  # a bound is not a size
     ]
     sizes: dict[Any, Size] = {}
     for dim, length in sorted(pending, key=lambda pair: len(pair[0].atoms)):  # plain dims first

@@ -230,7 +230,7 @@ class _Recording:
         """The body of a function; without trust it is one that a module declares."""
         if not hasattr(function, SIGNATURE):
             if not (self.trust and callable(function)):
-                raise CheckpointError("HF906", f"'{call['definition']}' is no function under @hf.function now")
+                raise CheckpointError("HF906", f"'{call['definition']}' is not a function under @hf.function now")
             return cast(Body, function)
         return cast(Body, getattr(function, SIGNATURE)().body)
 
@@ -260,7 +260,7 @@ class _Recording:
         """The worker of a rank as it was before the step."""
         recorded = self._read(self.folder / ROLES / role, f"role '{role}'")
         if not (isinstance(recorded["class"], type) and issubclass(recorded["class"], Worker)):
-            raise CheckpointError("HF906", f"the class of role '{role}' is no hf.Worker now")
+            raise CheckpointError("HF906", f"the class of role '{role}' is not an hf.Worker now")
         pool = ResourcePool(self.header["roles"][role]["processes"], use_gpu=False)
         placement = place(recorded["class"], *recorded["args"], pool=pool, mesh=recorded["mesh"], **recorded["kwargs"])
         nodes = [(slot, size) for size in pool.processes for slot in range(size)]

@@ -119,7 +119,7 @@ def _one_call(role: type[Worker], signature: Signature, label: str, arguments: M
     for port in inputs:
         if not isinstance(port.type, RecordType):
             how = f"check_worker(..., given={{{port.name!r}: ...}})"
-            raise WiringError("HF203", f"'{port.name}' of {label} takes {port.type}, which is no record: {how}")
+            raise WiringError("HF203", f"'{port.name}' of {label} takes {port.type}, which is not a record: {how}")
     names = [port.name for port in inputs]
     role_name, arguments_name = _free("role", names), _free("given", names)
     calls = ", ".join([*(f"{name}={name}" for name in names), f"**{arguments_name}"])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("canary.py_")  # not .py: it is no module of the package
+SOURCE = Path(__file__).with_name("canary.py_")  # not .py: it is not a module of the package
 FILE = "hfdsl_canary.py"
 TIMEOUT = 300.0  # seconds; the first run of mypy reads all of torch's types
 

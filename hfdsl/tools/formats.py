@@ -91,7 +91,7 @@ def _region(span: Span) -> dict[str, int]:
 
 
 def _is_known(span: Span) -> bool:
-    return span != NOWHERE and not span.file.startswith("<") and not _is_installed(span.file)  # "<stdin>" is no file
+    return span != NOWHERE and not span.file.startswith("<") and not _is_installed(span.file)  # "<stdin>" is not a file
 
 
 def _is_installed(file: str) -> bool:

@@ -46,7 +46,7 @@ def parts_of(text: str) -> tuple[str, str]:
     if not colon or attribute.endswith(".py") or "/" in attribute or "\\" in attribute:  # C:\\x.py has a colon too
         return text, ""
     if not place or not all(part.isidentifier() for part in attribute.split(".")):
-        raise UsageError(f"'{text}' is no target; write path/to/file.py:attribute or package.module:attribute")
+        raise UsageError(f"'{text}' is not a target; write path/to/file.py:attribute or package.module:attribute")
     return place, attribute
 
 

@@ -47,7 +47,7 @@ def _read(file: Path) -> tuple[Mapping[str, Duration], Timeline | None]:
     except KeyError:
         raise UsageError(f"'{file}' has no table [seconds]") from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"'{file}' is no trace of hfdsl, nor a TOML file with a table [seconds]: {error}") from None
+        raise UsageError(f"'{file}' is not a trace of hfdsl, nor a TOML file with a table [seconds]: {error}") from None
     if not steps:
         raise UsageError(f"'{file}' has no steps")
     return durations(steps), steps[len(steps) // 2]

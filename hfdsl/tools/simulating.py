@@ -125,7 +125,7 @@ def _read(file: Path, plan: CompiledPlan) -> Mapping[str, CallSeconds]:
     except KeyError:
         raise UsageError(f"'{file}' has no table [seconds]; write the times of calls{_example(plan)}") from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"'{file}' is no trace of hfdsl, nor a TOML file with a table [seconds]: {error}") from None
+        raise UsageError(f"'{file}' is not a trace of hfdsl, nor a TOML file with a table [seconds]: {error}") from None
 
 
 def _of_calls(plan: CompiledPlan, named: Mapping[str, DrawnSeconds]) -> Mapping[str, CallSeconds]:

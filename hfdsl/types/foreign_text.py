@@ -74,11 +74,11 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 
     >>> parse_object("[1]")
     Traceback (most recent call last):
-    ValueError: it is no JSON object, but of type list
+    ValueError: it is not a JSON object, but of type list
     """
     value = parse_json(text)
     if not isinstance(value, dict):
-        problem = f"it is no JSON object, but of type {type(value).__name__}"
+        problem = f"it is not a JSON object, but of type {type(value).__name__}"
         raise ValueError(problem)  # noqa: TRY004  # a mistake of the text's author, not of the caller
     return value
 

@@ -63,7 +63,7 @@ def checked_deadline(seconds: object, subject: str) -> float:
     """Validate a deadline in seconds; ``subject`` begins the message.
 
     Raises:
-        ResourceError: HF931 if it is no positive number.
+        ResourceError: HF931 if it is not a positive number.
     """
     if is_duration(seconds):
         return float(seconds)

@@ -38,6 +38,6 @@ def replaced(program: str, lines: str) -> str:
 
 
 def head(line: str) -> str:
-    """What a line begins with, up to its first sign that is no part of a name."""
+    """What a line begins with, up to its first sign that is not a part of a name."""
     call = re.match(r"\s*@?[\w. ]+", line)
     return call.group().strip() if call else line

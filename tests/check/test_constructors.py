@@ -64,7 +64,7 @@ class Linked:
 class Optimizer:
     rate: float = 1e-6
     betas: tuple[float, float] = (0.9, 0.95)
-    schedule: str = None  # type: ignore[assignment]  # a sloppy default is no mistake of its user
+    schedule: str = None  # type: ignore[assignment]  # a sloppy default is not a mistake of its user
 
 
 @dataclass

@@ -357,5 +357,5 @@ def test_wrong_declarations() -> None:
     messages = [finding.message for finding in report(flow).findings]
     assert [message.partition(";")[0] for message in messages] == [
         "'always' is declared provides('ids', when='R > 4'), but 'Narrow' has no optional column 'ids'",
-        "'loose' is declared provides(when='R > 4'), but its result f32[B, R] is no optional column",
+        "'loose' is declared provides(when='R > 4'), but its result f32[B, R] is not an optional column",
     ]

@@ -104,7 +104,9 @@ def test_memory_that_is_none() -> None:
             f'HF504: place(Critic): gpu_memory= is text with a unit, such as "40GiB" or "60%" of the device, '
             f"got {wrong!r}"
         )
-    with pytest.raises(ResourceError, match="HF504: place\\(Critic\\): gpu_memory='110%' is no part of a GPU's memory"):
+    with pytest.raises(
+        ResourceError, match="HF504: place\\(Critic\\): gpu_memory='110%' is not a part of a GPU's memory"
+    ):
         hf.place(Critic, pool=POOL, gpu_memory="110%")
 
 

@@ -95,7 +95,7 @@ class PageRun:
                 if unknown:
                     raise WrongBlockError(block, f"unknown options {unknown}")
                 if block.language not in RUN:
-                    raise WrongBlockError(block, f"'{block.language}' is none of {', '.join(RUN)}")
+                    raise WrongBlockError(block, f"'{block.language}' is not one of {', '.join(RUN)}")
                 if "part" in block.options:
                     hold_part(block)
                 elif skipped(block):

@@ -105,7 +105,7 @@ LABELS = ("kind", "role", "method", "protocol", "type", "shapes", "operation", "
 
 def same_node(first: dict[str, Any], second: dict[str, Any]) -> bool:
     if first["kind"] == second["kind"] == "result":
-        return True  # its place among the results is no part of the computation
+        return True  # its place among the results is not a part of the computation
     return all(first.get(name) == second.get(name) for name in LABELS)
 
 

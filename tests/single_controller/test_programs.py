@@ -143,7 +143,7 @@ def test_a_group_is_found_again_by_name(methods: RayWorkerGroup, ray_cluster: An
     with pytest.raises(ResourceError, match=r"HF521: these workers are ranks \[0, 2\] of 4"):
         RayWorkerGroup.from_detached([names[0], names[2]], RayClassWithInitArgs(roles.Methods, x=2))
     stranger = ray_cluster.remote(roles.Child).remote(1)
-    with pytest.raises(ResourceError, match=r"HF521: .* is no worker of a group"):
+    with pytest.raises(ResourceError, match=r"HF521: .* is not a worker of a group"):
         RayWorkerGroup.from_detached(worker_handles=[stranger], ray_cls_with_init=RayClassWithInitArgs(roles.Actor))
     with pytest.raises(ResourceError, match=r"HF521.*got none"):
         RayWorkerGroup.from_detached([], RayClassWithInitArgs(roles.Methods, x=2))

@@ -203,7 +203,7 @@ WORKERS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     (
         (Role, "twice", FOUR),
         {},
-        "HF203: 'by' of Role.twice takes float, which is no record: check_worker(..., given={'by': ",
+        "HF203: 'by' of Role.twice takes float, which is not a record: check_worker(..., given={'by': ",
     ),
     ((Role, "twice", FOUR), {"given": {"bye": 2}}, "HF202: 'Role.twice' has no parameter 'bye'; did you mean 'by'?"),
     ((Role, "twice"), BY, "HF203: 'Role.twice' is missing its input 'rows' (it takes rows: Rows)"),

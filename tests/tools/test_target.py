@@ -121,7 +121,7 @@ def test_several_targets_are_listed(program: str) -> None:
         ),
         ("nowhere.at_all:x", "there is no module 'nowhere' in the current directory or among the installed ones"),
         ("shouting.part:x", "there is no module 'shouting.part' in the current directory or among the installed ones"),
-        ("shouting.py:", "'shouting.py:' is no target; write path/to/file.py:attribute or package.module:attribute"),
+        ("shouting.py:", "'shouting.py:' is not a target; write path/to/file.py:attribute or package.module:attribute"),
         ("some/where", "'some/where' is neither a Python file nor the dotted name of a module"),
         (
             "shouting.py:Actor",

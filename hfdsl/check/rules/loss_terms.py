@@ -22,7 +22,7 @@ from hfdsl.graph.program import Constant
 
 
 def terms_do_what_they_say(context: Context) -> Iterator[Finding]:
-    """HF946: an entropy bonus is no penalty, and a clip has some room and some effect."""
+    """HF946: an entropy bonus is not a penalty, and a clip has some room and some effect."""
     reported = set[object]()
     for update in filter(trains, context.program.graph.calls):
         losses = [operand.value for _, operand in update.arguments if isinstance(operand, Constant)]

@@ -105,7 +105,7 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     ),
     MisuseKind.OUTSIDER: (
         "HF607",
-        "'{m.subject}': a worker of class {m.name} that is no parameter of the dataflow has no place to run",
+        "'{m.subject}': a worker of class {m.name} that is not a parameter of the dataflow has no place to run",
         "take it as a parameter, annotated {m.name}, and call its methods on that",
     ),
 }

@@ -260,7 +260,7 @@ def _reduced(
 
 
 def _numbers(argument: ast.expr) -> tuple[int, ...]:
-    """The dims that an argument names; none if it is no literal."""
+    """The dims that an argument names; none if it is not a literal."""
     try:
         value = ast.literal_eval(argument)
     except ValueError:

@@ -134,7 +134,7 @@ def _wrong_columns(node: Node, signature: Signature, provision: Provision) -> It
     for name in provision.columns or (VALUE,):
         if name in optional or (name in fields and provision.when is None):
             continue
-        lack = f"'{kind}' has no optional column '{name}'" if name else f"its result {kind} is no optional column"
+        lack = f"'{kind}' has no optional column '{name}'" if name else f"its result {kind} is not an optional column"
         message = f"'{node.label}' is declared {provision}, but {lack}; {closest(name, optional)}"
         yield Finding("HF201", message, Label(signature.span))
 

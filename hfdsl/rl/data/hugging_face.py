@@ -101,7 +101,7 @@ def _of_files(datasets: Any, path: str, split: str | None, config: str | None) -
         return datasets.load_from_disk(path)
     _refuse_configuration(path, config)
     if first.suffix not in SUFFIXES:
-        raise DataError("HF902", f"'{path}' is none of {', '.join(SUFFIXES)}, and not a folder of a data set")
+        raise DataError("HF902", f"'{path}' is not one of {', '.join(SUFFIXES)}, and not a folder of a data set")
     if {file.suffix for file in files} > {first.suffix}:
         raise DataError("HF902", f"'{path}' matches files of several kinds")
     names = [str(file) for file in files]

@@ -165,7 +165,7 @@ def _evaluation(table: Mapping[str, Any], find: Find) -> Dataflow[..., Any] | No
     name = _entry(evaluation, "algorithm")
     flow = find_named(find, name if isinstance(name, str) else EVALUATE, "evaluation.algorithm")
     if not isinstance(flow, Dataflow):
-        raise ConfigError("HF901", f"evaluation.algorithm: {flow!r} is no dataflow", "evaluation.algorithm")
+        raise ConfigError("HF901", f"evaluation.algorithm: {flow!r} is not a dataflow", "evaluation.algorithm")
     return flow
 
 
@@ -214,7 +214,9 @@ class _Named:
     def find(cls, find: Find, text: str, field: str) -> _Named:
         target = find_named(find, text, field)
         if not callable(target):
-            raise ConfigError("HF901", f"'{field}': {target!r} is no dataflow, and no function that makes one", field)
+            raise ConfigError(
+                "HF901", f"'{field}': {target!r} is neither a dataflow nor a function that makes one", field
+            )
         return cls(field, target, _ready_options(text) or cls._options(target))
 
     @staticmethod
@@ -241,7 +243,9 @@ class _Named:
         values = {} if options is None else {field.name: getattr(options, field.name) for field in fields(options)}
         flow = self.target.given(**values) if isinstance(self.target, Dataflow) else self.target(**values)
         if not isinstance(flow, Dataflow):
-            raise ConfigError("HF901", f"'{self.field}': the function gives {flow!r}, which is no dataflow", self.field)
+            raise ConfigError(
+                "HF901", f"'{self.field}': the function gives {flow!r}, which is not a dataflow", self.field
+            )
         return flow
 
 
@@ -275,6 +279,6 @@ def _role_classes(
             )
         role = find_named(find, text, f"roles.{name}") if isinstance(text, str) else text
         if not (isinstance(role, type) and issubclass(role, Worker)):
-            raise ConfigError("HF901", f"roles.{name}: {role!r} is no role class", f"roles.{name}")
+            raise ConfigError("HF901", f"roles.{name}: {role!r} is not a role class", f"roles.{name}")
         classes[name] = role
     return classes

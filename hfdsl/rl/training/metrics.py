@@ -213,7 +213,7 @@ def records_between(path: Path, after: int, last: int) -> list[Record]:
 
 
 def drop_after(path: Path, step: int) -> None:
-    """Keep the lines of a file up to a step; drop those after it, and any that is no record, as a kill may leave."""
+    """Keep the lines of a file up to a step; drop those after it, and any that is not a record, as a kill may leave."""
     if not path.exists():
         return
     new = path.with_suffix(".new")

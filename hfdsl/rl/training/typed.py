@@ -279,7 +279,9 @@ def no_field(kind: type, path: str, name: str) -> ConfigError:
         message = f"there is no field '{name}'{location}; its name is now '{renamed}'"
         return ConfigError("HF901", message, wrong, changes=(RenameField(wrong, renamed),))
     if name in get_annotations(kind) and "__dataclass_fields__" not in vars(kind):
-        message = f"'{wrong}' is no field: the class {kind.__name__} annotates it, and lacks the decorator @dataclass"
+        message = (
+            f"'{wrong}' is not a field: the class {kind.__name__} annotates it, and lacks the decorator @dataclass"
+        )
         return ConfigError("HF901", message, wrong)
     deeper = [leaf for leaf in leaves(kind) if leaf.rpartition(".")[2] == name != leaf]
     names = [field.name for field in fields(kind)]

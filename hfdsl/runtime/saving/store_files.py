@@ -97,7 +97,7 @@ def _value(entry: Any) -> Any:
             return _on_device(values, on_gpu)
         case ["objects", values]:
             return values
-    raise ValueError("an entry is no column")
+    raise ValueError("an entry is not a column")
 
 
 def _on_device(tensor: Any, on_gpu: bool) -> Any:

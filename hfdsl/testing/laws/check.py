@@ -93,7 +93,7 @@ def check_laws(
 
     Raises:
         BrokenLaws: of each law that does not hold, the smallest case.
-        DefinitionError: HF921 for what is no protocol, and for a mesh, law or container that is none; HF922 if no
+        DefinitionError: HF921 for what is not a protocol, and for a mesh, law or container that is none; HF922 if no
             law would be tried.
 
     >>> import hfdsl as hf

@@ -91,8 +91,8 @@ def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str |
     """The subject of ``check_laws``.
 
     Raises:
-        DefinitionError: HF112 for a pair that lacks a function, HF921 for what is no protocol, or ``like`` beside one
-            that is declared.
+        DefinitionError: HF112 for a pair that lacks a function, HF921 for what is not a protocol, or ``like`` beside
+            one that is declared.
         ProtocolError: HF412 for a name that no protocol has.
     """
     tested = _resolve_protocol(protocol, "protocol")

@@ -120,7 +120,7 @@ def batches(
 
     Raises:
         WiringError: HF201 if ``columns`` names none of the record.
-        DefinitionError: HF921 for what is no record class.
+        DefinitionError: HF921 for what is not a record class.
 
     >>> import hfdsl as hf
     >>> from hypothesis import find

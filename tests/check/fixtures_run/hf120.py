@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A staleness that is no number of steps."""
+"""A staleness that is not a number of steps."""
 
 import hfdsl as hf
 from hfdsl import Dispatch, register

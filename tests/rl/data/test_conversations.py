@@ -1,4 +1,4 @@
-"""Conversations: the tokens of ``apply_chat_template``, and an error with row and field for all that is no text."""
+"""Conversations: the tokens of ``apply_chat_template``, and an error with row and field for all that is not a text."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_data_set_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     assert error_of(Dataset(str(tmp_path / "no.parquet"))) == f"HF902: there is no '{tmp_path}/no.parquet'"
     (tmp_path / "rows.xml").write_text("")
-    assert "is none of .parquet, .arrow, .json, .jsonl, .csv, and not a folder" in error_of(
+    assert "is not one of .parquet, .arrow, .json, .jsonl, .csv, and not a folder" in error_of(
         Dataset(str(tmp_path / "rows.xml"))
     )
     (tmp_path / "rows.arrow").write_text("nothing")

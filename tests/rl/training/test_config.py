@@ -86,7 +86,7 @@ def test_what_was_resolved_is_read_again(tmp_path: Path) -> None:
         ),
         (
             "algorithm=tests.rl.training.toy:LETTERS",
-            "'algorithm': 'abcdefgh' is no dataflow, and no function that makes",
+            "'algorithm': 'abcdefgh' is neither a dataflow nor a function that makes",
         ),
         ("options.widht=3", "there is no field 'widht' in 'options'; did you mean 'width'?"),
         (
@@ -94,12 +94,12 @@ def test_what_was_resolved_is_read_again(tmp_path: Path) -> None:
             "there is no field 'learning_rate' in 'policy'; did you mean 'policy.optimizer.learning_rate'?",
         ),
         ("roles.polcy=tests.rl.training.toy:Keen", "roles: 'following' has no role 'polcy'; did you mean 'policy'?"),
-        ("roles.reward=tests.rl.training.toy:table", "is no role class"),
+        ("roles.reward=tests.rl.training.toy:table", "is not a role class"),
         ("dims.Q=1", "dims: there is no dim 'Q'; there are: B, P, R"),
         ("Q=1", "there is no field 'Q'; there are: algorithm"),
         ("steps=0", "'steps' must be at least 1, got 0"),
         ("checkpoints.keep=0", "'checkpoints.keep' must be at least 1, got 0"),
-        ("evaluation.algorithm=tests.rl.training.toy:follow", "is no dataflow"),
+        ("evaluation.algorithm=tests.rl.training.toy:follow", "is not a dataflow"),
         ("deployment=nowhere.toml", "nowhere.toml: No such file or directory"),
         ("deployment.default.pool=al", "there is no pool 'al'; did you mean 'all'?"),
         ('deployment.pools.all.merged=["all"]', "a pool has processes, or is merged of pools, or is part_of one"),

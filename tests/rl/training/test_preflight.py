@@ -96,11 +96,11 @@ def test_a_step_takes_each_prompt_once(rows: int, codes: list[str]) -> None:
     [
         ("rows.parquet", LFS, "is a Git LFS pointer"),
         ("rows.parquet", b"", "is empty"),
-        ("rows.parquet", b"PAR", "is no parquet file"),
-        ("rows.parquet", b"PAR1 cut off", "is no parquet file, or not all of one"),
+        ("rows.parquet", b"PAR", "is not a parquet file"),
+        ("rows.parquet", b"PAR1 cut off", "is not a parquet file, or not all of one"),
         ("rows.csv", b"wort,answer\n", "no field 'word'; did you mean 'wort'?"),
         ("rows.jsonl", b'{"wort": 1}\n', "no field 'word'; did you mean 'wort'?"),
-        ("rows.txt", b"word\n", "is none of .parquet"),
+        ("rows.txt", b"word\n", "is not one of .parquet"),
     ],
 )
 def test_data_sets_that_do_not_fit(name: str, content: bytes, problem: str) -> None:

@@ -142,7 +142,7 @@ def test_rows_start_over_where_that_is_asked_for(tmp_path: Path, stepped: list[t
     [
         ({"rounds": 1}, "keeps at most 12 rows: update.rounds = 1 is too few, 2 may do"),
         ({"algorithm": "tests.rl.training.toy:looking", "options": {}}, "returns none; it has to return one"),
-        ({"algorithm": "tests.rl.training.toy:LETTERS"}, "'update.algorithm': 'abcdefgh' is no dataflow"),
+        ({"algorithm": "tests.rl.training.toy:LETTERS"}, "'update.algorithm': 'abcdefgh' is neither a dataflow"),
         ({"rounds": 0}, "'update.rounds' must be at least 1, got 0"),
         ({"short": "skip"}, "'update.short' takes 'raise' or 'repeat', got 'skip'"),
         ({"options": {"part": 2}}, "there is no field 'part' in 'update.options'; did you mean 'parts'"),

@@ -247,6 +247,8 @@ class Undecorated(Adam):
 
 
 def test_an_annotation_of_a_class_that_is_no_dataclass_is_no_field() -> None:
-    with pytest.raises(ConfigError, match=r"^HF901: 'loss\.width' is no field: .* Undecorated .* lacks .* @dataclass$"):
+    with pytest.raises(
+        ConfigError, match=r"^HF901: 'loss\.width' is not a field: .* Undecorated .* lacks .* @dataclass$"
+    ):
         build(Undecorated, {"width": 0.3}, "loss")
     assert build(Undecorated, {"rate": 0.1}, "loss").rate == 0.1

@@ -28,7 +28,7 @@ class ToyConfig:
     size: int
     seed: int | None = None
     optimizer: Adam = field(default_factory=Adam)
-    poison: int | None = None  # the update whose loss is no number
+    poison: int | None = None  # the update whose loss is not a number
 
 
 class Metrics(hf.Batch):

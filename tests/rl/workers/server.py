@@ -112,7 +112,7 @@ def serving(*faults: Fault, **options: Any) -> Iterator[Server]:
     class Quiet(ThreadingHTTPServer):
         request_queue_size = 128
 
-        def handle_error(self, *args: Any) -> None: ...  # a client that does not wait is no error of the server's
+        def handle_error(self, *args: Any) -> None: ...  # a client that does not wait is not an error of the server's
 
     with Quiet(("127.0.0.1", 0), Handler) as http:
         server.url = f"http://127.0.0.1:{http.server_address[1]}/v1"

@@ -158,7 +158,7 @@ def test_a_run_leaves_a_model_that_a_reward_model_loads(tmp_path: Path, axis: st
         with torch.no_grad():
             number = classifier(ids[mask][None]).logits.item()
         assert number == pytest.approx(scores[row].item(), abs=1e-5)
-    with pytest.raises(CheckpointError, match=r"HF906: 'reward' in .* is no policy" if lora else "has no adapter"):
+    with pytest.raises(CheckpointError, match=r"HF906: 'reward' in .* is not a policy" if lora else "has no adapter"):
         export(tmp_path / "run", "reward", tmp_path / "alone", adapter=True)
 
 

@@ -137,7 +137,7 @@ def _dataset(path: Path, split: str | None) -> Sample:
     if path.is_dir():
         return _saved(path, split)
     if path.suffix not in SUFFIXES:
-        raise _wrong("path", f"'{path}' is none of {', '.join(SUFFIXES)}, and not a folder of a data set")
+        raise _wrong("path", f"'{path}' is not one of {', '.join(SUFFIXES)}, and not a folder of a data set")
     with _opened(path) as binary:
         _refuse_stand_ins(path, binary)
     if not path.stat().st_size:
@@ -161,7 +161,7 @@ def _parquet(path: Path) -> Sample:
             file.seek(-4, os.SEEK_END)
             text += file.read(4)
         if text != b"PAR1PAR1":
-            raise _wrong("path", f"'{path}' is no parquet file, or not all of one")
+            raise _wrong("path", f"'{path}' is not a parquet file, or not all of one")
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:

@@ -69,7 +69,9 @@ def export(run: Path, role: str | None, folder: Path, find: Find | None = None, 
     if not is_scorer and not hasattr(role_config, "generation"):
         raise CheckpointError("HF906", f"'{role}' in '{checkpoint}' is neither a policy nor a critic or reward model")
     if is_scorer and adapter:
-        raise CheckpointError("HF906", f"'{role}' in '{checkpoint}' is no policy: an adapter beside a head is merged")
+        raise CheckpointError(
+            "HF906", f"'{role}' in '{checkpoint}' is not a policy: an adapter beside a head is merged"
+        )
     parts = _Parts.read(checkpoint, roles[role])
     if adapter and lora is not None:
         save_adapter(_adapted(model_config, lora, parts).model, folder, model_config.path)
