@@ -34,21 +34,23 @@ def check_each_size(context: Context, rule: Rule) -> list[Finding]:
         for number, finding in enumerate(findings_there):
             mistakes.setdefault(_mistake(finding), {}).setdefault(place, number)
     sizes_shown = [
-        _sizes_shown(context, bindings, {place: findings[place][number].message for place, number in shown.items()})
-        for shown in mistakes.values()
+        _sizes_shown(context, bindings, {place: findings[place][number].message for place, number in numbers.items()})
+        for numbers in mistakes.values()
     ]
     searched: dict[int, list[Finding]] = {}
-    wanted = [list(_representatives(bindings, *pair)) for pair in zip(mistakes.values(), sizes_shown, strict=True)]
+    places_to_search = [
+        list(_representatives(bindings, *pair)) for pair in zip(mistakes.values(), sizes_shown, strict=True)
+    ]
     if context.search:
-        places = dict.fromkeys(chain.from_iterable(wanted))
+        places = dict.fromkeys(chain.from_iterable(places_to_search))
         searched = {place: list(rule(bindings[place])) for place in islice(places, MAX_SEARCHED)}
         context.budget.exhausted |= len(places) > MAX_SEARCHED
     merged: dict[object, Finding] = {}
-    for shown, sizes, representatives in zip(mistakes.values(), sizes_shown, wanted, strict=True):
-        place, number = next(iter(shown.items()))
+    for numbers, sizes, representatives in zip(mistakes.values(), sizes_shown, places_to_search, strict=True):
+        place, number = next(iter(numbers.items()))
         first = searched.get(place, findings[place])[number]
-        others = [searched[place][shown[place]] for place in representatives if place in searched]
-        finding = _merged(context, first, others, sizes, complete=len(others) == len(representatives))
+        repeated = [searched[place][numbers[place]] for place in representatives if place in searched]
+        finding = _merged(context, first, repeated, sizes, complete=len(repeated) == len(representatives))
         merged.setdefault(_mistake(finding), finding)
     return list(merged.values())
 
@@ -72,17 +74,17 @@ def _sizes_shown(context: Context, bindings: Sequence[Context], messages: Mappin
     return {dim: sizes_shown[dim] for dim in context.alternatives if dim in sizes_shown}
 
 
-def _representatives(bindings: Sequence[Context], shown: Mapping[int, int], sizes_shown: SizesShown) -> Iterator[int]:
+def _representatives(bindings: Sequence[Context], numbers: Mapping[int, int], sizes_shown: SizesShown) -> Iterator[int]:
     """The first combination that shows a mistake, the first one with each size that does, and the last one.
 
     A suggestion may depend on a size that the mistake does not depend on, and is made if all of these have it.
     """
-    yield next(iter(shown))
+    yield next(iter(numbers))
     for dim, sizes in sizes_shown.items():
         for size in sizes:
-            yield next(place for place in shown if bindings[place].sizes[dim] == size)
+            yield next(place for place in numbers if bindings[place].sizes[dim] == size)
     for dim in bindings[0].alternatives:
-        yield max(shown, key=lambda place: (bindings[place].sizes[dim] != bindings[0].sizes[dim], -place))
+        yield max(numbers, key=lambda place: (bindings[place].sizes[dim] != bindings[0].sizes[dim], -place))
 
 
 def _merged(

@@ -94,9 +94,9 @@ class Report:
         return self.text()
 
     def __repr__(self) -> str:
-        listed = f": {', '.join(dict.fromkeys(self.codes))}" if self.findings else ""
+        codes = f": {', '.join(dict.fromkeys(self.codes))}" if self.findings else ""
         count = len(self.errors)
-        return f"<report on '{self.dataflow}': {count} error{'' if count == 1 else 's'}{listed}>"
+        return f"<report on '{self.dataflow}': {count} error{'' if count == 1 else 's'}{codes}>"
 
     def _repr_html_(self) -> str:
         """The HTML for notebooks."""

@@ -168,14 +168,14 @@ def holds(text: str, scope: Scope) -> tuple[Answer, str]:
         DefinitionError: HF114 for what is not arithmetic, HF323 for an unknown name.
     """
     used: dict[str, Fraction | None] = {}
-    answer, shown = verdict(text, scope, used), _values_in_words(used)
+    answer, in_words = verdict(text, scope, used), _values_in_words(used)
     with suppress(ZeroDivisionError):
         if values := {side: evaluate(expression, scope) for side, expression in _sides(text)}:
-            others = {name: value for name, value in used.items() if name not in values}
-            shown = (
-                f"{_values_in_words(values)}, with {_values_in_words(others)}" if others else _values_in_words(values)
+            further = {name: value for name, value in used.items() if name not in values}
+            in_words = (
+                f"{_values_in_words(values)}, with {_values_in_words(further)}" if further else _values_in_words(values)
             )
-    return answer, shown
+    return answer, in_words
 
 
 def verdict(text: str, scope: Scope, used: dict[str, Fraction | None] | None = None) -> Answer:

@@ -31,9 +31,9 @@ def overlaps(plan: Plan) -> Iterator[tuple[Step, ...]]:
         return
     waits = _waits(plan)
     remote = [step for step in plan.steps if step.group != DRIVER]
-    listed: set[int] = set()
+    seen: set[int] = set()
     for i, first in enumerate(remote):
-        if first.node in listed:
+        if first.node in seen:
             continue
         together = [first]
         # Of those that may run beside it first the ones that begin at the same time.
@@ -42,7 +42,7 @@ def overlaps(plan: Plan) -> Iterator[tuple[Step, ...]]:
                 together.append(step)
         if len(together) > 1:
             nodes = {step.node for step in together}
-            listed |= nodes
+            seen |= nodes
             yield tuple(step for step in remote if step.node in nodes)
 
 

@@ -368,11 +368,11 @@ def compile_schedule(
     >>> schedule.received, schedule.peak
     ((32, 32), (64, 64))
     """
-    listed = tuple(parameters)
-    paths = routes(listed, source_layout, source_mesh, target_layout, target_mesh, shared)
+    all_parameters = tuple(parameters)
+    paths = routes(all_parameters, source_layout, source_mesh, target_layout, target_mesh, shared)
     routed = {parameter.name for route in paths for parameter in route.parameters}
     schedule = Schedule(
-        parameters=tuple(parameter for parameter in listed if parameter.name in routed),
+        parameters=tuple(parameter for parameter in all_parameters if parameter.name in routed),
         routes=paths,
         source_mesh=source_mesh,
         target_mesh=target_mesh,

@@ -66,10 +66,10 @@ def _by_name(step: Step, positional: Sequence[str], returned: Any) -> dict[str, 
         case (tuple() | list() as args, Mapping() as kwargs):
             pass
         case _:
-            got = type(returned).__name__
+            returned_type = type(returned).__name__
             if isinstance(returned, (tuple, list)):
-                got = f"({', '.join(type(part).__name__ for part in returned)})"
-            raise _dispatch_error(step, f"returned {got}, and has to return (args, kwargs)")
+                returned_type = f"({', '.join(type(part).__name__ for part in returned)})"
+            raise _dispatch_error(step, f"returned {returned_type}, and has to return (args, kwargs)")
     if len(args) > len(positional):
         raise _dispatch_error(step, f"returned {len(args)} positional arguments, and received {len(positional)}")
     lists = dict(zip(positional, args, strict=False))
@@ -88,10 +88,10 @@ def _by_name(step: Step, positional: Sequence[str], returned: Any) -> dict[str, 
 def _check_entries(step: Step, group: GroupView, name: str, entries: Any) -> None:
     if isinstance(entries, (list, tuple)) and len(entries) == group.world_size:
         return
-    got = type(entries).__name__
+    entries_in_words = type(entries).__name__
     if isinstance(entries, (list, tuple)):
-        got = f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
-    raise _dispatch_error(step, f"made {got} for argument '{name}'; the mesh has {group.world_size} ranks")
+        entries_in_words = f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
+    raise _dispatch_error(step, f"made {entries_in_words} for argument '{name}'; the mesh has {group.world_size} ranks")
 
 
 def _dispatch_error(step: Step, why: str) -> WiringError:

@@ -46,7 +46,7 @@ def step_inputs(plan: Plan, batches: tuple[Batch, ...], named: Mapping[str, Batc
             raise WiringError("HF203", f"'{plan.name}' is missing its input '{name}' (it takes {takes})")
         record = node.op.record if isinstance(node.op, Input) else Batch
         if not isinstance(by_name[name], record):
-            got = type(by_name[name]).__name__
-            raise WiringError("HF206", f"input '{name}' of '{plan.name}' takes {record.__name__}, got {got}")
+            kind = type(by_name[name]).__name__
+            raise WiringError("HF206", f"input '{name}' of '{plan.name}' takes {record.__name__}, got {kind}")
         inputs[node.id] = upcast(by_name[name], record)
     return inputs

@@ -178,10 +178,10 @@ class SegmentResult:
                     start=begun,
                     stop=ended,
                     absent=tuple(absent),
-                    taken=tuple((at, version) for at, version in taken),
+                    taken=tuple((at, version) for at, version in taken_versions),
                     reports=tuple(map(DigestReport.from_wire, reports)),
                 )
-                for label, caller, begun, ended, absent, taken, reports in calls
+                for label, caller, begun, ended, absent, taken_versions, reports in calls
             ),
             payload_bytes=tuple(sizes),
             held_bytes=held_bytes,

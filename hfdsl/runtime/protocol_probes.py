@@ -81,11 +81,11 @@ class _Probe:
             values = {port.name: _value(port.type, rows) for port in signature.ports if port.required}
             received = self._received(group, values)
             outputs = [_value(signature.returns, numbers) for numbers in received]
-            got = _numbers(self.functions.collect_fn(group, outputs))
+            result = _numbers(self.functions.collect_fn(group, outputs))
         except Exception:  # noqa: BLE001  # functions of the user's, which may take other rows than these
             return None
-        is_judged = len(got) == len(rows) and set(got) <= set().union(*received) <= set(rows)
-        return _difference(rows, received, got) if is_judged else None
+        is_judged = len(result) == len(rows) and set(result) <= set().union(*received) <= set(rows)
+        return _difference(rows, received, result) if is_judged else None
 
     def _received(self, group: GroupView, values: Mapping[str, Any]) -> list[list[int]]:
         """The row numbers that each rank receives."""
@@ -105,15 +105,16 @@ def _protocol_in_words(step: Step, functions: Functions) -> str:
     return f"the protocol of '{step.label}', {names[0]} and {names[1]},"
 
 
-def _difference(rows: Sequence[int], received: Sequence[Sequence[int]], got: Sequence[int]) -> str | None:
-    place = next((row for row in rows if got[row] != row), None)
+def _difference(rows: Sequence[int], received: Sequence[Sequence[int]], result: Sequence[int]) -> str | None:
+    place = next((row for row in rows if result[row] != row), None)
     if place is None:
         return None
-    ranks = [rank for rank, numbers in enumerate(received) if got[place] in numbers]
+    ranks = [rank for rank, numbers in enumerate(received) if result[place] in numbers]
     moved = (
-        f"of {len(rows)} numbered rows, row {place} of the result is row {got[place]}, which rank {ranks[0]} returned"
+        f"of {len(rows)} numbered rows, row {place} of the result is row {result[place]}, which rank {ranks[0]} "
+        "returned"
     )
-    lost = next((row for row in rows if row not in got), None)
+    lost = next((row for row in rows if row not in result), None)
     if lost is None:
         return f"returns rows in another order: {moved}; declare rows=hf.Whole if that is meant"
     return f"loses rows: {moved}, and row {lost} is not in it; declare rows=hf.Whole if that is meant"

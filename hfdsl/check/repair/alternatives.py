@@ -75,11 +75,11 @@ def unmet(placement: Placement[Any]) -> dict[str, str]:
     numbers: dict[str, str] = {}
     for text in requirements_of(placement.role):
         try:
-            answer, shown = holds(text, scope_of(placement))
+            answer, values = holds(text, scope_of(placement))
         except DefinitionError:
             continue  # reported by the rule on classes
         if answer is Answer.REFUTED:
-            numbers[text] = shown
+            numbers[text] = values
     return numbers
 
 

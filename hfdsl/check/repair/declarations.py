@@ -78,8 +78,8 @@ def _dataclass(argument: Argument, kind: Any) -> Iterator[Suggestion]:
     except Exception:  # noqa: BLE001  # of the user's own class: it needs more fields, or others
         return
     if field_misfit(config) is None:
-        shown = ", ".join(f"{key}={reprlib.repr(entry)}" for key, entry in entries.items())
-        yield _replaced(argument, config, f"write {name}({shown})", _as_call(argument, name))
+        texts = ", ".join(f"{key}={reprlib.repr(entry)}" for key, entry in entries.items())
+        yield _replaced(argument, config, f"write {name}({texts})", _as_call(argument, name))
 
 
 def _as_call(argument: Argument, name: str) -> Edit | None:
@@ -93,8 +93,8 @@ def _as_call(argument: Argument, name: str) -> Edit | None:
             names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
             texts = [source_text(span_of(span.file, value)) for value in values]
             if len(names) == len(keys) and None not in texts:
-                listed = ", ".join(f"{name}={text}" for name, text in zip(names, texts, strict=True))
-                return Edit(span, f"{spelling}({listed})")
+                arguments = ", ".join(f"{name}={text}" for name, text in zip(names, texts, strict=True))
+                return Edit(span, f"{spelling}({arguments})")
         case ast.Call(ast.Name("dict") as called, []):
             return Edit(span_of(span.file, called), spelling)
         case ast.Name():
@@ -120,8 +120,8 @@ def _with_field(config: Any, path: list[str], value: object) -> Any:
     """A config with another value at a path of fields."""
     if not path:
         return value
-    first, *rest = path
-    return replace(config, **{first: _with_field(getattr(config, first), rest, value)})
+    first, *path_within = path
+    return replace(config, **{first: _with_field(getattr(config, first), path_within, value)})
 
 
 # -- placed classes

@@ -45,13 +45,13 @@ def classes_fit_meshes(context: Context) -> Iterator[Finding]:
                     (Label(placement.span, "placed here"),),
                 )
         filled = placement.mesh.world_size == placement.pool.world_size  # else what mends HF501 gives another mesh
-        for text, shown in unmet(placement).items():
+        for text, values in unmet(placement).items():
             if not filled and not {"dp", "world_size"}.isdisjoint(names(text)):
                 continue
             shown_remainder = remainder(text, scope)
             finding = Finding(
                 "HF512",
-                f"role '{name}' requires {text}, but {shown}{f': {shown_remainder}' if shown_remainder else ''}",
+                f"role '{name}' requires {text}, but {values}{f': {shown_remainder}' if shown_remainder else ''}",
                 Label(placement.span, f"placed on {placement.mesh}"),
                 (_declaration_label(placement.role, text),),
             )

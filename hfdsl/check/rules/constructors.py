@@ -43,10 +43,10 @@ def constructors_take_arguments(context: Context) -> Iterator[Finding]:
         except TypeError as error:
             unknown = _unknown(signature, placement.kwargs)
             bare = [signature.parameters[p].replace(annotation=inspect.Parameter.empty) for p in signature.parameters]
-            shown = signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)
+            parameters_alone = signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)
             yield Finding(
                 "HF516",
-                f"role '{name}': {placement.role.__name__}{shown} cannot be built: {unknown or error}",
+                f"role '{name}': {placement.role.__name__}{parameters_alone} cannot be built: {unknown or error}",
                 Label(placement.span),
                 () if placement.role.__init__ is object.__init__ else (_constructor(placement.role),),
             )

@@ -105,11 +105,11 @@ def dims_are_known(context: Context) -> Iterator[Finding]:
     for dim, number in context.sizes.items():
         if dim not in dims and dim.__name__ not in required:
             same = any(declared.__name__ == dim.__name__ for declared in dims)
-            listed = ", ".join(declared.__name__ for declared in dims) or "none"
+            dim_names = ", ".join(declared.__name__ for declared in dims) or "none"
             yield Finding(
                 "HF305",
                 f"size {dim} = {number} is given, but '{context.program.graph.name}' does not have "
                 + (f"this dim: its '{dim}' is another class of that name" if same else "a dim of that name"),
                 Label(context.call_site),
-                notes=(f"its dims: {listed}",),
+                notes=(f"its dims: {dim_names}",),
             )

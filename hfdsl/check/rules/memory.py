@@ -31,7 +31,7 @@ def memory_fits_gpus(context: Context) -> Iterator[Finding]:
     for resident, size in overfull(context):
         *others, last = [Label(places[name].span, f"keeps {amount}") for name, amount in resident.amounts.items()]
         keep = "keep" if others else "keeps"
-        listed = words([f"'{name}' ({amount})" for name, amount in resident.amounts.items()], quote="")
+        role_amounts = words([f"'{name}' ({amount})" for name, amount in resident.amounts.items()], quote="")
         if resident.more_than(None) or size is None or context.cluster is None:
             gib = f" and {float(resident.gib):g} GiB" if resident.gib else ""
             amount, reason = (
@@ -46,7 +46,7 @@ def memory_fits_gpus(context: Context) -> Iterator[Finding]:
         when = f"while '{context.program.graph.nodes[resident.node].label}' runs, " if resident.node is not None else ""
         finding = Finding(
             "HF504",
-            f"{when}{listed} {keep} {amount} of each GPU of pool '{resident.root.name}', {reason}",
+            f"{when}{role_amounts} {keep} {amount} of each GPU of pool '{resident.root.name}', {reason}",
             last,
             tuple(others),
         )

@@ -74,7 +74,7 @@ def advantages_say_how_good(context: Context) -> Iterator[Finding]:
     if program.graph.misuses:
         return
     names = _ratio_names(program)
-    divided = {stored for stored, taken in _taken_by_updates(program).items() if not names.isdisjoint(taken)}
+    divided = {stored for stored, read_names in _taken_by_updates(program).items() if not names.isdisjoint(read_names)}
     critics, reported = {call.role for call in _value_calls(program)}, set[object]()
     for renamed in _renamed(program):
         maker = program.graph.nodes[renamed.stored.node]
@@ -108,13 +108,13 @@ def advantages_say_how_good(context: Context) -> Iterator[Finding]:
 def numbers_are_those_that_roles_gave(context: Context) -> Iterator[Finding]:
     """HF348: old values and old log-probs are what a role gave, and no other number that an update learns by."""
     program = context.program
-    given = {} if program.graph.misuses else {**_old_log_probs(program), **_values(program)}
-    taken, reported = _taken_by_updates(program) if given else {}, set[Ref]()
-    for renamed in _renamed(program) if given else ():
-        meant = sorted(taken.get(renamed.stored, set()) - {renamed.name})
-        if renamed.name not in given or not meant or renamed.stored in reported:
+    computed = {} if program.graph.misuses else {**_old_log_probs(program), **_values(program)}
+    read_names, reported = _taken_by_updates(program) if computed else {}, set[Ref]()
+    for renamed in _renamed(program) if computed else ():
+        meant = sorted(read_names.get(renamed.stored, set()) - {renamed.name})
+        if renamed.name not in computed or not meant or renamed.stored in reported:
             continue
-        giver, effect = given[renamed.name]
+        giver, effect = computed[renamed.name]
         maker, column = program.graph.nodes[renamed.stored.node], renamed.source or meant[0]
         is_of_a_policy = isinstance(maker.op, RoleCall) or all(map(LOG_PROBS.fullmatch, meant))
         if (effect is RATIO and is_of_a_policy) or not _is_read(program, renamed.node, giver):
@@ -128,7 +128,7 @@ def numbers_are_those_that_roles_gave(context: Context) -> Iterator[Finding]:
             (program.producer_label(maker.id), Label(giver.span, f"returns '{renamed.name}'")),
         )
         yield _with_column(context, finding, renamed, giver, renamed.name)
-    yield from _values_of_another_critic(program) if given else ()
+    yield from _values_of_another_critic(program) if computed else ()
 
 
 def _values_of_another_critic(program: Program) -> Iterator[Finding]:
@@ -220,13 +220,13 @@ def float_columns(node: Node) -> Iterator[str]:
 
 def _taken_by_updates(program: Program) -> Mapping[Ref, set[str]]:
     """The names under which updates read each number of tokens."""
-    taken: dict[Ref, set[str]] = {}
+    read_names: dict[Ref, set[str]] = {}
     for update in update_lines(program.graph):
         for column in program.origins.columns(update.id):
             stored = stored_column(program.graph, column.ref)
             if isinstance(stored, Ref) and is_float_column(column.spec) and column.inner:
-                taken.setdefault(stored, set()).add(_name(update, column))
-    return taken
+                read_names.setdefault(stored, set()).add(_name(update, column))
+    return read_names
 
 
 def _name(node: Node, column: RowColumn) -> str:

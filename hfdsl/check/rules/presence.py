@@ -156,13 +156,13 @@ def _wrong_names(context: Context, node: Node, signature: Signature, provision: 
 
 def tests_of_columns(context: Context) -> Iterator[Finding]:
     """``rollout.values is None`` asks a symbolic value, which always looks present during a trace."""
-    for span, shown, spec in context.program.graph.optional_reads:
+    for span, expression, spec in context.program.graph.optional_reads:
         operator = tested_for_none(span)
         if operator is not None:
-            text = source_text(span) or shown
+            text = source_text(span) or expression
             yield Finding(
                 "HF207",
-                f"'{operator} None' asks whether '{shown}' is present, which is not known before the program runs",
+                f"'{operator} None' asks whether '{expression}' is present, which is not known before the program runs",
                 Label(span),
                 notes=(
                     f"write hf.present({text}) if it is always present; or wire it to a port {spec}, and test there",

@@ -95,10 +95,10 @@ def _of(claim: Claim, capacity: Capacity) -> str:
 
 
 def _pools_in_words(claimants: Claims) -> str:
-    shown = [f"'{claim.pool.name}' {shape(claim.pool.processes)}" for claim in claimants[:4]]
-    hidden = len(claimants) - len(shown)
+    pools = [f"'{claim.pool.name}' {shape(claim.pool.processes)}" for claim in claimants[:4]]
+    hidden = len(claimants) - len(pools)
     return (
-        f"pool{'s' if len(claimants) > 1 else ''} {words([*shown, *([f'{hidden} more'] if hidden else [])], quote='')}"
+        f"pool{'s' if len(claimants) > 1 else ''} {words([*pools, *([f'{hidden} more'] if hidden else [])], quote='')}"
     )
 
 

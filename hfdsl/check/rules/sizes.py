@@ -69,16 +69,16 @@ def _uneven(context: Context, broken: list[Called], clash: Clash) -> Finding:
     (node, first), *others = broken
     rows = context.known(first.size).value
     sizes = ", ".join(f"{d} = {n}" for d, n in context.sizes.items() if d in first.size.atoms)
-    shown = f"{first.size} = {rows}" if first.size.atoms else f"{rows}"
+    row_count = f"{first.size} = {rows}" if first.size.atoms else f"{rows}"
     remainder = f"{rows} % {first.divisor} = {rows % first.divisor}" if rows is not None and first.divisor > 1 else ""
-    message = first.message.replace("{rows}", remainder if first.code == "HF322" else shown)
+    message = first.message.replace("{rows}", remainder if first.code == "HF322" else row_count)
     related = [Label(node.span, f"for {demand.why}: {demand.need}") for node, demand in others]
     finding = Finding(
         first.code,
         f"{message}: {remainder}" if remainder and first.code != "HF322" else message,
         Label(node.span, first.need),
         (*first.labels, *related),
-        notes=(f"with {sizes}",) if sizes and shown != sizes else (),
+        notes=(f"with {sizes}",) if sizes and row_count != sizes else (),
     )
     from hfdsl.check.repair.fixes import repeated_input  # late: most programs need none
 

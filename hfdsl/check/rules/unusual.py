@@ -48,10 +48,10 @@ def numbers_are_usual(context: Context) -> Iterator[Finding]:
     """HF947: numbers of losses and of calls before an update are not far above what is usual."""
     graph, reported, seen = context.program.graph, set[object](), set[object]()
     for node, signature in graph.bodies if not graph.misuses else ():
-        given = node.span, *(id(operand.value) for _, operand in node.arguments if isinstance(operand, Constant))
-        if given in seen:
+        call_key = node.span, *(id(operand.value) for _, operand in node.arguments if isinstance(operand, Constant))
+        if call_key in seen:
             continue  # another turn of a loop
-        seen.add(given)
+        seen.add(call_key)
         for text, port, usual in (*_of_losses(node), *_of_ports(node, signature)):
             place = Label(argument_span(node.span, signature, port))
             if (place.span, text) not in reported:

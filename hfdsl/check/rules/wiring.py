@@ -104,10 +104,10 @@ def _actual(m: Mismatch) -> str:
     value = m.actual.value
     if isinstance(value, SymbolicRole):
         return f"the role '{value._name}'"
-    shown = "" if value is None else reprlib.repr(value)
-    if shown.startswith("<"):  # an object that has no text of its own
+    text = "" if value is None else reprlib.repr(value)
+    if text.startswith("<"):  # an object that has no text of its own
         return uncalled(value) or f"an object of class {type(value).__name__}"
-    return f"the {type(value).__name__} {shown}" if shown else "None"
+    return f"the {type(value).__name__} {text}" if text else "None"
 
 
 def _explain(context: Context, m: Mismatch, port: str, *, several: bool) -> Explanation | None:

@@ -99,10 +99,10 @@ def messages_of(row: Row, field: str, place: str) -> list[Message]:
     Raises:
         DataError: HF902 for a row without the field, or with anything but a list of messages with texts in it.
     """
-    listed = _list(row, field, place, "messages")
-    if not listed:
+    messages = _list(row, field, place, "messages")
+    if not messages:
         raise DataError("HF902", f"{place}: its field '{field}' has no messages")
-    return [_message(message, f"{place}: '{field}[{i}]'") for i, message in enumerate(listed)]
+    return [_message(message, f"{place}: '{field}[{i}]'") for i, message in enumerate(messages)]
 
 
 def with_system(messages: list[Message], text: str | None) -> list[Message]:
@@ -124,13 +124,13 @@ def tools_of(row: Row, tools: str | Tools | None, place: str) -> list[dict[str, 
     """
     if tools is None or (isinstance(tools, str) and row.get(tools, ()) is None):
         return None
-    listed = _list(row, tools, place, "tools") if isinstance(tools, str) else list(tools)
-    for i, tool in enumerate(listed):
+    definitions = _list(row, tools, place, "tools") if isinstance(tools, str) else list(tools)
+    for i, tool in enumerate(definitions):
         if not isinstance(tool, Mapping):
             raise DataError(
                 "HF902", f"{place}: '{tools}[{i}]' is {kind_in_words(tool)}, expected an object with a tool"
             )
-    return [dict(tool) for tool in listed] or None
+    return [dict(tool) for tool in definitions] or None
 
 
 def _list(row: Row, field: str, place: str, of: str) -> list[Any]:

@@ -55,11 +55,11 @@ def configuration_class(
 
 def _subclass(base: type[Any], name: str, added: Mapping[str, type]) -> type[Any]:
     """A subclass with more fields, each of a class; one is optional if all of its own fields are."""
-    listed = [
+    field_specs = [
         (name, kind, field() if any(map(required, fields(kind))) else field(default_factory=kind))
         for name, kind in added.items()
     ]
-    return make_dataclass(name, listed, bases=(base,), frozen=True, kw_only=True)
+    return make_dataclass(name, field_specs, bases=(base,), frozen=True, kw_only=True)
 
 
 def _classes_in(kind: type, name: str) -> list[type]:
@@ -91,10 +91,10 @@ def constructor_parameters(role: type[Worker]) -> list[inspect.Parameter]:
 def arguments_class(function: Any, parameters: Iterable[inspect.Parameter], name: str) -> type:
     """Make a dataclass whose fields are these parameters of a function."""
     annotations = get_type_hints(function)
-    listed: list[tuple[str, Any, Any]] = []
+    field_specs: list[tuple[str, Any, Any]] = []
     for parameter in parameters:
         if parameter.name not in annotations:
             raise ConfigError("HF901", f"parameter '{parameter.name}' of {function.__qualname__} has no annotation")
         default = field() if parameter.default is parameter.empty else field(default=parameter.default)
-        listed.append((parameter.name, annotations[parameter.name], default))
-    return make_dataclass(name, listed, frozen=True, kw_only=True)
+        field_specs.append((parameter.name, annotations[parameter.name], default))
+    return make_dataclass(name, field_specs, frozen=True, kw_only=True)

@@ -224,8 +224,8 @@ class _Named:
         if not isinstance(target, Dataflow):
             return arguments_class(target, inspect.signature(target).parameters.values(), "Options")
         parameters = inspect.signature(target.body).parameters
-        listed = [parameters[name] for name in target.options]
-        return arguments_class(target.body, listed, "Options") if listed else None
+        options = [parameters[name] for name in target.options]
+        return arguments_class(target.body, options, "Options") if options else None
 
     def build_options(self, table: Any) -> Any:
         """The options of a table; None if the dataflow has none."""

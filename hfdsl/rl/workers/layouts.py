@@ -62,15 +62,17 @@ def _model_parameters(model: ModelConfig) -> dict[str, tuple[Parameter, ...]]:
     shapes = saved_shapes(local_folder(model.path)) if model.path is not None and not model.config else {}
     if shapes and VOCABULARY[0] not in shapes:
         return {}  # transformers may load them under other names
-    listed = [Parameter(name, tuple(shape), model.dtype) for name, shape in shapes.items()] or list(_llama_like(model))
+    parameters = [Parameter(name, tuple(shape), model.dtype) for name, shape in shapes.items()] or list(
+        _llama_like(model)
+    )
     if shapes and "lm_head.weight" not in shapes and model_config(model).get("tie_word_embeddings"):
-        listed += [
+        parameters += [
             Parameter("lm_head.weight", parameter.shape, model.dtype)
-            for parameter in listed
+            for parameter in parameters
             if parameter.name == VOCABULARY[0]
         ]
-    count = sum(parameter.bytes // parameter.item_bytes for parameter in listed)
-    exported = tuple(replace(parameter, name=EXPORTED + parameter.name) for parameter in listed)
+    count = sum(parameter.bytes // parameter.item_bytes for parameter in parameters)
+    exported = tuple(replace(parameter, name=EXPORTED + parameter.name) for parameter in parameters)
     return {"policy": exported} if exported and count == weight_count(model) else {}
 
 
@@ -167,18 +169,18 @@ def reshards(mesh: Mesh, config: ActorConfig) -> dict[str, Resharding]:
     [('generate', True, 560)]
     """
     held, needed = training_layout(mesh, config), generation_layout(mesh, config)
-    listed = _model_parameters(config.model).get("policy", ())
-    if mesh.gen_tp_size == mesh.tp or config.generation.engine == "vllm" or None in (held, needed) or not listed:
+    parameters = _model_parameters(config.model).get("policy", ())
+    if mesh.gen_tp_size == mesh.tp or config.generation.engine == "vllm" or None in (held, needed) or not parameters:
         return {}
     if model_config(config.model).get("tie_word_embeddings"):
-        listed = tuple(parameter for parameter in listed if parameter.name != EXPORTED + VOCABULARY[1])
+        parameters = tuple(parameter for parameter in parameters if parameter.name != EXPORTED + VOCABULARY[1])
     fsdp = config.training.sharding == "fsdp" and mesh.dp > 1
     slices = model_layout(config.model, mesh.tp) or Replicas()
-    held_slices = [_Slice.of(slices, parameter, Mesh(tp=mesh.tp)) for parameter in listed]
+    held_slices = [_Slice.of(slices, parameter, Mesh(tp=mesh.tp)) for parameter in parameters]
     staging = max((_staging(mesh, unit, fsdp=fsdp) for unit in _units(held_slices, fsdp=fsdp)), default=0)
     change = Resharding(
         state="policy",
-        parameters=listed,
+        parameters=parameters,
         held=held or slices,
         needed=needed or slices,
         in_place=not fsdp,

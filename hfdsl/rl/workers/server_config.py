@@ -56,8 +56,8 @@ def without_credentials(url: str) -> str:
     ('https://***@host:8000/v1', '***@host')
     """
     address = re.split(r"[?#]", url, maxsplit=1)[0]
-    scheme, slashes, rest = address.rpartition("//")
-    _, at, host = rest.rpartition("@")
+    scheme, slashes, location = address.rpartition("//")
+    _, at, host = location.rpartition("@")
     return f"{scheme}{slashes}***@{host}" if at else address
 
 

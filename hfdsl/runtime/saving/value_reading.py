@@ -92,10 +92,10 @@ class _Decoder:
         tag = next(iter(encoded), "")
         if not tag.startswith("$"):
             return {key: self.decode(value) for key, value in encoded.items()}
-        content, rest = encoded[tag], {key: value for key, value in encoded.items() if key != tag}
+        content, fields = encoded[tag], {key: value for key, value in encoded.items() if key != tag}
         if tag in WRAPPERS:
             return WRAPPERS[tag](self.decode(content))
-        return _READERS[tag](self, content, **rest)
+        return _READERS[tag](self, content, **fields)
 
     def resolve_name(self, name: str, kind: Callable[[Any], bool]) -> Any:
         """The class or function of a name; it must be of the given kind."""
@@ -147,7 +147,7 @@ class _Decoder:
 
         return np.frombuffer(self._arrays[name].tobytes(), dtype).reshape(shape, order=order).copy(order)
 
-    def tensor(self, name: str, dtype: str, shape: list[int], **rest: Any) -> torch.Tensor:
+    def tensor(self, name: str, dtype: str, shape: list[int], **options: Any) -> torch.Tensor:
         """A tensor, on a GPU if it was on one and there is one; tensors with the same memory become one tensor."""
         import torch
 
@@ -156,10 +156,10 @@ class _Decoder:
         flat = torch.empty(len(self._arrays[name]), dtype=torch.uint8)
         flat.numpy()[:] = self._arrays[name]
         values = flat.view(_dtype(dtype))
-        tensor = values.as_strided(shape, rest["stride"]) if "stride" in rest else values.reshape(shape)
-        tensor = tensor.cuda() if rest.get("cuda") and torch.cuda.is_available() else tensor
-        grad = bool(rest.get("requires_grad"))
-        tensor = torch.nn.Parameter(tensor, grad) if rest.get("parameter") else tensor.requires_grad_(grad)
+        tensor = values.as_strided(shape, options["stride"]) if "stride" in options else values.reshape(shape)
+        tensor = tensor.cuda() if options.get("cuda") and torch.cuda.is_available() else tensor
+        grad = bool(options.get("requires_grad"))
+        tensor = torch.nn.Parameter(tensor, grad) if options.get("parameter") else tensor.requires_grad_(grad)
         return self._tensors.setdefault(name, tensor)
 
     def object(self, index: int) -> Any:

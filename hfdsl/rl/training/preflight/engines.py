@@ -68,11 +68,11 @@ def _other_model(subject: Subject, actor: str, sampler: str, names: list[str]) -
     learned, sampled = (model_config(getattr(subject.config, role).model) for role in (actor, sampler))
     unlike = [name for name in names if _differ(learned.get(name), sampled.get(name))]
     if unlike:
-        listed = ", ".join(f"{name} = {sampled[name]!r} ({learned[name]!r} in '{actor}')" for name in unlike[:3])
+        differences = ", ".join(f"{name} = {sampled[name]!r} ({learned[name]!r} in '{actor}')" for name in unlike[:3])
         more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
         yield subject.finding(
             "HF960",
-            f"'{sampler}' samples with the weights of '{actor}', but its model differs: {listed}{more}",
+            f"'{sampler}' samples with the weights of '{actor}', but its model differs: {differences}{more}",
             f"{sampler}.model",
             related={f"{actor}.model": "the model that learns"},
             changes=(SetField(f"{sampler}.model", FieldReference(f"${actor}.model")),),
@@ -111,8 +111,8 @@ def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
         tokens = config.generation.cache_tokens + BLOCK_TOKENS
         smaller = (int(room * tokens // cache) - BLOCK_TOKENS) // 1024 * 1024
         fits = smaller >= subject.config.dims.get("P", 0) + config.generation.max_tokens
-        listed = ", ".join(f"{_gib(amount)} of '{name}'" for name, amount in resident.items() if amount)
-        beside = f", beside weights and optimizer states ({listed})" if listed else ""
+        role_amounts = ", ".join(f"{_gib(amount)} of '{name}'" for name, amount in resident.items() if amount)
+        beside = f", beside weights and optimizer states ({role_amounts})" if role_amounts else ""
         field = f"{role}.generation.cache_tokens"
         yield subject.finding(
             "HF959",

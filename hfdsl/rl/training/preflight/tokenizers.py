@@ -60,8 +60,8 @@ def mismatches(config: RunConfig, roles: Iterable[str], tokens: int | None, end:
                 because=f"P + R = {length}",
                 value=length if model.path is None else None,
             )
-        listed = ends if isinstance(ends, list) else [ends]
-        if model.path is None and ends is not None and end is not None and end not in listed:
+        end_tokens = ends if isinstance(ends, list) else [ends]
+        if model.path is None and ends is not None and end is not None and end not in end_tokens:
             yield ModelMismatch(
                 code="HF904",
                 message=(

@@ -37,7 +37,7 @@ def syntax_problem(text: str, span: Span, error: tomllib.TOMLDecodeError) -> str
     message = re.sub(r" \(at .*\)$", "", str(error))
     lines = text.split("\n")
     line = lines[span.line - 1] if 0 < span.line <= len(lines) else ""
-    rest = line.encode()[span.column :].decode(errors="replace")
+    remainder = line.encode()[span.column :].decode(errors="replace")
     if _TWICE.match(message):
         name = line.partition("=")[0].strip().strip("[]").strip()
         first = _line_of(lines[: span.line - 1], name)
@@ -46,7 +46,7 @@ def syntax_problem(text: str, span: Span, error: tomllib.TOMLDecodeError) -> str
         return "the string has no end: its quote is missing"
     if message.startswith(("Invalid", "Expected '='")):
         for habit, reason in _HABITS:
-            if re.match(habit, rest):
+            if re.match(habit, remainder):
                 return f"{message}: {reason}"
     return message
 
