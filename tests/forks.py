@@ -41,7 +41,7 @@ VLLM = (
     "vllm.v1.core.sched.scheduler",
     "vllm.v1.worker.cpu_worker",
 )
-"""What an engine of vLLM imports, and it imports the rest."""
+"""What an engine of vLLM imports, which imports most of the rest."""
 
 AVAILABLE = sys.platform == "linux" and platform.machine() in CLONE
 
