@@ -16,15 +16,27 @@ from hfdsl.protocols.queueing import Late, needed_places
 from hfdsl.runtime.decisions import Decision, from_lines
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.schedule import QueueSpec
-from tests.runtime.stage_programs import B, GivenSeconds, choosing, deciding, prompts, sampling, stage_deployment
+from tests.runtime.stage_programs import (
+    B,
+    GivenSeconds,
+    choosing,
+    deciding,
+    prompts,
+    sampling,
+    screening,
+    stage_deployment,
+)
 
 Row = tuple[int, int, int, int]
 """A row that was trained: its prompt, version and update, and how many of its tokens were not masked."""
 
-Program = Literal["deciding", "sampling", "choosing"]
-"""Without a filter, with one of responses, and with one of prompts."""
+Program = Literal["deciding", "sampling", "choosing", "screening"]
+"""Without a filter, with one of responses, and with one of prompts: by the engine, or by the judge."""
 
-FILTERED: tuple[Program, ...] = ("sampling", "choosing")
+FILTERED: tuple[Program, ...] = ("sampling", "choosing", "screening")
+
+SCREENING = 2
+"""The seconds in which the judge filters prompts."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,7 @@ class Case:
         return {
             "engine.generate": generation,
             "engine.answer": generation,
+            "judge.screen": GivenSeconds([(SCREENING,)]),
             "actor.update": GivenSeconds([(s,) for s in self.updates]),
         }
 
@@ -63,7 +76,12 @@ class Case:
 
     def launched(self, backend: Any = "local", retries: hf.Retries | None = None) -> Running:
         rows = None if self.batch == self.dispatch else self.batch * self.group
-        programs: dict[Program, Any] = {"deciding": deciding, "sampling": sampling, "choosing": choosing}
+        programs: dict[Program, Any] = {
+            "deciding": deciding,
+            "sampling": sampling,
+            "choosing": choosing,
+            "screening": screening,
+        }
         options = {} if self.program == "deciding" else {"drops": self.drops}
         program = programs[self.program].given(lag=self.lag, late=self.late, group=self.group, rows=rows, **options)
         plan: CompiledPlan = program.compile(stage_deployment(), dims={B: self.dispatch})
@@ -74,10 +92,14 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, lates: Sequence[Late] = ("wait", "drop", "refill", "mask")) -> Case:
+def cases(
+    draw: st.DrawFn,
+    lates: Sequence[Late] = ("wait", "drop", "refill", "mask"),
+    filtered: Sequence[Program] = FILTERED,
+) -> Case:
     lag, group = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2]))
     late = draw(st.sampled_from(lates))
-    programs: list[Program] = ["deciding"] if late == "wait" else ["deciding", "deciding", *FILTERED]
+    programs: list[Program] = ["deciding"] if late == "wait" else ["deciding", "deciding", *filtered]
     program = draw(st.sampled_from(programs))
     loses = program != "deciding"
     dispatch = 2 * draw(st.integers(1, 3))
@@ -106,7 +128,7 @@ def cases(draw: st.DrawFn, lates: Sequence[Late] = ("wait", "drop", "refill", "m
 
 def modeled(case: Case) -> list[Row]:
     """The rows that are trained."""
-    free, trained, version = [0, 0], [0], 0
+    free, trained, version, filtered = [0, 0], [0], 0, 0
     flight: list[dict[str, Any]] = []
     rows: list[Row] = []
     waiting = list(range(case.steps * case.dispatch))
@@ -133,13 +155,17 @@ def modeled(case: Case) -> list[Row]:
                 starts = [max(now, free[r], trained[version]) for r in (0, 1)]
                 if case.program == "choosing":  # both ranks wait for the filter, which runs on them
                     starts = [max(starts)] * 2
+                    filtered = max(starts)
+                elif case.program == "screening":  # once both ranks have scored what the engine has made before
+                    filtered = max(now, *free) + SCREENING
+                    starts = [max(filtered, start) for start in starts]
                 free = [starts[r] + durations[r] for r in (0, 1)]
                 flight += [
                     {"p": p, "v": version, "end": end}
-                    for p, end in zip(chosen, ends(case, chosen, max(starts), free), strict=True)
+                    for p, end in zip(chosen, ends(case, chosen, filtered, free), strict=True)
                 ]
                 changed = True
-            elif trained[version] <= now:
+            elif max(trained[version], filtered) <= now:  # new weights wait for what is to be sampled with the old
                 ready = [g for g in flight if g["end"] <= now]
                 if case.late == "wait":
                     ready = flight[: next((i for i, g in enumerate(flight) if g["end"] > now), len(flight))]

@@ -122,6 +122,11 @@ class Judge(hf.Worker):
         """As the engine's, once there are samples."""
         return Kept(keep=torch.tensor([not drops >> number % 7 & 1 for number in prompts.number.tensor.tolist()]))
 
+    @register(Dispatch.DP_PROTO)
+    def screen(self, prompts: Prompts, *, drops: int) -> Kept:
+        """As the engine's ``choose``."""
+        return Kept(keep=torch.tensor([not drops >> number % 7 & 1 for number in prompts.number.tensor.tolist()]))
+
     @register(Dispatch.DP_PROTO, pad="repeat_last")
     def score(self, samples: Samples) -> Scores:
         """A score with random numbers of its own."""
@@ -263,6 +268,28 @@ def choosing(
 ) -> Trained:
     """A filter of the prompts, before anything is sampled."""
     repeated = hf.repeat(hf.filter(prompts, engine.choose(prompts, drops=drops).keep), group)
+    samples = engine.answer(repeated)
+    scored = hf.merge(Scored, repeated, samples, judge.score(samples))
+    trained = actor.update(hf.queue(scored, rows=rows, group=group, lag=lag, late=late))
+    hf.sync(actor, engine)
+    return trained
+
+
+@hf.dataflow
+def screening(
+    prompts: Prompts,
+    engine: Engine,
+    judge: Judge,
+    actor: Actor,
+    *,
+    lag: int = 1,
+    late: Late = "refill",
+    group: int = 1,
+    rows: int | None = None,
+    drops: int = 0,
+) -> Trained:
+    """As ``choosing``, by the judge's processes."""
+    repeated = hf.repeat(hf.filter(prompts, judge.screen(prompts, drops=drops).keep), group)
     samples = engine.answer(repeated)
     scored = hf.merge(Scored, repeated, samples, judge.score(samples))
     trained = actor.update(hf.queue(scored, rows=rows, group=group, lag=lag, late=late))

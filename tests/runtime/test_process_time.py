@@ -32,11 +32,11 @@ class Processes:
 class Step:
     """A step of two ranks, each of which makes a group in two calls, one after the other."""
 
-    table = None
+    table, waits = None, False
 
     def __init__(self, name: str) -> None:
         self.all = [(name, call, rank) for call in (GENERATE, REST) for rank in (0, 1)]
-        self.first_calls, self._new = self.all[:2], list(self.all)
+        self.generating, self._new = self.all[:2], list(self.all)
 
     def calls(self) -> list[Any]:
         return self.all
@@ -44,6 +44,9 @@ class Step:
     def new_calls(self) -> list[Any]:
         new, self._new = self._new, []
         return new
+
+    def calls_of(self, node: int) -> list[Any]:
+        return self.generating
 
     def result_calls(self) -> list[Any]:
         return self.all
@@ -112,7 +115,7 @@ def test_a_process_that_may_begin_another_dispatch_is_waited_for(world: tuple[Pr
     assert not time.accepts(0)
     end(processes, steps[0].all[0], steps[1].all[0])  # rank 0 has begun the rest of both
     assert time.ended(full=()) == []
-    assert processes.awaited == {*update.all, *steps[1].first_calls}  # a rank is free once its newest one has ended
+    assert processes.awaited == {*update.all, *steps[1].generating}  # a rank is free once its newest one has ended
     assert time.accepts(0)
 
 

@@ -14,7 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hfdsl.errors import HfError
+from hfdsl.plan.plan import Plan
 from hfdsl.protocols.queueing import Late
+from hfdsl.runtime.backend import PollingBackend
 from hfdsl.runtime.decisions import Decision
 from hfdsl.testing import check_decisions, check_stream
 from tests.nightly import examples
@@ -31,6 +33,7 @@ from tests.runtime.stage_programs import (
     stage_deployment,
     unmasked,
 )
+from tests.runtime.timed_backend import TimedBackend
 
 STRAGGLER = Case("drop", 1, 1, 2, 2, ((1, 1), (1, 9), (1, 1), (1, 1)), (1,), 8)
 
@@ -40,6 +43,8 @@ STRAGGLER = Case("drop", 1, 1, 2, 2, ((1, 1), (1, 9), (1, 1), (1, 1)), (1,), 8)
 @example(STRAGGLER)
 @example(replace(STRAGGLER, late="refill", batch=3, lag=2, program="sampling", drops=0b0110011, steps=20))
 @example(replace(STRAGGLER, late="mask", program="choosing", drops=0b1010101, steps=20))
+@example(Case("drop", 2, 1, 2, 2, ((2, 1),), (1,), 3, "screening", 0b1))
+@example(Case("drop", 2, 1, 2, 2, ((2, 1),), (1,), 3, "choosing", 0b1))
 @example(Case("refill", 2, 1, 2, 2, ((8, 1),), (3,), 8))  # groups are dropped after the loader has ended
 def test_a_run_trains_on_the_rows_of_the_model_and_its_log_repeats_it(case: Case) -> None:
     with TemporaryDirectory() as folder:
@@ -53,6 +58,25 @@ def test_a_run_trains_on_the_rows_of_the_model_and_its_log_repeats_it(case: Case
         with case.launched() as running:
             assert bits(list(running.stream(case.loader(), replay=log, log=again))) == bits(results)
         assert again.read_text() == log.read_text()
+
+
+@settings(max_examples=examples(24), deadline=None)
+@given(cases(filtered=["choosing", "screening"]))
+@example(STRAGGLER)
+@example(replace(STRAGGLER, late="drop", lag=3, program="choosing", drops=0b1010101, steps=20))
+def test_processes_decide_as_the_model_does(case: Case) -> None:
+    """A filter in front of generation, whose calls are submitted late, makes no stage dispatch earlier.
+
+    Without ``sampling``: its judge gets what is behind the filter after calls of the next dispatch, and in that order
+    runs it, which the model knows nothing of.
+    """
+
+    def timed(plan: Plan, seed: int, **_: Any) -> TimedBackend:
+        return TimedBackend(plan, seed, case.seconds)
+
+    with case.launched(timed) as running:
+        assert isinstance(running._processes.backend, PollingBackend)
+        assert rows_of(list(running.stream(case.loader()))) == modeled(case)
 
 
 def test_a_group_that_is_late_is_dropped_masked_or_dispatched_again() -> None:

@@ -273,10 +273,6 @@ class PlanClock:
         """The arrival time of the weights in flight that were sent before a call, for which the call waits."""
         return 0.0 if step.role is None else self.fences.get((step.role, rank), 0.0)
 
-    def free_at(self, step: Step) -> float:
-        """The time when a rank of a step has finished."""
-        return min(self.free.get(self._device(step.group, rank), 0.0) for rank in step.ranks)
-
     def _device(self, group: str, rank: int) -> tuple[str, int]:
         pool = next((process_group.pool for process_group in self.plan.groups if process_group.name == group), None)
         return devices(pool)[rank] if pool is not None else (group, rank)

@@ -152,8 +152,8 @@ class QueueRun:
         step.submit(0, [version], self._reader.versions(batches), wait=wait, in_flight=in_flight)
 
     def idle(self) -> bool:
-        """Whether the last update's result exists."""
-        return self._update is None
+        """Whether the last update's result exists; an update sends weights, which calls behind filters may not get."""
+        return self._update is None and (not self.stages.loads_wait or self._time.filtered())
 
     def train(self, batches: Sequence[QueueBatch]) -> None:
         """Submit the stages that make results, each for the batches of its queues."""
@@ -161,10 +161,6 @@ class QueueRun:
         by_queue = dict(zip(self.stages.links.read_by(TRAINER), batches, strict=True))
         with self.breaking(update):
             self.loads.submit_through(max(d.number for d in self._reader.dispatches_of(by_queue)), self._runner.backend)
-            for dispatches in self.dispatched if self.stages.loads_wait else ():
-                for dispatch in dispatches.values():
-                    if dispatch.step is not None:  # what has this version precedes the weights of the next one
-                        dispatch.step.resolve()
             for stage in self._last:
                 own = {index: batch for index, batch in by_queue.items() if self.stages.queues[index].reads == stage}
                 steps[stage] = self._new(stage, update, {}, {}, own)

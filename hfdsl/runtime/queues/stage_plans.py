@@ -37,6 +37,9 @@ from hfdsl.types.dims import KeptGroups
 MASKS = ("response_mask", "loss_mask")
 """The columns that mark the trained tokens; they are zero for a masked group."""
 
+CHANGES = ("writes", "loads")
+"""The effects that give a state another version."""
+
 
 @dataclass(frozen=True, slots=True)
 class StagedQueue:
@@ -69,7 +72,8 @@ class QueueStages:
     ``inputs`` are the nodes of the caller's inputs in each stage, by name. Each of the last stages returns its part of
     the results one after another; ``stage_of`` says of the values in the program's ``output`` which stage that is.
     ``loads_wait`` where a role gets weights by a sync, and has calls that are submitted only when a filter has run: new
-    weights wait for them. ``flights`` are those of a program with one queue.
+    weights wait for them. ``flights`` are those of a program with one queue. ``generating`` has by stage the node of
+    the call that generates: a dispatch is in progress in a process until the process has ended that call.
     """
 
     plans: tuple[Plan, ...]
@@ -80,6 +84,7 @@ class QueueStages:
     stage_of: Mapping[Ref, int]
     loads_wait: bool
     flights: Flights
+    generating: tuple[int | None, ...]
 
     def with_steps_in_flight(self, steps: int) -> QueueStages:
         """A copy of the stages, each with ``steps`` steps in flight."""
@@ -154,6 +159,7 @@ def queue_stages(plan: Plan) -> QueueStages:
             sync.target.role in _queried_roles(stage_plan) for sync in syncs(plan.graph) for stage_plan in compiled
         ),
         flights=flights(plans[ends[0].feeds], plans[ends[0].reads]) if sends_in_flight else Flights((), ()),
+        generating=tuple(_generating(plan, of_stage) for of_stage in plans),
     )
 
 
@@ -237,6 +243,21 @@ def _unmasked(plan: Plan, queue_input: int) -> Step | None:
             elif any(effect.kind == "writes" for _, effect in effects(plan.node(step.node))):
                 return step
     return None
+
+
+def _generating(program: Plan, plan: Plan) -> int | None:
+    """The last call of a stage that reads weights which the program changes; if none does, the first call.
+
+    What is in front of it, such as a filter of prompts, belongs to the same dispatch.
+    """
+    changed = {state for node in program.graph.calls for state, effect in effects(node) if effect.kind in CHANGES}
+    calls = [step.node for step in plan.steps if step.group != DRIVER]
+    reading = [
+        call
+        for call in calls
+        if any(effect.kind == "reads" and state in changed for state, effect in effects(plan.node(call)))
+    ]
+    return next(iter((*reading[-1:], *calls)), None)
 
 
 def _queried_roles(plan: Plan) -> set[str]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from hfdsl.plan.payloads import DRIVER_RANK, ColumnSlice, PayloadKey
+from hfdsl.plan.payloads import ColumnSlice, PayloadKey
 from hfdsl.plan.plan import DRIVER
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.runtime.step import StepRun
@@ -53,11 +52,18 @@ class StageRun(StepRun):
         self._calls += handles
         return handles
 
-    @cached_property
-    def first_calls(self) -> list[Any]:
-        """The calls of the first segment that was submitted to processes."""
-        first = min((segment for segment, rank in self._acknowledgments if rank != DRIVER_RANK), default=None)
-        return [handle for (segment, _), handle in self._acknowledgments.items() if segment == first]
+    @property
+    def waits(self) -> bool:
+        """Whether segments wait for the results of runtime queries."""
+        return bool(self._routing.open_queries)
+
+    def calls_of(self, node: int) -> list[Any] | None:
+        """The calls that run a node, by rank; None while they wait for a filter."""
+        numbers = (segment.number for segment in self.routes.segments if any(node == s.node for s in segment.steps))
+        number = next((number for number in numbers if number in self._submitted), None)
+        if number is None:
+            return None
+        return [handle for (segment, _), handle in self._acknowledgments.items() if segment == number]
 
     def result_calls(self) -> list[Any]:
         """The calls that make the result; all calls if none does."""
@@ -84,12 +90,17 @@ class StageRun(StepRun):
                 made_by[node, chunk] = call
         return {group: {made_by[place] for place in places if place in made_by} for group, places in groups.items()}
 
-    def resolve(self, running: Collection[Any] | None = None) -> bool:
+    def resolve(self, running: set[Any] | None = None) -> bool:
         """Submit segments whose runtime queries have results; return whether all segments are submitted.
 
-        These are values of calls that are not among those ``running``; without them it waits for all.
+        These are values of calls that are not among those ``running``, which the submitted calls join; without them it
+        waits for all.
         """
-        while open_queries := self._routing.open_queries:
+        while True:
+            if running is not None:
+                running.update(self.new_calls())
+            if not (open_queries := self._routing.open_queries):
+                return True
             makers = {key[:2] for key in self.routes.query_payloads[open_queries[0]]}
             calls = [self._acknowledgments[maker] for maker in makers if maker in self._acknowledgments]
             if running is not None and any(call in running for call in calls if not isinstance(call, SegmentResult)):
@@ -97,7 +108,6 @@ class StageRun(StepRun):
             self._enter()
             self._resolve(open_queries[0])
             self._submit_ready()
-        return True
 
     def taken_results(self) -> Iterator[tuple[PayloadKey, tuple[tuple[ColumnSlice, ...], Any]]]:
         """The payloads of the result, with their contents and handles, which the driver does not fetch."""

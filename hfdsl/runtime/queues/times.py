@@ -5,6 +5,9 @@ A worked example of the virtual clock: an engine of two ranks generates two rows
 
 Calls of a process take their time one after another on the virtual clock, also where several may be in progress.
 
+Both follow one rule (docs/queues.md): a stage dispatches again once some rank has fewer than ``concurrent_calls``
+unended generating calls (``QueueStages.generating``), of which one that waits for a filter of prompts is one.
+
 With weights in flight, the groups of a dispatch end together, at 4 s: until then its calls may take weights. Those that
 arrive at 1 s are loaded after a quarter of the tokens of rank 0, and after half of those of rank 1.
 """
@@ -19,7 +22,7 @@ from typing import Any, Protocol
 
 from hfdsl.graph.columns import origins
 from hfdsl.graph.signatures import VALUE
-from hfdsl.plan.plan import DRIVER, Plan, Step
+from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.rows import runtime_queries
 from hfdsl.runtime.backend import PollingBackend
 from hfdsl.runtime.queues.dispatched import Dispatched, Place
@@ -34,7 +37,11 @@ class QueueTime(Protocol):
     """Determines when submitted work ends."""
 
     def accepts(self, stage: int) -> bool:
-        """Whether a process that begins a dispatch of a stage is free."""
+        """Whether a process may generate for another dispatch of a stage."""
+        ...
+
+    def filtered(self) -> bool:
+        """Whether the filters of all dispatches have run."""
         ...
 
     def dispatched(self, stage: int, dispatches: Mapping[int, Dispatched]) -> None:
@@ -78,23 +85,32 @@ class VirtualTime:
         self._events: list[tuple[float, int, tuple[QueuedId, ...]]] = []
         self._order = count()
         self._now = self._trained = 0.0
-        self._first = [next((step for step in plan.steps if step.group != DRIVER), None) for plan in stages.plans]
-        self._free_at = [0.0 for _ in stages.plans]  # when a rank of the first call has ended all dispatches
+        self._generating = stages.generating
+        self._free_at = [0.0 for _ in stages.plans]  # when a rank has ended the generating calls of all dispatches
         self._queried = [list(_queried_chunks(plan)) for plan in stages.plans]
+        self._filtered = 0.0  # when the filters of all dispatches have run
 
     def accepts(self, stage: int) -> bool:
-        """Whether a rank of the first call has ended all dispatches; it may wait for new weights."""
+        """Whether a rank has ended the generating calls of all dispatches; it may wait for new weights."""
         return self._free_at[stage] <= self._now
+
+    def filtered(self) -> bool:
+        """Whether the filters of all dispatches have run."""
+        return self._filtered <= self._now
 
     def dispatched(self, stage: int, dispatches: Mapping[int, Dispatched]) -> None:
         """End the groups with the last of the chunks that hold their rows, after the filters have run."""
         number = next(iter(dispatches.values())).number
         self._clocks[stage].submit(0, number, self._now)
-        first = self._first[stage]
-        if first is not None:  # it accepts another dispatch then, even if filters lose all groups
-            self._free_at[stage] = max(self._now, self._clocks[stage].free_at(first))
-            self._push(self._free_at[stage], ())
+        node = self._generating[stage]
+        spans = {} if node is None else self._clocks[stage].spans[number, node]
+        self._free_at[stage] = max(self._now, min((end for _, end in spans.values()), default=self._now))
         queried = max((self._end(stage, number, place) for place in self._queried[stage]), default=self._now)
+        self._filtered = max(self._filtered, queried)
+        if spans:  # it accepts another dispatch then, even if filters lose all groups
+            self._push(self._free_at[stage], ())
+        if self._queried[stage]:
+            self._push(queried, ())
         for queue, dispatch in dispatches.items():
             ends = {
                 group: max([queried, *(self._end(stage, number, place) for place in dispatch.places(group))])
@@ -187,7 +203,8 @@ class ProcessTime:
     def __init__(self, backend: PollingBackend, stages: QueueStages) -> None:
         self._backend, self._stages = backend, stages
         self._open = set[Any]()  # the calls that have not ended, by acknowledgment
-        self._producing: dict[int, list[StageRun]] = {}  # by stage, those whose first calls have not all ended
+        # By stage and dispatch the generating calls, by rank, until all have ended; None while they wait for a filter.
+        self._generating: list[dict[int, list[Any] | None]] = [{} for _ in stages.plans]
         self._unresolved: dict[tuple[int, int], Dispatched] = {}  # by queue and number, before filters have run
         self._makes: list[dict[Any, list[int]]] = [{} for _ in stages.queues]  # by queue and open call its groups
         self._calls_left: Counter[QueuedId] = Counter()  # of groups that have not ended
@@ -198,19 +215,29 @@ class ProcessTime:
         ]
 
     def accepts(self, stage: int) -> bool:
-        """Whether some rank may begin another first call, below its limit of concurrent calls."""
-        by_rank = zip(*(step.first_calls for step in self._producing.get(stage, ())), strict=True)
-        in_progress = [sum(call in self._open for call in calls) for calls in by_rank]
-        return not in_progress or min(in_progress) < self._stages.flights.at_once
+        """Whether some rank has fewer generating calls to end than may be in progress."""
+        calls = self._generating[stage].values()
+        waiting = sum(by_rank is None for by_rank in calls)
+        unended = (sum(call in self._open for call in of_rank) for of_rank in zip(*filter(None, calls), strict=True))
+        return waiting + min(unended, default=0) < self._stages.flights.at_once
+
+    def filtered(self) -> bool:
+        """Whether the filters of all dispatches have run."""
+        return not any(dispatch.step is not None and dispatch.step.waits for dispatch in self._unresolved.values())
 
     def dispatched(self, stage: int, dispatches: Mapping[int, Dispatched]) -> None:
         """Start waiting for the calls of a dispatch."""
         for queue, dispatch in dispatches.items():
             self._unresolved[queue, dispatch.number] = dispatch
-        step = next(iter(dispatches.values())).step
-        if step is not None:
-            self._open.update(step.new_calls())
-            self._producing.setdefault(stage, []).extend([step] if step.first_calls else [])
+            if dispatch.step is not None:
+                self._open.update(dispatch.step.new_calls())
+                self._generating[stage][dispatch.number] = self._generating_calls(stage, dispatch.step)
+
+    def _generating_calls(self, stage: int, step: StageRun) -> list[Any] | None:
+        """The generating calls of a dispatch, by rank; None while they wait for a filter."""
+        node = self._stages.generating[stage]
+        calls = None if node is None else step.calls_of(node)
+        return calls if calls is not None or (node is not None and step.waits) else []
 
     def trained(self, number: int, steps: Mapping[int, StageRun]) -> None:
         """Start waiting for the calls of an update."""
@@ -251,9 +278,10 @@ class ProcessTime:
         """The calls of which one has to end before the next decision."""
         awaited = set(self._results or ())
         at_once = self._stages.flights.at_once
-        for stage, steps in self._producing.items():
+        for stage, calls in enumerate(self._generating):
             # Where fewer calls than that are in progress on a rank, one of its newest ones has ended.
-            awaited.update(*(step.first_calls for step in steps[-at_once:] if stage not in full))
+            for by_rank in list(calls.values())[-at_once:] if stage not in full else ():
+                awaited.update(by_rank or ())
         for dispatch in self._unresolved.values():
             awaited.update(dispatch.step.calls() if dispatch.step is not None else ())
         for makes, for_updates in zip(self._makes, self._for_updates, strict=True):
@@ -271,19 +299,29 @@ class ProcessTime:
                 ended += (group for group in groups if not self._calls_left[group])
         for group in ended:
             del self._calls_left[group]
-        for stage, steps in self._producing.items():
-            self._producing[stage] = [step for step in steps if not self._open.isdisjoint(step.first_calls)]
+        self._generating = [
+            {
+                number: by_rank
+                for number, by_rank in of_stage.items()
+                if by_rank is None or not self._open.isdisjoint(by_rank)
+            }
+            for of_stage in self._generating
+        ]
         return ended
 
     def _resolved(self) -> list[QueuedId]:
         """Find the calls behind the groups of dispatches whose filters have run; return the groups that have ended."""
         ended = list[QueuedId]()
         for (queue, number), dispatch in list(self._unresolved.items()):
-            step = dispatch.step
-            if step is None or not step.resolve(self._open):
+            step, stage = dispatch.step, self._stages.links.of[queue].feeds
+            if step is None:
+                continue
+            resolved = step.resolve(self._open)
+            if self._generating[stage].get(number, ()) is None:
+                self._generating[stage][number] = self._generating_calls(stage, step)
+            if not resolved:
                 continue
             del self._unresolved[queue, number]
-            self._open.update(step.new_calls())
             dispatch.settle(step.table)
             makes = self._makes[queue]
             for group, calls in step.makers({group: dispatch.places(group) for group in dispatch.groups}).items():
