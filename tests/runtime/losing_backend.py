@@ -27,6 +27,8 @@ class Losses:
     lost: list[str] = field(default_factory=list)
     last: int = -1
     """The number of the submission at which the last one was lost."""
+    at_save: str | None = None
+    """The process group to lose at the next save."""
 
     @property
     def unnoticed(self) -> bool:
@@ -61,13 +63,24 @@ class LosingBackend(LocalBackend):
         number, self._losses.submissions = self._losses.submissions, self._losses.submissions + 1
         names = sorted(self._executors)
         if number in self._losses.at and self._gone is None:
-            self._gone = names[self._losses.at[number] % len(names)]
-            self._losses.lost.append(self._gone)
             self._losses.last = number
-            for executor in self._executors[self._gone]:
-                executor.__dict__.clear()  # whatever asks it for something fails
+            self._lose(names[self._losses.at[number] % len(names)])
         if self._gone is not None:
             raise LostProcessError("HF806", f"'{self._gone}' is lost")
+
+    def _lose(self, group: str) -> None:
+        self._gone = group
+        self._losses.lost.append(group)
+        for executor in self._executors[group]:
+            executor.__dict__.clear()  # whatever asks it for something fails
+
+    def save(self, folder: str, background: bool) -> None:
+        """As ever, unless a group is lost."""
+        group, self._losses.at_save = self._losses.at_save, None
+        if group is not None:
+            self._lose(group)
+            raise LostProcessError("HF806", f"'{group}' is lost")
+        super().save(folder, background)
 
     def lost_ranks(self, wait: float) -> Mapping[str, Sequence[int]]:
         """What is lost."""

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import HfError, LostProcessError
-from hfdsl.runtime.recovery.streams import RecoveringStream
 from hfdsl.runtime.running import Running
 from hfdsl.testing import check_decisions
 from tests.nightly import examples
@@ -102,6 +101,25 @@ def test_stages_that_follow_each_other_and_other_plans_go_back_together(
     assert recoveries or not lost.lost or lost.unnoticed
 
 
+class InterruptedOnce(Mapping[str, Any]):
+    """A batch whose first reader is interrupted: the loader has given it, and no step has begun with it."""
+
+    def __init__(self, **named: Any) -> None:
+        self._named, self._interrupts = named, True
+
+    def __getitem__(self, name: str) -> Any:
+        return self._named[name]
+
+    def __iter__(self) -> Iterator[str]:
+        if self._interrupts:
+            self._interrupts = False
+            raise KeyboardInterrupt
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_file_has_the_batch_that_a_loss_leaves_to_be_read_again(name: str) -> None:
     """An interrupt and a loss in one save leave one, of the dispatch that both cut short."""
@@ -109,15 +127,18 @@ def test_a_file_has_the_batch_that_a_loss_leaves_to_be_read_again(name: str) -> 
     batches = queue_programs.rows(7)
     with plan.launch("local", seed=3) as running:
         undisturbed = [trained(result) for result in running.stream(batches)]
+    (name_of_input,) = (node.label for node in plan.graph.inputs)
+    loader: Iterator[Any] = iter(
+        InterruptedOnce(**{name_of_input: batch}) if number == 5 else batch for number, batch in enumerate(batches)
+    )
+    results, losses = list[Any](), Losses({})
     with TemporaryDirectory() as folder:
-        loader = iter(batches)
-        with plan.launch(losing(Losses({})), seed=3, retries=hf.Retries()) as running:
-            results = [trained(result) for result in islice(running.stream(loader), 2)]
-            assert running._processes.recovery is not None
-            [stream] = running._processes.recovery.streams.values()
-            assert isinstance(stream, RecoveringStream)
-            stream._batches.again.append(next(loader))
+        with plan.launch(losing(losses), seed=3, retries=hf.Retries()) as running:
+            with pytest.raises(KeyboardInterrupt):
+                results.extend(trained(result) for result in running.stream(loader))
+            losses.at_save = "engine"
             running.save(folder)
+            assert len(running.recoveries) == 1
         with plan.launch("local", seed=3) as running:
             running.load(folder)
             results += [trained(result) for result in running.stream(loader)]
