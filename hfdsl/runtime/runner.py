@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hfdsl.errors import LostProcessError, SizeError
@@ -153,35 +152,16 @@ class StepRunner:
         self._processes.broken = None
         self._processes.forget_replaced(self.backend)
 
-    @contextmanager
-    def breaking(self, number: int) -> Iterator[None]:
+    def breaking(self, number: int) -> BreakingContext:
         """Within this context, an error breaks the run, since processes may be anywhere within the step."""
-        try:
-            yield
-        except BaseException as error:
-            self._processes.broken = f"step {number} of '{self.plan.name}' ({type(error).__name__})"
-            raise
+        return BreakingContext(self.plan.name, self._processes, number)
 
-    @contextmanager
-    def breaking_stream(self, number: int, queues: Callable[[], str]) -> Iterator[None]:
+    def breaking_stream(self, number: int, queues: Callable[[], str]) -> BreakingContext:
         """As ``breaking``; errors of losses, and of filters that keep too little, report the contents of ``queues``.
 
         That of a loss names the ranks that are gone.
         """
-        with self.breaking(number):
-            try:
-                yield
-            except SizeError as error:
-                raise SizeError(error.code, f"{error.message}, in step {number} while {queues()}") from None
-            except LostProcessError as error:
-                backend = self._processes.backend
-                lost = backend.lost_ranks(LOSS_SECONDS) if isinstance(backend, RecoverableBackend) else {}
-                if not lost:
-                    raise
-                text = f"step {number} of '{self.plan.name}' lost {ranks_in_words(lost)} while {queues()}"
-                named_loss = LostProcessError("HF806", f"{text}: {error.message}")
-                named_loss.deaths = error.deaths
-                raise named_loss from None
+        return BreakingContext(self.plan.name, self._processes, number, queues)
 
     def keep(self, record: StepRecord) -> None:
         """Keep the record of a completed step, and its times of bodies."""
@@ -196,3 +176,41 @@ class StepRunner:
             record, self._unwritten = self._unwritten, None
             for file in self.traces:
                 file.add(timeline(record))
+
+
+class BreakingContext:
+    """A context whose errors break the run; a class, since a step enters several, and a generator costs more.
+
+    With ``queues`` it reports their contents.
+    """
+
+    __slots__ = ("_number", "_plan", "_processes", "_queues")
+
+    def __init__(self, plan: str, processes: Processes, number: int, queues: Callable[[], str] | None = None) -> None:
+        self._plan, self._processes, self._number, self._queues = plan, processes, number, queues
+
+    def __enter__(self) -> None:
+        """Nothing to do before an error."""
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            return
+        self._processes.broken = f"step {self._number} of '{self._plan}' ({type(error).__name__})"
+        reported = error if self._queues is None else self._reported(error, self._queues)
+        if reported is not error:
+            raise reported from None
+
+    def _reported(self, error: BaseException, queues: Callable[[], str]) -> BaseException:
+        """The error with the contents of queues, if these may explain it."""
+        if isinstance(error, SizeError):
+            return SizeError(error.code, f"{error.message}, in step {self._number} while {queues()}")
+        backend = self._processes.backend
+        if not isinstance(error, LostProcessError) or not isinstance(backend, RecoverableBackend):
+            return error
+        lost = backend.lost_ranks(LOSS_SECONDS)
+        if not lost:
+            return error
+        text = f"step {self._number} of '{self._plan}' lost {ranks_in_words(lost)} while {queues()}: {error.message}"
+        named_loss = LostProcessError("HF806", text)
+        named_loss.deaths = error.deaths
+        return named_loss

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -40,12 +39,28 @@ class StepLog:
     routes: dict[int, Routes] = field(default_factory=dict)
     query_results: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
-    @contextmanager
-    def timed(self, label: str, kind: IntervalKind = "driver") -> Iterator[None]:
-        """Record how long the driver takes for an activity."""
-        start = time.time()
-        yield
-        self.intervals.append(Interval(DRIVER_PROCESS, kind, label, start, time.time()))
+    def timed(self, label: str, kind: IntervalKind = "driver") -> Timed:
+        """Record how long the driver takes for an activity, unless it raises."""
+        return Timed(self, label, kind)
+
+
+class Timed:
+    """A context that records its duration; a class, since a step enters several, and a generator costs more."""
+
+    __slots__ = ("_kind", "_label", "_log", "_start")
+
+    def __init__(self, log: StepLog, label: str, kind: IntervalKind) -> None:
+        self._log, self._label = log, label
+        self._kind: IntervalKind = kind
+        self._start = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.time()
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            interval = Interval(DRIVER_PROCESS, self._kind, self._label, self._start, time.time())
+            self._log.intervals.append(interval)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,14 @@ class KnownRows:
     """Facts about a row table, shared by all dispatches of a queue that have it.
 
     ``places`` has by rows the chunks that hold them, ``in_front`` by column the rows of the batch in front, ``keys`` by
-    rows and columns the payloads that hold these.
+    rows and columns the payloads that hold these. ``of_driver`` are the slices that the driver has, once asked for.
     """
 
     def __init__(self, table: RowTable) -> None:
         self.table = SentTable(table)
         self.places: dict[tuple[int, int], frozenset[Place]] = {}
         self.in_front: dict[str, list[int]] = {}
+        self.of_driver: tuple[ColumnSlice, ...] | None = None
         self.keys: dict[tuple[RowRanges, tuple[str, ...] | None], tuple[PayloadKey, ...]] = {}
 
 
@@ -119,14 +120,18 @@ class Dispatched:
         self.settle(self.step.table)
         self.queries = self.step.queries
         self.handles = dict(self.step.taken_results())
-        plan, local = self.queue.producer, dict[ColumnSlice, Any]()
-        all_rows = self.table.rows.get(self.queue.rows_of, 0)
-        for read in self.reads(((0, all_rows),)) if all_rows else ():
-            if plan.layouts[read.node].group == DRIVER:
-                part = ColumnSlice(read.node, read.chunk, read.columns[0], read.rows)
-                local[part] = self.step.driver_rows(part)
-        if local:
-            self.handles[DRIVER_PAYLOAD] = (tuple(local), backend.put(plan, local))
+        if self.known.of_driver is None:
+            self.known.of_driver = tuple(self._of_driver())
+        if self.known.of_driver:
+            content = {part: self.step.driver_rows(part) for part in self.known.of_driver}
+            self.handles[DRIVER_PAYLOAD] = (self.known.of_driver, backend.put(self.queue.producer, content))
+
+    def _of_driver(self) -> Iterator[ColumnSlice]:
+        """What the driver itself has of the rows, such as columns of the caller's inputs."""
+        rows = self.table.rows.get(self.queue.rows_of, 0)
+        for read in self.reads(((0, rows),)) if rows else ():
+            if self.queue.producer.layouts[read.node].group == DRIVER:
+                yield ColumnSlice(read.node, read.chunk, read.columns[0], read.rows)
 
     def keys(self, ranges: RowRanges, columns: Sequence[str] | None = None) -> tuple[PayloadKey, ...]:
         """The payloads that hold these rows; for ``NO_ROWS``, the first ones that are left."""

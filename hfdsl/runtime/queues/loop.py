@@ -128,8 +128,11 @@ class QueueLoop:
 
     def has_places(self, stage: int) -> bool:
         """Whether the queues that a stage feeds have places for another dispatch."""
-        queues = [self.queues[index] for index in self.links.fed_by(stage)]
-        return all(queue.admits(queue.spec.dispatch) for queue in queues)
+        for index in self.links.fed_by(stage):
+            queue = self.queues[index]
+            if not queue.admits(queue.spec.dispatch):
+                return False
+        return True
 
     def _begin(self, world: QueueWorld, readers: Mapping[int, PromptReader]) -> list[Decision]:
         """Begin the first step that may begin; return no decisions if none may."""

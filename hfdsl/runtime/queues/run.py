@@ -54,8 +54,7 @@ class QueueRun:
         self.unseen = list[QueuedId]()  # groups that have ended, and that the loop has not seen
         self._reader = QueueReader(stages, specs, self.dispatched)
         self._hands_on = any(queue.through for queue in stages.queues)
-        # When `forget` ran last: batches of the loader, and by queue the groups that had left.
-        self._counts: list[int] = []
+        self._left: list[int] = []  # by queue, the groups that had left it when `forget` ran last
         self._last = [stage for stage in range(len(stages.plans)) if stage not in self.dispatches]
         self._update: tuple[int, dict[int, StageRun]] | None = None
         self._results: deque[Any] = deque()
@@ -230,18 +229,17 @@ class QueueRun:
 
     def forget(self) -> None:
         """Drop dispatches without groups in progress, and the prompts of groups that do not come again."""
-        counts = [self.prompts.loaded, *(queue.dispatched - len(queue.groups) for queue in self.loop.queues)]
-        if counts == self._counts:
+        left = [queue.dispatched - len(queue.groups) for queue in self.loop.queues]
+        if left == self._left:
             return
-        self._counts = counts
+        self._left = left
         for index, (dispatches, needed) in enumerate(zip(self.dispatched, self.needed_groups(), strict=True)):
             for number, dispatch in list(dispatches.items()):
-                gone = [group for group in dispatch.groups if group not in needed]
-                if len(gone) == len(dispatch.groups):
+                if needed.isdisjoint(dispatch.groups):
                     del dispatches[number]
                     self._ended(index, dispatch)
-                elif gone and dispatch.handles:
-                    dispatch.forget(gone)
+                elif dispatch.handles and not needed.issuperset(dispatch.groups):
+                    dispatch.forget([group for group in dispatch.groups if group not in needed])
         for stage in self.stages.links.sources:
             behind = [self.loop.queues[index] for index in self.stages.links.behind(stage)]
             on_their_way = (group.prompt for queue in behind for group in queue.groups.values())
