@@ -217,8 +217,8 @@ class BegunDigests:
         self._sums: dict[int, int] = {}
         self._on_devices = device_sums(self._layouts.tables)
 
-    def add(self, pieces: Iterable[tuple[str, HeldPart]]) -> None:
-        """Read pieces: those on a host at once, those on a device asynchronously."""
+    def add(self, pieces: Iterable[tuple[str, HeldPart]], *, beside: bool = False) -> None:
+        """Read pieces: those on a host at once, those on a device asynchronously, slowly ``beside`` an exchange."""
         with torch.no_grad():
             for name, piece in pieces:
                 layout, tensor = self._layouts.of(name, piece, self._dtypes.get(name)), piece.tensor
@@ -231,7 +231,7 @@ class BegunDigests:
                 else:
                     words = as_words(tensor.to(layout.dtype), layout.offset)
                     self._begin(index, words, words.shape, layout.starts)
-            self._on_devices.launch()
+            self._on_devices.launch(beside=beside)
 
     def _begin(self, index: int, part: torch.Tensor, shape: Sequence[int], starts: tuple[int, ...]) -> None:
         """Read the bits of a contiguous part by words, i64[shape]."""
@@ -291,7 +291,7 @@ class DeviceSums:
             sums.append(rows.sum(others) if others else rows)
         self._alike.setdefault((words.device, starts, words.shape), {})[index] = sums
 
-    def launch(self) -> None:
+    def launch(self, *, beside: bool = False) -> None:
         """Do nothing, since ``add`` has launched the kernels."""
 
     def digests(self) -> dict[int, int]:

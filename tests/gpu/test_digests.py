@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from hfdsl.runtime.digests import DeviceSums, HeldPart, device_sums, digests
+from hfdsl.runtime.digests import BegunDigests, DeviceSums, HeldPart, device_sums, digests
 
 pytestmark = pytest.mark.gpu
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int8)
@@ -34,6 +34,9 @@ def test_a_gpu_and_the_host_agree(seed: int) -> None:
     assert not isinstance(device_sums(), DeviceSums)
     on_gpu = [(name, HeldPart(held.tensor.cuda(), held.offset)) for name, held in parts]
     assert digests(on_gpu) == digests(parts)
+    slow = BegunDigests()
+    slow.add(on_gpu, beside=True)
+    assert slow.digests() == digests(parts)
 
 
 def test_strided_parts_and_casts_agree() -> None:

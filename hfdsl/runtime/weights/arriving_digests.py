@@ -80,7 +80,7 @@ class ArrivingDigests:
             groups.setdefault(last[name], []).append((name, part))
         self._begun = DigestsBeside(layouts=self._layouts)
         for number in sorted(groups):
-            self._begun.add(groups[number], self._moments[number])
+            self._begun.add(groups[number], self._moments[number], beside=number < max(groups))
         self._writes = _writes(pieces.values())
 
     def digests(self) -> Digests | None:

@@ -9,6 +9,8 @@ two streams, where ``|`` is a moment that the second stream waits for::
     digests                              reads bucket 0     reads bucket 1     reads bucket 2
 
 So what comes after the exchange is one bucket's reading, at the speed of the memory, about ten times that of a link.
+Before that, and where weights are exported, digests are read slowly, by few processors: NCCL copies weights through the
+same memory, and at its full speed a reader would take most of it.
 
 Why it is right. *A digest reads what has been written*: the stream waits for an event that was recorded after the last
 write into these parts. *Nothing overwrites them meanwhile*: ``digests`` waits on the host until the stream has read
@@ -54,12 +56,12 @@ class DigestsBeside:
         self._begun = BegunDigests(dtypes, layouts)
         self._stream = _stream(torch.cuda.current_device()) if torch.cuda.is_available() else None
 
-    def add(self, pieces: Iterable[tuple[str, HeldPart]], after: Moment) -> None:
-        """Begin with pieces whose values are complete after this moment."""
+    def add(self, pieces: Iterable[tuple[str, HeldPart]], after: Moment, *, beside: bool = False) -> None:
+        """Begin with pieces whose values are complete after this moment; ``beside`` an exchange, read them slowly."""
         if self._stream is not None and after is not None:
             self._stream.wait_event(after)
         with self._within():
-            self._begun.add(pieces)
+            self._begun.add(pieces, beside=beside)
 
     def digests(self) -> Digests:
         """The digests, in the order of the pieces; the host waits until all have been read."""

@@ -8,18 +8,21 @@ more than two dims the sum of those of its outer dims) and c of columns, the dig
     sum of words[i, k] * (r[i] + c[k])  modulo 2**64
 
 since every word counts once in the sum of its row and once in that of its column. So no sums of rows or columns are
-written: a program of the kernel reads a tile of words, multiplies, and adds one number to that of its part. Addition
-modulo 2**64 is exact, so the order in which programs end does not matter. ::
+written: a program of the kernel reads tiles of words, multiplies, and adds a number for each to that of its part.
+Addition modulo 2**64 is exact, so the order in which programs end does not matter. ::
 
     part      rows x columns    tiles of 4 x 1,024    first tile
     q_proj      4096 x 1024            1024                 0
-    norm           1 x 1024               1              1024      programs 0 to 2048 of one launch
+    norm           1 x 1024               1              1024      tiles 0 to 2048 of one launch
     k_proj      4096 x 1024            1024              1025
 
 A model of 7B has 291 parameters, and a launch for each would take longer than to read it: parts whose tiles have one
-shape share a launch, in which a program looks up its part by bisection. So all parts that are added together are read
-once, by a launch for each shape of tiles: one or two for a model. The table of a launch is on the device, and is built
-again only where the parts of the next sync are elsewhere.
+shape share a launch, in which a program looks up the part of a tile by bisection. So all parts that are added together
+are read once, by a launch for each shape of tiles: one or two for a model. The table of a launch is on the device, and
+is built again only where the parts of the next sync are elsewhere.
+
+A launch has a program for each tile and reads as fast as the memory allows, or few programs that read one tile after
+another, which leaves memory bandwidth to an exchange beside it.
 """
 
 from __future__ import annotations
@@ -40,6 +43,9 @@ from hfdsl.runtime.weights.digest_factors import factors_on
 TILE_WORDS: Final = 4096
 """The number of words that a program reads at once: 32 KiB."""
 
+PROGRAMS_BESIDE: Final = 32
+"""The programs of a launch beside an exchange of weights: enough to read about twice as fast as a link delivers."""
+
 MAX_BLOCK_COLUMNS: Final = 1024
 
 FIELDS: Final = tl.constexpr(6)
@@ -48,31 +54,31 @@ FIELDS: Final = tl.constexpr(6)
 
 # Triton compiles the body, and reads annotations.
 def _add_words(  # type: ignore[no-untyped-def]
-    parts, count, totals, steps: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr
+    parts, count, tiles, totals, steps: tl.constexpr, block_rows: tl.constexpr, block_columns: tl.constexpr
 ):
-    tile = tl.program_id(0).to(tl.int64)
-    part, behind = 0, count
-    for _ in range(steps):
-        middle = (part + behind) // 2
-        begins = tl.load(parts + middle * FIELDS) <= tile
-        part, behind = tl.where(begins, middle, part), tl.where(begins, behind, middle)
-    entry = parts + part * FIELDS
-    words = tl.load(entry + 1).to(tl.pointer_type(tl.int64))
-    row_factors = tl.load(entry + 2).to(tl.pointer_type(tl.int64))
-    column_factors = tl.load(entry + 3).to(tl.pointer_type(tl.int64))
-    height, width = tl.load(entry + 4), tl.load(entry + 5)
-    tile -= tl.load(entry)
-    across = (width + block_columns - 1) // block_columns
-    rows = tile // across * block_rows + tl.arange(0, block_rows)
-    columns = tile % across * block_columns + tl.arange(0, block_columns)
-    inside = (rows < height)[:, None] & (columns < width)[None, :]
-    values = tl.load(words + rows[:, None] * width + columns[None, :], mask=inside, other=0)
-    factors = tl.load(row_factors + rows, mask=rows < height, other=0)[:, None]
-    factors += tl.load(column_factors + columns, mask=columns < width, other=0)[None, :]
-    tl.atomic_add(totals + part, tl.sum(tl.sum(values * factors, 1), 0), sem="relaxed")
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        part, behind = 0, count
+        for _ in range(steps):
+            middle = (part + behind) // 2
+            begins = tl.load(parts + middle * FIELDS) <= tile
+            part, behind = tl.where(begins, middle, part), tl.where(begins, behind, middle)
+        entry = parts + part * FIELDS
+        words = tl.load(entry + 1).to(tl.pointer_type(tl.int64))
+        row_factors = tl.load(entry + 2).to(tl.pointer_type(tl.int64))
+        column_factors = tl.load(entry + 3).to(tl.pointer_type(tl.int64))
+        height, width = tl.load(entry + 4), tl.load(entry + 5)
+        within = tile - tl.load(entry)
+        across = (width + block_columns - 1) // block_columns
+        rows = within // across * block_rows + tl.arange(0, block_rows)
+        columns = within % across * block_columns + tl.arange(0, block_columns)
+        inside = (rows < height)[:, None] & (columns < width)[None, :]
+        values = tl.load(words + rows[:, None] * width + columns[None, :], mask=inside, other=0)
+        factors = tl.load(row_factors + rows, mask=rows < height, other=0)[:, None]
+        factors += tl.load(column_factors + columns, mask=columns < width, other=0)[None, :]
+        tl.atomic_add(totals + part, tl.sum(tl.sum(values * factors, 1), 0), sem="relaxed")
 
 
-_kernel = triton.jit(_add_words, do_not_specialize=["count"])
+_kernel = triton.jit(_add_words, do_not_specialize=["count", "tiles"])
 
 STEP_GRAIN: Final = 4
 """The granularity of bisection steps, so that a few compiled kernels serve any number of parts."""
@@ -119,10 +125,15 @@ class FusedSums:
         """Add the bits of a contiguous part by words, i64[shape], whose indices begin at ``starts``."""
         self._alike.setdefault((part.device, _tile(shape[-1])), []).append(_Part(index, part, tuple(shape), starts))
 
-    def launch(self) -> None:
-        """Launch the kernel for all added parts, which must stay until ``digests``: the stream reads them later."""
+    def launch(self, *, beside: bool = False) -> None:
+        """Launch the kernel for all added parts, which must stay until ``digests``: the stream reads them later.
+
+        ``beside`` an exchange of weights it has few programs.
+        """
         for (device, tile), parts in self._alike.items():
-            self._launched.append(_launched(self._table(device, tile, parts), parts))
+            table = self._table(device, tile, parts)
+            programs = min(table.tiles, PROGRAMS_BESIDE) if beside else table.tiles
+            self._launched.append(_launched(table, parts, programs))
         self._alike = {}
 
     def _table(self, device: torch.device, tile: tuple[int, int], parts: Sequence[_Part]) -> _Table:
@@ -195,13 +206,14 @@ class _Launch:
     table: _Table
 
 
-def _launched(table: _Table, parts: Sequence[_Part]) -> _Launch:
+def _launched(table: _Table, parts: Sequence[_Part], programs: int) -> _Launch:
     block_rows, block_columns = table.tile
     totals = torch.zeros(len(parts), dtype=torch.int64, device=table.device)
     with torch.cuda.device(table.device) if table.device.type == "cuda" else nullcontext():
-        _kernel[(table.tiles,)](
+        _kernel[(programs,)](
             table.fields,
             len(parts),
+            table.tiles,
             totals,
             steps=-(-len(parts).bit_length() // STEP_GRAIN) * STEP_GRAIN,
             block_rows=block_rows,

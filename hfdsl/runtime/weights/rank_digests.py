@@ -94,7 +94,7 @@ class RankDigests:
             if exchanged and leaves and any(rank in part.senders for part in step.parts):
                 self._leaving.append(leaving)
             else:
-                self._take(leaving, reported=exchanged)
+                self._take(leaving, reported=exchanged, beside=False)
         if arriving is not None:
             self._take_loaded(step, worker, arriving)
 
@@ -102,16 +102,16 @@ class RankDigests:
         """Take digests of exchanged weights: everything was submitted, though the device may still be at work."""
         leaving, self._leaving = self._leaving, []
         for sync_leaving in leaving:
-            self._take(sync_leaving, reported=True)
+            self._take(sync_leaving, reported=True, beside=True)
         return self.reported()
 
-    def _take(self, leaving: _Leaving, *, reported: bool) -> None:
+    def _take(self, leaving: _Leaving, *, reported: bool, beside: bool) -> None:
         from hfdsl.runtime.weights.digest_stream import DigestsBeside
 
         layouts = self._kept_layouts(leaving.sync, exported=True)
-        beside = DigestsBeside(self._wanted.get(leaving.sync), layouts)
-        beside.add(located_pieces(leaving.pieces, leaving.places, leaving.rank), leaving.moment)
-        digests = self._taken[leaving.sync] = beside.digests()
+        begun = DigestsBeside(self._wanted.get(leaving.sync), layouts)
+        begun.add(located_pieces(leaving.pieces, leaving.places, leaving.rank), leaving.moment, beside=beside)
+        digests = self._taken[leaving.sync] = begun.digests()
         if reported:
             self._report(leaving.sync, leaving.rank, digests, exported=True)
 
