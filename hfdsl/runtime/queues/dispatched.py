@@ -127,7 +127,7 @@ class Dispatched:
             self.handles[DRIVER_PAYLOAD] = (self.known.of_driver, backend.put(self.queue.producer, content))
 
     def _of_driver(self) -> Iterator[ColumnSlice]:
-        """What the driver itself has of the rows, such as columns of the caller's inputs."""
+        """The slices that the driver itself has of the rows, such as columns of the caller's inputs."""
         rows = self.table.rows.get(self.queue.rows_of, 0)
         for read in self.reads(((0, rows),)) if rows else ():
             if self.queue.producer.layouts[read.node].group == DRIVER:
