@@ -255,13 +255,16 @@ def row(
         "times as fast": ratio,
         "predicted": predicted,
         "off by": off,
-        "calls, s": ", ".join(f"{name} {mean(calls):.2f}" for name, calls in result.calls.items()),
+        "calls, s": ", ".join(f"{name} {of_each_step(calls)}" for name, calls in result.calls.items()),
     }
 
 
-def mean(calls: RecordedSeconds) -> float:
-    """Of the ranks and steps of a node."""
-    return sum(calls.seconds) / len(calls.seconds)
+def of_each_step(calls: RecordedSeconds) -> str:
+    """The seconds of a node by step and rank; one number if they hardly differ."""
+    mean = sum(calls.seconds) / len(calls.seconds)
+    if max(calls.seconds) - min(calls.seconds) < 0.05 * mean + 0.01:
+        return f"{mean:.2f}"
+    return "/".join(f"{seconds:.2f}" for seconds in calls.seconds)
 
 
 def queue_of(text: str) -> tuple[int | None, Late | None, bool]:

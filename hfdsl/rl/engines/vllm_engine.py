@@ -4,8 +4,8 @@ Duties that vLLM leaves to its callers, and its silent failures:
 
 - The prefix cache holds keys and values of the old weights, so it is reset with them. Rows that are being sampled hold
   theirs as well, so they are preempted: they are resumed by a pass over their prompt and their tokens.
-- By default it begins a decode step before the last one has returned, so that tokens would be under way while weights
-  are replaced. With weights in flight one step follows the other.
+- It begins a decode step before the last one has returned, so tokens would be under way while weights are replaced, and
+  be sampled a second time. A load waits for the step that has begun, and takes its tokens.
 - Models whose parameters are a saved model's but for fusing, cutting and padding are written in place, which takes as
   long as a copy on the device (``hfdsl.rl.engines.vllm_places``). The others are loaded by ``reload_weights``.
 - ``reload_weights`` accepts a state that lacks weights: where one of q, k and v is missing, or a layer, the old values
@@ -90,8 +90,6 @@ class VllmEngine:
                 "distributed_executor_backend": "external_launcher",
                 "disable_custom_all_reduce": True,  # it looks at the GPUs of the others, and a process has one
             }
-        if start.in_flight:
-            options["async_scheduling"] = False
         if start.temperature != 1:
             options["logits_processors"] = [_divide_by(start.temperature)]
         if start.adapter is not None:
@@ -108,6 +106,7 @@ class VllmEngine:
         self.adapter_versions = 0
         self.calls: dict[int, _Begun] = {}  # those that are sampled step by step
         self.call_of: dict[str, int] = {}  # by the name of a row that has not ended
+        self.finished_steps = 0  # decode steps that a load has waited for
         self.llm = LLM(
             model=str(folder),
             runner="generate",
@@ -143,15 +142,40 @@ class VllmEngine:
 
     def step(self, most: int) -> Stepped:
         """Run decode steps until all rows of a call have ended."""
-        steps, ended = 0, dict[int, list[Completion]]()
+        steps, self.finished_steps = self.finished_steps, 0
+        ended = self._ended()
         while self.calls and not ended and steps < most:
-            steps += 1
-            for output in self.llm.llm_engine.step():
-                if output.finished:
-                    self.calls[self.call_of.pop(output.request_id)].ended.append(output)
-            ended = {call: begun.completions() for call, begun in self.calls.items() if begun.has_ended}
+            steps += self._step()
+            ended = self._ended()
         self.calls = {call: begun for call, begun in self.calls.items() if call not in ended}
         return Stepped(steps, ended)
+
+    def _step(self) -> int:
+        """Begin a decode step, and finish the one before or this one; return how many were finished."""
+        only_begins = self._steps_ahead is not None and not self._steps_ahead
+        for output in self.llm.llm_engine.step():
+            if output.finished:
+                self.calls[self.call_of.pop(output.request_id)].ended.append(output)
+        return 0 if only_begins else 1
+
+    def _ended(self) -> dict[int, list[Completion]]:
+        return {call: begun.completions() for call, begun in self.calls.items() if begun.has_ended}
+
+    @property
+    def _steps_ahead(self) -> Sequence[Any] | None:
+        """The decode steps that have begun and not returned; None if each returns before the next begins."""
+        steps: Sequence[Any] | None = self.llm.llm_engine.engine_core.engine_core.batch_queue
+        return steps
+
+    def _finish_steps(self) -> None:
+        """Wait for the decode steps that have begun, and begin no others."""
+        scheduler = self.llm.llm_engine.engine_core.engine_core.scheduler
+        scheduler.has_requests = lambda: False
+        try:
+            while self._steps_ahead:
+                self.finished_steps += self._step()
+        finally:
+            del scheduler.has_requests
 
     def rules(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Any]:
         """The ``SamplingParams`` of each row."""
@@ -174,6 +198,8 @@ class VllmEngine:
 
     def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
         """Replace all weights, or the adapter, and drop the keys and values of the old ones."""
+        if self.calls:
+            self._finish_steps()
         if part == "adapter":
             self._load_adapter(dict(chain.from_iterable(batches)))
         elif self.places is not None:
