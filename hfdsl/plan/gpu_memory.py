@@ -19,7 +19,7 @@ from typing import Final
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.syncs import SyncTraffic
-from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes, sampling_engine
+from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes
 from hfdsl.types.numbers import byte_amount
 
 CONTEXT: Final = 2**29
@@ -55,8 +55,8 @@ class GpuPeak:
 def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
     """The peak of every pool with GPUs on which a role states its memory, as ``role_facts`` has it.
 
-    While a role loads weights, a bucket of them is on its GPUs beside those that it has; not so where an engine in a
-    process of its own takes them from host memory. While it generates from other slices, the rest of these is.
+    While a role loads weights, two buckets of them are on its GPUs beside those that it has, also on their way to host
+    memory. While it generates from other slices, the rest of these is.
     """
     arriving = {
         step.node: sync.added
@@ -70,7 +70,6 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
         for name, place in places.items()
         if place.pool.use_gpu
     }
-    engines = {name for name, place in places.items() if sampling_engine(place.role, place.args, place.kwargs)}
     for pool in dict.fromkeys(places[name].pool for name in stated):
         sharing = [name for name in stated if places[name].pool == pool]
         phases = {name: stated[name] for name in sharing if stated[name]}
@@ -82,7 +81,7 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
                 step=step.label,
                 roles=_with(
                     _held_parts(plan, phases, step.node, step.role, _method(plan, step)),
-                    None if step.role in engines else step.role,
+                    step.role,
                     arriving.get(step.node),
                 ),
                 unknown=unknown,

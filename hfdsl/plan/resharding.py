@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
+from operator import attrgetter
 from typing import Final
 
 from hfdsl.errors import ProtocolError
@@ -117,19 +118,22 @@ class Schedule:
     @cached_property
     def redundant(self) -> tuple[int, ...]:
         """The bytes that a rank holds for the source beside those for the target: 0 if nobody shares processes."""
+        held = self.source_bytes(attrgetter("item_bytes"))
+        owned = self._per_rank(lambda need: need.owned_elements) if self.in_place else [0] * len(held)
+        return tuple(own - kept for own, kept in zip(held, owned, strict=True))
+
+    def source_bytes(self, item_bytes: Callable[[Parameter], int]) -> tuple[int, ...]:
+        """The bytes that a rank holds for the source, which may keep parameters in other dtypes."""
         held = dict.fromkeys(range(self.target_mesh.world_size), 0)
         sources = dict[int, int]()
         for route in self.routes:
-            size = route.item_bytes * len(route.parameters)
+            size = sum(map(item_bytes, route.parameters))
             for holding in route.sources:
                 elements = total(holding.boxes)
                 for rank in holding.ranks:
                     sources[rank] = sources.get(rank, 0) + elements * size
         for target, source in self.shared.items():
             held[target] = sources.get(source, 0)
-        if self.in_place:
-            owned = self._per_rank(lambda need: need.owned_elements)
-            return tuple(held[rank] - owned[rank] for rank in held)
         return tuple(held.values())
 
     @property

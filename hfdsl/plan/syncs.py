@@ -103,7 +103,7 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
             target_node=sync.target.node.id,
             needed=max(schedule.needed),
             received=max(schedule.received),
-            redundant=max(schedule.redundant),
+            redundant=_redundant(sync, schedule),
             peak=max(schedule.peak),
             moved=moved,
             buckets=buckets,
@@ -171,6 +171,15 @@ def _schedule(plan: Plan, sync: WeightSync) -> Schedule | None:
     except HfError:  # the check reports it
         return None
     return schedule if parameters else None
+
+
+def _redundant(sync: WeightSync, schedule: Schedule) -> int:
+    """The most bytes that a rank keeps for the source: weights in the dtype in which that has them."""
+    source, target = sync.source.layout(), sync.target.layout()
+    if not schedule.shared or source is None or target is None:
+        return 0
+    exported = {loaded.name: parameter.item_bytes for parameter, loaded in sync.pairs(source, target)}
+    return max(schedule.source_bytes(lambda parameter: exported[parameter.name]))
 
 
 def _bandwidth(plan: Plan, sync: WeightSync, bandwidths: Mapping[str, float]) -> float:

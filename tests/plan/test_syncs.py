@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import hfdsl as hf
@@ -34,19 +36,36 @@ class Sized(Engine):
         return {"": {"weights": 1000}}
 
 
+class Beside(Sized):
+    """It keeps its weights in host memory, beside an engine."""
+
+    @staticmethod
+    def samples_with(*parameters: Parameter, layout: Layout) -> str:
+        return "vllm"
+
+
 @hf.dataflow
 def flow(prompts: Prompts, trainer: Trainer, engine: Engine) -> None:
     trainer.update(engine.generate(prompts))
     hf.sync(trainer, engine)
 
 
+NARROW = tuple(replace(parameter, dtype="bfloat16") for parameter in WEIGHTS)  # 64 and 32 bytes
+
+
 def planned(
-    engine_mesh: hf.Mesh, layout: Layout, *, shared: bool = False, use_gpu: bool = True, role: type[Engine] = Engine
+    engine_mesh: hf.Mesh,
+    layout: Layout,
+    *,
+    shared: bool = False,
+    use_gpu: bool = True,
+    role: type[Engine] = Engine,
+    loaded: tuple[Parameter, ...] = WEIGHTS,
 ) -> CompiledPlan:
     pool = hf.ResourcePool([4], name="train", use_gpu=use_gpu)
     second_pool = pool if shared else hf.ResourcePool([engine_mesh.world_size], name="engines", use_gpu=use_gpu)
     trainer = hf.place(Trainer, *WEIGHTS, pool=pool, mesh=hf.Mesh(dp=2, tp=2))
-    engine = hf.place(role, *WEIGHTS, layout=layout, pool=second_pool, mesh=engine_mesh)
+    engine = hf.place(role, *loaded, layout=layout, pool=second_pool, mesh=engine_mesh)
     return flow.compile(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
 
 
@@ -69,6 +88,15 @@ def test_a_sync_in_the_same_processes() -> None:
     assert (sync.received, sync.moved, sync.buckets, sync.seconds) == (0, 0, 0, 0.0)
 
 
+def test_weights_travel_in_the_dtype_of_the_engine() -> None:
+    [sync] = planned(hf.Mesh(tp=2), Slices(0), loaded=NARROW).syncs
+    assert (sync.needed, sync.received, sync.peak, sync.moved) == (48, 48, 96, 96)
+    layout, mesh = Generation(Slices(0)), hf.Mesh(dp=2, tp=2, gen_tp=1)
+    [sync] = planned(mesh, layout, shared=True, loaded=NARROW).syncs
+    assert (sync.needed, sync.received, sync.moved) == (96, 48, 192)
+    assert sync.redundant == 80  # the trainer's own half, in its own dtypes
+
+
 def test_a_sync_between_processes_without_gpus() -> None:
     [sync] = planned(hf.Mesh(tp=2), Slices(0), use_gpu=False).syncs
     assert sync.seconds == pytest.approx(LATENCY_SECONDS + 80 / BANDWIDTHS["network"])
@@ -76,8 +104,9 @@ def test_a_sync_between_processes_without_gpus() -> None:
     assert sync.seconds == pytest.approx(LATENCY_SECONDS + 80 / BANDWIDTHS["copy"])
 
 
-def test_a_plan_prints_its_syncs_and_counts_their_buckets() -> None:
-    plan = planned(hf.Mesh(tp=2), Slices(0), role=Sized)
+@pytest.mark.parametrize("role", [Sized, Beside])
+def test_a_plan_prints_its_syncs_and_counts_their_buckets(role: type[Engine]) -> None:
+    plan = planned(hf.Mesh(tp=2), Slices(0), role=role)
     [line] = [line for line in str(plan).splitlines() if line.startswith("sync")]
     assert "a rank needs up to 80 B, receives up to 80 B, and has at most 160 B at once; 160 B in all" in line
     assert "engines 512.0 MiB of each GPU at engine.load: engine weights 1000 B, arriving weights 80 B" in str(plan)
