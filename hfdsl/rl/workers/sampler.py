@@ -97,6 +97,7 @@ class InFlightSampler(Sampler):
     """
 
     in_flight_obstacle = staticmethod(in_flight_obstacle)
+    state_parameters = staticmethod(state_parameters)  # again, since the constructor and ``load`` are its own
 
     def __init__(self, config: SamplerConfig) -> None:
         from hfdsl.rl.models.copies import copy_in_flight

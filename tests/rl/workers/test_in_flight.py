@@ -173,6 +173,8 @@ def test_the_check_takes_a_sampler_between_tokens_where_it_can() -> None:
     assert "role 'sampler' cannot take weights during 'generate': engine=\"captured\" samples whole" in str(refused)
     assert "HF753" in refused.codes
     assert "HF753" in grpo_in_flight.check(placed(mesh=hf.Mesh(tp=2), ranks=2), dims=SIZES).codes
+    wider = replace(MODEL, config={**(MODEL.config or {}), "intermediate_size": 96})
+    assert "HF732" in grpo_in_flight.check(placed(replace(SAMPLER, model=wider)), dims=SIZES).codes
 
 
 def test_a_plan_says_which_values_have_versions_per_token() -> None:
