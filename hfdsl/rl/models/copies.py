@@ -28,7 +28,7 @@ from hfdsl.rl.models.sharding import (
     full_adapter,
     load_full_state_dict,
 )
-from hfdsl.rl.workers.config import GenerationConfig, ModelConfig, SamplerConfig, computes
+from hfdsl.rl.workers.config import GenerationConfig, ModelConfig, SamplerConfig, kept_dtype
 from hfdsl.rl.workers.lora import Lora
 from hfdsl.runtime.copying import converted
 from hfdsl.runtime.digests import HeldPart
@@ -240,7 +240,7 @@ class EngineCopy:
     """An engine with its weights in host memory beside it, for checkpoints and for a restart of the engine."""
 
     def __init__(self, config: SamplerConfig, ranks: EngineRanks, *, in_flight: bool = False) -> None:
-        dtype = computes(config)
+        dtype = kept_dtype(config)
         initial = _initial_model(replace(config.model, dtype=dtype, compile=False), config.generation, config.lora)
         self.weights, self.adapter, self.version = initial.weights, initial.adapter, 1
         self.adapted, self.apart, self.fence = initial.adapted, initial.apart is not None, LoadFence()

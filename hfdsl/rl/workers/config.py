@@ -40,6 +40,7 @@ __all__ = [
     "VerifierConfig",
     "computes",
     "concurrent_calls",
+    "kept_dtype",
     "learning",
     "policy_temperature",
     "repeats_responses",
@@ -138,6 +139,19 @@ def samples_with(config: ActorConfig | SamplerConfig) -> str | None:
     """
     engine: str = config.generation.engine
     return None if engine in TRAINER_ENGINES else engine
+
+
+def kept_dtype(config: SamplerConfig) -> FloatDType:
+    """The dtype in which a sampler keeps the actor's weights, and receives them.
+
+    A model keeps its parameters in ``model.dtype``, since autocast rounds only some of them. An engine in a process of
+    its own rounds all of them to the dtype that it computes in, so the copy beside it has that dtype, too.
+
+    >>> engines = GenerationConfig(8, engine="vllm"), GenerationConfig(8, engine="plain")
+    >>> [kept_dtype(SamplerConfig(ModelConfig(path="model"), engine, "bfloat16")) for engine in engines]
+    ['bfloat16', 'float32']
+    """
+    return config.model.dtype if samples_with(config) is None else computes(config)
 
 
 def in_flight_obstacle(config: SamplerConfig) -> str | None:

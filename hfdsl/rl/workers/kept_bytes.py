@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.rl.workers.config import ActorConfig, CriticConfig, SamplerConfig
+from hfdsl.rl.workers.config import ActorConfig, CriticConfig, SamplerConfig, kept_dtype
 from hfdsl.rl.workers.gpu_memory import PartBytes, parameter_count, resident_parts
 from hfdsl.rl.workers.linear_layers import adapter_parameters
 from hfdsl.rl.workers.state_bytes import ITEM_BYTES
@@ -33,7 +33,7 @@ def kept_bytes(mesh: Mesh, config: ActorConfig | CriticConfig | SamplerConfig) -
         return {"adapter": 4 * adapter} | ({} if isinstance(config, SamplerConfig) else {"moments": 8 * adapter})
     if isinstance(config, SamplerConfig):
         shards = 1 if config.generation.engine == "vllm" else mesh.tp
-        return {"weights": -(-count * ITEM_BYTES[config.model.dtype] // shards)}
+        return {"weights": -(-count * ITEM_BYTES[kept_dtype(config)] // shards)}
     return resident_parts(mesh, config, count) or {}
 
 

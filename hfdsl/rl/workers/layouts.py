@@ -12,7 +12,7 @@ from hfdsl.protocols.layouts import ByName, Generation, Parameter, Replicas, Sha
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.role_facts import Resharding
 from hfdsl.rl.hub import local_folder
-from hfdsl.rl.workers.config import ActorConfig, ModelConfig, SamplerConfig
+from hfdsl.rl.workers.config import ActorConfig, ModelConfig, SamplerConfig, kept_dtype
 from hfdsl.rl.workers.engine_adapters import MATRIX_A, MATRIX_B
 from hfdsl.rl.workers.linear_layers import adapted_layers, linear_layers
 from hfdsl.rl.workers.lora import Lora
@@ -34,7 +34,8 @@ EXPORTED: Final = "model."
 def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
     """The parameters of the exported state ``"policy"``; none if the configuration does not determine them.
 
-    They are the matrices of an adapter, in float32, for a sampler with one and for a role that sends it alone.
+    They are the matrices of an adapter, in float32, for a sampler with one and for a role that sends it alone. A sync
+    sends weights in the dtype that the sampler states, so this is the one in which it keeps them.
 
     >>> from hfdsl.rl.workers import ReferenceConfig
     >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
@@ -47,7 +48,7 @@ def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
     if lora is not None and (lora.exports == "adapter" or isinstance(config, SamplerConfig)):
         matrices = tuple(_adapter_matrices(model, lora))
         return {"policy": matrices} if matrices else {}
-    return _model_parameters(model)
+    return _model_parameters(replace(model, dtype=kept_dtype(config)) if isinstance(config, SamplerConfig) else model)
 
 
 def _adapter_matrices(model: ModelConfig, lora: Lora) -> Iterator[Parameter]:

@@ -15,7 +15,18 @@ from hfdsl.rl.engines.interface import EngineStart
 from hfdsl.rl.engines.ranks import EngineRanks
 from hfdsl.rl.workers.config import GenerationConfig
 from hfdsl.rl.workers.lora import Lora
-from tests.rl.engines.fake_engine import DIE, DIFFER, HANG, RAISE, VOCABULARY, FakeEngine, Keeping, Refusing, Slow
+from tests.rl.engines.fake_engine import (
+    DIE,
+    DIFFER,
+    HANG,
+    RAISE,
+    VOCABULARY,
+    FakeEngine,
+    Keeping,
+    Reading,
+    Refusing,
+    Slow,
+)
 
 __all__ = [
     "DIE",
@@ -25,6 +36,7 @@ __all__ = [
     "VOCABULARY",
     "FakeEngine",
     "Keeping",
+    "Reading",
     "Refusing",
     "Slow",
     "handle",
@@ -53,9 +65,9 @@ def start(implementation: type = FakeEngine, cache_bytes: int = 0) -> EngineStar
 
 
 @contextmanager
-def installed(version: str = "0.32.0") -> Iterator[None]:
-    """Within this, a version of vLLM is installed, and it is the fake engine."""
-    engines = {"vllm": f"{FakeEngine.__module__}:{FakeEngine.__name__}"}
+def installed(version: str = "0.32.0", engine: type[FakeEngine] = FakeEngine) -> Iterator[None]:
+    """Within this, a version of vLLM is installed, and it is a fake engine."""
+    engines = {"vllm": f"{engine.__module__}:{engine.__name__}"}
     with (
         mock.patch.object(handles, "ENGINES", engines),
         mock.patch.object(handles, "installed_version", return_value=version),

@@ -13,6 +13,7 @@ from hfdsl.rl import workers as w
 from hfdsl.rl.batches import ImitationMetrics
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.runtime.saving.state_files import flatten_state
+from tests.rl.engines import fake
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import numbers
 
@@ -63,6 +64,17 @@ def test_the_bytes_of_a_state_are_those_that_the_role_states(role: Any, dtype: A
     config: Any = replace(tiny.ACTOR, lora=lora, model=model)
     if role is w.Sampler:
         config = w.SamplerConfig(model, tiny.GENERATION, lora=lora)
+    _check_bytes(role, config)
+
+
+@pytest.mark.parametrize("autocast", [None, "bfloat16"])
+def test_the_bytes_beside_an_engine_are_in_the_dtype_of_the_engine(autocast: Any) -> None:
+    generation = replace(tiny.GENERATION, engine="vllm")
+    with fake.installed():
+        _check_bytes(w.Sampler, w.SamplerConfig(tiny.MODEL, generation, autocast=autocast))
+
+
+def _check_bytes(role: Any, config: Any) -> None:
     worker = role(config)
     if role is w.Actor:
         worker.imitate(tiny.demonstrations(4))  # from the first update on there are moments
