@@ -263,7 +263,7 @@ CODES: dict[str, Code] = {
     "HF943": Code("a loss that does not account for the engine that samples", "warning"),
     "HF944": Code("a reference that computes less precisely than the policy", "warning"),
     "HF945": Code("dropout in an update that forms ratios", "warning"),
-    "HF946": Code("a term of a loss with the wrong sign, or a clip that cannot act", "warning"),
+    "HF946": Code("a term of a loss with the wrong sign or without effect, or a clip that cannot act", "warning"),
     "HF947": Code("a number far outside of its usual range", "warning"),
     "HF948": Code("a discount that keeps a reward at the end from the first tokens", "warning"),
     # HF95x generation engines

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from hfdsl.rl.dataflows.grpo import grpo
 from hfdsl.rl.dataflows.gspo import gspo
 from hfdsl.rl.dataflows.remax import remax
 from hfdsl.rl.losses import Clip, Reinforce, SequenceClip
+from hfdsl.rl.losses.policy import PolicyTerms
 from tests.check.test_ready_roles import check, places
 
 
@@ -19,6 +22,7 @@ from tests.check.test_ready_roles import check, places
         (Clip(entropy=-0.01), "entropy = -0.01"),
         (Clip(20.0, 28.0), "low = 20"),
         (Clip(0.0, 0.0), "low = 0 and high = 0"),
+        (Clip(kl=0.04, estimator="k1"), "kl = 0.04 and estimator = 'k1'"),
     ],
 )
 def test_a_number_does_what_it_says(loss: Clip, number: str) -> None:
@@ -34,6 +38,26 @@ def test_losses_of_other_classes() -> None:
     assert finding.notes == ("for a bonus set entropy to 0.1",)
 
 
-@pytest.mark.parametrize("loss", [Clip(entropy=0.01), Clip(inf, inf), Clip(1.0, 1.0), Clip(0.0, 0.2), Clip(0.3, 0.2)])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighted(Clip):
+    """Weights its KL by the ratio, which gives k1 the gradient of the KL."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> PolicyTerms:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        Clip(entropy=0.01),
+        Clip(inf, inf),
+        Clip(1.0, 1.0),
+        Clip(0.0, 0.2),
+        Clip(0.3, 0.2),
+        Clip(kl=0.04, estimator="k2"),
+        Clip(kl=0.04, estimator="abs"),
+        Weighted(kl=0.04, estimator="k1"),
+    ],
+)
 def test_numbers_that_are_meant(loss: Clip) -> None:
     assert check(grpo.given(loss=loss), places()).findings == ()

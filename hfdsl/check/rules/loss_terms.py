@@ -2,12 +2,14 @@
 
 A worked example, in which only the last loss has its intended effect::
 
+    Clip(kl=0.04, estimator="k1")      # the gradient of log(policy / reference) is 0 on average
     Clip(entropy=-0.01)                # the loss subtracts entropy * H: this lowers the entropy
     Clip(low=20.0, high=28.0)          # percents: a ratio is never below 0, which is 1 - 1
     Clip(low=0.0, high=0.0)            # no room at all, where inf would be no clip
-    Clip(low=0.2, high=0.28, entropy=0.01)
+    Clip(low=0.2, high=0.28, entropy=0.01, kl=0.04)
 
-A loss is known by the numbers of these names.
+A loss is known by the numbers of these names. One with a ``__call__`` of the user's may weight its KL by the ratio,
+which gives ``k1`` the gradient of the KL.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from hfdsl.graph.program import Constant
 
 
 def terms_do_what_they_say(context: Context) -> Iterator[Finding]:
-    """HF946: an entropy bonus is not a penalty, and a clip has some room and some effect."""
+    """HF946: an entropy bonus is not a penalty, and a clip and a KL to the reference have an effect."""
     reported = set[object]()
     for update in filter(trains, context.program.graph.calls):
         losses = [operand.value for _, operand in update.arguments if isinstance(operand, Constant)]
@@ -39,7 +41,14 @@ def terms_do_what_they_say(context: Context) -> Iterator[Finding]:
 
 def _doubts(loss: object) -> Iterator[tuple[str, str, str]]:
     """The numbers of a loss that are hardly meant, what they do, and what may be meant."""
-    entropy, low, high = (getattr(loss, name, None) for name in ("entropy", "low", "high"))
+    kl, entropy, low, high = (getattr(loss, name, None) for name in ("kl", "entropy", "low", "high"))
+    is_ready_made = callable(loss) and type(loss).__call__.__module__.startswith("hfdsl.")
+    if is_ready_made and isinstance(kl, (int, float)) and kl and getattr(loss, "estimator", None) == "k1":
+        yield (
+            f"kl = {kl:g} and estimator = 'k1'",
+            "as a term of a loss, k1 has a gradient of 0 on average, so that nothing holds the policy to its reference",
+            "k3 is usual in a loss, and k2 has the gradient of the KL; k1 is for a KL in the rewards",
+        )
     if isinstance(entropy, (int, float)) and entropy < 0:
         yield (
             f"entropy = {entropy:g}",
