@@ -135,7 +135,7 @@ def index_in_loop(span: Span) -> tuple[str, Span] | None:
     """
     tree = _places(span.file).tree
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)] if tree is not None else []
-    pairs = [pair for node in assigned for target in node.targets for pair in _assigned(target, node.value)]
+    pairs = [pair for node in assigned for target in node.targets for pair in assigned_pairs(target, node.value)]
     names = [target.id for target, value in pairs if isinstance(target, ast.Name) and _is_at(value, span)]
     if len(names) != 1 or tree is None:
         return None
@@ -149,7 +149,7 @@ def index_in_loop(span: Span) -> tuple[str, Span] | None:
     return None
 
 
-def _assigned(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+def assigned_pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
     """Pairs of target and value: ``a, b = x, y`` are two assignments."""
     match target, value:
         case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import dropwhile
 
 from hfdsl.check.findings import Edit
-from hfdsl.check.sources import call_at, keyword_span, source_text, span_of
+from hfdsl.check.sources import assigned_pairs, call_at, keyword_span, source_text, span_of
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
 from hfdsl.types.dims import Dim
@@ -127,12 +127,11 @@ def swap(first_place: Span, second_place: Span) -> tuple[Edit, Edit] | None:
 
 def bound_name(value: Span) -> str | None:
     """The name that a statement gives to the expression at ``value``, as in ``name = critic.values(rollout)``."""
-    for statement in ast.walk(_tree(value.file)):
-        match statement:
-            case ast.Assign([ast.Name(name)], expression) if (
-                replace(span_of(value.file, expression), calls=value.calls) == value
-            ):
-                return name
+    statements = (node for node in ast.walk(_tree(value.file)) if isinstance(node, ast.Assign))
+    lone = ((node.targets[0], node.value) for node in statements if len(node.targets) == 1)
+    for target, expression in (pair for both in lone for pair in assigned_pairs(*both)):
+        if isinstance(target, ast.Name) and replace(span_of(value.file, expression), calls=value.calls) == value:
+            return target.id
     return None
 
 

@@ -106,6 +106,13 @@ def column_of(place: Span, maker: Node, column: str) -> Iterator[Suggestion]:
         yield from _rewritten(f"write {name}.{column}", (Edit(place, f"{name}.{column}"),))
 
 
+def value_of(place: Span, maker: Node) -> Iterator[Suggestion]:
+    """The value that a call made, by the name that the dataflow gave to it, in the place of another value."""
+    name = edits.bound_name(maker.span)
+    if name is not None:
+        yield from _rewritten(f"write {name}", (Edit(place, name),))
+
+
 def merged(call: Span, maker: Node, record: str) -> Iterator[Suggestion]:
     """The record that a call made, or an input, among those that ``hf.merge`` takes."""
     written, name = call_at(call), maker.label if isinstance(maker.op, Input) else edits.bound_name(maker.span)

@@ -1,0 +1,22 @@
+"""A second critic learns the returns of the first one, to be looked at later."""
+
+import hfdsl as hf
+from hfdsl.rl.batches import B, Experience, P, Prompts, R
+from hfdsl.rl.functions import generalized_advantages, kl_penalized_rewards
+from tests.corpus.ready_records import Critic, Judge, Loss, Policy, Reference, places, prompts_of, targets_of
+
+
+@hf.dataflow
+def program(
+    prompts: Prompts, policy: Policy, reference: Reference, judge: Judge, critic: Critic, other: Critic
+) -> tuple[Loss, Loss, Loss]:
+    rollout = policy.sample(prompts)
+    ref, values, other_values = reference.log_probs(rollout), critic.values(rollout), other.values(rollout)
+    rewards = kl_penalized_rewards(rollout, ref, judge.score(rollout))
+    gains = generalized_advantages(rollout, rewards, values)
+    learned = policy.learn(hf.merge(Experience, rollout, gains))
+    first, second = targets_of(rollout, values, gains), targets_of(rollout, other_values, gains)
+    return learned, critic.learn(first), other.learn(second)
+
+
+experiment = hf.Experiment(program, places("critic", "other"), dims={B: 8, P: 3, R: 4}, batches=prompts_of(8))
