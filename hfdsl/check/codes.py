@@ -93,6 +93,7 @@ CODES: dict[str, Code] = {
     "HF352": Code("rows that a policy learns from too often", "warning"),
     "HF353": Code("a policy that is paid for leaving its reference", "warning"),
     "HF354": Code("a critic that learns returns over the values of another", "warning"),
+    "HF355": Code("padding taken for tokens", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     "HF361": Code("a data set with fewer prompts than a step takes", "warning"),
     # HF4xx dispatch and collect

@@ -77,7 +77,7 @@ def passed_on(body: Callable[..., Any]) -> Mapping[str, PassedOn]:
         formula = callee(body, definition, call)
         if formula is None:
             continue
-        for name, argument in _bound(formula, call).items():
+        for name, argument in bound_arguments(formula, call).items():
             bounds = _bounds(formula).get(name)
             if bounds is not None and isinstance(argument, ast.Name) and argument.id in parameters.keys() - changed:
                 passed.setdefault(argument.id, PassedOn(call_name(call), bounds, call))
@@ -102,7 +102,7 @@ def _bounds(formula: FunctionType) -> Mapping[str, Within]:
     return {name: within for name, within in bounds.items() if within is not None}
 
 
-def _bound(formula: Any, call: ast.Call) -> Mapping[str, ast.expr]:
+def bound_arguments(formula: Any, call: ast.Call) -> Mapping[str, ast.expr]:
     """The arguments of a call by parameter; none if ``*`` or ``**`` hides which are which."""
     if any(isinstance(argument, ast.Starred) for argument in call.args) or any(k.arg is None for k in call.keywords):
         return {}

@@ -84,7 +84,7 @@ def rows_are_kept_apart(context: Context) -> Iterator[Finding]:
     """HF338: a body that a plan may give a part of the rows computes none of them from a statistic of all."""
     seen = set[object]()
     for node, signature in context.program.graph.bodies:
-        if signature.body in seen or hasattr(signature.body, "__wrapped__") or not _may_get_a_part(node, signature):
+        if signature.body in seen or hasattr(signature.body, "__wrapped__") or not may_get_a_part(node, signature):
             continue
         seen.add(signature.body)
         definition = definition_of(signature.body)
@@ -102,7 +102,7 @@ def rows_are_kept_apart(context: Context) -> Iterator[Finding]:
             )
 
 
-def _may_get_a_part(node: Node, signature: Signature) -> bool:
+def may_get_a_part(node: Node, signature: Signature) -> bool:
     """Whether a body may be called with some of the rows, and returns rows. A function with metrics is never cut."""
     returns, registration = signature.returns, signature.registration
     if isinstance(signature.rows, WholeRows):
@@ -250,7 +250,7 @@ def _reduced(
     dim_argument = named.get("dim", named.get("dims", positional[place] if len(positional) > place else None))
     if function in REDUCTIONS and (dim_argument is None or rows.pieces):
         return "statistic"
-    dims = _numbers(dim_argument) if dim_argument is not None else (-1,)
+    dims = dim_numbers(dim_argument) if dim_argument is not None else (-1,)
     if not dims or (rows.dims is None and min(dims) < 0):
         return None
     if not {0, -(rows.dims or 0)}.isdisjoint(dims):
@@ -259,7 +259,7 @@ def _reduced(
     return RowTensor(rows.dims if keeps_dims or rows.dims is None else rows.dims - len(dims))
 
 
-def _numbers(argument: ast.expr) -> tuple[int, ...]:
+def dim_numbers(argument: ast.expr) -> tuple[int, ...]:
     """The dims that an argument names; none if it is not a literal."""
     try:
         value = ast.literal_eval(argument)

@@ -1,0 +1,394 @@
+"""Padded tokens: does a body take the padding of responses for tokens?
+
+A worked example, a function on the ready records, whose responses are padded on the right::
+
+    rewards = rollout.log_probs.tensor - ref.ref_log_probs.tensor      tokens, and padding
+    rewards[:, -1] += scores.score.tensor                              the last column: padding in shorter responses
+    gains = (rewards - rewards.mean()) / rewards.std()                 padding counts in both
+    whitened(gains, torch.ones_like(gains))                            and here: a mask of ones
+
+Nothing fails, since padding has numbers, too. The dim ``hfdsl.rl.batches.R`` says that there is padding, and a mask
+where; of a dim of the user's nothing is known. The rule evaluates the statements that run in every call on tensors of
+tokens, and gives up where a mask may have had a part: a sum of masked tokens, a mean of those that a mask picks and a
+number for the responses that fill the last column are meant. So is a mean or a spread alone: the one may be a sum over
+a fixed length, the other a metric. Columns that bodies of the user's make are followed only if each token has its own
+number: a score that is repeated for all tokens has the same mean with padding. And if a role samples with a mask of
+ones, its responses have no padding.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from hfdsl.check.bodies import STATEMENTS, assigned_names, callee, certain_statements, definition_of
+from hfdsl.check.context import Context
+from hfdsl.check.dependences import updates_after
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import Program, signature_of
+from hfdsl.check.rules.formulas import bound_arguments, call_name
+from hfdsl.check.rules.mixed_rows import ELEMENTWISE, FORMS, dim_numbers, may_get_a_part
+from hfdsl.check.rules.renamed import VOCABULARY
+from hfdsl.check.sources import Function, span_of
+from hfdsl.graph.origins import stored_column
+from hfdsl.graph.program import Node, Ref
+from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType
+from hfdsl.graph.spans import definition_span
+from hfdsl.types.batches import schema
+from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.dtypes import Bool
+
+FORMULAS = "hfdsl.rl."
+"""The package whose formulas take the mask of the tokens as ``mask``."""
+
+OF_EACH_TOKEN = frozenset({"engine_log_probs", "log_probs", "ref_log_probs", "values"})
+"""The columns of ready records that never repeat one number for all tokens of a response, whoever makes them."""
+
+SCORES = re.compile(r"(.*_)?(costs?|rewards?|scores?)")
+"""The names of numbers that every response has, be it cut or not."""
+
+WITH_PADDING = frozenset({"overlong_penalty", "token_rewards", "whitened"})
+"""The formulas whose numbers at tokens depend on whether the mask has padding, too."""
+
+ONES_MAKERS = frozenset({"full", "full_like", "new_full", "new_ones", "ones", "ones_like"})
+"""The functions that fill a tensor with one number."""
+
+OF_TOKENS = frozenset({"discounted_returns", "kl_estimate", "kl_penalized", "masked", "token_rewards", "whitened"})
+"""The formulas that return a number for each token."""
+
+LOWER_BOUNDS = frozenset({"clamp", "clamp_min", "clip"})
+"""The functions of a tensor that keep a spread from 0."""
+
+SAME_VALUES = frozenset(
+    {"bool", "clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "int", "long", "to"}
+)
+"""The functions of a tensor whose result is ones if the tensor is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTensor:
+    """A number for each token of a response, and for its padding unless a mask may have had a part in it."""
+
+    masked: bool = False
+    ones: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PerResponse:
+    """A number for each response; a mask may have had a part in it."""
+
+    masked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedStatistic:
+    """The mean of tokens and their padding or their spread, of each response or of all, and where it is computed."""
+
+    is_spread: bool
+    of_all: bool
+    place: ast.Call
+
+
+TokenValue: TypeAlias = "TokenTensor | PerResponse | PaddedStatistic | float | None"
+"""The abstract value of an expression: a number for all numbers that are the same for all rows; None if unknown."""
+
+
+class Mistake(NamedTuple):
+    """A place in a body, what stands there, what the body does, and advice."""
+
+    place: ast.expr
+    label: str
+    effect: str
+    advice: str
+
+
+def padding_is_no_token(context: Context) -> Iterator[Finding]:
+    """HF355: a body before an update leaves padding out of what it computes of tokens."""
+    seen, graph = set[object](), context.program.graph
+    for node, signature in graph.bodies if not graph.misuses else ():
+        body = signature.body
+        if body in seen or signature.is_ready_made or hasattr(body, "__wrapped__") or not any(_padded(signature)):
+            continue
+        seen.add(body)
+        definition, update = definition_of(body), next(updates_after(graph, node), None)
+        if definition is None or update is None:
+            continue
+        repeated = _repeated_columns(context.program, node)
+        parts = may_get_a_part(node, signature)
+        mistake = next(_Body(signature, definition, repeated, parts=parts).mistakes(), None)
+        if mistake is not None:
+            if any(_samples_full_responses(sampler) for _, sampler in graph.bodies):
+                return
+            learns = [] if update is node else [Label(update.span, "learns from the result")]
+            yield Finding(
+                "HF355",
+                f"'{node.label}' {mistake.effect}",
+                Label(span_of(definition_span(body).file, mistake.place), mistake.label),
+                (Label(node.span, "called here"), *learns),
+                notes=(mistake.advice,),
+            )
+
+
+def _padded(signature: Signature) -> Iterator[tuple[str, ColumnSpec]]:
+    """The columns of responses with padding that a body takes, each as the body names it."""
+    for port in signature.ports:
+        if isinstance(port.type, RecordType):
+            for column, spec in schema(port.type.record).fields.items():
+                if _is_padded(spec) and isinstance(spec, ColumnSpec):
+                    yield f"{port.name}.{column}", spec
+        elif _is_padded(port.type) and isinstance(port.type, ColumnSpec):
+            yield port.name, port.type
+
+
+def _samples_full_responses(signature: Signature) -> bool:
+    """Whether a body of the user's that takes no responses may return a mask of ones for those that it makes."""
+    kind = signature.returns
+    if signature.is_ready_made or not isinstance(kind, RecordType) or any(_padded(signature)):
+        return False
+    makes_mask = any(_is_mask(spec) and _is_padded(spec) for spec in schema(kind.record).fields.values())
+    definition = definition_of(signature.body) if makes_mask else None
+    calls = (call for call in ast.walk(definition) if isinstance(call, ast.Call)) if definition is not None else ()
+    return any(call_name(call).rpartition(".")[2] in ONES_MAKERS for call in calls)
+
+
+def _repeated_columns(program: Program, node: Node) -> frozenset[str]:
+    """The columns with padding that a call takes from bodies of the user's, which may repeat one number in each row."""
+    repeated = set[str]()
+    for column in program.origins.columns(node.id):
+        stored = stored_column(program.graph, column.ref)
+        maker = program.graph.nodes[stored.node] if isinstance(stored, Ref) else None
+        signature = None if maker is None else signature_of(maker)
+        if signature is not None and not signature.is_ready_made and column.name not in OF_EACH_TOKEN:
+            repeated.add(column.port if column.name is None else f"{column.port}.{column.name}")
+    return frozenset(repeated)
+
+
+def _is_padded(spec: object) -> bool:
+    """Whether a column has the dim of the ready records that counts the tokens of responses and their padding."""
+    if not isinstance(spec, ColumnSpec) or spec.ragged or len(spec.dims) != 2:
+        return False
+    return [(getattr(dim, "__module__", ""), getattr(dim, "__name__", "")) for dim in spec.dims[1].atoms] == [
+        (VOCABULARY, "R")
+    ]
+
+
+def _is_mask(spec: object) -> bool:
+    return isinstance(spec, ColumnSpec) and issubclass(spec.dtype, Bool)
+
+
+class _Body:
+    """The abstract evaluation of a body: the values of its names, statement by statement.
+
+    Of the columns ``repeated`` nothing is known. ``parts``: a plan may give it some of the rows, so that a statistic of
+    all rows is HF338.
+    """
+
+    def __init__(self, signature: Signature, definition: Function, repeated: AbstractSet[str], *, parts: bool) -> None:
+        self.signature, self.definition, self.repeated, self.parts = signature, definition, repeated, parts
+        self.parameters = {port.name: port.type for port in signature.ports}
+        self.names: dict[str, TokenValue] = {
+            name: 1.0 for name, kind in self.parameters.items() if isinstance(kind, StaticType)
+        }
+        compound = (node for node in definition.body if not isinstance(node, (*STATEMENTS, ast.Pass)))
+        self.uncertain = frozenset(name for statement in compound for name in assigned_names(statement))
+        self.seen = list[Mistake]()
+
+    def mistakes(self) -> Iterator[Mistake]:
+        """The places where padding counts, in order."""
+        for statement in certain_statements(self.definition):
+            match statement:
+                case ast.Assign([ast.Subscript(ast.Name(name), index)], value) | ast.AugAssign(
+                    ast.Subscript(ast.Name(name), index), ast.Add() | ast.Sub(), value
+                ):
+                    self.set_part(name, index, value)
+                case ast.Assign(targets, value):
+                    self.assign(targets, self.value(value))
+                case ast.AnnAssign(target, _, ast.expr() as value):
+                    self.assign([target], self.value(value))
+                case ast.AugAssign(target, operator, value):
+                    current = self.names.get(target.id) if isinstance(target, ast.Name) else None
+                    self.assign([target], self.computed(value, operator, current, self.value(value)))
+                case ast.Return(ast.Call(keywords=columns)) if columns:
+                    self.returned(columns)
+                case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), method)) as call) if method.endswith("_"):
+                    self.value(call)
+                    self.names[name] = None
+                case ast.Expr(value) | ast.Return(ast.expr() as value):
+                    self.value(value)
+            yield from self.seen
+            self.seen.clear()
+
+    def assign(self, targets: Sequence[ast.expr], value: TokenValue) -> None:
+        """Set the value of a name from here on; a name in a tuple, or one that a branch sets, is unknown."""
+        for target in targets:
+            names = assigned_names(ast.Expr(target))
+            certain = isinstance(target, ast.Name) and names.isdisjoint(self.uncertain)
+            self.names |= dict.fromkeys(names, value if certain else None)
+
+    def set_part(self, name: str, index: ast.expr, part: ast.expr) -> None:
+        """Set a part of a tensor: a number of each response in the last column is a mistake."""
+        tensor, value = self.names.get(name), self.value(part)
+        if isinstance(tensor, TokenTensor) and _is_last_column(index) and value == PerResponse():
+            effect = (
+                f"puts '{ast.unparse(part)}' in the last column of '{name}', not at the last token: no token of a "
+                "shorter response gets it"
+            )
+            advice = "hfdsl.rl.rewards.token_rewards(scores, mask) puts a score at the last token of each response"
+            self.seen.append(Mistake(part, "goes to padding in every shorter response", effect, advice))
+        self.names[name] = TokenTensor(masked=True) if isinstance(tensor, TokenTensor) else None
+
+    def returned(self, columns: Sequence[ast.keyword]) -> None:
+        """Evaluate what is returned: ones in the place of a mask are a mistake."""
+        kind: PortType = self.signature.returns
+        fields = schema(kind.record).fields if isinstance(kind, RecordType) else {}
+        for column in columns:
+            spec, value = fields.get(column.arg or ""), self.value(column.value)
+            if _is_mask(spec) and _is_padded(spec) and isinstance(value, TokenTensor) and value.ones:
+                effect = f"returns a '{column.arg}' of ones, by which padding counts as tokens"
+                self.seen.append(Mistake(column.value, ONES, effect, self.mask_advice))
+
+    @property
+    def mask_advice(self) -> str:
+        """The mask that a body takes, or has to take."""
+        masks = [name for name, spec in _padded(self.signature) if _is_mask(spec)]
+        return f"write {masks[0]}.tensor" if masks else "take the response_mask of the responses, too"
+
+    def value(self, node: ast.expr) -> TokenValue:
+        """Evaluate an expression."""
+        match node:
+            case ast.Constant(int() | float()) | ast.Attribute(ast.Name("torch")):
+                return 1.0
+            case ast.Name(name):
+                return None if name in self.uncertain else self.names.get(name)
+            case ast.Attribute(source, "tensor"):
+                return self.column(source)
+            case ast.Attribute(source, "shape"):
+                return self.value(source)
+            case ast.BinOp(left, operator, right):
+                return self.computed(node, operator, self.value(left), self.value(right))
+            case ast.UnaryOp(_, operand):
+                return _combined(self.value(operand))
+            case ast.Compare(left, _, others):
+                return _combined(*(self.value(operand) for operand in (left, *others)))
+            case ast.Subscript(source, index):
+                value = self.value(source)
+                if isinstance(value, TokenTensor) and _is_last_column(index):
+                    return PerResponse(value.masked)
+                return value if isinstance(value, PaddedStatistic) else None
+            case ast.Call():
+                return self.call_result(node)
+        return None
+
+    def column(self, node: ast.expr) -> TokenValue:
+        """The tensor of a column of an argument, which no statement of the body sets."""
+        spec: object
+        match node:
+            case ast.Name(name):
+                spec, column = self.parameters.get(name), name
+            case ast.Attribute(ast.Name(name), column):
+                kind = self.parameters.get(name)
+                spec = schema(kind.record).fields.get(column) if isinstance(kind, RecordType) else None
+            case _:
+                return None
+        if not isinstance(spec, ColumnSpec) or name in assigned_names(self.definition):
+            return None
+        if _is_padded(spec):
+            return None if ast.unparse(node) in self.repeated else TokenTensor(masked=_is_mask(spec))
+        return PerResponse(masked=not SCORES.fullmatch(column)) if len(spec.dims) == 1 else None
+
+    def computed(self, node: ast.expr, operator: ast.operator, left: TokenValue, right: TokenValue) -> TokenValue:
+        """The result of an operator: tokens less a mean with padding, or over such a spread, are a mistake."""
+        if isinstance(right, PaddedStatistic) and not (right.of_all and self.parts) and isinstance(left, TokenTensor):
+            if right.is_spread and isinstance(operator, ast.Div):
+                effect = f"divides by a spread over tokens and padding, '{ast.unparse(right.place)}'"
+                self.seen.append(Mistake(right.place, "padding counts", effect, WITH_A_MASK))
+            elif not right.is_spread and isinstance(operator, ast.Sub) and not left.masked:
+                effect = f"subtracts a mean over tokens and padding, '{ast.unparse(node)}'"
+                self.seen.append(Mistake(node, "a mean in which padding counts", effect, WITH_A_MASK))
+            return left
+        if isinstance(left, PaddedStatistic) and isinstance(right, float) and isinstance(operator, ast.Add):
+            return left
+        return _combined(left, right)
+
+    def call_result(self, call: ast.Call) -> TokenValue:
+        """The result of a formula, of a method of a tensor, or of a function of torch."""
+        formula = callee(self.signature.body, self.definition, call)
+        if formula is not None and (formula.__module__ or "").startswith(FORMULAS):
+            return self.formula_result(call, formula)
+        match call.func:
+            case ast.Attribute(ast.Name("torch"), function) if call.args:
+                tensor, positional = call.args[0], call.args[1:]
+            case ast.Attribute(tensor, function):
+                positional = call.args
+            case _:
+                tensor, function, positional = call.func, "", call.args
+        source = self.value(tensor)
+        others = [self.value(argument) for argument in (*positional, *(named.value for named in call.keywords))]
+        if isinstance(source, PaddedStatistic) and function in FORMS | LOWER_BOUNDS:
+            return source
+        if function in ELEMENTWISE:
+            ones = isinstance(source, TokenTensor) and source.ones and function in SAME_VALUES
+            return source if ones else _combined(source, *others)
+        return self.token_result(call, function, source, positional) if isinstance(source, TokenTensor) else None
+
+    def token_result(
+        self, call: ast.Call, function: str, tokens: TokenTensor, positional: Sequence[ast.expr]
+    ) -> TokenValue:
+        """The result of a function of tokens."""
+        named = {keyword.arg: keyword.value for keyword in call.keywords}
+        argument = named.get("dim", positional[0] if positional else None)
+        dims = {0, 1} if argument is None else {dim % 2 for dim in dim_numbers(argument)}
+        match function:
+            case "ones" | "ones_like":
+                return TokenTensor(ones=True)
+            case "zeros" | "zeros_like":
+                return TokenTensor()
+            case "cumsum" | "flip":
+                return TokenTensor(tokens.masked)
+            case "mean" | "std" if 1 in dims and not tokens.masked:
+                return PaddedStatistic(function == "std", 0 in dims, call)
+            case "sum" if dims == {1}:
+                return PerResponse(tokens.masked)
+        return None
+
+    def formula_result(self, call: ast.Call, formula: Callable[..., Any]) -> TokenValue:
+        """The result of a formula: a mask of ones is a mistake where padding changes the numbers at tokens."""
+        arguments = bound_arguments(formula, call)
+        values = {name: self.value(argument) for name, argument in arguments.items()}
+        mask, x, name = values.get("mask"), values.get("x"), formula.__name__
+        has_padding = isinstance(mask, TokenTensor) and mask.ones
+        if has_padding and name == "masked_mean" and isinstance(x, TokenTensor) and not x.masked:
+            return PaddedStatistic(is_spread=False, of_all="dim" not in arguments, place=call)
+        if has_padding and name in WITH_PADDING:
+            effect = f"gives '{call_name(call)}' a mask of ones, by which padding counts as tokens"
+            self.seen.append(Mistake(arguments["mask"], ONES, effect, self.mask_advice))
+        return TokenTensor(masked=True) if name in OF_TOKENS else None
+
+
+ONES = "1 at tokens and padding"
+"""A mask of ones, in words."""
+
+WITH_A_MASK = "hfdsl.rl.masked has masked_mean and whitened, which count the tokens of a mask alone"
+"""What to do about a statistic."""
+
+
+def _combined(*values: TokenValue) -> TokenValue:
+    """The result of computing elementwise: tokens, if any value is one for each token."""
+    masked = any(value is None or getattr(value, "masked", False) for value in values)
+    if any(isinstance(value, TokenTensor) for value in values):
+        return TokenTensor(masked)
+    if None in values or any(isinstance(value, PaddedStatistic) for value in values):
+        return None
+    return PerResponse(masked) if any(isinstance(value, PerResponse) for value in values) else 1.0
+
+
+def _is_last_column(index: ast.expr) -> bool:
+    """Whether an index takes the last column of all rows."""
+    match index:
+        case ast.Tuple([ast.Slice(None, None, None), ast.UnaryOp(ast.USub(), ast.Constant(1))]):
+            return True
+    return False

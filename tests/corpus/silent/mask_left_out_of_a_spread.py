@@ -1,0 +1,24 @@
+"""A function of the whole batch normalizes advantages, and counts padding."""
+
+import hfdsl as hf
+from hfdsl.rl.batches import Advantages, B, Experience, P, Prompts, R, Rewards, Rollout
+from hfdsl.rl.functions import kl_penalized_rewards
+from tests.corpus.ready_records import Judge, Loss, Policy, Reference, places, prompts_of
+
+
+@hf.function(rows=hf.Whole)
+def normalized(rollout: Rollout, rewards: Rewards) -> Advantages:
+    gains = rewards.rewards.tensor.flip(1).cumsum(1).flip(1)
+    spread = gains.std() + 1e-6  # <- HF355
+    return Advantages(advantage=gains / spread * rollout.response_mask.tensor)
+
+
+@hf.dataflow
+def program(prompts: Prompts, policy: Policy, reference: Reference, judge: Judge) -> Loss:
+    rollout = policy.sample(prompts)
+    rewards = kl_penalized_rewards(rollout, reference.log_probs(rollout), judge.score(rollout))
+    gains = normalized(rollout, rewards)
+    return policy.learn(hf.merge(Experience, rollout, gains))
+
+
+experiment = hf.Experiment(program, places(), dims={B: 8, P: 3, R: 4}, batches=prompts_of(8))

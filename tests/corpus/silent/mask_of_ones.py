@@ -1,0 +1,26 @@
+"""The advantages of a batch are whitened over all columns, padding among them."""
+
+import hfdsl as hf
+from hfdsl.rl.batches import Advantages, B, Experience, P, Prompts, R, Rewards, Rollout
+from hfdsl.rl.functions import kl_penalized_rewards
+from hfdsl.rl.masked import whitened
+from tests.corpus.ready_records import Judge, Loss, Policy, Reference, places, prompts_of
+
+
+@hf.function(rows=hf.Whole)
+def normalized(rollout: Rollout, rewards: Rewards) -> Advantages:
+    import torch
+
+    gains = rewards.rewards.tensor.flip(1).cumsum(1).flip(1)
+    return Advantages(advantage=whitened(gains, torch.ones_like(gains)))  # <- HF355
+
+
+@hf.dataflow
+def program(prompts: Prompts, policy: Policy, reference: Reference, judge: Judge) -> Loss:
+    rollout = policy.sample(prompts)
+    rewards = kl_penalized_rewards(rollout, reference.log_probs(rollout), judge.score(rollout))
+    gains = normalized(rollout, rewards)
+    return policy.learn(hf.merge(Experience, rollout, gains))
+
+
+experiment = hf.Experiment(program, places(), dims={B: 8, P: 3, R: 4}, batches=prompts_of(8))
