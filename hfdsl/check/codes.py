@@ -94,6 +94,7 @@ CODES: dict[str, Code] = {
     "HF353": Code("a policy that is paid for leaving its reference", "warning"),
     "HF354": Code("a critic that learns returns over the values of another", "warning"),
     "HF355": Code("padding taken for tokens", "warning"),
+    "HF356": Code("a mask of learned tokens that nothing reads", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     "HF361": Code("a data set with fewer prompts than a step takes", "warning"),
     # HF4xx dispatch and collect
