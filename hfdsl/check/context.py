@@ -75,6 +75,7 @@ class Context:
     numbers: NumberEdits | None = None  # None: sizes and meshes are those of Python code
     cluster: Cluster | None = None
     loader: Callable[[], Any] | None = None  # of an experiment: what gives its batches
+    is_shuffled: bool = False  # whether the rows of an input are of different questions in random order
     offload: bool = True  # whether idle roles may be moved to host memory
     trials: Callable[[Finding], Tester | None] | None = field(default=None, compare=False)  # None: nothing is tried
     search: bool = True  # whether sizes are searched for; a trial only needs to know which findings there are

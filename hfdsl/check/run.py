@@ -233,19 +233,22 @@ def check(
     loader: Callable[[], Any] | None = None,
     *,
     numbers: NumberEdits | None = None,
+    is_shuffled: bool = False,
     repairs: bool = True,
 ) -> Report:
     """The report on a dataflow: every finding of every rule.
 
     ``call_site`` is where its sizes are given, or else ``numbers`` edits them; ``loader`` gives the batches of an
-    experiment. Without ``repairs`` the report says only what is wrong.
+    experiment, and ``is_shuffled`` says that their rows are of different questions in random order. Without ``repairs``
+    the report says only what is wrong.
     """
     start = perf_counter()
     try:
         context = build_context(body, deployment, dims, cluster, call_site)
     except DefinitionError as error:  # an annotation without meaning: there is no program to continue with
         return Report(body.__name__, (Finding(error.code, error.message, Label(definition_span(body))),))
-    return build_report(replace(context, loader=loader, numbers=numbers), start, repairs=repairs)
+    context = replace(context, loader=loader, numbers=numbers, is_shuffled=is_shuffled)
+    return build_report(context, start, repairs=repairs)
 
 
 def build_context(

@@ -114,6 +114,8 @@ def _groups(
     together = 1 if _repeated_once(origin) else data.get(origin.source, 1)
     if repeats and _mixes(origin, rows, group, compare.base, together):
         return _mixed(context, node, groups, column, repeats)
+    if context.is_shuffled and _mixes_shuffled(origin, groups):
+        return _of_shuffled_rows(context, node, groups, origin)
     for case in compare.cases(*origin.filters()):
         if case.dropping is None or size is None or not (row_count := case.number(size)) or row_count % group:
             continue
@@ -163,11 +165,14 @@ def _groups_of_data(context: Context) -> dict[int, int]:
             continue
         for column in origins.columns(node.id):
             origin = origins.of(column)
-            if origin is None or origin.repeated:
-                continue
-            if all(isinstance(step, (SampleStep, GroupStep, FilterStep)) for step in origin.steps):
+            if origin is not None and _is_as_read(origin):
                 sizes[origin.source] = lcm(sizes.get(origin.source, 1), groups.size)
     return sizes
+
+
+def _is_as_read(origin: Origin) -> bool:
+    """Whether rows are in the order of the data, each of them once at most."""
+    return not origin.repeated and all(isinstance(s, (SampleStep, GroupStep, FilterStep)) for s in origin.steps)
 
 
 def _mixes(origin: Origin, rows: int, group: int, case: SizeCase, together: int) -> bool:
@@ -227,6 +232,36 @@ def _mixed(context: Context, node: Node, groups: Groups, column: RowColumn, repe
         f"the rows of one question stand together in {together}: repeat as many times as a group has rows; {on_purpose}"
     )
     return with_suggestions(context, finding, _other_groups(context, node, groups, column, repeats), advice)
+
+
+def _mixes_shuffled(origin: Origin, groups: Groups) -> bool:
+    """Whether groups of shuffled data certainly mix questions.
+
+    Functions on groups of the user's may pack rows of different questions, or put copies of one in the place of others.
+    """
+    is_ready_made = groups.signature is not None and groups.signature.is_ready_made
+    return is_ready_made and _is_as_read(origin) and not any(isinstance(step, GroupStep) for step in origin.steps)
+
+
+def _of_shuffled_rows(context: Context, node: Node, groups: Groups, origin: Origin) -> Finding:
+    """Groups of data that is shuffled, and that nothing repeats."""
+    source = context.program.graph.nodes[origin.source]
+    finding = Finding(
+        "HF330",
+        f"'{node.label}' reads groups of {groups.size} rows, but nothing repeats '{source.label}': a run shuffles its "
+        "data, so the rows of a group belong to different questions",
+        Label(node.span, f"reads groups of {groups.size}"),
+        (Label(source.span, "one row for each question"), *groups.declaration_labels),
+    )
+    rows = context.program.inference.rows(origin.source)
+    advice = f"repeat each row before sampling: hf.repeat({source.label}, {groups.size})"
+    return with_suggestions(context, finding, () if rows is None else _repeats(context, rows, groups.size), advice)
+
+
+def _repeats(context: Context, rows: Size, group: int) -> Iterator[Suggestion]:
+    from hfdsl.check.repair.fixes import repeated_input  # late: most programs need none
+
+    yield from repeated_input(context, rows, group)
 
 
 def _thinned(

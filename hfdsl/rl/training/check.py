@@ -14,8 +14,10 @@ from hfdsl.check.report import CheckError, Report
 from hfdsl.check.run import check
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.errors import HfError
-from hfdsl.graph.dataflow import traced_once
+from hfdsl.graph.dataflow import Dataflow, traced_once
+from hfdsl.graph.program import Input
 from hfdsl.graph.spans import NOWHERE
+from hfdsl.rl.batches import Pairs
 from hfdsl.rl.training.config import Loaded, load
 from hfdsl.rl.training.config_names import Find
 from hfdsl.rl.training.experiments import Experiments, checked, size_fields
@@ -109,6 +111,7 @@ class ConfigCheck:
                 self.cluster,
                 NOWHERE,
                 numbers=ConfigNumbers(loaded, table),
+                is_shuffled=not table and not _takes_pairs(experiment.dataflow),
                 repairs=trials is not None or not isinstance(loaded.places, Places),
             )
             report = checked(report, loaded, table)
@@ -134,6 +137,11 @@ class ConfigCheck:
         remaining = [finding for finding in reports[0].findings if finding.code not in repeated]
         run_report, *beside = reports
         return list(_each_once([replace(run_report, findings=order([*remaining, *at_keys])), *beside]))
+
+
+def _takes_pairs(dataflow: Dataflow[..., Any]) -> bool:
+    """Whether a run feeds two consecutive rows for each question."""
+    return any(isinstance(node.op, Input) and node.op.record is Pairs for node in dataflow.trace().inputs)
 
 
 def _each_once(reports: Sequence[Report]) -> Iterator[Report]:
