@@ -87,9 +87,11 @@ class Reads:
 
     def __init__(self, layouts: Any = None) -> None:
         self.after: dict[str, int] = {}
+        self.beside: set[str] = set()
 
-    def add(self, pieces: Any, after: int) -> None:
+    def add(self, pieces: Any, after: int, *, beside: bool) -> None:
         self.after |= {name: after for name, _ in pieces}
+        self.beside |= {name for name, _ in pieces} if beside else set()
 
 
 @given(st.data())
@@ -112,6 +114,7 @@ def test_nothing_is_read_before_its_memory_was_written_last(data: st.DataObject)
         arriving.begin(pieces, pieces, str, lambda held: held.items())
     reads: Any = arriving._begun
     assert reads.after.keys() == pieces.keys()
+    assert reads.beside == {name for name, after in reads.after.items() if after < max(reads.after.values())}
     for name, (start, size) in zip(pieces, spans, strict=True):
         assert reads.after[name] >= max(written[start : start + size])
     assert len(set(reads.after.values())) <= arriving_digests.READS + 1

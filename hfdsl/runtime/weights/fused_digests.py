@@ -43,7 +43,7 @@ from hfdsl.runtime.weights.digest_factors import factors_on
 TILE_WORDS: Final = 4096
 """The number of words that a program reads at once: 32 KiB."""
 
-PROGRAMS_BESIDE: Final = 32
+PROGRAMS_BESIDE: Final = 64
 """The programs of a launch beside an exchange of weights: enough to read about twice as fast as a link delivers."""
 
 MAX_BLOCK_COLUMNS: Final = 1024
