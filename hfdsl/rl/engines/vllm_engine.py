@@ -74,7 +74,12 @@ class VllmEngine:
         from vllm import LLM  # pyright: ignore[reportMissingImports]  # optional
 
         logging.getLogger(RELOADING).addFilter(_has_weights)
-        options: dict[str, Any] = {"enforce_eager": True}
+        # On a CPU it fails on a row with a seed whose prompt it cuts in two, so every prompt fits into a step.
+        options: dict[str, Any] = {
+            "enforce_eager": True,
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(start.max_length, 4096),
+        }
         if on_gpu:
             total = torch.cuda.get_device_properties(0).total_memory
             share = (start.cache_bytes + start.weight_bytes) / total

@@ -224,6 +224,15 @@ def test_a_row_depends_on_its_seed_and_not_on_its_batch(engine: w.Actor) -> None
     assert not torch.equal(rollout(engine, seed=1).ids.tensor, whole.ids.tensor)
 
 
+def test_rows_with_seeds_are_sampled_though_their_prompts_fill_several_steps() -> None:
+    policy, rows = actor("vllm", cache_tokens=32_768), 60
+    ids = torch.randint(2, tiny.VOCABULARY, (rows, WIDTH), generator=torch.Generator().manual_seed(1))
+    with in_call(Call(seed=0, step=0, node=0, rank=0, first_row=0, row_count=rows)):
+        result = policy.generate(Prompts(ids=ids, mask=torch.ones_like(ids).bool(), task=[{}] * rows))
+    assert result.response_mask.tensor.any(1).all()
+    assert differences(result).max() < TOLERANCE
+
+
 def test_a_response_ends_with_an_end_token_or_is_full(engine: w.Actor) -> None:
     assert MODEL.end_tokens is not None
     lengths = []
