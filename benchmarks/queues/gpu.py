@@ -10,7 +10,8 @@ a queue: ``10:none`` and ``10:4`` send weights between calls, ``10:4drop`` drops
 weights in flight, to an engine that samples the rows of up to lag + 1 calls in one batch. Runs of one kind share their
 processes, one after another, each from an empty queue. Results are measured once the queue is in its steady state:
 neither those that were generated ahead while the first update waited, nor the last ones, beside which nothing is
-generated; else a lag of 4 would seem faster than its engine. *Predicted* is what ``hfdsl simulate`` makes of the times
+generated; else a lag of 4 would seem faster than its engine. Without a queue three results come before the first that
+is measured. *Predicted* is what ``hfdsl simulate`` makes of the times
 that calls took in the row without a queue: those of calls that have the engine for themselves, which is too fast for
 calls that share it. The reward takes no time, and every row trains with the same columns.
 """
@@ -121,8 +122,8 @@ class Case:
 
     @property
     def before(self) -> int:
-        """How many results come before the first that is measured."""
-        return 2 * (self.lag or 0) + 1
+        """How many results come before the first that is measured; vLLM's third call still compiles."""
+        return 2 * self.lag + 1 if self.lag else 3
 
     def measured(self, steps: int) -> int:
         """How many results are measured; without a queue they differ little."""
@@ -205,7 +206,7 @@ def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured
         timelines.append(running.timeline)
     count = case.measured(args.steps)
     seconds, measured_lengths = case.seconds(times, args.steps), lengths[case.before : case.before + count]
-    calls = recorded_seconds(running.plan, timelines[1:]) if case.lag is None else {}
+    calls = recorded_seconds(running.plan, timelines[case.before :]) if case.lag is None else {}
     return Measured(seconds, case.rows * sum(measured_lengths) / count / seconds, calls)
 
 
