@@ -10,7 +10,7 @@ from math import lcm
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
@@ -82,10 +82,12 @@ def test_a_conflict_is_one_and_without_any_one_of_it_there_is_a_size(demands: li
 
 
 @given(st.lists(linear, max_size=3), st.integers(1, 200), st.integers(1, 5))
+@example([Constraint(size(B), 9), Constraint(size(B), 4), Constraint(size(B), 25)], 1, 1)
 def test_the_nearest_sizes_are_the_nearest(demands: list[Constraint], now: int, step: int) -> None:
     nearest = Search(B, now, demands, lambda n: n % step == 0).nearest()
     below = [n for n in meeting(demands, range(1, now)) if n % step == 0]
-    above = [n for n in meeting(demands, range(now + 1, now + FAR)) if n % step == 0]
+    beyond = now + FAR + step * period(demands)
+    above = [n for n in meeting(demands, range(now + 1, beyond)) if n % step == 0]
     assert nearest == (*below[-1:], *above[:1])
 
 
