@@ -46,7 +46,7 @@ FORMULAS = "hfdsl.rl."
 """The package whose formulas take the mask of the tokens as ``mask``."""
 
 OF_EACH_TOKEN = frozenset({"engine_log_probs", "log_probs", "ref_log_probs", "values"})
-"""The columns of ready records that never repeat one number for all tokens of a response, whichever role returns them."""
+"""The columns of ready records that never repeat one number for all tokens of a response, in any role."""
 
 SCORES = re.compile(r"(.*_)?(costs?|rewards?|scores?)")
 """The names of numbers that every response has, be it cut or not."""
