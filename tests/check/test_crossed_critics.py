@@ -83,7 +83,7 @@ def test_a_critic_learns_over_its_own_values(*, whitens: bool) -> None:
     [finding] = report(step.given(harms_over="first", whitens=whitens)).findings
     assert finding.code == "HF354"
     assert finding.message == (
-        f"'cost_critic.update' learns returns over the values of 'critic.values', not over its own: {EFFECT}"
+        f"'cost_critic.update' learns returns computed with 'critic.values', not with its own values: {EFFECT}"
     )
 
 
@@ -96,8 +96,8 @@ def test_two_critics_that_are_crossed_are_one_mistake(options: dict[str, Any]) -
     [finding] = report(step.given(**options)).findings
     assert finding.code == "HF354"
     assert finding.message == (
-        "'critic.update' learns returns over the values of 'cost_critic.values', and 'cost_critic.update' over those "
-        f"of 'critic.values': {EFFECT}"
+        "'critic.update' learns returns computed with 'cost_critic.values', and 'cost_critic.update' those with "
+        f"'critic.values': {EFFECT}"
     )
 
 
@@ -105,8 +105,8 @@ def test_returns_over_its_own_values_are_not_left_unlearned() -> None:
     [finding] = report(step.given(cost_learned="first")).findings
     assert finding.code == "HF354"
     assert finding.message == (
-        "'cost_critic.update' learns returns over the values of 'critic.values', and nothing learns those over its "
-        f"own: {EFFECT}"
+        "'cost_critic.update' learns returns computed with 'critic.values', and nothing learns those with its own "
+        f"values: {EFFECT}"
     )
 
 

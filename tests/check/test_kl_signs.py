@@ -94,7 +94,7 @@ def test_a_policy_does_not_learn_costs(by: Literal["returns", "baseline"]) -> No
     [finding] = report(without_critic.given(by=by)).findings
     assert finding.code == "HF353"
     assert finding.message == (
-        "'actor.update' learns to raise what 'kl_penalized_costs' makes: the policy is paid for its cost and for "
+        "'actor.update' learns to raise what 'kl_penalized_costs' returns: the policy is rewarded for its cost and for "
         "leaving the reference"
     )
 
@@ -169,12 +169,13 @@ def charged_once(
 def test_the_only_kl_has_the_wrong_sign() -> None:
     [gains] = report(charged_once).findings
     assert gains.message == (
-        "'actor.update' learns to raise what 'kl_penalized_costs' makes: the policy is paid for its cost and for "
+        "'actor.update' learns to raise what 'kl_penalized_costs' returns: the policy is rewarded for its cost and for "
         "leaving the reference"
     )
     [harms] = report(charged_once.given(as_gains=False)).findings
     assert harms.message == (
-        "'actor.update' learns to lower what 'kl_penalized_rewards' makes: the policy is paid for leaving the reference"
+        "'actor.update' learns to lower what 'kl_penalized_rewards' returns: the policy is rewarded for leaving the "
+        "reference"
     )
 
 

@@ -133,7 +133,8 @@ EFFECT = "returns are advantages plus values, so it learns what another critic p
 def _over_others(context: Context, entry: LearnedReturns, own: Node) -> Finding:
     finding = Finding(
         "HF354",
-        f"'{entry.update.label}' learns returns over the values of '{entry.values.label}', not over its own: {EFFECT}",
+        f"'{entry.update.label}' learns returns computed with '{entry.values.label}', not with its own values: "
+        f"{EFFECT}",
         Label(_taken(entry), "values of another critic"),
         (
             Label(entry.values.span, "returns them"),
@@ -147,9 +148,9 @@ def _over_others(context: Context, entry: LearnedReturns, own: Node) -> Finding:
 def _both_crossed(entry: LearnedReturns, other: LearnedReturns) -> Finding:
     return Finding(
         "HF354",
-        f"'{entry.update.label}' learns returns over the values of '{entry.values.label}', and "
-        f"'{other.update.label}' over those of '{other.values.label}': {EFFECT}",
-        Label(_place(entry), "returns over the values of the other critic"),
+        f"'{entry.update.label}' learns returns computed with '{entry.values.label}', and "
+        f"'{other.update.label}' those with '{other.values.label}': {EFFECT}",
+        Label(_place(entry), "computed with the other critic's values"),
         (
             Label(_place(other), "likewise"),
             Label(_taken(entry), f"takes values of '{entry.values.role}'"),
@@ -162,10 +163,13 @@ def _both_crossed(entry: LearnedReturns, other: LearnedReturns) -> Finding:
 def _beside_its_own(entry: LearnedReturns, own: Node) -> Finding:
     return Finding(
         "HF354",
-        f"'{entry.update.label}' learns returns over the values of '{entry.values.label}', and nothing learns those "
-        f"over its own: {EFFECT}",
-        Label(_place(entry), "returns over the values of another critic"),
-        (Label(entry.estimate.span, "made here"), Label(own.span, f"made over the values of '{entry.update.role}'")),
+        f"'{entry.update.label}' learns returns computed with '{entry.values.label}', and nothing learns those with "
+        f"its own values: {EFFECT}",
+        Label(_place(entry), "computed with another critic's values"),
+        (
+            Label(entry.estimate.span, "computed here"),
+            Label(own.span, f"computed with values of '{entry.update.role}'"),
+        ),
         notes=(f"learn the returns of line {own.span.line}",),
     )
 

@@ -116,14 +116,14 @@ def _outermost(node: Node, port: str, reader: Node, reader_port: str) -> tuple[N
 def _paid(charge: Charge, update: Node) -> Finding:
     penalty, reader = charge.penalty, charge.reader
     is_cost = KL_SIGNS[penalty.label] > 0
-    effect = "the policy is paid for its cost and for leaving the reference"
-    advice = "costs are the 'harms' of safe_advantages; a policy that is to seek them takes kl_penalized_rewards"
+    effect = "the policy is rewarded for its cost and for leaving the reference"
+    advice = "pass costs as 'harms' to safe_advantages; to maximize a cost on purpose, use kl_penalized_rewards"
     if not is_cost:
-        effect = "the policy is paid for leaving the reference"
-        advice = "the 'harms' of safe_advantages are made of kl_penalized_costs, to which the KL is added"
+        effect = "the policy is rewarded for leaving the reference"
+        advice = "compute the 'harms' of safe_advantages from kl_penalized_costs, which adds the KL"
     return Finding(
         "HF353",
-        f"'{update.label}' learns to {'raise' if is_cost else 'lower'} what '{penalty.label}' makes: {effect}",
+        f"'{update.label}' learns to {'raise' if is_cost else 'lower'} what '{penalty.label}' returns: {effect}",
         Label(penalty.span, f"the KL is {'added to the cost' if is_cost else 'subtracted from the rewards'}"),
         (
             Label(argument_span(reader.span, signature_of(reader), charge.port), f"taken for '{charge.port}'"),

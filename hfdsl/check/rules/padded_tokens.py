@@ -248,7 +248,7 @@ class _Body:
         for column in columns:
             spec, value = fields.get(column.arg or ""), self.value(column.value)
             if _is_mask(spec) and _is_padded(spec) and isinstance(value, TokenTensor) and value.ones:
-                effect = f"returns a '{column.arg}' of ones, by which padding counts as tokens"
+                effect = f"returns a '{column.arg}' of ones, so padding counts as tokens"
                 self.seen.append(Mistake(column.value, ONES, effect, self.mask_advice))
 
     @property
@@ -364,7 +364,7 @@ class _Body:
         if has_padding and name == "masked_mean" and isinstance(x, TokenTensor) and not x.masked:
             return PaddedStatistic(is_spread=False, of_all="dim" not in arguments, place=call)
         if has_padding and name in WITH_PADDING:
-            effect = f"gives '{call_name(call)}' a mask of ones, by which padding counts as tokens"
+            effect = f"gives '{call_name(call)}' a mask of ones, so padding counts as tokens"
             self.seen.append(Mistake(arguments["mask"], ONES, effect, self.mask_advice))
         return TokenTensor(masked=True) if name in OF_TOKENS else None
 
