@@ -18,7 +18,6 @@ from hfdsl.check.rules.presence import provided
 from hfdsl.check.run import build_context, build_report
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
-from hfdsl.deploy.pools import devices
 from hfdsl.deploy.value_bytes import has_no_rows, value_bytes
 from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.first_syncs import first_syncs
@@ -30,6 +29,7 @@ from hfdsl.graph.stages import Stage, split, stages
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.edges import edges
 from hfdsl.plan.optimize import Optimize
+from hfdsl.plan.overlaps import with_levels
 from hfdsl.plan.plan import DRIVER, Balance, Plan, Step, ValueLayout
 from hfdsl.plan.queues import decides
 from hfdsl.plan.scheduling import scheduled
@@ -111,7 +111,6 @@ def _plan(context: Context, report: Report, switches: Optimize, queues: frozense
     steps.sort(key=lambda step: stage_of[step.node])  # stable, so without queues nothing moves
     steps = scheduled(steps, context.program.graph, deployment, groups, switches.bucket_bytes)
     layouts |= {step.node: step.layout for step in steps}
-    steps = _stages(steps, context, groups)
     gpus = SharedGpus(context)
     plan = CompiledPlan(
         graph=context.program.graph,
@@ -131,6 +130,7 @@ def _plan(context: Context, report: Report, switches: Optimize, queues: frozense
         offloads=gpus.idle_periods,
         resident=tuple(resident for resident, _ in gpus.fullest),
     )
+    plan = replace(plan, steps=with_levels(plan))
     return replace(plan, edges=edges(plan))
 
 
@@ -315,27 +315,3 @@ def _balanced(steps: list[Step], context: Context) -> list[Step]:
         return None if weights is None else Balance(first.setdefault(weights, step.node), weights)
 
     return [replace(step, balance=balance(step)) for step in steps]
-
-
-# -- schedule
-
-
-def _stages(steps: list[Step], context: Context, groups: tuple[ProcessGroup, ...]) -> list[Step]:
-    """The earliest stage of every step: after its producers, and after earlier steps on the same devices.
-
-    The driver waits for a step with a pair of functions, so what follows that is in a later stage.
-    """
-    after_pairs = 0
-    stage_of: dict[int, int] = {}
-    busy: dict[tuple[str, int], int] = {}
-    pools = {group.name: group.pool for group in groups}
-    staged = []
-    for step in steps:
-        slots = devices(pools[step.group]) if step.group in pools else ((DRIVER, 0),)
-        needs = [stage_of[n] for n, _ in columns_read(context.program.graph, step.node) if n in stage_of]
-        stage = 1 + max([after_pairs, *needs, *(busy.get(slots[rank], 0) for rank in step.ranks)])
-        stage_of[step.node] = stage
-        after_pairs = after_pairs if step.custom is None else stage
-        busy |= {slots[rank]: stage for rank in step.ranks}
-        staged.append(replace(step, stage=stage))
-    return staged

@@ -105,6 +105,19 @@ class Dependencies:
     query_sources: Mapping[int, tuple[int, ...]]
     early_queries: frozenset[int]
 
+    def last_query(self, node: int) -> int:
+        """The last runtime query that the driver has to resolve before a node; -1 if none."""
+        return max(self.queries[node] - self.early_queries, default=-1)
+
+
+def submission_order(plan: Plan, waits: Dependencies) -> list[Step]:
+    """The steps in the order in which the driver submits them.
+
+    It submits all that it can, in program order, then resolves the first query, and so on: queries are resolved in the
+    order of their nodes, since what a query reads depends only on queries of earlier nodes.
+    """
+    return sorted(plan.steps, key=lambda step: waits.last_query(step.node))
+
 
 def dependencies(plan: Plan) -> Dependencies:
     """The dependencies between steps: reads, runtime queries, and earlier steps in the same processes."""
@@ -114,7 +127,8 @@ def dependencies(plan: Plan) -> Dependencies:
     for step in plan.steps:
         waits_for = {node for node, _ in columns_read(plan.graph, step.node)}
         waits_for |= {node for query in queries[step.node] for node in sources[query]}
-        group_steps = earlier.setdefault(step.group, [])
+        # The driver's own steps read what the driver has, and wait for no process.
+        group_steps = earlier.setdefault(step.group, []) if step.group != DRIVER else []
         # The last step that runs in every process of this one; it waits for those before it in turn.
         last = next((candidate for candidate in reversed(group_steps) if _covers(candidate, step)), None)
         waits_for |= {last.node} if last is not None else set()

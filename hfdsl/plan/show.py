@@ -15,6 +15,7 @@ from hfdsl.plan.offloading import offload_lines
 from hfdsl.plan.overlaps import overlaps
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.plan.routes import Phase, phases
+from hfdsl.plan.segments import dependencies, submission_order
 from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.plan.transports import keeps_mapped
 from hfdsl.plan.versions import tokens_have_versions, versions_text
@@ -140,7 +141,8 @@ def _overlap(plan: Plan) -> Iterator[str]:
     """The steps that run side by side, and those for which later ones wait."""
     together = [" with ".join(step.label for step in steps) for steps in overlaps(plan)]
     yield f"overlap  {'; '.join(together) or 'none'}"
-    pairs = [step.label for step in plan.steps[:-1] if step.custom is not None]
+    in_order = submission_order(plan, dependencies(plan))
+    pairs = [step.label for step in in_order[:-1] if step.custom is not None]
     if pairs:
         ends, their = ("ends", "its") if len(pairs) == 1 else ("end", "their")
         yield f"         later steps begin once {_first_names(pairs)} {ends}: the driver runs {their} collect function"

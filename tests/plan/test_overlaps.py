@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import combinations
+from collections.abc import Mapping, Sequence
+from itertools import combinations, groupby
+from types import MappingProxyType
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 import hfdsl as hf
-from hfdsl import Dispatch, i64, register
+from hfdsl import Dispatch, bool_, i64, register
 from hfdsl.plan.overlaps import overlaps
-from hfdsl.plan.plan import DRIVER
+from hfdsl.plan.plan import DRIVER, Step
 from hfdsl.plan.predict import Duration, predict
 from tests.nightly import examples
-from tests.plan.oracle import B, Program, R, programs
+from tests.plan.oracle import B, Place, Program, R, programs
 
+many = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 FREE = {"copy": math.inf, "network": math.inf, "gpu": math.inf}
 
 
@@ -28,7 +30,20 @@ class Ids(hf.Batch):
     ids: i64[B]
 
 
+class Marked(hf.Batch):
+    ids: i64[B]
+    keep: bool_[B]
+
+
 class Judge(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def mark(self, ids: Ids) -> Marked:
+        return Marked(ids=ids.ids, keep=bool_(ids.ids.tensor > 0))
+
+    @register(Dispatch.DP_PROTO)
+    def kept(self, marked: Marked) -> Marked:
+        return marked
+
     @register({"dispatch_fn": to_all, "collect_fn": lambda group, outputs: outputs[0]})
     def by_pair(self, ids: Ids) -> Ids:
         return ids
@@ -63,6 +78,22 @@ def two_chains(ids: Ids, a: Judge, b: Judge) -> tuple[Ids, Ids]:
     return a.plainly(a.plainly(ids)), b.plainly(b.plainly(ids))
 
 
+@hf.dataflow
+def filter_before_pair(ids: Ids, a: Judge, b: Judge, c: Judge) -> tuple[Marked, Ids]:
+    marked = a.mark(ids)
+    return b.kept(hf.filter(marked, marked.keep)), c.by_pair(ids)
+
+
+@hf.function
+def same(ids: Ids) -> Ids:
+    return ids
+
+
+@hf.dataflow
+def filter_before_function(ids: Ids, a: Judge, b: Judge) -> tuple[Ids, Ids]:
+    return same(hf.filter(ids, a.mark(ids).keep)), b.plainly(same(ids))
+
+
 def planned(flow: Any, roles: str, shared: hf.ResourcePool | None = None) -> Any:
     pools = {name: shared or hf.ResourcePool([1], use_gpu=False) for name in roles}
     places = {name: hf.place(Judge, pool=pool, colocate=False) for name, pool in pools.items()}
@@ -77,10 +108,16 @@ def claimed(plan: Any) -> set[tuple[str, str]]:
     return pairs([[step.label for step in together] for together in overlaps(plan)])
 
 
-def predicted(plan: Any) -> set[tuple[str, str]]:
-    """The pairs that overlap where every role takes equally long."""
-    durations = {step.label: Duration(0.0 if step.group == DRIVER else 1.0) for step in plan.steps}
-    return set(predict(plan, durations, FREE, latency=0.0).timeline.overlaps)
+def predicted(plan: Any, seconds: Mapping[str, float] = MappingProxyType({})) -> set[tuple[str, str]]:
+    """The pairs that overlap where each step of a process takes so long, by default 1 s."""
+    durations = {step.label: Duration(seconds.get(step.label, 1.0)) for step in remote(plan)}
+    drivers = {step.label: Duration(0.0) for step in plan.steps if step.group == DRIVER}
+    together = predict(plan, durations | drivers, FREE, latency=0.0).timeline.overlaps
+    return {pair for pair in together if drivers.keys().isdisjoint(pair)}
+
+
+def remote(plan: Any) -> list[Step]:
+    return [step for step in plan.steps if step.group != DRIVER]
 
 
 def test_nothing_runs_beside_the_first_of_two_pairs_of_functions() -> None:
@@ -99,6 +136,19 @@ def test_what_comes_before_a_pair_of_functions_runs_beside_it() -> None:
     assert claimed(plan) == predicted(plan) == {("a.plainly", "b.by_pair")}
 
 
+def test_what_waits_for_a_filter_runs_after_a_later_pair_of_functions() -> None:
+    """The worked example: the driver waits for ``c``, which it can submit, before it waits for the filter."""
+    plan = planned(filter_before_pair, "abc")
+    assert claimed(plan) == predicted(plan) == {("a.mark", "c.by_pair")}
+    assert {step.label: step.stage for step in plan.steps} == {"a.mark": 1, "b.kept": 2, "c.by_pair": 1}
+    assert "later steps begin once c.by_pair ends" in str(plan), "b.kept does, although the program has it before"
+
+
+def test_a_function_that_waits_for_a_filter_holds_up_no_other_function() -> None:
+    plan = planned(filter_before_function, "ab")
+    assert claimed(plan) == predicted(plan) == {("a.mark", "b.plainly")}
+
+
 def test_processes_that_share_devices_take_turns() -> None:
     assert claimed(planned(plain, "ab")) == {("a.plainly", "b.plainly")}
     assert claimed(planned(plain, "ab", hf.ResourcePool([1]))) == set()
@@ -109,13 +159,39 @@ def test_a_step_is_listed_with_those_that_begin_at_the_same_time() -> None:
     assert together == [["a.plainly#1", "b.plainly#1"], ["a.plainly#2", "b.plainly#2"]]
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def compiled(program: Program) -> Any:
+    optimize = hf.Optimize(fusion=False)
+    return program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
+
+
+PAIR_BEFORE_WEIGHTS = Program(  # the driver waits for ``custom`` before it reads the weights that balance ``even``
+    places=(
+        Place(hf.Mesh(dp=2, tp=2), hf.ResourcePool([4], name="pool0"), colocate=False),
+        Place(hf.Mesh(dp=3), hf.ResourcePool([3], name="pool1"), colocate=False),
+        Place(hf.Mesh(dp=2), hf.ResourcePool([2], name="pool2"), colocate=False),
+    ),
+    rows=6,
+    everything=False,
+    steps=[
+        ("micro", 0, 0),
+        ("even", 2, 1),
+        ("micro", 0, 1),
+        ("micro", 0, 3),
+        ("micro", 0, 4),
+        ("micro", 0, 5),
+        ("custom", 1, 6),
+    ],
+)
+
+
+@many
 @given(programs())
+@example(PAIR_BEFORE_WEIGHTS)
 def test_what_is_said_to_overlap_does_where_each_takes_long(program: Program) -> None:
-    dims = {B: program.rows, R: 2}
-    plan = program.dataflow().compile(program.deployment(), dims=dims, optimize=hf.Optimize(fusion=False))
-    for together in overlaps(plan):
-        long = {step.label for step in together}
-        durations = {step.label: Duration(1000.0 if step.label in long else 1.0) for step in plan.steps}
-        timeline = predict(plan, durations, FREE, latency=0.0).timeline
-        assert pairs([sorted(long)]) <= timeline.overlaps
+    """The steps of a list, and those of a level."""
+    plan = compiled(program)
+    in_levels = sorted(remote(plan), key=lambda step: step.stage)
+    levels = [list(steps) for _, steps in groupby(in_levels, key=lambda step: step.stage)]
+    for together in [*overlaps(plan), *levels]:
+        long = sorted(step.label for step in together)
+        assert pairs([long]) <= predicted(plan, dict.fromkeys(long, 1000.0))

@@ -8,6 +8,7 @@ both; the driver submits all three calls at 0 s, and waits for any of them:
 
 Bodies run when they are submitted, which changes no value. When their results exist is decided by the clock: a call
 begins when it has been submitted, its process has ended all earlier calls, and all that it receives exists.
+``intervals`` are the steps of all calls.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hfdsl.plan.plan import Plan
+from hfdsl.plan.timeline import Interval
 from hfdsl.runtime.backend import Submission, do_nothing
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.messages import SegmentResult
@@ -50,6 +52,7 @@ class TimedBackend(LocalBackend):
         super().__init__(plan, seed)
         self._seconds, self._now = seconds, 0.0
         self._free: dict[tuple[str, int], float] = {}
+        self.intervals: list[Interval] = []
 
     def put(self, plan: Plan, content: Any) -> TimedPayload:
         """A payload of the driver."""
@@ -62,12 +65,12 @@ class TimedBackend(LocalBackend):
             process = segment.group, segment.ranks[i]
             waits_for = [payload.exists for payload in submission.payloads[i]]
             waits_for += [call.end for call in submission.after[i]]
-            start = max([self._now, self._free.get(process, 0.0), *waits_for])
-            end = self._free[process] = start + sum(
-                self._seconds[step.label].of(0, step.label, submission.call.step, process[1])
-                for step in segment.steps
-                if step.label in self._seconds
-            )
+            end = max([self._now, self._free.get(process, 0.0), *waits_for])
+            for step in (step for step in segment.steps if step.label in self._seconds):
+                start = end
+                end += self._seconds[step.label].of(0, step.label, submission.call.step, process[1])
+                self.intervals.append(Interval(process, "call", step.label, start, end))
+            self._free[process] = end
             replies.append((TimedCall(end, result), [TimedPayload(end, payload) for payload in payloads]))
         return replies
 
