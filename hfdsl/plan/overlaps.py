@@ -35,21 +35,22 @@ def overlaps(plan: Plan) -> Iterator[tuple[Step, ...]]:
     """Steps that may all run at the same time; every step that overlaps with another is in one of these."""
     if not plan.optimize.overlap:
         return
-    waits = _waits(plan)
+    ordered = _ordered(_waits(plan))
     remote = [step for step in plan.steps if step.group != DRIVER]
     seen: set[int] = set()
-    for i, first in enumerate(remote):
+    for first in remote:
         if first.node in seen:
             continue
-        together = [first]
+        together, excluded = {first.node}, ordered[first.node]
+        beside = (step for step in remote if not excluded >> step.node & 1)
         # Of those that may run beside it first the ones that begin at the same time.
-        for step in sorted(remote[i + 1 :], key=lambda later: abs(later.stage - first.stage)):
-            if not any((waits[step.node] >> member.node | waits[member.node] >> step.node) & 1 for member in together):
-                together.append(step)
+        for step in sorted(beside, key=lambda other: abs(other.stage - first.stage)):
+            if not excluded >> step.node & 1:
+                together.add(step.node)
+                excluded |= ordered[step.node]
         if len(together) > 1:
-            nodes = {step.node for step in together}
-            seen |= nodes
-            yield tuple(step for step in remote if step.node in nodes)
+            seen |= together
+            yield tuple(step for step in remote if step.node in together)
 
 
 def with_levels(plan: Plan) -> tuple[Step, ...]:
@@ -82,6 +83,15 @@ def _waits(plan: Plan) -> Mapping[int, int]:
         if step.custom is not None:
             everyone |= 1 << step.node
     return waits
+
+
+def _ordered(waits: Mapping[int, int]) -> Mapping[int, int]:
+    """For every step a bit for itself, for each that it waits for, and for each that waits for it."""
+    ordered = {node: waited | 1 << node for node, waited in waits.items()}
+    for node, waited in waits.items():
+        for earlier in waits:
+            ordered[earlier] |= (waited >> earlier & 1) << node
+    return ordered
 
 
 def _bits(nodes: Iterable[int]) -> int:

@@ -8,7 +8,8 @@ from itertools import combinations, groupby
 from types import MappingProxyType
 from typing import Any
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Dispatch, bool_, i64, register
@@ -79,6 +80,12 @@ def two_chains(ids: Ids, a: Judge, b: Judge) -> tuple[Ids, Ids]:
 
 
 @hf.dataflow
+def long_beside_two(ids: Ids, a: Judge, b: Judge) -> tuple[Ids, Ids]:
+    first, long = a.plainly(ids), b.plainly(ids)
+    return a.plainly(first), long
+
+
+@hf.dataflow
 def filter_before_pair(ids: Ids, a: Judge, b: Judge, c: Judge) -> tuple[Marked, Ids]:
     marked = a.mark(ids)
     return b.kept(hf.filter(marked, marked.keep)), c.by_pair(ids)
@@ -133,7 +140,9 @@ def test_what_comes_before_a_pair_of_functions_runs_beside_it() -> None:
     assert claimed(plan) == predicted(plan) == {("a.plainly", "b.by_pair")}
     assert "later steps" not in str(plan), "there are none"
     plan = planned(pair_between, "abc")
-    assert claimed(plan) == predicted(plan) == {("a.plainly", "b.by_pair")}
+    assert predicted(plan) == {("a.plainly", "b.by_pair")}
+    beside_a = {("a.plainly", "b.by_pair"), ("a.plainly", "c.plainly")}
+    assert claimed(plan) == predicted(plan, {"a.plainly": 2.0}) == beside_a
 
 
 def test_what_waits_for_a_filter_runs_after_a_later_pair_of_functions() -> None:
@@ -157,6 +166,11 @@ def test_processes_that_share_devices_take_turns() -> None:
 def test_a_step_is_listed_with_those_that_begin_at_the_same_time() -> None:
     together = [[step.label for step in steps] for steps in overlaps(planned(two_chains, "ab"))]
     assert together == [["a.plainly#1", "b.plainly#1"], ["a.plainly#2", "b.plainly#2"]]
+
+
+def test_every_step_that_overlaps_with_another_is_listed() -> None:
+    together = [[step.label for step in steps] for steps in overlaps(planned(long_beside_two, "ab"))]
+    assert together == [["a.plainly#1", "b.plainly"], ["b.plainly", "a.plainly#2"]]
 
 
 def compiled(program: Program) -> Any:
@@ -183,6 +197,16 @@ PAIR_BEFORE_WEIGHTS = Program(  # the driver waits for ``custom`` before it read
     ],
 )
 
+LONG_BESIDE_TWO = Program(
+    places=(
+        Place(hf.Mesh(), hf.ResourcePool([1], name="pool0"), colocate=False),
+        Place(hf.Mesh(), hf.ResourcePool([1], name="pool1"), colocate=False),
+    ),
+    rows=1,
+    everything=False,
+    steps=[("flat", 0, 0), ("flat", 1, 0), ("flat", 0, 1)],
+)
+
 
 @many
 @given(programs())
@@ -195,3 +219,15 @@ def test_what_is_said_to_overlap_does_where_each_takes_long(program: Program) ->
     for together in [*overlaps(plan), *levels]:
         long = sorted(step.label for step in together)
         assert pairs([long]) <= predicted(plan, dict.fromkeys(long, 1000.0))
+
+
+@many
+@given(programs(), st.lists(st.sampled_from([0.1, 1.0, 5.0, 30.0]), min_size=5, max_size=12))
+@example(LONG_BESIDE_TWO, [1.0, 5.0, 1.0])
+def test_what_overlaps_is_listed_where_ranks_work_together(program: Program, drawn: list[float]) -> None:
+    plan = compiled(program)
+    ranks = {group.name: group.pool.world_size for group in plan.groups}
+    assume(all(len(step.ranks) == ranks[step.group] for step in remote(plan)))
+    seconds = {step.label: drawn[i % len(drawn)] for i, step in enumerate(remote(plan))}
+    listed = {step.label for together in overlaps(plan) for step in together}
+    assert {label for pair in predicted(plan, seconds) for label in pair} <= listed
