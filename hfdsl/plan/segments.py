@@ -218,15 +218,20 @@ def segments(
 
 
 def _remote_readers(plan: Plan, waits: Dependencies, received: Mapping[int, frozenset[int]]) -> dict[int, set[int]]:
-    """The steps that wait for each value to leave its process."""
+    """The steps that wait for each value to leave its process.
+
+    A step whose rows depend on a later query than the value may turn out to read it elsewhere. It counts as a reader
+    even once the query is resolved: the segment of the value has been submitted by then, and must remain the same.
+    """
     readers: dict[int, set[int]] = {}
     for step in plan.steps:
-        # Of a step whose rows are not known yet, every read may turn out to be remote.
-        source_nodes = received.get(step.node, {node for node, _ in columns_read(plan.graph, step.node)})
-        for node in {
-            *source_nodes,
-            *(source for query in waits.queries[step.node] for source in waits.query_sources[query]),
-        }:
+        queries = waits.queries[step.node]
+        source_nodes = {node for query in queries for node in waits.query_sources[query]}
+        source_nodes |= received.get(step.node, frozenset())
+        for node, _ in columns_read(plan.graph, step.node):
+            if not queries <= waits.queries[node] | waits.early_queries:
+                source_nodes.add(node)
+        for node in source_nodes:
             readers.setdefault(node, set()).add(step.node)
     return readers
 

@@ -30,7 +30,7 @@ from hfdsl.plan.routes import Hints, Routes, compute_routes
 from hfdsl.plan.rows import row_table, runtime_queries
 from tests.nightly import examples
 from tests.plan.cells import HOME, Cell, Cells
-from tests.plan.oracle import B, Program, R, Role, Rows, Total, programs
+from tests.plan.oracle import B, Place, Program, R, Role, Rows, Total, programs
 
 many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 switches = st.builds(Optimize, *[st.booleans()] * len(fields(Optimize)))
@@ -160,6 +160,16 @@ def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool, direct
     takers = {key for reads in moves.received.values() for _, key in reads}
     unread = [moves.sent[key][1] for key in moves.sent.keys() - takers]
     assert {cell[0] for payload in unread for cell in payload} <= late
+
+
+def test_calls_that_have_run_are_not_fused_later() -> None:
+    """Nobody knows where ``plus`` reads the second ``zero`` before the weights are there: on the rank that made it."""
+    place = Place(hf.Mesh(dp=2), hf.ResourcePool([2]), colocate=False)
+    zeros, weighed = [("zero", 0, 0), ("zero", 0, 1), ("zero", 0, 2)], ("even_padded", 0, 1)
+    program = Program((place,), 3, everything=True, steps=[*zeros, weighed, ("zero", 0, 4), ("plus", 2, 0)])
+    before, after = (current for _, current in resolved(compiled(program, Optimize()), program.rows))
+    assert [segment.number for segment in before.segments] == [1, 2, 3]
+    assert after.segments[:3] == before.segments
 
 
 @many
