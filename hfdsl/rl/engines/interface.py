@@ -96,7 +96,7 @@ class EngineStart:
     """The meeting point of an engine with several processes; None for a single process."""
 
     in_flight: bool = False
-    """Whether weights are loaded between decode steps, which takes a ``SteppingEngine``."""
+    """Whether weights are loaded between decode steps, which requires a ``SteppingEngine``."""
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The weights to expect: names in a saved model, and shapes."""
@@ -106,7 +106,7 @@ class EngineStart:
 class Completion:
     """A response, including its end token if it has one, and the log-prob of each of its tokens.
 
-    ``loaded`` has, for each load while it was sampled, how many of its tokens the weights before it have sampled.
+    ``loaded`` has an entry for each load of weights during sampling: the number of tokens sampled before the load.
     """
 
     tokens: list[int]
@@ -125,8 +125,9 @@ class Stepped:
 class GenerationEngine(Protocol):
     """A generation engine. It runs one call at a time, so no token reads weights of two versions.
 
-    Its class takes an ``EngineStart`` and a folder with the model's ``config.json``, without weights, which is there
-    while the engine starts. Every process of an engine in parts gets the same calls, and gives the same answers.
+    The constructor takes an ``EngineStart`` and a folder with the model's ``config.json`` but no weights; the folder
+    exists while the engine starts. If an engine has several processes, all of them get the same calls and return the
+    same results.
     """
 
     copies: bool
@@ -135,21 +136,22 @@ class GenerationEngine(Protocol):
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
         """Complete every prompt, in order; each completion is a list of tokens.
 
-        Each row is sampled with its seed and depends on nothing else of the batch; without seeds rows are greedy.
+        Each row is sampled with its own seed, independently of the rest of the batch; without seeds, decoding is
+        greedy.
         """
         ...
 
     def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
         """Replace all weights, named as in a saved model, or the adapter; batches arrive one after another.
 
-        Drops everything computed with the old ones. New weights invalidate an adapter, which is loaded after them.
+        Drops everything computed with the old weights. New weights invalidate the adapter, so it is loaded after them.
         """
         ...
 
     def sleep(self, keep_weights: bool) -> None:
         """Free device memory: drop the cache, and move weights to the host or drop them too.
 
-        An engine that has forgotten its weights is given all of them between ``wake`` and the next call that samples.
+        An engine that has dropped its weights receives all of them between ``wake`` and the next call that samples.
         """
         ...
 
@@ -165,8 +167,8 @@ class GenerationEngine(Protocol):
 class SteppingEngine(GenerationEngine, Protocol):
     """An engine that samples step by step, batches the rows of several calls, and loads weights between two steps.
 
-    Such a load forgets the keys and values of the rows that are being sampled too, and computes them again with the new
-    weights: each token is one that its weights alone would have sampled after the tokens before it.
+    Such a load also drops the keys and values of rows that are still being sampled, and recomputes them with the new
+    weights. So each token is the one that its weights alone would have sampled after the preceding tokens.
     """
 
     def begin(self, call: int, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:

@@ -1,8 +1,8 @@
-"""A choice of engine from measurements: the cases of docs/engines.md, and the one nearest to a run.
+"""The choice of an engine from measurements: the cases in docs/engines.md, and the case nearest to a run.
 
 Three numbers decide how fast an engine samples: the model's parameters, the rows of a call, and the tokens of a row.
-vLLM gains on captured steps with more parameters and longer rows, and loses with more rows. A run of 2 billion
-parameters, 256 rows and 512 tokens, beside some cases, with the squares of its distances::
+vLLM gains on captured steps with more parameters and longer rows, and loses with more rows. Some cases, with their
+squared distances to a run of 2 billion parameters, 256 rows and 512 tokens::
 
     parameters   rows x tokens    captured    vllm     ln(2/p)^2 + ln(256/r)^2 + ln(512/t)^2
        0.52B     512 x 1,024        53,148   31,594    1.81      + 0.48        + 0.48        = 2.77
@@ -10,7 +10,7 @@ parameters, 256 rows and 512 tokens, beside some cases, with the squares of its 
        1.26B     256 x 1,024        23,783   33,451    0.21      + 0            + 0.48       = 0.69  nearest: vLLM
        3.17B     512 x   256        25,609   29,878    0.21      + 0.48        + 0.48        = 1.17
 
-Distances are those of logarithms, since what counts is how many times as large a case is.
+Distances are between logarithms, since what matters is the ratio of two sizes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Parts of bounded size in which weights enter an engine's process, each one flat tensor.
+"""Parts of bounded size, each a single flat tensor, in which weights enter an engine's process.
 
-A part is a new tensor, in the engine's dtype. So an engine that keeps a view of what it was given does not see the
-trainer's next update, and one transfer does for many small weights: shared memory on a CPU, CUDA IPC on a GPU.
+A part is a new tensor in the engine's dtype, so an engine that keeps a view of a part does not see the trainer's next
+update. One transfer carries many small weights: through shared memory on a CPU, through CUDA IPC on a GPU.
 """
 
 from __future__ import annotations

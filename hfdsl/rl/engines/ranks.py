@@ -14,10 +14,10 @@ A worked example, two ranks along ``tp``, and a process that dies::
     has no process                           has no process
     both start one: a new store, and so on
 
-Process 0 would wait for process 1 in a collective for as long as that lets it, on a GPU forever. So a rank never waits
-for its process alone: twice a second it looks into the store. A rank whose own process is gone takes its store along,
-which the others notice as well. And no rank continues before all of them have the same rows: at the end of every call
-they exchange what they have, an error or a digest.
+Process 0 would wait for process 1 in a collective until the collective times out, which on a GPU never happens. So a
+rank does not wait for its process alone: it also checks the store twice a second. A rank whose own process dies takes
+its store along, which the other ranks notice as well. And no rank continues before all of them have the same rows: at
+the end of every call, the ranks exchange their outcomes, an error or a digest each.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CONNECT: Final = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class EngineRanks:
-    """The ranks of an engine: ``members`` are coordinates along ``peers``, which may have several engines.
+    """The ranks of an engine: ``members`` are coordinates along ``peers``, whose ranks may belong to several engines.
 
     >>> ranks = EngineRanks()
     >>> ranks.size, ranks.together(lambda: [5], list)
@@ -88,8 +88,8 @@ class EngineRanks:
         """The value of a call that all members make, as returned by the first member; on failure all raise one error.
 
         Raises:
-            HfError: what the call raises here, or on the first rank that it failed on; HF954 if what is compared of
-                the values differs between ranks.
+            HfError: the call's error on this rank, or on the first rank where it failed; HF954 if the compared parts of
+                the values differ between ranks.
         """
         if self.peers.size == 1:
             return call()

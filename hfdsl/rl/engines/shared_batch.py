@@ -1,6 +1,6 @@
 """One batch in an engine for the rows of several calls.
 
-A worked example. Two calls, whose rows the engine has for eight decode steps at most before it is asked again::
+A worked example: two calls, and an engine that runs at most eight decode steps in a round::
 
     round           0         1         2         3
     joins           call 0              call 1
@@ -9,17 +9,18 @@ A worked example. Two calls, whose rows the engine has for eight decode steps at
     ends                                          call 0
     led by          call 0    call 0    call 0    call 0     call 1 leads on
 
-The bodies of calls are threads, each of which waits for its own rows. One of them *leads* until its rows have ended: in
-each round it lets calls join that wait, takes weights that have arrived, and has the engine sample. What ends is given
-to the call that waits for it in the same round. So the few rows of a long tail share their decode steps with the rows
-of later calls.
+The bodies of calls run in threads, each of which waits for its own rows. One of them *leads* until its rows have ended:
+in each round it admits waiting calls, loads weights that have arrived, and lets the engine sample. Rows that end are
+handed to their call in the same round. So the few rows of a long tail share their decode steps with the rows of later
+calls.
 
-Why it is right. *Weights*: the leader takes them for all calls of the batch at once (``Call.take_weights``), between
-two rounds; the engine forgets what it has computed with the old ones. So all rows have the same weights in a decode
-step, and each call has begun with a version that is no older than its dispatch. *Rows*: a row is sampled by a seed of
-its own, and other rows of the batch change its log-probs by rounding alone. *Nothing hangs*: while calls are there, one
-of them leads, or takes the lead when it wakes, which it does at the end of every leader. An error of a round is raised
-in each of its calls, and ends the engine, since it may have rows that no call waits for any more.
+Why it is right. *Weights*: between two rounds, the leader loads them for all calls of the batch at once
+(``Call.take_weights``), and the engine drops everything computed with the old weights. So all rows have the same
+weights in a decode step, and each call begins with a version that is no older than its dispatch. *Rows*: a row is
+sampled with its own seed, and other rows of the batch change its log-probs only by rounding. *Nothing hangs*: as long
+as there are calls, one of them leads, or takes the lead when it wakes, as it does whenever a leader ends. An error in a
+round is raised in each of its calls and ends the engine, since the engine may have rows that no call waits for any
+more.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ STEPS: Final = 8
 class EngineActions:
     """The engine operations of a leader.
 
-    ``prepare`` has one that is awake with the newest weights of the role, and ``reload`` replaces those of one that has
-    rows; ``process`` is the one that there is then.
+    ``prepare`` makes sure that the engine is awake and has the newest weights of the role, ``reload`` replaces the
+    weights of an engine that has rows, and ``process`` returns the current process of the engine.
     """
 
     prepare: Callable[[], None]
@@ -53,7 +54,7 @@ class EngineActions:
 
 @dataclass(eq=False, slots=True)
 class BatchedCall:
-    """A call: its prompts and seeds, and in the end its ``completions`` and the ``versions`` loaded for them."""
+    """A call: its prompts and seeds, and at its end its ``completions`` and the ``versions`` loaded for them."""
 
     call: Call
     length: int
@@ -84,7 +85,7 @@ class SharedBatch:
         self._numbers = count()
 
     def sample(self, call: BatchedCall, engine: EngineActions) -> list[Completion]:
-        """The completions of a call, once all of its rows have ended; raises what its last round raises."""
+        """The completions of a call, once all of its rows have ended; raises the error of its last round, if any."""
         with self._changed:
             self._joining.append(call)
             self._changed.wait_for(lambda: call.ended or not self._led)

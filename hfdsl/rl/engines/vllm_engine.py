@@ -4,21 +4,24 @@ Duties that vLLM leaves to its callers, and its silent failures:
 
 - The prefix cache holds keys and values of the old weights, so it is reset with them. Rows that are being sampled hold
   theirs as well, so they are preempted: they are resumed by a pass over their prompt and their tokens.
-- It begins a decode step before the last one has returned, so tokens would be under way while weights are replaced, and
-  be sampled a second time. A load waits for the step that has begun, and takes its tokens.
-- Models whose parameters are a saved model's but for fusing, cutting and padding are written in place, which takes as
-  long as a copy on the device (``hfdsl.rl.engines.vllm_places``). The others are loaded by ``reload_weights``.
-- ``reload_weights`` accepts a state that lacks weights: where one of q, k and v is missing, or a layer, the old values
-  stay. The names are held against the model's before anything is sent (``hfdsl.rl.engines.handle``).
-- It gives a mixture of experts other weights than it gets, on a CPU even the same ones again (log-probs differ by 5
-  nats), so these models are refused (same module).
-- It leaves a tied output layer with its old values, so the model that it is given has none (same module).
-- It gives prompts the keys and values of an adapter by its name and path alone, so each version has its own.
-- An adapter of a layer that it has none for is left out (``hfdsl.rl.workers.engine_adapters`` refuses these).
+- It begins a decode step before the previous one has returned, so tokens would be in progress while weights are
+  replaced, and would be sampled a second time. A load waits for the step that has begun, and collects its tokens.
+- Models whose parameters differ from a saved model's only by fusing, slicing and padding are written in place, which
+  takes as long as a copy on the device (``hfdsl.rl.engines.vllm_places``). Other models are loaded by
+  ``reload_weights``.
+- ``reload_weights`` accepts a state that lacks weights: if one of q, k and v is missing, or a whole layer, the old
+  values stay. So the names are compared with the model's before anything is sent (``hfdsl.rl.engines.handle``).
+- It may load wrong weights into a mixture of experts. On a CPU, even loading the current weights again changes the
+  model (log-probs differ by 5 nats). So these models are refused (same module).
+- It leaves the old values in a tied output layer, so the model that it is given has no tied output layer (same module).
+- It caches the keys and values of prompts by the adapter's name and path alone, so each version of an adapter has its
+  own name and path.
+- It silently leaves out an adapter of a layer for which it supports none (``hfdsl.rl.workers.engine_adapters`` refuses
+  these).
 - Before 0.28, weights of a layer with an adapter have another name than in a saved model.
 - Greedy rows ignore the temperature, also in their log-probs; a logits processor divides by it instead.
-- After it has gone to sleep, it asserts that the GPU has no less free memory than before, which another process on that
-  GPU may have taken meanwhile; the engine was then unusable. It sees the same figure twice instead.
+- After going to sleep, it asserts that the GPU has at least as much free memory as before. Another process on that GPU
+  may have taken memory meanwhile, and the engine was then unusable. So it is shown the same figure twice.
 """
 
 from __future__ import annotations
@@ -55,8 +58,8 @@ ON_CPU: Final = {
 }
 
 ROWS_AT_ONCE: Final = 512
-"""The most rows of a decode step on a GPU; the others wait. vLLM captures steps of no more rows, and each row costs it
-time of the host: 1,024 rows at once gave three quarters of the tokens per second that 512 give."""
+"""The maximum number of rows in a decode step on a GPU; further rows wait. vLLM captures no larger steps, and each row
+costs host time: 1,024 rows at once gave three quarters of the tokens per second of 512 rows."""
 
 RELOADING: Final = "vllm.model_executor.model_loader.reload.layerwise"
 """The vLLM logger that warns about layers without new weights in every reload."""
@@ -239,7 +242,7 @@ class VllmEngine:
             (Path(folder) / "adapter_config.json").write_text(written, "utf-8")
             request = LoRARequest(f"version {self.adapter_versions}", self.adapter_versions, folder)
             if not self.llm.llm_engine.add_lora(request):
-                raise RuntimeError("vLLM did not take the adapter")
+                raise RuntimeError("vLLM did not accept the adapter")
         self.adapter = request
 
     def _names(self) -> Callable[[str], str]:
@@ -270,7 +273,7 @@ class VllmEngine:
 class _Begun:
     """A call sampled step by step: vLLM's request states of its rows, in order, and the outputs of finished rows.
 
-    ``loads`` has, for each load since it was begun, the tokens that each row had.
+    ``loads`` has an entry for each load since the call began: the number of tokens that each row had.
     """
 
     states: list[Any]

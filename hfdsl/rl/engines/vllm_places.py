@@ -1,10 +1,10 @@
 """Detection of vLLM models that can be written in place, from the running model while its weights are dummies.
 
-A kernel may read a copy of a layer's weight, in a layout of its own, that vLLM makes after loading. On a CPU it does:
-most layers then have no weight any more, but the output layer keeps one that nothing reads. A write to it would change
-nothing, without an error. So each layer is asked: with a weight that is 1 in one place and 0 elsewhere, its output has
-to be 1 in one place and 0 elsewhere too, which is exact in every dtype and kernel. With a copy, or a transposed layout,
-it is not.
+A kernel may read a copy of a layer's weight that vLLM makes after loading, in a layout of its own. It does so on a CPU:
+most layers then have no weight any more, but the output layer keeps one that nothing reads, so a write to it would have
+no effect and raise no error. So each layer is probed: if its weight is 1 in one place and 0 elsewhere, its output must
+also be 1 in one place and 0 elsewhere, which is exact in every dtype and kernel. A layer that reads a copy or a
+transposed layout fails this probe.
 """
 
 from __future__ import annotations

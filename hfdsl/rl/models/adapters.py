@@ -8,7 +8,7 @@ peft replaces a layer ``q_proj`` by one that holds it, so the names in a module'
                      q_proj.lora_A.default.weight   learns, [rank, inputs]
                      q_proj.lora_B.default.weight   learns, [outputs, rank]
 
-Other roles, engines and exported models use the names before, with the weight W + (alpha / rank) B A: see
+Other roles, engines and exported models use the original names, with the weight W + (alpha / rank) B A: see
 ``Adapter.merged``, which returns a new tensor. The weights of the module itself are never merged: adding the product
 and subtracting it again would round them, and they would drift.
 """

@@ -5,8 +5,8 @@ a token, sampling included, is captured once and replayed. On a CPU the same ste
 
 An example
 ----------
-Four prompts of 5 tokens, with spans of ``SPAN = 8`` cache slots and a look at the GPU every ``CHECK_EVERY = 2`` tokens
-(the real numbers are larger)::
+Four prompts of 5 tokens, with spans of ``SPAN = 8`` cache slots and a check every ``CHECK_EVERY = 2`` tokens (the real
+numbers are larger)::
 
     token   rows   slots attended   what runs
       0       4      5 (prompt)     the model over the prompts, eagerly; their keys and values go to slots 0 to 4
@@ -23,10 +23,10 @@ change nothing for the others. Slots beyond the current token are masked, and th
 a longer reach changes nothing either. Each row is sampled with its own uniforms, wherever it has moved; ``origin``
 holds its place in the caller's batch, and puts the results back in order.
 
-Why replaying is safe: a graph reads and writes fixed addresses. What changes from step to step (the number of the
-token, the positions, the masks) is in tensors that are updated in place; nothing in a step depends on a Python number.
-The weights' addresses are compared before each batch, and all graphs are dropped if they have moved, as after an
-offload. An update or an ``hf.sync`` writes weights in place, so graphs stay valid.
+Why replaying is safe: a graph reads and writes fixed addresses. Everything that changes from step to step (the number
+of the token, the positions, the masks) is in tensors that are updated in place; nothing in a step depends on a Python
+number. The weights' addresses are compared before each batch, and all graphs are dropped if they have moved, as after
+an offload. An update or an ``hf.sync`` writes weights in place, so graphs stay valid.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A copy of a policy that samples: a model of transformers, or an engine with its weights in host memory beside it."""
+"""A copy of a policy that samples: a transformers model, or an engine with a copy of its weights in host memory."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class LoadFence:
             SyncError: HF770.
         """
         if self._failure is not None:
-            problem = f"the last load of weights failed ({self._failure}), and left some of the old and some of the new"
+            problem = f"the last load of weights failed ({self._failure}), and left a mix of old and new weights"
             raise SyncError("HF770", f"{problem}; sync again")
 
 
@@ -237,7 +237,7 @@ def _initial_model(config: ModelConfig, generation: GenerationConfig, lora: Lora
 
 
 class EngineCopy:
-    """An engine with its weights in host memory beside it, for checkpoints and for a restart of the engine."""
+    """An engine with a copy of its weights in host memory, for checkpoints and for a restart of the engine."""
 
     def __init__(self, config: SamplerConfig, ranks: EngineRanks, *, in_flight: bool = False) -> None:
         dtype = kept_dtype(config)
@@ -304,7 +304,7 @@ class EngineCopy:
         return self.adapter or self.weights
 
     def held_weights(self) -> dict[str, HeldPart]:
-        """The weights beside the engine that it loads, complete on every rank."""
+        """The weights in host memory that the engine loads, complete on every rank."""
         return {name: HeldPart(weight) for name, weight in (self.adapter or self.weights).items()}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""The weights of a policy as its engine takes them, listed once: a call should cost no pass over the modules."""
+"""The weights of a policy as its engine takes them, listed once, so that a call needs no pass over the modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hfdsl.rl.models.tensor_parallel import slice_dims
 class EngineWeights:
     """All weights of a policy, merged; or with ``apart`` the base weights, and the adapter beside them.
 
-    It is made of a policy that has its shards and adapters, whose parameters stay the same objects from then on.
+    It is built from a policy that already has its shards and adapters, and whose parameters remain the same objects.
     """
 
     def __init__(self, policy: Policy, *, apart: bool) -> None:
@@ -39,7 +39,7 @@ class EngineWeights:
         return Versioned(version, self._weights, stay=True, place=self._place)
 
     def _place(self) -> list[tuple[object, ...]]:
-        """Where the parameters are, and which elements of their memory they have."""
+        """The addresses of the parameters, and which elements of their memory they use."""
         whole = (self._whole or {}).values()
         return [(each.data_ptr(), each.dtype, each.shape, each.stride()) for each in whole]
 

@@ -40,7 +40,7 @@ K = TypeVar("K")
 class JoinedBucket:
     """Slices of one dtype that travel together, and the tensors ``joined`` of them, which have memory until ``free``.
 
-    ``slices`` gives the shape of each by a tensor, and the dim in which ``fold`` neighbors among the ranks are joined.
+    ``slices`` has for each a tensor of its shape, and the dim along which ``fold`` neighboring ranks are joined.
     ``own`` are the slices of this rank within ``joined``.
     """
 
@@ -48,7 +48,7 @@ class JoinedBucket:
         self._ranks, place = ranks, ranks.rank % fold
         self.joined = [_stacked(each, dim, fold) for each, dim in slices]
         self.own = [whole.chunk(fold, dim)[place] for whole, (_, dim) in zip(self.joined, slices, strict=True)]
-        # Among tensors of the same strides, one with others would have all of them copied one by one.
+        # One tensor with other strides than the rest would make torch copy all of them one by one.
         self._alike = [[at for at, (_, dim) in enumerate(slices) if (dim == 0) is outer] for outer in (True, False)]
         self._arriving, self._copies, buffers = list[torch.Tensor](), list[_Copy](), list[torch.Tensor]()
         for whole, (each, dim) in zip(self.joined, slices, strict=True):
@@ -62,7 +62,7 @@ class JoinedBucket:
         self._memory, self._buffers = EmptyTensors(self.joined), EmptyTensors(buffers)
 
     def begin(self, slices: Sequence[torch.Tensor]) -> Callable[[], None]:
-        """Send these; what it returns waits for those of all ranks, and joins them."""
+        """Send these slices; the returned function waits for the slices of all ranks and joins them."""
         self._memory.allocate()
         self._buffers.allocate()
         sent = [each.contiguous() for each in slices]
@@ -88,7 +88,7 @@ class JoinedBucket:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """Slices that are joined in a dim by a copy."""
+    """Slices that a copy joins along a dim."""
 
     parts: tuple[torch.Tensor, ...]
     dim: int
@@ -96,14 +96,14 @@ class _Copy:
 
 
 def _stacked(like: torch.Tensor, dim: int, count: int) -> torch.Tensor:
-    """An empty tensor for so many slices, one after another in a dim."""
+    """An empty tensor with room for ``count`` slices, one after another along a dim."""
     return like.new_empty([count * size if at == dim else size for at, size in enumerate(like.shape)])
 
 
 def joined_buckets(
     slices: Iterable[tuple[K, torch.Tensor, int]], ranks: AxisGroup, fold: int, most: int = GATHERED_BYTES
 ) -> Iterator[tuple[list[K], JoinedBucket]]:
-    """Buckets of slices in a row that have one dtype, up to so many bytes; each slice has a key, and its dim.
+    """Buckets of consecutive slices of one dtype, with at most ``most`` bytes; each slice comes with a key and its dim.
 
     >>> from hfdsl.protocols.collectives import SoleRank
     >>> slices = [("a", torch.ones(2), 0), ("b", torch.ones(1, 1), 1), ("c", torch.ones(1).long(), 0)]

@@ -20,10 +20,10 @@ happen for every row."""
 
 
 class TokenRecord:
-    """Of a micro-batch that takes weights between tokens: the versions i64[b, R] of its tokens, and their log-probs.
+    """The versions i64[b, R] and the log-probs of tokens, for a micro-batch that takes weights between tokens.
 
     Log-probs f32[b, R] are those under the weights that sampled each token, and 0 on padding. ``take`` loads the
-    weights that have arrived before a token, and gives their version.
+    weights that have arrived before a token, and returns their version.
     """
 
     def __init__(self, rows: int, length: int, take: Callable[[int], int], device: torch.device) -> None:
@@ -32,7 +32,7 @@ class TokenRecord:
         self._take, self._version = take, 0
 
     def replaced(self, r: int) -> bool:
-        """Before token ``r``: whether it has other weights than the token before it."""
+        """Whether token ``r``, which is about to be sampled, has other weights than the token before it."""
         version = self._take(r)
         changed = not r or version != self._version
         self._version = version
@@ -42,7 +42,7 @@ class TokenRecord:
     def sampled(
         self, rows: torch.Tensor, r: int, logits: torch.Tensor, token: torch.Tensor, real: torch.Tensor
     ) -> None:
-        """Rows i64[b] have sampled these tokens from logits f32[b, V]."""
+        """Record the tokens that rows i64[b] have sampled from logits f32[b, V]."""
         log_probs = logits.gather(-1, token[:, None]).squeeze(-1) - logits.logsumexp(-1)
         self.log_probs[rows, r] = log_probs * real
 
@@ -63,8 +63,8 @@ def generate(
     Token r of a row is sampled with its ``uniforms`` f32[b, R]; without them the likeliest token is taken. Padding
     follows the end of a row. Rows that have ended leave the batch, many at a time, until none is active.
 
-    Weights that arrive ``in_flight`` sample the next token, and the cache is computed again: so each token is one that
-    its weights alone would have sampled after the tokens before it.
+    Weights that arrive ``in_flight`` sample the next token, after the cache has been recomputed: so each token is the
+    one that its weights alone would have sampled after the preceding tokens.
     """
     rows, length = len(ids), config.max_tokens
     tokens = torch.full((rows, length), pad_token, dtype=torch.int64, device=ids.device)

@@ -50,11 +50,12 @@ from hfdsl.rl.models.tensor_parallel import parallelize, slice_dims
 from hfdsl.rl.workers.layouts import GATHERED_BUCKETS, GATHERED_BYTES
 
 ParameterPlace: TypeAlias = tuple[dict[str, nn.Parameter | None], str]
-"""The parameters of a module, and the name of one: looked up once, as walks over modules take longer than copies."""
+"""The parameters of a module, and the name of one: looked up once, since a walk over modules takes longer than a
+copy."""
 
 
 NOTHING: Final = torch.empty(0)
-"""What a parameter without memory has."""
+"""The data of a parameter without memory."""
 
 
 def generation_slices(policy: Policy, worker: Worker) -> GenerationSlices | None:
@@ -68,8 +69,8 @@ def generation_slices(policy: Policy, worker: Worker) -> GenerationSlices | None
 class GenerationSlices:
     """A policy of the same model, sliced over ``peers``, with weights only within ``gathered``.
 
-    It is made of a policy that has its shards. ``fold`` neighbors of ``tp`` share one of its slices; they are
-    consecutive among ``replicas``. A bucket has at most ``bucket_bytes`` of this rank's.
+    It is built from a policy that already has its shards. ``fold`` neighboring ranks of ``tp`` share one of its slices;
+    they are consecutive among ``replicas``. A bucket has at most ``bucket_bytes`` of this rank's slices.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class GenerationSlices:
                 layout.forget_whole()
 
     def _gather_in_place(self, buckets: list[_Bucket]) -> None:
-        """Gather bucket by bucket, and have training slices lie in generation slices."""
+        """Gather bucket by bucket, and make the training slices views of the generation slices."""
         training = [weight.training for weight in self._weights]
         layout = self._layout(None, self._weights, training)
         for bucket in layout.gathered(training):
@@ -157,7 +158,7 @@ class GenerationSlices:
         return layout
 
     def _cut(self, weight: _Weight) -> torch.Tensor:
-        """The generation slice of a weight of which this rank has the whole, a view."""
+        """The generation slice of a weight that this rank holds as a whole: a view."""
         value = weight.training
         return value if weight.dim is None else value.chunk(self.policy.tp.size, weight.dim)[self.policy.tp.rank]
 
@@ -176,20 +177,20 @@ class _Bucket:
             weight.give(parameter)
 
     def move(self) -> None:
-        """The same, and have those that learn lie in them."""
+        """Do the same, and make the parameters that learn views of the generation slices."""
         for weight, parameter, own in zip(self.weights, self.parameters, self.joined.own, strict=True):
             weight.training.data = own
             weight.give(parameter)
 
     def move_back(self) -> None:
-        """Give those that learn memory of their own again."""
+        """Give the parameters that learn memory of their own again."""
         for weight, own in zip(self.weights, self.joined.own_copies(), strict=True):
             weight.training.data = own
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Everything kept of weights of these kinds: dtypes, shapes and devices of their training slices."""
+    """The layout of weights whose training slices are of these ``kinds``: dtypes, shapes and devices."""
 
     kinds: Sequence[tuple[torch.dtype, torch.Size, torch.device]]
     bucket_bytes: int
@@ -198,7 +199,7 @@ class _Layout:
     """The weights that ``tp`` does not slice, each with a parameter for its generation slice."""
 
     def gathered(self, training: Sequence[nn.Parameter]) -> Iterator[_Bucket]:
-        """The buckets whose generation slices are there, each while the next one travels."""
+        """The buckets whose generation slices have arrived, each yielded while the next one travels."""
         waiting: deque[tuple[_Bucket, Callable[[], None]]] = deque()
         start = 0
         for bucket in self.buckets:
@@ -218,7 +219,7 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    """A weight of the policy that learns, and of the one that samples, under all its names there."""
+    """A weight in the policy that learns, and in the policy that samples, under all of its names there."""
 
     learns: ParameterPlace
     samples: tuple[ParameterPlace, ...]
@@ -229,7 +230,7 @@ class _Weight:
 
     @property
     def training(self) -> nn.Parameter:
-        """The parameter that learns; with FSDP another one while its unit is gathered."""
+        """The parameter that learns; with FSDP, a different object while its unit is gathered."""
         parameters, name = self.learns
         parameter = parameters[name]
         if parameter is None:
@@ -241,7 +242,7 @@ class _Weight:
         self._set(value)
 
     def take(self) -> None:
-        """Leave it without one."""
+        """Take the value away from the policy that samples."""
         self._set(self.empty)
 
     def _set(self, parameter: nn.Parameter) -> None:

@@ -31,7 +31,7 @@ from hfdsl.runtime.digests import ComputedPart, HeldPart
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A parameter or buffer: its module's, its name there, and the dim by which ``tp`` slices it."""
+    """A parameter or buffer: the ``tensors`` of its module, its name there, and the dim by which ``tp`` slices it."""
 
     tensors: Mapping[str, torch.Tensor | None]
     leaf: str
@@ -48,8 +48,8 @@ class _Place:
 class HeldWeights:
     """The held weights of a policy that has its shards and adapters; of its ``adapter`` alone where that is exported.
 
-    Weights with adapters are merged when they are read. Each rank needs all of the adapters' matrices for it, which are
-    gathered if they are sharded: ``pieces`` is then a collective of all peers of ``dp``.
+    Weights with adapters are merged when they are read. For this, each rank needs the whole matrices of the adapters,
+    which are gathered if they are sharded: ``pieces`` is then a collective of all peers of ``dp``.
     """
 
     def __init__(self, module: Policy, *, adapter: bool = False) -> None:
@@ -113,7 +113,7 @@ def _merged_part(
 
 
 def _whole(value: torch.Tensor) -> torch.Tensor:
-    """A matrix, gathered if ranks hold shards, else in the memory where it is."""
+    """A matrix, gathered if ranks hold shards, otherwise without a copy."""
     return value.full_tensor() if isinstance(value, DTensor) else value.detach()
 
 

@@ -89,7 +89,7 @@ class Learner:
         self.steps = 0
 
     def padded_to_peers(self, parts: list[MicroBatch], peers: AxisGroup) -> list[MicroBatch]:
-        """Under FSDP, as many micro-batches as the peer with the most; no token of the added ones counts."""
+        """Under FSDP, pad to the largest number of micro-batches on any peer; tokens of the added ones do not count."""
         if not is_sharded(self.module):
             return parts
         count = peers.all_reduce(len(parts), "max")

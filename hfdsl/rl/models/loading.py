@@ -103,8 +103,8 @@ def _saved(folder: Path, settings: Any, name: str, output_layer: bool, options: 
 def _on_device(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """The model on the role's device, with parameters of a dtype.
 
-    Buffers keep theirs. Rotary frequencies are buffers: in bfloat16 they are off by up to 1 part in 256, which after
-    some hundred tokens is a rotation of its own.
+    Buffers keep their dtype. Rotary frequencies are buffers: in bfloat16 they would be off by up to 1 part in 256,
+    which after a few hundred tokens is a different rotation.
     """
     for parameter in model.parameters():
         parameter.data = parameter.data.to(device(), dtype)
@@ -113,7 +113,7 @@ def _on_device(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 @contextmanager
 def _naming_attention(attention: str | None, name: str) -> Iterator[None]:
-    """Within this, transformers' refusal of an attention names the field that asks for it."""
+    """Within this context, an error of transformers about an unsupported attention names the field that requests it."""
     try:
         yield
     except (ImportError, ValueError) as error:
@@ -211,7 +211,7 @@ def pad_token(config: ModelConfig, model: Any) -> int:
 def _own_token(name: str, config: ModelConfig, model: Any) -> Any:
     """A special token of the model: of its ``generation_config.json`` if it has one, which names every end of a turn.
 
-    What the configuration of a run overrides comes first.
+    Overrides in the configuration of a run come first.
     """
     overridden, own = name in (config.config or {}), getattr(model, "generation_config", None)
     token = None if overridden or own is None else getattr(own, name, None)

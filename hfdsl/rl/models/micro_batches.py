@@ -1,4 +1,4 @@
-"""The cut of rows into micro-batches, and the assembly of their results to columns.
+"""The split of rows into micro-batches, and the assembly of their results into columns.
 
 Dim letters: B rows of a rank, b rows of a micro-batch, P prompt tokens, R response tokens, T = P + R.
 

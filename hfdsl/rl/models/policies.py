@@ -129,7 +129,7 @@ def sampling(
 
     Raises:
         ResourceError: HF812 for a model without a pad token, or whose steps cannot be captured; HF963 for an adapter
-            that the engine cannot have beside its weights.
+            that the engine cannot hold beside its weights.
     """
     ends, pad = end_tokens(model, policy.model), pad_token(model, policy.model)
     slices = generation_slices(policy, worker) if worker is not None and generation.engine != "vllm" else None
@@ -258,7 +258,7 @@ def _take(call: Call, before: int, steps: int, token: int) -> int:
 def _trainer_log_probs(
     policy: Policy, ids: torch.Tensor, mask: torch.Tensor, response_mask: torch.Tensor, sampling: Sampling
 ) -> torch.Tensor:
-    """The log-probs of this rank's responses, f32[B, R], by the slices that learn, whose ranks all pass all rows."""
+    """The log-probs of this rank's responses, f32[B, R], from the slices that learn, whose ranks all pass all rows."""
     replicas = sampling.replicas
     columns = ids, mask, response_mask
     if replicas.size > 1:

@@ -24,8 +24,8 @@ consecutive, query head i reads key-value head i // 2, and both are on the same 
   features would see half of them.
 - Dropout is 0 (``_check_sizes``): ranks draw different masks, and replicated values would differ.
 
-A module that the plan calls ``replicated_with_grad_allreduce``, such as a norm within a head, is whole on every rank
-but reads slices, so each rank has a part of its gradient: ``parameters_with_partial_gradients``.
+A module with the style ``replicated_with_grad_allreduce``, such as a norm within a head, is whole on every rank but
+reads slices, so each rank has only a part of its gradient: see ``parameters_with_partial_gradients``.
 """
 
 from __future__ import annotations
