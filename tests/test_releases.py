@@ -226,7 +226,7 @@ from pathlib import Path
 from hfdsl.rl.training.run_folder.lock import locked
 with warnings.catch_warnings(record=True) as caught, locked(Path(sys.argv[1])):
     pass
-assert "HF914: " in str(caught[0].message) and "no locks of POSIX" in str(caught[0].message), caught
+assert "HF914: " in str(caught[0].message) and "no POSIX locks" in str(caught[0].message), caught
 """
 
 

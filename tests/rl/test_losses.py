@@ -65,9 +65,7 @@ class Returns(PolicyLoss):
 def test_a_surrogate_has_a_value_for_each_token(of: Any, returned: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Returns, "of", staticmethod(of), raising=False)
     column = torch.zeros(2, 3)
-    with pytest.raises(
-        ConfigError, match=rf"HF940: Returns\.surrogate .* \(2, 3\) as the mask, and returned {returned}$"
-    ):
+    with pytest.raises(ConfigError, match=rf"HF940: Returns\.surrogate .* \(2, 3\), but returned {returned}$"):
         Returns()(column, column, column[:, :1], torch.ones(2, 3, dtype=torch.bool))
 
 

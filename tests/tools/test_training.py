@@ -193,7 +193,7 @@ def test_a_plan_has_the_memory_of_copies(config: str, capsys: Capture) -> None:
 def test_second_copies_need_copies(config: str, capsys: Capture) -> None:
     code, _, err = run_cli(capsys, "check", config, "--set", "faults.copies=peers")
     assert code == output.FINDINGS
-    assert 'faults: copies = "peers" keeps a second one of each copy, and without copy_every there is none' in err
+    assert 'faults: copies = "peers" duplicates each copy, but without copy_every there are none; set copy_every' in err
     code, _, err = run_cli(capsys, "check", config, "--set", "faults.copies=disk")
     assert code == output.FINDINGS
     assert "HF901" in err

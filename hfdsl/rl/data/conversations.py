@@ -64,9 +64,9 @@ class Conversation:
             )
         except Exception as error:  # noqa: BLE001  # a template is a program, which may raise anything
             problem = f"{type(error).__name__}: {error}"
-            raise DataError("HF902", f"{place}: the chat template does not take the conversation: {problem}") from None
+            raise DataError("HF902", f"{place}: the chat template rejects the conversation: {problem}") from None
         if not isinstance(text, str):
-            raise DataError("HF902", f"{place}: the chat template gives {type(text).__name__}, expected a text")
+            raise DataError("HF902", f"{place}: the chat template returned {type(text).__name__}, expected a text")
         return text
 
     def prompt_and_answer(self, tokenizer: Any, place: str) -> tuple[str, str]:
@@ -85,7 +85,7 @@ class Conversation:
         if not text.startswith(prompt):
             raise DataError(
                 "HF902",
-                f"{place}: with the last message, the chat template writes those before it in another way than "
+                f"{place}: with the last message, the chat template renders the earlier ones differently than "
                 f"without: {prompt[-40:]!r} is not in {text[-80:]!r}",
             )
         tail = text[len(prompt) :]

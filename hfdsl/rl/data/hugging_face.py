@@ -61,7 +61,7 @@ def is_saved(folder: Path) -> bool:
 def _refuse_configuration(path: str, config: str | None) -> None:
     """Refuse the name of a configuration for files that have none."""
     if config is not None:
-        raise DataError("HF902", f"'{path}' has no configurations: only data sets on the hub have")
+        raise DataError("HF902", f"'{path}' has no configurations: only data sets on the hub have them")
 
 
 def read(path: str, split: str | None, config: str | None) -> Any:
@@ -84,7 +84,7 @@ def read(path: str, split: str | None, config: str | None) -> Any:
         raise DataError("HF902", f"'{path}' cannot be read: {type(error).__name__}: {text}") from None
     if isinstance(entries, Mapping):
         if split not in entries:
-            raise DataError("HF902", f"'{path}' has splits; split= names one of {', '.join(map(str, entries))}")
+            raise DataError("HF902", f"'{path}' has splits; set split= to one of {', '.join(map(str, entries))}")
         return entries[split]
     return entries
 
@@ -101,7 +101,7 @@ def _of_files(datasets: Any, path: str, split: str | None, config: str | None) -
         return datasets.load_from_disk(path)
     _refuse_configuration(path, config)
     if first.suffix not in SUFFIXES:
-        raise DataError("HF902", f"'{path}' is not one of {', '.join(SUFFIXES)}, and not a folder of a data set")
+        raise DataError("HF902", f"'{path}' is neither one of {', '.join(SUFFIXES)}, nor the folder of a data set")
     if {file.suffix for file in files} > {first.suffix}:
         raise DataError("HF902", f"'{path}' matches files of several kinds")
     names = [str(file) for file in files]

@@ -245,5 +245,5 @@ def _check_text(value: Any, field: str, place: str) -> None:
 def _check_length(tokens: Sequence[int], limit: int, part: str, dim: str, text: str, place: str) -> None:
     if len(tokens) > limit:
         raise DataError(
-            "HF903", f"{place}: its {part} has {len(tokens)} tokens, where {dim} = {limit} is the most: {text!r:.80}"
+            "HF903", f"{place}: its {part} has {len(tokens)} tokens, more than {dim} = {limit}: {text!r:.80}"
         )

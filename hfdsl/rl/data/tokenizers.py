@@ -98,6 +98,6 @@ def _pretrained(tokenizer: Pretrained) -> Any:
     if loaded.pad_token_id is None:
         end = f", for example its end of sequence {loaded.eos_token!r}" if loaded.eos_token else ""
         raise DataError(
-            "HF904", f"the tokenizer in '{tokenizer.path}' has no padding; name a token to use with pad_token{end}"
+            "HF904", f"the tokenizer in '{tokenizer.path}' has no padding token; name one with pad_token{end}"
         )
     return loaded

@@ -179,8 +179,8 @@ def _of_each_token(loss: PolicyLoss, surrogate: Any, mask: torch.Tensor) -> tupl
         returned = " and ".join(map(str, shapes)) or "nothing"
         raise ConfigError(
             "HF940",
-            f"{type(loss).__name__}.surrogate has to return the loss and where it is clipped, each of shape "
-            f"{tuple(mask.shape)} as the mask, and returned {returned}",
+            f"{type(loss).__name__}.surrogate must return the loss and where it is clipped, both of the mask's shape "
+            f"{tuple(mask.shape)}, but returned {returned}",
         )
     return tensors[0], tensors[1]
 

@@ -269,11 +269,13 @@ def _key(variable: str) -> str:
     if not key:
         raise ResourceError(
             "HF812",
-            f"a ServerConfig has api_key={label}, the name of the environment variable that holds the key, and there "
+            f"a ServerConfig has api_key={label}, the name of the environment variable that holds the key, but there "
             "is none on the worker; launch(..., worker_env={...}) sets one",
         )
     if not key.isascii() or not key.isprintable():
-        raise ResourceError("HF812", f"a ServerConfig has api_key={label}, and the key there has other characters")
+        raise ResourceError(
+            "HF812", f"a ServerConfig has api_key={label}, whose key has characters other than printable ASCII"
+        )
     return key
 
 

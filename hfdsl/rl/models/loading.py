@@ -91,7 +91,7 @@ def _saved(folder: Path, settings: Any, name: str, output_layer: bool, options: 
     if differing:
         weight = differing[0]
         problem = (
-            "its files have '{}' of shape {}, where its configuration has {}".format(weight, *shapes[weight])
+            "its files have '{}' of shape {}, but its configuration has {}".format(weight, *shapes[weight])
             if weight in shapes
             else f"its files have no '{weight}'"
         )

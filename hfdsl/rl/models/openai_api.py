@@ -69,7 +69,7 @@ def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list
     logprobs = logprobs if isinstance(logprobs, Mapping) else {}
     values, texts = logprobs.get("token_logprobs"), logprobs.get("tokens")
     if not isinstance(values, list):
-        raise RequestError("HF913", "the answer has no logprobs.token_logprobs; does the server give log-probs?")
+        raise RequestError("HF913", "the answer has no logprobs.token_logprobs; does the server return log-probs?")
     tokens = choice.get("token_ids")
     if (
         tokens is None

@@ -61,9 +61,9 @@ def packing_obstacle(model: Any) -> str | None:
     attention = str(model.config._attn_implementation)
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if not (getattr(model, "_supports_attention_backend", False) and model._supports_sdpa):
-        return f"{name} has an attention of its own"
+        return f"{name} implements its own attention"
     if attention != "sdpa" and not attention.startswith("flash_attention"):
-        return f"attention={attention!r} has no form for sequences of unlike lengths; 'sdpa' has"
+        return f"attention={attention!r} does not support sequences of different lengths; 'sdpa' does"
     if kinds:
         return f"{name} has layers of {', '.join(sorted(kinds))}, which see across sequences"
     return None

@@ -335,6 +335,6 @@ def check_lengths(mask: torch.Tensor, length: int, limit: int | None) -> None:
         row = int(tokens.argmax())
         raise bad_row(
             row,
-            f"its prompt has {int(tokens[row])} tokens, and with {length} of a response that is more than the {limit} "
+            f"its prompt has {int(tokens[row])} tokens; with {length} for a response, that is more than the {limit} "
             "that the model takes; leave out prompts of this length, or shorten responses",
         )

@@ -138,7 +138,7 @@ def tensor_parallel_plan(model: Any, size: int, name: str) -> dict[str, str]:
     for path, style in plan.items():
         linear = style in (*COLUMN_STYLES, *ROW_STYLES) and isinstance(modules.get(path), nn.Linear)
         if not linear and (style not in (VOCAB_STYLE, REPLICATED_STYLE) or path not in modules):
-            raise _refused(name, size, f"its plan has {path} cut by {style!r}, which the ready roles cannot do")
+            raise _refused(name, size, f"its plan has {path} cut by {style!r}, which the ready roles do not support")
     _with_vocabulary(plan, model, size)
     _check_sizes(plan, modules, model.config.get_text_config(), size, name)
     _check_complete(plan, modules, size, name)
@@ -174,7 +174,9 @@ def _check_sizes(plan: Mapping[str, str], modules: Mapping[str, nn.Module], conf
             raise _refused(name, size, f"{field}={count} of its config is not divisible by {size}; tp can be {fitting}")
     for field, share in config.to_dict().items():
         if share and ("dropout" in field or "pdrop" in field) and not field.startswith("classifier"):
-            raise _refused(name, size, f"{field}={share} of its config drops other values on every rank; set it to 0")
+            raise _refused(
+                name, size, f"{field}={share} of its config drops different values on every rank; set it to 0"
+            )
     for path, style in plan.items():
         module: Any = modules[path]
         count = module.in_features if style in ROW_STYLES else module.out_features if style in COLUMN_STYLES else size

@@ -95,7 +95,7 @@ class Loaded:
         optional = {name for flow in flows for name in flow.optional_roles}
         for name in self.config.deployment.roles:
             if name in optional and name not in self.roles:
-                problem = f"role '{name}' has a place, but no table [{name}], with which the run has the role"
+                problem = f"role '{name}' has a placement, but no table [{name}], which would add the role to the run"
                 raise ConfigError("HF901", problem, f"deployment.roles.{name}")
 
     def located(self) -> AbstractContextManager[None]:
@@ -243,7 +243,7 @@ def _refuse_tables_of_no_role(table: Mapping[str, Any], parts: NamedParts) -> No
             text = f'{problem}; name a class that takes one: [roles] {name} = "module:Class"'
         else:
             tabled = [role for role in parts.roles if role in field_names]
-            text = f"there is no role '{name}'; those with a table are {', '.join(tabled)}"
+            text = f"there is no role '{name}'; the roles with a table are {', '.join(tabled)}"
         raise ConfigError("HF901", text, name)
 
 

@@ -235,7 +235,7 @@ class _Named:
         try:
             table = tables.resolve_references({"options": table or {}})["options"]
         except ConfigError as error:
-            raise ConfigError("HF901", f"{path}: {error.message}: options refer to nothing but options", path) from None
+            raise ConfigError("HF901", f"{path}: {error.message}: options can refer only to options", path) from None
         return build(self.options, table, path)
 
     def dataflow(self, options: Any) -> Dataflow[..., Any]:

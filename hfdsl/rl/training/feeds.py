@@ -72,7 +72,7 @@ def _feed(config: RunConfig, source: Source, graph: Graph, sizes: Mapping[str, i
         if name not in sizes:
             raise ConfigError("HF901", f"dims: '{name}' is missing: {NEEDED[name]}")
     if sizes["B"] % max(responses, 1):
-        raise ConfigError("HF901", f"dims: B = {sizes['B']} rows are no pairs: it must be even")
+        raise ConfigError("HF901", f"dims: B = {sizes['B']} rows cannot form pairs: B must be even")
     width = sizes["R"] if responses else None
     tokenizer = load_tokenizer(config.data.tokenizer)
     encoder = Encoder(config.data.prompt, tokenizer, sizes["P"], width, pairs=responses == 2)

@@ -125,7 +125,7 @@ def check_streamed(config: RunConfig) -> None:
     """
     for name, is_set in (("record", bool(config.record)), ("update", config.update is not None)):
         if is_set:
-            text = f"'{name}': a dataflow with queues has several steps in progress, and this is for one at a time"
+            text = f"'{name}': a dataflow with queues has several steps in progress, but this needs one at a time"
             raise ConfigError("HF901", text, name)
 
 

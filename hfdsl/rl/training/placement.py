@@ -37,7 +37,7 @@ class PoolConfig:
 
     def __post_init__(self) -> None:
         if [bool(self.processes), bool(self.merged), self.part_of is not None].count(True) != 1:
-            raise ValueError("a pool has processes, or is merged of pools, or is part_of one")
+            raise ValueError("a pool has processes, merges other pools, or is part_of a pool")
         if (self.part_of is None) != (self.slots is None):
             raise ValueError("part_of and slots go together: the pool, and which of its slots")
 
@@ -132,7 +132,9 @@ class DeploymentConfig:
         ``within`` are the pools above it, to find cycles.
         """
         if name in within:
-            raise ConfigError("HF901", f"{self._where}pool '{name}' is made of itself", f"deployment.pools.{name}")
+            raise ConfigError(
+                "HF901", f"{self._where}pool '{name}' is defined in terms of itself", f"deployment.pools.{name}"
+            )
         if name not in self.pools:
             problem = f"{self._where}there is no pool '{name}'; {closest(name, list(self.pools))}"
             near = nearest(name, list(self.pools))
@@ -165,7 +167,7 @@ class DeploymentConfig:
         axis_names = [entry.name for entry in fields(hf.Mesh)]
         for axis in axes:
             if axis not in axis_names:
-                problem = f"{self._where}the mesh of '{role}': it has no axis '{axis}'; {closest(axis, axis_names)}"
+                problem = f"{self._where}the mesh of '{role}' has no axis '{axis}'; {closest(axis, axis_names)}"
                 candidate, wrong = nearest(axis, axis_names), f"{field}.{axis}"
                 changes = () if candidate is None else (RenameField(wrong, candidate),)
                 raise ConfigError("HF901", problem, wrong, changes=changes)

@@ -105,8 +105,8 @@ class Rounds:
             raise SizeError(
                 "HF321",
                 f"step {step}: '{self.updating.plan.name}' takes {config.rows} rows, and {config.rounds} rounds of "
-                f"'{self.sampling.plan.name}' keep {len(batch)}; allow more with update.rounds"
-                + (', or have rows start over with update.short = "repeat"' if len(batch) else ""),
+                f"'{self.sampling.plan.name}' keep only {len(batch)}; allow more rounds with update.rounds"
+                + (', or repeat rows from the first with update.short = "repeat"' if len(batch) else ""),
             )
         return batch[: config.rows] if len(batch) >= config.rows else hf.fill(batch, config.rows)
 
@@ -141,7 +141,7 @@ def check_rounds(sampling: Plan, updating: Plan, config: UpdateConfig) -> None:
         raise ConfigError(
             "HF901",
             f"update.rows = {config.rows}, and '{sampling.name}' keeps at most {limit} rows: update.rounds = "
-            f"{config.rounds} is too few, {-(-config.rows // limit)} may do",
+            f"{config.rounds} is too few, {-(-config.rows // limit)} may be enough",
             "update.rounds",
         )
 
@@ -169,7 +169,7 @@ def kept_rows(sampling: Plan, updating: Plan) -> Ref:
         count = f"{len(refs)} of them" if refs else "none"
         raise ConfigError(
             "HF901",
-            f"update: '{updating.name}' takes {takes[0].__name__}, and '{sampling.name}' returns {count}; it has to "
+            f"update: '{updating.name}' takes {takes[0].__name__}, and '{sampling.name}' returns {count}; it must "
             "return one, the rows that it keeps",
             "update",
         )

@@ -115,7 +115,7 @@ class FaultsConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.copies == "peers" and self.copy_every is None:
-            text = 'copies = "peers" keeps a second one of each copy, and without copy_every there is none; set it'
+            text = 'copies = "peers" duplicates each copy, but without copy_every there are none; set copy_every'
             raise ConfigError("HF901", text, "copies")
 
     def on(self, backend: str) -> Retries | None:

@@ -139,7 +139,9 @@ class Sink:
             if self._records.qsize() < self._waiting:
                 self._records.put(record)
             else:
-                self._note(f"is too slow: {self._waiting} records wait for it, and it gets no more until it takes some")
+                self._note(
+                    f"is too slow: {self._waiting} records wait for it, and it gets no more until it accepts some"
+                )
         self._warn_of_problem()
 
     def close(self) -> None:
@@ -168,7 +170,7 @@ class Sink:
                 writer.write(record)
                 self._run.save(record.step)
             except Exception as error:  # noqa: BLE001
-                self._note_error("does not take a record", error)
+                self._note_error("does not accept a record", error)
                 failures_in_a_row += 1
             else:
                 self._sent += 1

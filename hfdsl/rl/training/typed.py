@@ -116,7 +116,9 @@ def value_of(annotation: Any, value: Any, path: str) -> Any:
         return {key: value_of(item, inner, joined(path, key)) for key, inner in value.items()}
     if annotation is Any:
         return value
-    raise ConfigError("HF901", f"{path} is declared as {annotation_text(annotation)}, which no table can give", path)
+    raise ConfigError(
+        "HF901", f"{path} is declared as {annotation_text(annotation)}, which a table cannot express", path
+    )
 
 
 def _dataclass(kind: type, value: Any, path: str) -> Any:
@@ -280,7 +282,7 @@ def no_field(kind: type, path: str, name: str) -> ConfigError:
         return ConfigError("HF901", message, wrong, changes=(RenameField(wrong, renamed),))
     if name in get_annotations(kind) and "__dataclass_fields__" not in vars(kind):
         message = (
-            f"'{wrong}' is not a field: the class {kind.__name__} annotates it, and lacks the decorator @dataclass"
+            f"'{wrong}' is not a field: the class {kind.__name__} annotates it, but lacks the decorator @dataclass"
         )
         return ConfigError("HF901", message, wrong)
     deeper = [leaf for leaf in leaves(kind) if leaf.rpartition(".")[2] == name != leaf]

@@ -162,7 +162,7 @@ def in_flight_obstacle(config: SamplerConfig) -> str | None:
     """
     engine, engine_tp = config.generation.engine, config.generation.engine_tp
     if engine == "vllm" and (engine_tp or 1) > 1:
-        return f"engine_tp={engine_tp} has ranks share an engine, which would take weights at different tokens"
+        return f"engine_tp={engine_tp} makes ranks share an engine, and they would take weights at different tokens"
     if engine == "vllm" and config.lora is not None and config.generation.adapter != "merged":
         return 'an engine continues with the adapter that a row began with; adapter="merged" sends all weights'
     if engine in ("auto", "plain", "vllm"):  # "auto" is "plain" where no run's configuration has decided

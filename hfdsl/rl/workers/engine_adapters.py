@@ -36,17 +36,17 @@ def adapter_problem(lora: Lora, values: Mapping[str, Any]) -> str | None:
 
     >>> adapter_problem(Lora(), {"model_type": "llama"})
     >>> adapter_problem(Lora(targets=("q_proj", "lm_head")), {"model_type": "llama"})
-    "vLLM has no adapter of 'lm_head'"
+    "vLLM supports no adapter of 'lm_head'"
     >>> adapter_problem(Lora(rank=600), {"model_type": "llama"})
-    'vLLM has adapters up to rank 512, and rank = 600'
+    'vLLM supports adapters up to rank 512, but rank = 600'
     """
     if values.get("model_type") not in KNOWN:
         kinds = ", ".join(KNOWN)
-        return f"hfdsl has tried adapters in vLLM with {kinds}, and the model is {values.get('model_type')!r}"
+        return f"hfdsl has tested adapters in vLLM with {kinds}, but the model is {values.get('model_type')!r}"
     unsupported = next((target for target in targets_of(lora) if target.rpartition(".")[2] not in LAYERS), None)
     if unsupported is not None:
-        return f"vLLM has no adapter of '{unsupported}'"
-    return None if lora.rank <= RANKS[-1] else f"vLLM has adapters up to rank {RANKS[-1]}, and rank = {lora.rank}"
+        return f"vLLM supports no adapter of '{unsupported}'"
+    return None if lora.rank <= RANKS[-1] else f"vLLM supports adapters up to rank {RANKS[-1]}, but rank = {lora.rank}"
 
 
 def is_apart(generation: GenerationConfig, lora: Lora | None, values: Mapping[str, Any]) -> bool:

@@ -172,7 +172,7 @@ class BatchingConfig:
         check_fields(self)
         if self.packing and self.rows is not None:
             raise ConfigError(
-                "HF940", f"BatchingConfig: rows={self.rows} pads every row to full width, and packing=True none"
+                "HF940", f"BatchingConfig: rows={self.rows} pads every row to full width, but packing=True pads none"
             )
 
 

@@ -169,7 +169,7 @@ WRONG: list[tuple[Any, str]] = [
     ([USER, {"role": "assistant", "content": "four"}], "the conversation ends with the assistant's answer; a prompt"),
     (
         [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}, USER],
-        "the chat template does not take the conversation: TemplateError: two answers in a row",
+        "the chat template rejects the conversation: TemplateError: two answers in a row",
     ),
 ]
 
@@ -233,7 +233,7 @@ def test_a_file_of_conversations_becomes_batches(tmp_path: Path) -> None:
         assert mask[-1]
     with pytest.raises(DataError, match=r"HF902: .*rows.jsonl:3: its field 'chat' is a text, expected a list of"):
         Encoder(prompt, loaded, 512).encoded(source.row(2), source.place(2))
-    with pytest.raises(DataError, match=r"HF903: .*rows.jsonl:1: its prompt has \d+ tokens, where P = 8 is the most"):
+    with pytest.raises(DataError, match=r"HF903: .*rows.jsonl:1: its prompt has \d+ tokens, more than P = 8"):
         Encoder(prompt, loaded, 8).encoded(source.row(0), source.place(0))
     shown = [{"chat": [USER, {"role": "assistant", "content": "four"}]}] * 2
     (tmp_path / "shown.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in shown))

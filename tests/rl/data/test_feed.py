@@ -134,7 +134,7 @@ def test_a_bad_row_is_reported() -> None:
         f"HF902: row {i}: the row has no field 'word'; did you mean 'wird'?" for i in (0, 1)
     }
     assert refused(words("abcd", "abcd")) in {
-        f"HF903: row {i}: its prompt has 5 tokens, where P = 4 is the most: 'abcd>'" for i in (0, 1)
+        f"HF903: row {i}: its prompt has 5 tokens, more than P = 4: 'abcd>'" for i in (0, 1)
     }
     assert "the tokenizer does not know all of 'aé>'" in refused(words("aé", "aé"))
     rows = Listed({"word": {"text": "a"}}, {"word": {"text": "b"}})
@@ -144,9 +144,7 @@ def test_a_bad_row_is_reported() -> None:
 
 def test_an_answer_that_is_too_long_is_reported() -> None:
     encoder = Encoder(Prompt("{word}>", answer="{word}"), load_tokenizer(LETTERS), 4, 2)
-    with pytest.raises(
-        DataError, match=r"HF903: row 0: its answer, with its end, has 3 tokens, where R = 2 is the most"
-    ):
+    with pytest.raises(DataError, match=r"HF903: row 0: its answer, with its end, has 3 tokens, more than R = 2"):
         Feed(words("ab"), encoder, 1).take(Cursor(0))
 
 
@@ -193,7 +191,7 @@ def test_a_tokenizer_without_padding_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load_tokenizer(Pretrained(folder))
     assert str(caught.value) == (
-        f"HF904: the tokenizer in '{folder}' has no padding; name a token to use with pad_token, for example its "
+        f"HF904: the tokenizer in '{folder}' has no padding token; name one with pad_token, for example its "
         "end of sequence '<end>'"
     )
     assert load_tokenizer(Pretrained(folder, pad_token="<end>")).pad_token_id == 1

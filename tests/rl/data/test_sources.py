@@ -91,14 +91,14 @@ def test_data_sets_of_hugging_face(kind: str, tmp_path: Path, monkeypatch: pytes
     assert rows.place(3) == f"{path}, row 3"
     assert f"'{path}' has no configurations" in error_of(Dataset(str(path), split, "main"))
     if kind == "splits":
-        assert error_of(Dataset(str(path))) == f"HF902: '{path}' has splits; split= names one of train, test"
+        assert error_of(Dataset(str(path))) == f"HF902: '{path}' has splits; set split= to one of train, test"
 
 
 def test_a_data_set_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     assert error_of(Dataset(str(tmp_path / "no.parquet"))) == f"HF902: there is no '{tmp_path}/no.parquet'"
     (tmp_path / "rows.xml").write_text("")
-    assert "is not one of .parquet, .arrow, .json, .jsonl, .csv, and not a folder" in error_of(
+    assert "is neither one of .parquet, .arrow, .json, .jsonl, .csv, nor the folder" in error_of(
         Dataset(str(tmp_path / "rows.xml"))
     )
     (tmp_path / "rows.arrow").write_text("nothing")
@@ -195,7 +195,7 @@ def test_a_data_set_of_the_hub_is_read_from_its_cache(offline: Path, config: str
         (Dataset("org/sums", "train"), "available configs: ['main', 'hard']"),
         (Dataset("org/sums", "train", "mian"), "'mian' not found. Available: ['main', 'hard']"),
         (Dataset("org/sums", "trian", "main"), "Should be one of ['train', 'test']"),
-        (Dataset("org/sums", config="main"), "'org/sums' has splits; split= names one of train, test"),
+        (Dataset("org/sums", config="main"), "'org/sums' has splits; set split= to one of train, test"),
     ],
 )
 def test_what_a_data_set_of_the_hub_does_not_have(offline: Path, source: Dataset, problem: str) -> None:

@@ -69,7 +69,7 @@ IN_A_STEP = r"error\[HF811\]: step 3: 'reward\.score' on rank [01]: row [0-3]: "
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"wort": "gh"}, r"error\[HF902\]: words\.jsonl:8: the row has no field 'word'; did you mean 'wort'\?"),
-    ({"word": "abcde"}, r"error\[HF903\]: words\.jsonl:8: its prompt has 5 tokens, where P = 4 is the most: 'abcde'"),
+    ({"word": "abcde"}, r"error\[HF903\]: words\.jsonl:8: its prompt has 5 tokens, more than P = 4: 'abcde'"),
     ({"word": "x"}, r"error\[HF902\]: words\.jsonl:8: the tokenizer does not know all of 'x'"),
     (
         {"word": "gh", "raises": True},

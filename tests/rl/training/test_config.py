@@ -102,8 +102,8 @@ def test_what_was_resolved_is_read_again(tmp_path: Path) -> None:
         ("evaluation.algorithm=tests.rl.training.toy:follow", "is not a dataflow"),
         ("deployment=nowhere.toml", "nowhere.toml: No such file or directory"),
         ("deployment.default.pool=al", "there is no pool 'al'; did you mean 'all'?"),
-        ('deployment.pools.all.merged=["all"]', "a pool has processes, or is merged of pools, or is part_of one"),
-        ("deployment.default.mesh={dq = 1}", "the mesh of 'policy': "),
+        ('deployment.pools.all.merged=["all"]', "a pool has processes, merges other pools, or is part_of a pool"),
+        ("deployment.default.mesh={dq = 1}", "the mesh of 'policy' has no axis 'dq'; "),
     ],
 )
 def test_what_does_not_fit_is_reported(change: str, text: str, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_places_that_make_no_sense_are_reported(tmp_path: Path) -> None:
     place = {"pools": {"all": {"processes": [2]}}, "roles": {"policy": {"pool": "all"}}}
     assert "role 'reward' has no place, and there is no default" in refused(tmp_path, deployment=place)
     place = {"pools": {"a": {"merged": ["b", "b"]}, "b": {"merged": ["a"]}}, "default": {"pool": "a"}}
-    assert "pool 'a' is made of itself" in refused(tmp_path, deployment=place)
+    assert "pool 'a' is defined in terms of itself" in refused(tmp_path, deployment=place)
 
 
 def test_a_file_is_named_where_it_does_not_fit(tmp_path: Path) -> None:

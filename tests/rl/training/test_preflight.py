@@ -97,10 +97,10 @@ def test_a_step_takes_each_prompt_once(rows: int, codes: list[str]) -> None:
         ("rows.parquet", LFS, "is a Git LFS pointer"),
         ("rows.parquet", b"", "is empty"),
         ("rows.parquet", b"PAR", "is not a parquet file"),
-        ("rows.parquet", b"PAR1 cut off", "is not a parquet file, or not all of one"),
+        ("rows.parquet", b"PAR1 cut off", "is not a parquet file, or not a complete one"),
         ("rows.csv", b"wort,answer\n", "no field 'word'; did you mean 'wort'?"),
         ("rows.jsonl", b'{"wort": 1}\n', "no field 'word'; did you mean 'wort'?"),
-        ("rows.txt", b"word\n", "is not one of .parquet"),
+        ("rows.txt", b"word\n", "is neither one of .parquet"),
     ],
 )
 def test_data_sets_that_do_not_fit(name: str, content: bytes, problem: str) -> None:
@@ -315,7 +315,7 @@ def test_files_have_the_shapes_of_the_configuration(shape: list[int], changes: d
     header = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
     config = json.dumps({**json.loads(CONFIG), **SIZED, **changes}).encode()
     text = saved("models/a", config__json=config, model__safetensors=len(header).to_bytes(8, "little") + header)
-    says = f"the files of the model of 'actor' have '{name}' of shape (16, 16), where its configuration has (8, 16)"
+    says = f"the files of the model of 'actor' have '{name}' of shape (16, 16), but its configuration has (8, 16)"
     wanted = [("HF964", line(text, "model ="), says)] if is_blamed else []
     assert [(finding.code, finding.primary.span.line, finding.message) for finding in findings(text)] == wanted
 
@@ -497,7 +497,7 @@ def test_files_have_no_configurations() -> None:
     text = source("Dataset", "rows.jsonl").replace('path = "rows.jsonl"', 'path = "rows.jsonl", config = "main"')
     code, place, message = only(text)
     assert (code, place) == ("HF902", line(text, "source ="))
-    assert message == "'rows.jsonl' has no configurations: only data sets on the hub have"
+    assert message == "'rows.jsonl' has no configurations: only data sets on the hub have them"
 
 
 @pytest.mark.usefixtures("has_datasets")

@@ -120,7 +120,9 @@ def test_what_is_recorded_is_the_update(tmp_path: Path) -> None:
 
 
 def test_rounds_that_do_not_fill_the_batch_end_the_run(tmp_path: Path, stepped: list[tuple[str, Batch, Any]]) -> None:
-    with pytest.raises(SizeError, match=r"HF321: step 1: 'learning' takes 16 rows, and 3 rounds of 'asking' keep 0; "):
+    with pytest.raises(
+        SizeError, match=r"HF321: step 1: 'learning' takes 16 rows, and 3 rounds of 'asking' keep only 0; "
+    ):
         run(tmp_path / "none", "options.above=2.0", rounds=3, short="repeat")
     assert [name for name, *_ in stepped] == ["asking"] * 3
     with pytest.raises(SizeError, match=r'HF321: .* update\.rounds, or .* update\.short = "repeat"$'):
@@ -140,8 +142,8 @@ def test_rows_start_over_where_that_is_asked_for(tmp_path: Path, stepped: list[t
 @pytest.mark.parametrize(
     ("update", "message"),
     [
-        ({"rounds": 1}, "keeps at most 12 rows: update.rounds = 1 is too few, 2 may do"),
-        ({"algorithm": "tests.rl.training.toy:looking", "options": {}}, "returns none; it has to return one"),
+        ({"rounds": 1}, "keeps at most 12 rows: update.rounds = 1 is too few, 2 may be enough"),
+        ({"algorithm": "tests.rl.training.toy:looking", "options": {}}, "returns none; it must return one"),
         ({"algorithm": "tests.rl.training.toy:LETTERS"}, "'update.algorithm': 'abcdefgh' is neither a dataflow"),
         ({"rounds": 0}, "'update.rounds' must be at least 1, got 0"),
         ({"short": "skip"}, "'update.short' takes 'raise' or 'repeat', got 'skip'"),

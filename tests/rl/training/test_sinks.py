@@ -93,7 +93,7 @@ def test_a_run_that_goes_on_sends_what_the_sink_missed(tmp_path: Path) -> None:
 def test_a_sink_that_fails_is_a_warning_with_a_count(tmp_path: Path) -> None:
     writer = Remembered(refuses=frozenset({2, 4}))
     first, last = sent(tmp_path, writer, range(6))
-    assert first.startswith("HF722: wandb: does not take a record: ConnectionError: no network")
+    assert first.startswith("HF722: wandb: does not accept a record: ConnectionError: no network")
     assert last == "HF722: wandb: 2 records were not sent; metrics.jsonl has all"
     assert (writer.steps, writer.closed) == ([0, 1, 3, 5], True)
 

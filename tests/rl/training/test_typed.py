@@ -129,7 +129,7 @@ class _Run:
         ("actor.optimizer.rat=1", "there is no field 'rat' in 'actor.optimizer'; did you mean 'rate'?"),
         ("optimizer.rate=1", "there is no field 'optimizer'; there are: name, actor, sizes, other"),
         ("actor.rate=1", "there is no field 'rate' in 'actor'; did you mean 'actor.optimizer.rate'?"),
-        ("name.x=1", "'name' has no fields, and 'name.x' names one"),
+        ("name.x=1", "'name' has no fields, but 'name.x' names one"),
         ("actor.optimizer.warmup=soon", "'actor.optimizer.warmup' takes int or None, got 'soon'"),
         ("actor.optimizer.rate=none", "'actor.optimizer.rate' takes float, got None"),
         ("actor.source.size=big", "'actor.source.size' takes int, got 'big'"),

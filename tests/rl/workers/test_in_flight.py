@@ -131,7 +131,7 @@ def test_an_engine_of_several_ranks_or_with_an_adapter_apart_is_refused() -> Non
     vllm = replace(SAMPLER, generation=replace(PLAIN, engine="vllm"))
     assert w.InFlightSampler.in_flight_obstacle(vllm) is None
     shared = replace(vllm, generation=replace(vllm.generation, engine_tp=2))
-    assert "engine_tp=2 has ranks share an engine" in str(w.InFlightSampler.in_flight_obstacle(shared))
+    assert "engine_tp=2 makes ranks share an engine" in str(w.InFlightSampler.in_flight_obstacle(shared))
     adapted = replace(vllm, lora=w.Lora(rank=2))
     assert 'adapter="merged" sends all weights' in str(w.InFlightSampler.in_flight_obstacle(adapted))
     merged = replace(adapted, generation=replace(vllm.generation, adapter="merged"))

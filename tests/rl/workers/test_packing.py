@@ -152,10 +152,10 @@ def test_a_step_of_all_roles(autocast: Any) -> None:
     [
         (
             {"model_type": "gemma2", "head_dim": 8, "query_pre_attn_scalar": 8},
-            "Gemma2ForCausalLM has an attention of",
+            "Gemma2ForCausalLM implements its own attention",
         ),
-        ({"attn_implementation": "eager"}, "attention='eager' has no form"),
-        ({"model_type": "bloom", "n_head": 4}, "BloomForCausalLM has an attention of its own"),
+        ({"attn_implementation": "eager"}, "attention='eager' does not support sequences"),
+        ({"model_type": "bloom", "n_head": 4}, "BloomForCausalLM implements its own attention"),
     ],
 )
 def test_models_that_cannot_pack_are_refused(config: dict[str, Any], text: str) -> None:

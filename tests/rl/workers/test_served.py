@@ -301,7 +301,10 @@ TOKENS = {"finish_reason": "stop", "token_ids": [3, 4], "logprobs": {"token_logp
         ([], "the answer has 0 choices, expected one"),
         (None, "the answer has no choices, expected one"),
         ([{**TOKENS, "finish_reason": "abort"}], "the response ended for the reason 'abort', not 'stop' or 'length'"),
-        ([{**TOKENS, "logprobs": None}], "the answer has no logprobs.token_logprobs; does the server give log-probs?"),
+        (
+            [{**TOKENS, "logprobs": None}],
+            "the answer has no logprobs.token_logprobs; does the server return log-probs?",
+        ),
         ([{**TOKENS, "token_ids": None}], "the answer has no token_ids, though the request has return_token_ids; "),
         (
             [{**TOKENS, "token_ids": None, "logprobs": {"tokens": ["a"], "token_logprobs": [-1.0]}}],

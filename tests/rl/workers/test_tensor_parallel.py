@@ -225,7 +225,7 @@ def test_a_sliced_reward_model_scores_as_the_whole_one(tmp_path: Path) -> None:
         (
             {"model_type": "phi", "resid_pdrop": 0.1},
             2,
-            "resid_pdrop=0.1 of its config drops other values on every rank; set it to 0",
+            "resid_pdrop=0.1 of its config drops different values on every rank; set it to 0",
         ),
     ],
     ids=["no plan", "experts", "plan with a gap", "dropout"],

@@ -65,8 +65,8 @@ def adapters_have_whole_models(subject: Subject) -> Iterator[Finding]:
         if role is not None and subject.mesh(role).tp > 1:
             yield subject.finding(
                 "HF715",
-                f"'{role}' has a LoRA adapter, and tp = {subject.mesh(role).tp} slices its model: the two do not go "
-                "together",
+                f"'{role}' has a LoRA adapter, and tp = {subject.mesh(role).tp} slices its model: the two cannot be "
+                "combined",
                 field,
                 related={f"deployment.roles.{role}.mesh": f"tp = {subject.mesh(role).tp}"},
                 notes=(f'{role}.training.sharding = "fsdp" shards a model with its adapter over dp',),

@@ -165,7 +165,7 @@ def engines_have_rows(subject: Subject) -> Iterator[Finding]:
             f"{role}.generation.engine",
             related={f"{samplers[role]}.generation": "samples instead"} if role in samplers else None,
             notes=(
-                f"a process of vLLM takes a minute to start, and asleep keeps about {_gib(ENGINE_PROCESS)} of its GPU",
+                f"vLLM takes a minute to start, and while asleep keeps about {_gib(ENGINE_PROCESS)} of its GPU",
                 f'set {role}.generation.engine to "auto"{shared}',
             ),
         )

@@ -52,7 +52,7 @@ def first_rows(source: Source) -> Sample:
                 return _unsplit(snapshot)
             files = matching(path)
             if config is not None and files and all(file.is_file() or is_saved(file) for file in files):
-                raise _wrong("config", f"'{path}' has no configurations: only data sets on the hub have")
+                raise _wrong("config", f"'{path}' has no configurations: only data sets on the hub have them")
             samples = [_dataset(file, split) for file in files or [Path(path)]]
             if len(samples) > 1:
                 _refuse_unlike(files, samples)
@@ -137,7 +137,7 @@ def _dataset(path: Path, split: str | None) -> Sample:
     if path.is_dir():
         return _saved(path, split)
     if path.suffix not in SUFFIXES:
-        raise _wrong("path", f"'{path}' is not one of {', '.join(SUFFIXES)}, and not a folder of a data set")
+        raise _wrong("path", f"'{path}' is neither one of {', '.join(SUFFIXES)}, nor the folder of a data set")
     with _opened(path) as binary:
         _refuse_stand_ins(path, binary)
     if not path.stat().st_size:
@@ -161,7 +161,7 @@ def _parquet(path: Path) -> Sample:
             file.seek(-4, os.SEEK_END)
             text += file.read(4)
         if text != b"PAR1PAR1":
-            raise _wrong("path", f"'{path}' is not a parquet file, or not all of one")
+            raise _wrong("path", f"'{path}' is not a parquet file, or not a complete one")
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
@@ -183,7 +183,7 @@ def _refuse_unlike(files: Sequence[Path], samples: Sequence[Sample]) -> None:
     for file, sample in zip(files, samples, strict=True):
         if sample.fields and samples[0].fields and set(sample.fields) != set(samples[0].fields):
             field = min(set(sample.fields) ^ set(samples[0].fields))
-            raise _wrong("path", f"'{files[0]}' and '{file}' differ in field '{field}', and are to be one data set")
+            raise _wrong("path", f"'{files[0]}' and '{file}' differ in field '{field}', but have to form one data set")
 
 
 def _unsplit(folder: Path) -> Sample:
@@ -213,7 +213,7 @@ def _saved(path: Path, split: str | None) -> Sample:
         splits = _read_json(path / "dataset_dict.json").get("splits", [])
         if split not in splits:
             candidate = nearest(str(split), splits) if split else splits[0] if len(splits) == 1 else None
-            raise _wrong("split", f"'{path}' has splits; split= names one of {', '.join(map(str, splits))}", candidate)
+            raise _wrong("split", f"'{path}' has splits; set split= to one of {', '.join(map(str, splits))}", candidate)
         path = path / str(split)
     features = _read_json(path / "dataset_info.json").get("features")
     return Sample(fields=tuple(features)) if isinstance(features, dict) else Sample()

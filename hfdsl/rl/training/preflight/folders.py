@@ -67,7 +67,7 @@ def _model(subject: Subject, field: str, text: str) -> Iterator[Finding]:
             "HF812",
             f"'{path}' has {present} of the {count} files of weights that its index names: {named}",
             field,
-            notes=("download the folder again: the last download did not end",),
+            notes=("download the folder again: the last download was not completed",),
         )
 
 
@@ -119,7 +119,7 @@ def _no_folder(subject: Subject, code: str, kind: str, field: str, text: str) ->
         return subject.finding(code, f"there is no {kind} folder '{path}'", field, changes=changes, advice=advice)
     if is_offline():
         message = (
-            f"this machine's cache of the Hugging Face hub has no whole {kind} '{text}', and HF_HUB_OFFLINE keeps "
+            f"this machine's cache of the Hugging Face hub has no complete {kind} '{text}', and HF_HUB_OFFLINE keeps "
             "the run from the network"
         )
         return subject.finding(code, message, field, notes=(download_command("model", *named),))

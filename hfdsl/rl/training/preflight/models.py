@@ -48,7 +48,7 @@ def weights_fit_configurations(subject: Subject) -> Iterator[Finding]:
             if shape != list(sides):
                 yield subject.finding(
                     "HF964",
-                    f"the files of the model of '{role}' have '{path}.weight' of shape {tuple(shape)}, where its "
+                    f"the files of the model of '{role}' have '{path}.weight' of shape {tuple(shape)}, but its "
                     f"configuration has {sides}",
                     f"{field}.path",
                     notes=(f"{field}.config changes the sizes that the files have",)

@@ -42,7 +42,7 @@ def problem_of(text: str, arguments: int) -> NameProblem | None:
         file = Path(module)
         return _problem_in(file, text, arguments) if file.is_file() else _no_file(file, name)
     if not all(part.isidentifier() for part in module.split(".")):
-        return NameProblem(f"'{text}' is read as 'module:name', and '{module}' is no dotted name")
+        return NameProblem(f"'{text}' is read as 'module:name', and '{module}' is not a dotted name")
     spec, missing = _spec(module)
     if missing is not None:
         return replace(missing, near=f"{missing.near}:{name}" if missing.near else None)
@@ -198,4 +198,4 @@ def _wrong_arguments(node: ast.AST, text: str, count: int) -> str | None:
     if least <= count and (arguments.vararg or count <= len(positional)) and not required:
         return None
     takes = ", ".join([*(argument.arg for argument in positional), *(f"*, {name}" for name in required)]) or "nothing"
-    return f"'{text}' takes ({takes}), and is called with {count} arguments"
+    return f"'{text}' takes ({takes}), but is called with {count} arguments"

@@ -44,7 +44,7 @@ def evaluations_have_rows(subject: Subject) -> Iterator[Finding]:
     if rows is not None and size < rows:
         yield subject.finding(
             "HF902",
-            f"an evaluation reads B = {rows} rows, and its source has {size}",
+            f"an evaluation reads B = {rows} rows, but its source has only {size}",
             "evaluation.source.size",
             related={field: f"B = {rows}"},
             changes=(SetField("evaluation.source.size", rows), SetField("evaluation.dims.B", size)),
@@ -95,7 +95,7 @@ def _prompts(subject: Subject, source: Source) -> Iterator[Finding]:
         return
     yield subject.finding(
         "HF361",
-        f"a step takes B = {rows} prompts, and the source has {size}: a step has some of them several times",
+        f"a step takes B = {rows} prompts, and the source has {size}: a step repeats some of them",
         "data.source",
         related={"dims.B": f"B = {rows}"},
         changes=(SetField("dims.B", size),),
@@ -121,7 +121,7 @@ def _pairs(subject: Subject) -> Iterator[Finding]:
     if getattr(prompt, better) == text:
         yield subject.finding(
             "HF902",
-            f"both responses of every pair are {text!r}: none is better, and nothing is learned",
+            f"both responses of every pair are {text!r}: neither is better, and nothing is learned",
             f"data.prompt.{worse}",
             related={f"data.prompt.{better}": "the better one"},
         )

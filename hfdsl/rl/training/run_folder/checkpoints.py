@@ -206,7 +206,7 @@ def read(checkpoint: Path, inputs: RunInputs, accepted: Collection[str] = ()) ->
             name(position),
             f"{name(position)}.part",
         ):
-            raise ValueError("its step or its position in the data is none that a run writes")
+            raise ValueError("its step or its position in the data is not one that a run writes")
         if "format" not in contents and contents["config_sha256"] != digest(saved.config):
             raise ValueError("its configuration is not the one that was written")
         if "format" in contents and contents["state_sha256"] != file_sha256(checkpoint / MANIFEST):

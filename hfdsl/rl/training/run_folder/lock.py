@@ -64,7 +64,7 @@ def _locks(file: BinaryIO, folder: Path) -> bool:
     try:
         import fcntl
     except ImportError:
-        problem = f"{platform.system()} has no locks of POSIX: nothing keeps a second run from writing to '{folder}'"
+        problem = f"{platform.system()} has no POSIX locks: nothing prevents a second run from writing to '{folder}'"
         warnings.warn(HfWarning("HF914", problem), stacklevel=5)
         return True
     try:
@@ -72,7 +72,7 @@ def _locks(file: BinaryIO, folder: Path) -> bool:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             return False
-        problem = f"the file system of '{folder}' has no locks: nothing keeps a second run from writing there"
+        problem = f"the file system of '{folder}' has no locks: nothing prevents a second run from writing there"
         warnings.warn(HfWarning("HF914", problem), stacklevel=5)
     return True
 

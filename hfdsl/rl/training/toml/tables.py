@@ -37,7 +37,7 @@ def read_toml(path: str | Path) -> Table:
     except OSError as error:
         raise ConfigError("HF901", f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        unreadable = ConfigError("HF901", f"{path}: it is not UTF-8, which TOML is: save it again as UTF-8")
+        unreadable = ConfigError("HF901", f"{path}: it is not UTF-8, as TOML must be: save it again as UTF-8")
         line = error.object[: error.start].count(b"\n") + 1
         unreadable.span = Span(str(path), line)
         raise unreadable from None
@@ -170,7 +170,7 @@ def _annotation(kind: Any, table: Any, parts: Sequence[str], path: str = "") -> 
             inner = next((get_args(option) for option in options if get_origin(option) is dict), ())
             kind = inner[1] if inner else Any
         else:
-            raise ConfigError("HF901", f"'{path}' has no fields, and '{joined(path, part)}' names one", path)
+            raise ConfigError("HF901", f"'{path}' has no fields, but '{joined(path, part)}' names one", path)
         path = joined(path, part)
         table = table.get(part) if isinstance(table, Mapping) else None
     return kind
@@ -251,7 +251,7 @@ def _refers_to_nothing(field: str, path: str, part: str, inner: Any) -> ConfigEr
     problem = f"'${path}' refers to '{path}', and "
     if not isinstance(inner, Mapping):
         kind = "an array of tables" if isinstance(inner, list) else "a plain value"
-        return ConfigError("HF901", f"{problem}what should have '{part}' is {kind}", field)
+        return ConfigError("HF901", f"{problem}the owner of '{part}' is {kind}, not a table", field)
     candidate = nearest(part, list(inner))
     names = [candidate if name == part else name for name in path.split(".")]
     changes = () if candidate is None else (SetField(field, FieldReference(f"${'.'.join(map(str, names))}")),)
