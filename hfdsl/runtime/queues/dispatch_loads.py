@@ -1,7 +1,7 @@
-"""Loads of weights in flight by the calls of dispatches: those that are allowed, and those that took place.
+"""Loads of weights in flight by the calls of dispatches: which loads are allowed, and which took place.
 
-A program with weights in flight has one queue. On the virtual clock, what a call takes is known when it ends; so its
-dispatch is submitted then, in the order of dispatches.
+A program with weights in flight has a single queue. On the virtual clock, the weights that a call loads are known only
+when it ends, so its dispatch is submitted then; dispatches keep their order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hfdsl.types.batches import Batch
 class DispatchLoads:
     """The loads of a run's dispatches; ``repeated`` holds the loads of an earlier run that this one repeats.
 
-    ``first_version`` is that which the sync before the first dispatch brought.
+    ``first_version`` is the version that the sync before the first dispatch sent.
     """
 
     def __init__(self, stages: QueueStages, time: QueueTime) -> None:
@@ -54,7 +54,7 @@ class DispatchLoads:
         step.submit(0, [version], wait=False, in_flight=in_flight)
 
     def put_off(self, dispatch: Dispatched, inputs: Mapping[int, Batch]) -> None:
-        """Submit a dispatch only when it has ended."""
+        """Put off a dispatch: submit it only when it has ended."""
         self._unsubmitted[dispatch.number] = dispatch, inputs
 
     def submit_through(self, last: int, backend: Backend) -> None:

@@ -23,10 +23,11 @@ Place = tuple[int, int]
 
 
 class KnownRows:
-    """Facts about a row table, shared by all dispatches of a queue that have it.
+    """Facts about a row table, shared by all dispatches of a queue that use this table.
 
-    ``places`` has by rows the chunks that hold them, ``in_front`` by column the rows of the batch in front, ``keys`` by
-    rows and columns the payloads that hold these. ``of_driver`` are the slices that the driver has, once asked for.
+    ``places`` maps rows to the chunks that hold them, ``in_front`` maps columns to rows of the batch in front, and
+    ``keys`` maps rows and columns to the payloads that hold them. ``of_driver`` are the slices that the driver holds,
+    computed when they are first needed.
     """
 
     def __init__(self, table: RowTable) -> None:
@@ -41,9 +42,9 @@ class KnownRows:
 class Dispatched:
     """One dispatch under a version, with its ``groups``; ``kept`` are the groups that filters kept, in this order.
 
-    ``queries`` are the results of runtime queries. ``handles`` are those of payloads, by key, each with the slices that
-    it holds; ``step`` is None for a dispatch of an earlier run, all of whose groups have ended. ``noted`` are the
-    calls, by node and rank, whose loads in flight were written down.
+    ``queries`` are the results of runtime queries. ``handles`` maps the key of each payload to its slices and its
+    handle. ``step`` is None for a dispatch of an earlier run, all of whose groups have ended. ``noted`` are the calls,
+    by node and rank, whose loads in flight have been recorded.
     """
 
     number: int
@@ -82,7 +83,7 @@ class Dispatched:
         self.kept = {group: place for place, group in enumerate(groups)}
 
     def rows(self, group: int) -> tuple[int, int]:
-        """The rows of a kept group, in the rows that the dispatch put in."""
+        """The rows of a kept group, among the rows that the dispatch put in."""
         size, place = self.queue.queue.group, self.kept[group]
         return place * size, (place + 1) * size
 
@@ -127,14 +128,14 @@ class Dispatched:
             self.handles[DRIVER_PAYLOAD] = (self.known.of_driver, backend.put(self.queue.producer, content))
 
     def _of_driver(self) -> Iterator[ColumnSlice]:
-        """The slices that the driver itself has of the rows, such as columns of the caller's inputs."""
+        """The slices of the rows that the driver itself holds, such as columns of the caller's inputs."""
         rows = self.table.rows.get(self.queue.rows_of, 0)
         for read in self.reads(((0, rows),)) if rows else ():
             if self.queue.producer.layouts[read.node].group == DRIVER:
                 yield ColumnSlice(read.node, read.chunk, read.columns[0], read.rows)
 
     def keys(self, ranges: RowRanges, columns: Sequence[str] | None = None) -> tuple[PayloadKey, ...]:
-        """The payloads that hold these rows; for ``NO_ROWS``, the first ones that are left."""
+        """The payloads that hold these rows; for ``NO_ROWS``, the first remaining ones."""
         request = ranges, None if columns is None else tuple(columns)
         if ranges == NO_ROWS:
             return self._holding(*request)

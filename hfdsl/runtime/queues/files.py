@@ -8,13 +8,14 @@ under version 0 and waits for the actor; nothing else is in progress::
     engine 0  nothing that is read again                    engine.queue-93a1....safetensors
     actor 0   the rows of step 1 that it will train on      actor.queue-77fe....safetensors
 
-A payload that has left its producer and was not received is an argument of the call that writes the file, so it takes
-the way that it would have taken anyway, and the driver has handles alone. The driver's own part is what it reads itself
-and the inputs of steps in progress, from which their sizes and routes follow.
+A payload that has left its producer but was not received is an argument of the call that writes the file. So it takes
+the route that it would have taken anyway, and the driver holds only handles. The driver's own file has the values that
+it reads itself, and the inputs of steps in progress, from which their sizes and routes follow.
 
-Why nothing is missing. A later stage reads the caller's inputs, which are sent again, what its ranks hold, and the
-payloads that its segments receive; the latter two are in the files of these ranks. A file has one step after another,
-each with values by node, chunk, column and rows, which is how they are read: no reader has to be the same segment.
+Why nothing is missing. A later stage reads the caller's inputs, which are sent again, the values that its ranks hold,
+and the payloads that its segments receive; the latter two are in the files of these ranks. A file lists one step after
+another, each with its values by node, chunk, column and rows. Values are read by these keys, so the reader need not be
+the same segment.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class QueueKeepingBackend(Backend, Protocol):
         """Have every process write its part of these steps, with the payloads of these handles, and wait for it.
 
         Raises:
-            CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds what no file can.
+            CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds a value that no file can hold.
         """
         ...
 
@@ -52,7 +53,7 @@ class QueueKeepingBackend(Backend, Protocol):
         """Have every process read its part again.
 
         Raises:
-            CheckpointError: HF906 if a file is not what was written.
+            CheckpointError: HF906 if a file has changed since it was written.
         """
 
 
@@ -95,7 +96,8 @@ class SavedCounts:
 class SavedDecisions:
     """The state of deciding queues: the ``counts`` of each, and the number of their decisions.
 
-    ``loaded`` counts batches of the loader, and ``next_prompts`` are by stage the first ones that were not dispatched.
+    ``loaded`` counts the loader's batches; ``next_prompts`` has for each stage the first prompt that was not
+    dispatched.
     """
 
     counts: tuple[SavedCounts, ...]

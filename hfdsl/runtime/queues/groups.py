@@ -5,8 +5,8 @@ A worked example: four prompts, two responses each, and a filter that keeps grou
     rows before the filter     0 1 | 2 3 | 4 5 | 6 7     groups 0 to 3 of the dispatch
     rows behind it                   0 1 |       2 3     ``kept_groups``: 1 and 3
 
-A dispatch counts four groups whatever is kept, since what is kept is known only when the filter has run; then groups 0
-and 2 are lost. A batch without ``rows=`` has four groups, too: those of two such dispatches.
+A dispatch counts as four groups whatever is kept, since the kept groups are known only after the filter has run; groups
+0 and 2 are then lost. A batch without ``rows=`` has four groups, too, which here come from two dispatches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def groups_of(queue: StagedQueue, sizes: Mapping[Any, int]) -> tuple[int | None,
 def kept_groups(queue: StagedQueue, table: RowTable, put_in: int) -> tuple[int, ...]:
     """The place of each kept group of a dispatch among all of its groups.
 
-    None at all where a step between changes places of rows, so that it is unknown.
+    Empty if the places are unknown, since a step in between moves rows.
     """
     plan, first_rows = queue.producer, range(0, table.rows[queue.rows_of], queue.queue.group)
     traced = traced_rows(plan, table, queue.rows_of, first_rows, lambda node: not _is_filtered(plan, node))
@@ -86,10 +86,11 @@ def check_handed_on(queue: StagedQueue, in_front: StagedQueue, sizes: Mapping[An
 def check_side_by_side(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], links: QueueLinks) -> None:
     """Refuse queues of one stage if one can be full while another has too few groups for a batch.
 
-    A worked example: two queues with places for 2 R groups, batches of R, and a step that puts as many groups into both
-    at once. The second one drops late groups, the first none. After an update the first has R free places, so that
-    whole dispatches of D groups bring R to the second one, if D divides R: these are of the present version, so none
-    of them is late, and another update follows. If D does not divide R, the first is full with fewer.
+    A worked example: two queues with places for 2 R groups, batches of R groups, and a step that puts equally many
+    groups into both. The second queue drops late groups, the first does not. After an update, the first has R free
+    places. If D divides R, whole dispatches of D groups then add R groups to the second queue: they have the current
+    version, so none of them is late, and another update follows. If D does not divide R, the first queue is full before
+    R groups are added.
 
     Raises:
         HfError: HF765 for those.
@@ -119,9 +120,9 @@ def check_sources(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], lin
     """Refuse sources from which an update takes different shares of the loader's batches.
 
     A worked example: a batch of the loader has four prompts of each of two sources, and an update takes two groups of
-    the first and four of the second. After v updates the first has dispatched v / 2 batches and what fits into its
-    queues, the second v: so v / 2 batches wait in the driver. With equal shares the two are as far apart as their
-    queues have places, but for groups that are dropped or filtered.
+    the first source and four of the second. After v updates, the first source has dispatched v / 2 batches plus what
+    fits into its queues, and the second source v batches, so v / 2 batches wait in the driver. With equal shares, the
+    sources are at most as far apart as their queues have places, apart from groups that are dropped or filtered.
 
     Raises:
         HfError: HF765 for those.

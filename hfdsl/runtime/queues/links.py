@@ -1,7 +1,7 @@
 """The stages at the two ends of each queue of a program.
 
-A worked example, in which stage 3 makes the results, as the trainer. Stage 1 judges what stage 0 has generated, and
-stage 2 has rows of its own::
+A worked example. Stage 3 is the trainer, which makes the results. Stage 1 judges what stage 0 has generated, and stage
+2 has rows of its own::
 
     QueueLinks((QueueLink(0, 1), QueueLink(1, TRAINER), QueueLink(2, TRAINER)))
 
@@ -29,7 +29,7 @@ class QueueLink(NamedTuple):
 class QueueLinks:
     """The links of all queues.
 
-    ``sources`` are the stages that dispatch prompts, ``between`` those that have queues in front of them and behind.
+    ``sources`` are the stages that dispatch prompts; ``between`` are the stages with queues both in front and behind.
     """
 
     def __init__(self, links: Iterable[QueueLink] = (QueueLink(),)) -> None:

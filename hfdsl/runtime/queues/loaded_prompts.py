@@ -1,9 +1,10 @@
 """The prompts of a loader, which the first stages dispatch one by one.
 
-A worked example: batches of four prompts, and prompts 1 and 2 were dropped. A dispatch of four takes them again, with
-4 and 5, the first ones of the next batch; ``next`` is 6 then. A batch stays here while prompts of it may come again.
+A worked example: batches have four prompts, and prompts 1 and 2 were dropped. A dispatch of four takes them again,
+together with 4 and 5, the first prompts of the next batch; ``next`` is then 6. A batch stays here as long as its
+prompts may be dispatched again.
 
-Two stages that dispatch prompts read other inputs of the same batches, each at its own pace: what one has not
+Two stages that dispatch prompts read different inputs of the same batches, each at its own pace: what a stage has not
 dispatched yet waits here.
 """
 
@@ -28,7 +29,7 @@ from hfdsl.types.joining import picked_rows, rows_after_rows
 class LoadedPrompts:
     """The batches of a loader whose prompts may be dispatched; ``loaded`` counts all batches.
 
-    ``next`` has by stage the first prompt that was not dispatched.
+    ``next`` has for each stage the first prompt that it has not dispatched.
     """
 
     def __init__(self, plan: Plan, stages: QueueStages, specs: Sequence[QueueSpec]) -> None:
@@ -54,7 +55,7 @@ class LoadedPrompts:
         """Hold another batch of the loader; errors as for ``Running.step``.
 
         Raises:
-            HfError: HF765 if it puts another number of groups in than the first one.
+            HfError: HF765 if it puts in a different number of groups than the first batch.
         """
         for reader, inputs in self._checked(batch).items():
             self.batches[reader, self.loaded] = inputs
@@ -67,7 +68,7 @@ class LoadedPrompts:
         """A batch of the loader: its inputs by stage and node.
 
         Raises:
-            HfError: HF765 if it puts another number of groups in than the first one; and as ``Running.step``.
+            HfError: HF765 if it puts in a different number of groups than the first batch; and as ``Running.step``.
         """
         names = {node.id: node.label for node in self._plan.graph.inputs}
         named = {names[node]: input_batch for node, input_batch in loaded_inputs(self._plan, batch).items()}

@@ -1,13 +1,13 @@
 """The loop of queues: when a stage dispatches, takes and drops, in a simulation as in a run.
 
-``QueueState`` says what may happen next, and a ``QueueWorld`` when things end: a virtual clock, or processes. The loop
-goes through the stages, each before those behind it, and begins the first step that may begin. A stage in front of all
-queues dispatches prompts whenever the queues that it feeds admit them and a producer accepts them. One between two
-queues takes a batch, and dispatches it into the next queue. Those that make results, the trainer, take a batch of each
-of their queues when the update before has ended. If no step may begin, the loop waits until something ends. Of what
-ends at one time all is seen before the next decision.
+``QueueState`` says what may happen next; a ``QueueWorld``, with a virtual clock or processes, says when things end. The
+loop goes through the stages, each before the stages behind it, and begins the first step that may begin. A stage in
+front of all queues dispatches prompts whenever the queues that it feeds admit them and a producer accepts them. A stage
+between two queues takes a batch and dispatches it into the next queue. The stages that make results, together the
+trainer, take a batch from each of their queues once the previous update has ended. If no step may begin, the loop waits
+until something ends. Everything that ends at the same time is seen before the next decision.
 
-A worked example, in which groups end in the order of their dispatch and an update at once: lag 1, two groups a batch::
+A worked example with lag 1 and two groups per batch; groups end in the order of dispatch, and an update ends at once::
 
     dispatch 0, 1 and 2, 3     no places are left: two batches of two
     0 to 3 end; take 0, 1      update 0
@@ -15,13 +15,13 @@ A worked example, in which groups end in the order of their dispatch and an upda
     take 2, 3                  update 1
 
 Why a run and its simulation cannot differ. Both are this loop over the same states: whenever the same groups have ended
-before each decision, the decisions are the same. A run that repeats a log (``LoggedWorld``) sees groups end only when
-the log has them taken, dropped or lost next, so it decides what the log says.
+before each decision, the decisions are the same. A run that repeats a log (``LoggedWorld``) sees a group end only when
+the log takes, drops or loses it next, so it makes the decisions of the log.
 
-Why it does not stop forever. Say that nothing is running and no update can begin. Then a queue of the trainer has too
-few groups for a batch, so it has places for those of another dispatch (``needed_places``); if its stage reads a queue,
-that one has too few groups in turn, and so on, up to a stage that dispatches prompts. It may, unless another of the
-queues that it feeds is full, which the launch excludes (``check_side_by_side``).
+Why it never gets stuck. Suppose that nothing is running and no update can begin. Then a queue of the trainer has too
+few groups for a batch, so it has places for another dispatch (``needed_places``). If the stage that feeds it reads a
+queue, that queue has too few groups in turn, and so on, up to a stage that dispatches prompts. That stage may dispatch,
+unless another queue that it feeds is full, which the launch excludes (``check_side_by_side``).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class QueueWorld(Protocol):
 
 
 def no_group(_: QueuedId) -> bool:
-    """No group is lost."""
+    """Return False: no group is lost."""
     return False
 
 
@@ -109,7 +109,7 @@ class QueueLoop:
     ) -> Iterator[list[Decision]]:
         """Decide until the ``prompts`` of a stage, or the ``log`` to repeat, are used up and nothing more can happen.
 
-        It gives the decisions that are made together.
+        Each item is a list of the decisions that are made together.
 
         Raises:
             HfError: HF762 if every group is lost, or nothing can happen any more although prompts are left.

@@ -8,16 +8,17 @@ takes 4 s on rank 0 and 2 s on rank 1, an update 3 s; what the actor sends to th
     engine 1    [generate 0][generate 1]           [generate 2][ ...
     actor                        [update 0    ]    [update 1  ] ...
 
-Rank 1 of the engine is done with step 1 at 4 s, and then waits for the weights of update 0, which end at 7 s; rank 0
-generates until 8 s. Update 1 needs both. So a step takes 4 s from then on, where it took 7 s one after another.
+Rank 1 of the engine finishes step 1 at 4 s, and then waits for the weights of update 0, which ends at 7 s; rank 0
+generates until 8 s. Update 1 needs both. So a step takes 4 s from then on, instead of 7 s when generation and update
+run one after another.
 
-The schedule is that of a run (``StageOrder``, so nothing is ever late), and every rank runs its calls in the order of
-submission, each when its inputs exist. Where several calls of a method may be in progress in a process, a rank
-begins another one as soon as fewer are. Calls that overlap slow nothing down, neither each other nor what else runs on
-their device, so their seconds are to be those of such a run: those of a call that has its engine for itself make a step
-too fast. Rows are read chunk by chunk: a rank waits for those chunks of a value
-that hold its rows and, behind a filter, for all that the filter reads. Ranks of a method that writes or exports a state
-work together: they begin and end together. Transfers between processes take no time. The driver submits
+The schedule is that of a run (``StageOrder``, so nothing is ever late). Every rank runs its calls in the order of
+submission, each as soon as its inputs exist. If several calls of a method may be in progress in a process, a rank
+begins another one as soon as fewer than that are. In the simulation, calls that overlap slow down neither each other
+nor anything else on their device, so their seconds should be those of calls that overlap: with the seconds of a call
+that has its engine to itself, a step comes out too fast. Rows are read chunk by chunk: a rank waits for the chunks of a
+value that hold its rows and, behind a filter, for everything that the filter reads. Ranks of a method that writes or
+exports a state work together: they begin and end together. Transfers between processes take no time. The driver submits
 nothing that follows a result before the result exists.
 """
 
@@ -92,7 +93,7 @@ def _stream(call: Iterable[object]) -> random.Random:
 def recorded_seconds(plan: Plan, steps: Iterable[Timeline]) -> dict[str, RecordedSeconds]:
     """The duration of each node's calls in measured steps.
 
-    Of ranks that work together, from the last one's start to the last one's end; of others, each rank's own time.
+    If ranks work together, a duration lasts from the last start to the last end; otherwise each rank has its own.
     """
     together = {step.label for step in plan.steps if works_together(step)}
     seconds: dict[str, list[float]] = {}
@@ -159,9 +160,9 @@ def simulate_groups(
 ) -> Simulation:
     """The decisions of a plan's first queue under a discipline, if producers finish its groups one by one.
 
-    A batch has so many groups, of which ``slots`` are in progress at a time. A group takes the seconds of the calls
-    that feed the queue, one after another, and an update those of the stage that reads it. A filter keeps each group
-    with the probability ``keep``.
+    A batch has ``groups`` groups, and ``slots`` groups are in progress at a time. A group takes the seconds of the
+    calls that feed the queue, one after another; an update takes the seconds of the stage that reads it. A filter keeps
+    each group with the probability ``keep``.
 
     Raises:
         HfError: HF762 if nothing can happen any more.

@@ -7,7 +7,7 @@ on. An update takes groups 4 and 1 of the second queue, which were made of group
     tokens    rows of groups 6 and 2, in the payloads that the first stage has sent
 
 So a process reads each column where it was made, and gets a recipe (``QueuedRows``) for all columns of one queue. The
-driver needs numbers alone: of which group a group was made (``QueuedGroup.of``), and of which dispatch it is.
+driver needs only numbers: the group from which each group was made (``QueuedGroup.of``), and its dispatch.
 """
 
 from __future__ import annotations

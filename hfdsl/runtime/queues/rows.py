@@ -10,9 +10,9 @@ takes groups 0, 1, 4 and 5, which are rows 0:2 of either dispatch. An actor rank
 The driver sends the handles of both payloads with the call, and this recipe. The rank reads rows of each dispatch as a
 reader of that step would (``Reader``), one part after another, and continues as if the result had come as one payload.
 
-Why it is right. A part names rows of what the producing step put in, and a reader with that step's row table finds any
-of them; the payloads are those of all chunks that have some of these rows. The parts are in the order of the queue's
-rows, so that one after another they are the rows that were asked for.
+Why it is right. A part names rows among those that the producing step put in, and a reader with that step's row table
+finds any of them; the payloads cover all chunks that have some of these rows. The parts are in the order of the queue's
+rows, so concatenated they are the requested rows.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class QueuedPart(NamedTuple):
 class QueuedRows(NamedTuple):
     """A rank's read from a queue: ``slices`` of the queue's value, whose ``rows`` are those of parts.
 
-    ``sources`` has by column the node and column that ``plan`` put in. Rows in ``masked`` get zeros in the columns
-    ``masks``. It travels with every call, and a named tuple is pickled faster than a data class.
+    ``sources`` maps each column to the node and column that ``plan`` put in. Rows in ``masked`` get zeros in the
+    columns ``masks``. It travels with every call, and a named tuple is pickled faster than a data class.
     """
 
     slices: tuple[ColumnSlice, ...]
@@ -187,9 +187,10 @@ def input_rows(plan: Plan, table: RowTable, node: int, rows: Sequence[int]) -> t
 def traced_rows(
     plan: Plan, table: RowTable, node: int, rows: Sequence[int], stop: Callable[[int], bool]
 ) -> tuple[int, list[int]] | None:
-    """The value at which to ``stop`` on the way back from another one, and its rows from which those rows are made.
+    """The value at which tracing back from ``node`` should ``stop``, and its rows from which the given rows are made.
 
-    A call makes the same number of rows of each of its own. None if unknown which rows a value is made of.
+    A call makes the same number of rows from each of its input rows. None if it is unknown from which rows a value is
+    made.
     """
     steps = {step.node: step for step in plan.steps}
     reader, rows = locating_reader(plan, table), list(rows)

@@ -26,8 +26,8 @@ from hfdsl.types.batches import Batch
 class QueueRun:
     """The processes as the loop of queues sees them: a ``QueueWorld``.
 
-    ``dispatches`` counts those of each stage that feeds queues; ``dispatched`` has by queue those of which groups are
-    on their way, or may be read by a queue behind it.
+    ``dispatches`` counts the dispatches of each stage that feeds queues; ``dispatched`` has for each queue the
+    dispatches whose groups are on their way, or may be read by a queue behind it.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class QueueRun:
         return needed
 
     def forget(self) -> None:
-        """Drop dispatches without groups in progress, and the prompts of groups that do not come again."""
+        """Drop dispatches without groups in progress, and the prompts of groups that will not be dispatched again."""
         left = [queue.dispatched - len(queue.groups) for queue in self.loop.queues]
         if left == self._left:
             return

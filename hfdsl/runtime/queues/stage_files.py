@@ -1,7 +1,7 @@
 """The contents of queues that decide during a run: in a checkpoint, and for a run that goes back to it.
 
-A file has, beside numbers and versions, the rows of every group that is on its way or may be read for one, by queue and
-dispatch, and the batches of the loader of which prompts may be dispatched, by stage.
+Besides numbers and versions, a file has the rows of every group that is on its way or may be read for such a group, by
+queue and dispatch, and the loader's batches whose prompts may still be dispatched, by stage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def saved(run: QueueRun, plan: str, decisions: int, backend: Backend, folder: st
     """Save the contents of the queues, once they are complete.
 
     Raises:
-        CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds what no file can.
+        CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds a value that no file can hold.
     """
     run.settle()
     steps = [
@@ -114,7 +114,7 @@ class LoadedQueues:
         return self.decided.decisions
 
     def restore(self, run: QueueRun, backend: Backend) -> None:
-        """Have a run continue with these groups; the states of roles were loaded."""
+        """Let a run continue with these groups, after the states of roles have been loaded."""
         for index, (held, counts) in enumerate(zip(self.saved.queues, self.decided.counts, strict=True)):
             groups = {group.number: replace(group, status="running") for group in held.groups}
             run.loop.queues[index] = replace(
@@ -149,7 +149,7 @@ def loaded(stages: QueueStages, sizes: Mapping[Any, int], folder: str, saved: Sa
     """Read the contents of queues.
 
     Raises:
-        CheckpointError: HF905 if the queues are others, HF906 if a file is damaged.
+        CheckpointError: HF905 if the run has different queues, HF906 if a file is damaged.
     """
     decided = saved.decided
     declared = [(queue.queue.lag or 0, queue.queue.late or "wait") for queue in stages.queues]

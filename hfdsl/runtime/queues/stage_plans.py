@@ -1,10 +1,10 @@
 """The stages of a program whose queues decide during a run, each with its own plan.
 
-A queue that waits, and takes out what a step puts in, needs no decisions: its stages follow each other step by step
-(``queues.streaming``). Another discipline, or another size of batches, takes groups of several steps. Then each
-stage is a plan of its own: one that feeds queues returns the columns that are read behind them, which stay where they
-are, and one that reads queues has them as its inputs. Columns that a stage between two queues hands on unchanged are
-read where they were made::
+A queue that waits, and whose batches are exactly what a step puts in, needs no decisions: its stages follow each other
+step by step (``queues.streaming``). With another discipline or batch size, a batch has groups of several steps. Then
+each stage is a plan of its own: a stage that feeds queues returns the columns that are read behind them, which stay
+where they are, and a stage that reads queues takes them as inputs. Columns that a stage between two queues passes on
+unchanged are read where they were made::
 
     rollout = engine.generate(prompts)                     stage 0
     batch   = hf.queue(rollout, ...)                       queue1: its sources are columns of rollout
@@ -12,8 +12,8 @@ read where they were made::
     scored  = hf.queue(scored, ...)                        queue2: its source is the score, others are through queue1
     metrics = actor.update(scored)                         stage 2
 
-The stages that feed no queue make the results, and step together: a version is one update of them all. So no other
-stage may train a state, whose versions would be others.
+The stages that feed no queue make the results, and step together: a version is one update of all of them. So no other
+stage may train a state, since that state would have different versions.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ CHANGES = ("writes", "loads")
 class StagedQueue:
     """A queue, with the plans of the stages before and behind it.
 
-    ``sources`` has by column what ``producer`` put in, and ``through`` by column that of the queue in front, where the
-    producer hands it on unchanged. ``queue_input`` is the node of ``consumer`` that stands for the queue. ``masks`` are
-    columns that late rows get zeros in. The queue ``loses`` groups where a filter is in front of it. ``subject`` begins
-    an error. ``reads`` is the number of the stage behind it.
+    ``sources`` maps each column to what ``producer`` put in; ``through`` maps each column that the producer passes on
+    unchanged to the column of the queue in front. ``queue_input`` is the node of ``consumer`` that stands for the
+    queue. ``masks`` are the columns that get zeros in late rows. The queue ``loses`` groups if a filter is in front of
+    it. ``subject`` is the beginning of errors about it. ``reads`` is the number of the stage behind it.
     """
 
     name: str
@@ -70,10 +70,10 @@ class QueueStages:
     """The stages of a program, and its queues.
 
     ``inputs`` are the nodes of the caller's inputs in each stage, by name. Each of the last stages returns its part of
-    the results one after another; ``stage_of`` says of the values in the program's ``output`` which stage that is.
-    ``loads_wait`` where a role gets weights by a sync, and has calls that are submitted only when a filter has run: new
-    weights wait for them. ``flights`` are those of a program with one queue. ``generating`` has by stage the node of
-    the call that generates: a dispatch is in progress in a process until the process has ended that call.
+    the results in order; ``stage_of`` gives the stage of each value in the program's ``output``. ``loads_wait`` is true
+    if a role that gets weights by a sync has calls that are submitted only after a filter has run: new weights wait for
+    these calls. ``flights`` are those of a program with one queue. ``generating`` has for each stage the node of its
+    generating call: a dispatch is in progress in a process until the process has ended that call.
     """
 
     plans: tuple[Plan, ...]
@@ -248,7 +248,7 @@ def _unmasked(plan: Plan, queue_input: int) -> Step | None:
 def _generating(program: Plan, plan: Plan) -> int | None:
     """The last call of a stage that reads weights which the program changes; if none does, the first call.
 
-    What is in front of it, such as a filter of prompts, belongs to the same dispatch.
+    Everything in front of that call, such as a filter of prompts, belongs to the same dispatch.
     """
     changed = {state for node in program.graph.calls for state, effect in effects(node) if effect.kind in CHANGES}
     calls = [step.node for step in plan.steps if step.group != DRIVER]

@@ -93,8 +93,8 @@ class StageRun(StepRun):
     def resolve(self, running: set[Any] | None = None) -> bool:
         """Submit segments whose runtime queries have results; return whether all segments are submitted.
 
-        These are values of calls that are not among those ``running``, which the submitted calls join; without them it
-        waits for all.
+        It waits for no call in ``running``, and adds the submitted calls to that set; without the set, it waits for all
+        calls.
         """
         while True:
             if running is not None:

@@ -10,18 +10,19 @@ A worked example, with ``lag=1, late="drop"``, batches of two groups, one on eac
     dispatch 2: groups 4, 5       load 1, group 4           |
     ...                                                     group 3, load 1, group 5
 
-The driver learns which calls have ended, and has handles, numbers and versions. A group that is taken is read by the
-ranks of the stage behind from the payloads that its producers sent (``queues.reading``).
+The driver learns which calls have ended; it holds only handles, numbers and versions. When a group is taken, the ranks
+of the stage behind read it from the payloads that its producers sent (``queues.reading``).
 
 Why it is right. *The bound*: ``QueueState`` counts versions in updates, and the load that belongs to an update is
 submitted with it; processes run their calls in the order of submission, so a dispatch under version v is made with
-the weights of version v. Through several queues, each bounds what passes between the dispatch of a group and that of
-the next stage, or the update: the lags add up. *No deadlock*: what is submitted depends on what was submitted before.
-*Backpressure*: no group is dispatched without a place, and no update begun before the result of the one before has been
-made. *Nothing is lost*: a group leaves the queue only with a batch or because it is late, prompts of late ones are kept
-(``QueueState.again``), the loader's are dispatched in order, from the first that was not (``LoadedPrompts.next``),
-and a result that was not given out is given out by the next ``stream``. *Replay*: random streams derive from the
-number of the dispatch and of the update, so the same decisions in the same order give the same values.
+the weights of version v. With several queues, each bounds the number of updates between the dispatch of a group and the
+dispatch of the next stage, or the update: the lags add up. *No deadlock*: a submitted call depends only on calls
+submitted before it. *Backpressure*: no group is dispatched without a place, and no update begins before the result of
+the previous one exists. *Nothing is lost*: a group leaves the queue only with a batch or because it is late; the
+prompts of late groups are kept (``QueueState.again``); the loader's prompts are dispatched in order, beginning with the
+first one that was not (``LoadedPrompts.next``); and a result that was not yielded is yielded by the next ``stream``.
+*Replay*: random streams derive from the number of the dispatch and of the update, so the same decisions in the same
+order give the same values.
 """
 
 from __future__ import annotations
@@ -163,8 +164,8 @@ class StageStream:
         """Save the contents of the queues, once they are complete; None if the stream has not begun.
 
         Raises:
-            CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds what no file can, or an
-                update was begun whose result was not given out.
+            CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds a value that no file can hold, or
+                an update has begun whose result was not yielded.
         """
         if self._run is None:
             return None
@@ -194,7 +195,7 @@ class StageStream:
         """Continue with the groups that queues held.
 
         Raises:
-            CheckpointError: HF905 if the queues are others, HF906 if a file is damaged.
+            CheckpointError: HF905 if the run has different queues, HF906 if a file is damaged.
         """
         state = loaded(self._stages, dict(self._plan.dims), folder, saved)
         run, _ = self.start(state.sizes)

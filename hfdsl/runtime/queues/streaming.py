@@ -18,23 +18,23 @@ The driver submits, and its processes run their calls in this order::
     stage 1 of step 1, waits for result   |                        update 1, export 2
     stage 0 of step 3                     load 2, generate 3       |
 
-Payloads go from the engine to the actor as in any step: a queue is the time between the submission of two stages of one
-step, and what lies in it is a payload whose reader has not been submitted. The driver has handles and numbers alone.
+Payloads go from the engine to the actor as in any step: a queue is the time between the submissions of two stages of
+one step, and it holds the payloads whose reader has not been submitted. The driver holds only handles and numbers.
 
-Why it is right. *The bound*: ``QueueState`` admits step n into a queue of lag k after the n - k - 1-st was taken; the
+Why it is right. *The bound*: ``QueueState`` admits step n into a queue of lag k after step n - k - 1 was taken; the
 load that belongs to that take was submitted before, and a process runs its calls in the order of submission. So step n
 is generated under version n - k, and trained under version n. Through queues of lags k and l, a step is begun only if
 the last stage is at most k + l steps behind (``stage_lags``): both queues alone have places for one more. Version 0 is
-that of the actor, whatever the engine began with: what ``hf.sync`` sends is sent once before the first dispatch
-(``graph.first_syncs``). *The same values everywhere*: the order of submission does not depend on times, and random
-streams are derived from the number of the step. *No deadlock*: a stage is submitted after those that feed it, so what
-the earliest call waits for has been submitted. *Backpressure*: a stage is submitted only if its queues have places, and
-the result of an update is fetched before the next one is submitted. *Nothing is lost*: a step that was begun stays in
-the stream until its result was given out; if the caller stops, or the loader raises, the next ``stream`` continues with
-it. A checkpoint holds these steps too (``queue_files``).
+the actor's, whatever weights the engine began with: everything that ``hf.sync`` sends is sent once before the first
+dispatch (``graph.first_syncs``). *The same values everywhere*: the order of submission does not depend on times, and
+random streams are derived from the number of the step. *No deadlock*: a stage is submitted after the stages that feed
+it, so everything that the earliest call waits for has been submitted. *Backpressure*: a stage is submitted only if its
+queues have places, and the result of an update is fetched before the next one is submitted. *Nothing is lost*: a step
+that has begun stays in the stream until its result has been yielded; if the caller stops, or the loader raises, the
+next ``stream`` continues with it. A checkpoint holds these steps too (``queue_files``).
 
-All four disciplines decide the same here: engines finish what a step puts in as a whole and in order, so nothing is
-ever late. ``hfdsl simulate`` shows what they would do with groups that finish one by one.
+All four disciplines make the same decisions here: engines finish the rows of a step as a whole and in order, so nothing
+is ever late. ``hfdsl simulate`` shows what they would do with groups that finish one by one.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ from hfdsl.runtime.step import StepRun
 class StageOrder:
     """The order in which stages may be submitted; the unit of its queues is the rows that one step puts in.
 
-    ``steps`` counts by stage the steps that were submitted, those before the stream too. Stages that feed no queue make
-    the results: they step together, so that a version is the number of results, whichever of them trains a state.
+    ``steps`` counts the submitted steps of each stage, including those before the stream. Stages that feed no queue
+    make the results: they step together, so that a version is the number of results, whichever of them trains a state.
     """
 
     def __init__(self, plan: Plan, first_step: int) -> None:
@@ -91,7 +91,7 @@ class StageOrder:
         ]
 
     def next(self, prompts: bool) -> int | None:
-        """The first stage that may be submitted, so that no stage before it has places; None if none may.
+        """The first stage that may be submitted; None if none may. No stage before it has places.
 
         Without ``prompts`` no step is begun.
         """
@@ -148,7 +148,7 @@ class StageOrder:
         """Continue from a checkpoint.
 
         Raises:
-            CheckpointError: HF905 if it has other queues.
+            CheckpointError: HF905 if it has different queues.
         """
         declared = [(queue.spec.lag, queue.spec.late) for queue in self.queues]
         there = [(queue.lag, queue.late) for queue in saved.queues]
@@ -176,8 +176,8 @@ class StageOrder:
 class DecisionLog:
     """A log of decisions: writes them to a file, and compares them with those of a run to repeat.
 
-    ``expected`` are those that are still to be repeated, None without a log to repeat. ``journal`` is a list that keeps
-    decisions for a recovery, which repeats them.
+    ``expected`` are the decisions that are still to be repeated; None without a log to repeat. ``journal`` is a list
+    that keeps decisions for a recovery, which repeats them.
     """
 
     def __init__(self, log: str | PathLike[str] | None, replay: str | PathLike[str] | None) -> None:
@@ -222,7 +222,7 @@ class DecisionLog:
         """Record decisions; the journal records them in any case, since they were carried out.
 
         Raises:
-            CheckpointError: HF761 if the log that is repeated has others, HF906 if the file cannot be written.
+            CheckpointError: HF761 if they differ from the repeated log, HF906 if the file cannot be written.
         """
         if self.journal is not None:
             self.journal += decisions
@@ -262,7 +262,7 @@ class Stream:
         self.order = StageOrder(self._plan, self._runner.next_step)
         self._in_flight: dict[int, StepRun] = {}
         self._synced = False  # whether producers have the weights of the version under which they begin
-        self._unrecorded: deque[tuple[int, StepRun]] = deque()  # given out, while what else they do may continue
+        self._unrecorded: deque[tuple[int, StepRun]] = deque()  # yielded; the rest may still run
 
     def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
         """Submit stages as their queues allow, and yield the results of steps in order."""
@@ -284,7 +284,7 @@ class Stream:
         self._record(0)
 
     def read_ahead(self, source: BatchSource) -> None:
-        """Begin a step with the source's next batch, and submit no stage of it."""
+        """Begin a step with the source's next batch, without submitting any of its stages."""
         number = max([*self.order.steps, *(number + 1 for number in self._in_flight)])
         self._sync_first()
         self._in_flight[number] = self._runner.begin(number, source.next())
@@ -293,8 +293,8 @@ class Stream:
         """Write the steps in progress; None if there are none.
 
         Raises:
-            CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds what no file can, or the
-                backend cannot write it.
+            CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds a value that no file can hold, or
+                the backend cannot write it.
         """
         if not self._in_flight:
             return None
@@ -320,7 +320,7 @@ class Stream:
         """Continue with the steps in progress.
 
         Raises:
-            CheckpointError: HF905 if the queues are others, HF906 if a file is damaged.
+            CheckpointError: HF905 if the run has different queues, HF906 if a file is damaged.
         """
         self.order.load(saved)
         if not isinstance(backend, QueueKeepingBackend):

@@ -6,7 +6,7 @@ A worked example of the virtual clock: an engine of two ranks generates two rows
 Calls of a process take their time one after another on the virtual clock, also where several may be in progress.
 
 Both follow one rule (docs/queues.md): a stage dispatches again once some rank has fewer than ``concurrent_calls``
-unended generating calls (``QueueStages.generating``), of which one that waits for a filter of prompts is one.
+unfinished generating calls (``QueueStages.generating``), including calls that wait for a filter of prompts.
 
 With weights in flight, the groups of a dispatch end together, at 4 s: until then its calls may take weights. Those that
 arrive at 1 s are loaded after a quarter of the tokens of rank 0, and after half of those of rank 1.
@@ -57,7 +57,7 @@ class QueueTime(Protocol):
     def ended(self, full: Collection[int]) -> Sequence[QueuedId] | None:
         """Wait until a group or an update ends, and return the groups; None if nothing is in progress.
 
-        Stages that are ``full`` cannot begin with another dispatch before groups have left their queues.
+        Stages that are ``full`` cannot begin another dispatch before groups have left their queues.
         """
         ...
 
@@ -194,10 +194,10 @@ def _queried_chunks(plan: Plan) -> Iterator[Place]:
 class ProcessTime:
     """The time of processes: a group has ended when all calls that make its rows have.
 
-    The driver wakes up for what a decision needs, and sees what else has ended by then. While an update is in progress
-    nobody takes groups that only updates read: of the stages that make them it waits for first calls at most, since a
-    free process begins with the next dispatch, and for none at all where there are no places for one. A stage whose
-    calls are submitted once a filter has run is waited for in any case.
+    The driver wakes up when something ends that a decision needs, and then sees everything else that has ended. While
+    an update is in progress, nothing takes groups that only updates read. So of the stages that make such groups, the
+    driver waits at most for first calls, since a free process begins the next dispatch, and for no calls if there are
+    no places for another dispatch. It always waits for a stage whose calls are submitted once a filter has run.
     """
 
     def __init__(self, backend: PollingBackend, stages: QueueStages) -> None:
@@ -215,7 +215,7 @@ class ProcessTime:
         ]
 
     def accepts(self, stage: int) -> bool:
-        """Whether some rank has fewer generating calls to end than may be in progress."""
+        """Whether some rank has fewer unfinished generating calls than may be in progress."""
         calls = self._generating[stage].values()
         waiting = sum(by_rank is None for by_rank in calls)
         unended = (sum(call in self._open for call in of_rank) for of_rank in zip(*filter(None, calls), strict=True))
