@@ -24,7 +24,7 @@ CallOf: TypeAlias = Callable[[SegmentCall, Step, int, RowTable], Call]
 
 @dataclass(slots=True)
 class Arrivals:
-    """The loads of a rank; they touch nothing of the running step, since their values and specs are kept apart."""
+    """The loads of a rank; they do not affect the running step, since their values and specs are kept separately."""
 
     group: str
     rank: int

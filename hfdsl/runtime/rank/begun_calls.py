@@ -8,11 +8,11 @@ the first call has left::
     reward.score            step 4, 'reward.score'
     killed                  step 4, 'reward.score'     neither: by the replies it died in 'critic.values'
 
-Why it is right. *It outlives the process*: memory without a name exists as long as anybody has it open, and the driver
-opens that of each process on its node when it starts it. *Nothing is left behind* for the same reason. *It costs next
-to nothing*: a call writes some bytes before its body begins, in under a microsecond. *No other process is read*: the
-driver opens the memory only if its name is the one that the process has reported. A process on another node has no
-note here, and a message names every call that it may have died in (``CallClocks.begun``).
+Why it is right. *It outlives the process*: memory without a name exists as long as any process has it open, and the
+driver opens the memory of each process on its node when it starts that process. *Nothing is left behind* for the same
+reason. *It costs next to nothing*: a call writes some bytes before its body begins, in under a microsecond. *No other
+process is read*: the driver opens the memory only if it has the name that the process reported. A process on another
+node has no note here, so a message names every call in which it may have died (``CallClocks.begun``).
 """
 
 from __future__ import annotations

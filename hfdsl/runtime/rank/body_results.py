@@ -31,11 +31,11 @@ def result_columns(
 ) -> dict[str, Any]:
     """The columns of a result from the rank ``step.ranks[index]`` for these arguments, without pad rows.
 
-    ``presence`` says of the optional columns which of them the step is declared to return, ``planned`` how wide its
-    columns are by dim.
+    ``presence`` says which optional columns the step is declared to return; ``planned`` has the widths of its columns,
+    by dim.
 
     Raises:
-        WiringError: HF805 if it returned something else than it declares.
+        WiringError: HF805 if it returned anything other than it declares.
     """
     rank = step.ranks[index]
     collected = rank in step.layout.holders
@@ -124,8 +124,8 @@ def _row_count(value: Any) -> str:
 def detached(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors over the same memory, without autograd history, that can be trained on.
 
-    Neither a history nor the mark of ``torch.inference_mode`` crosses from role to role in separate processes, so they
-    must not within one.
+    Between separate processes, neither a history nor the mark of ``torch.inference_mode`` crosses from role to role, so
+    neither may do so within one process.
     """
     return {name: _detached(value) for name, value in columns.items()}
 

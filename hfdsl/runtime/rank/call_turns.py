@@ -6,11 +6,11 @@ A worked example. Calls 0 and 1 may run beside each other; 2 is an ordinary call
     call 1         turn [body aside  ] turn
     call 2                                       turn
 
-A call has its turn while it receives what it reads, and again when its result is stored; a body that may run beside
-others leaves the turn to them. So only such bodies overlap, and nothing else in a process needs to know of threads.
+A call has its turn while it receives its inputs, and again when its result is stored; a body that may run beside others
+yields the turn meanwhile. So only such bodies overlap, and nothing else in a process needs to know about threads.
 
-An ordinary call has the process to itself: it begins when no body is aside. In which order calls begin is the caller's
-business (``hfdsl.runtime.ray.call_order``).
+An ordinary call has the process to itself: it begins when no body is aside. The order in which calls begin is up to the
+caller (``hfdsl.runtime.ray.call_order``).
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ T = TypeVar("T")
 class Executor:
     """One rank of a process group, or the driver. ``run`` does this rank's part of a segment.
 
-    It builds the workers of ``roles``; others are built by ``workers.construct``. With ``own_process`` no other rank
-    draws random numbers in this process, so their streams need not be put back.
+    It builds the workers of ``roles``; others are built by ``workers.construct``. With ``own_process``, no other rank
+    draws random numbers in this process, so their streams need not be restored.
     """
 
     def __init__(
@@ -231,8 +231,7 @@ class Executor:
 
         Raises:
             RoleError: HF806 if a body raises.
-            WiringError: HF805 if it returns something else than it declares, HF703 if it writes into its
-                arguments.
+            WiringError: HF805 if it returns anything other than it declares, HF703 if it writes into its arguments.
             HfError: HF807 if it waits for peers that never arrive.
         """
         with self._turns.beside() if runs_beside(call) else self._turns.alone():
@@ -420,7 +419,7 @@ def _row_name(call: Call) -> Callable[[int], str]:
 
 
 def _not_noted(plan: str, step: int, label: str) -> None:
-    """Do nothing: the driver, and ranks within it, leave no process to ask after their death."""
+    """Do nothing: once the driver, or a rank within it, has died, nobody is left to read a note."""
 
 
 def _whole(values: Mapping[int, StoredValue]) -> PayloadContent:

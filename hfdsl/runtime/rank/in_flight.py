@@ -16,17 +16,19 @@ batch. A version is loaded when all of them are between two tokens. Call 1 was d
     load before        2        3     4
     taken by call 1    (0, 3), (2, 4)
 
-A load that is in flight runs in no call of its own. It arrives in a thread that Ray gives its process beside the one of
-its calls, or on the virtual clock of the local backend, and waits for the next token of a call, or for the next call.
+A load in flight does not run as a call of its own. It arrives in a second thread that Ray gives the process, beside the
+thread of its calls, or on the virtual clock of the local backend. Then it waits for the next token of a call, or for
+the next call.
 
 Why it is right. *Atomic*: a load runs in the thread of a call, when every call in progress is between two of its tokens
 or has not begun with its first, so that no token reads weights of two versions. *Bound*: before its body begins, a call
 waits for the version that it was dispatched under, and the version of a role only grows, whichever call loads it; so
-the oldest token of a call is no older than its dispatch. *No deadlock*: what makes a version was submitted before the
-calls that wait for it, on other processes, and waits for nothing that was submitted later; a call that has asked waits
-for others until they ask again, and within a token no call waits for another one. *Replay*: with a schedule a call
-loads exactly what it says, and waits for it; such calls run one after another. *Beside an evaluation*: its sync loads
-weights between two calls that are no older than all that have arrived, so these are counted, and loaded no more.
+the oldest token of a call is no older than its dispatch. *No deadlock*: the calls that make a version run on other
+processes, were submitted before the calls that wait for it, and wait for nothing that was submitted later; a call that
+has asked for weights waits for others until they ask again, and within a token no call waits for another one. *Replay*:
+with a schedule a call loads exactly what it says, and waits for it; such calls run one after another. *Beside an
+evaluation*: between two calls, its sync loads weights that are at least as new as all that have arrived, so the arrived
+ones are counted but no longer loaded.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ ROUNDING: Final = 1e-9
 class Flights:
     """The steps that send weights in flight between two stages: the loads, and the ``calls`` that take them.
 
-    So many calls of the first stage may be in progress in a process ``at_once``.
+    At most ``at_once`` calls of the first stage may be in progress in a process.
     """
 
     calls: tuple[Step, ...]
@@ -119,11 +121,11 @@ class ArrivedWeights:
     def take(self, least: int, most: int | None = None, calls: Iterable[TokenLoads] = ()) -> int:
         """Load the newest version that has arrived, up to ``most``; wait for one that is ``least`` or newer.
 
-        It waits as well for all calls that are at a token, but for these ``calls``, which are at their next one then.
+        It also waits for all calls that are at a token, except these ``calls``, which then begin their next token.
 
         Raises:
             HfError: HF807 if none arrives, or another call does not end its token.
-            CheckpointError: HF761 if a newer one than ``most`` was loaded.
+            CheckpointError: HF761 if a version newer than ``most`` was loaded.
         """
         with self._changed:
             self._end_tokens(calls)
@@ -164,7 +166,7 @@ class ArrivedWeights:
         return HfError("HF807", f"{text}, while version {newest} waits to be loaded; it asks before each token")
 
     def supersede(self) -> None:
-        """Note that newer weights were loaded than all that have arrived: the arrived versions need no load."""
+        """Note that weights newer than all arrived ones were loaded, so the arrived versions need no load."""
         with self._changed:
             self._waiting = deque((version, _nothing) for version, _ in self._waiting)
 

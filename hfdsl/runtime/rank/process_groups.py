@@ -81,7 +81,7 @@ class _TorchGroup(AxisGroup):
                 record_collective(self._endpoint, "gathered", [*joined.chunk(self.size)])
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
-        """Reduce with NCCL on a GPU; on a CPU in coordinate order, as the local backend does, bit for bit."""
+        """Reduce with NCCL on a GPU; on a CPU in coordinate order, bit for bit as the local backend does."""
         refuse_without_peers(self._endpoint)
         import torch
         import torch.distributed as dist

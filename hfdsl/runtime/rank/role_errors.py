@@ -1,4 +1,4 @@
-"""The error of a role whose code raised, and the check that its code raised it."""
+"""The error for an exception in a role's code, and the check that the role's code raised it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def role_error(label: str, rank: int, step_number: int | None, error: BaseExcept
     """The error for an exception in a role's code on a rank, in a step of a run or outside of one.
 
     Raises:
-        SystemExit: ``error`` itself where it ends the process.
+        SystemExit: ``error`` itself if it ends the process.
     """
     if ends_process(error):
         raise error

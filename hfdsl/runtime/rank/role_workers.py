@@ -31,7 +31,8 @@ REMEMBERED_SAVES = 16
 def construction_call(role: str, roles: Iterable[str], seed: int) -> Call:
     """The call from which the random streams of a role's constructor derive.
 
-    It is that of every rank: the replicas of a model start out equal. A role that wants them to differ has its rank.
+    It is the same on every rank, so the replicas of a model start out equal. A role that wants them to differ can use
+    its rank.
     """
     return Call(seed, 0, -1 - sorted(roles).index(role), 0)
 
@@ -85,9 +86,10 @@ class RoleWorkers:
         return self._keeps_state[role]
 
     def may_change(self, role: str, method: str, first: bool) -> bool:
-        """Whether a method may change what calls of the role in this step find if the step is repeated.
+        """Whether a method may change what the role's calls in this step read if the step is repeated.
 
-        One that only reads does not, nor does a load that is the ``first`` call of the role: it would come first again.
+        A method that only reads does not. Nor does a load that is the ``first`` call of the role: it would come first
+        again.
         """
         body = getattr(self._workers[role], method)
         return self._keeps_state[role] and not only_reads(body) and not (first and only_loads(body))
@@ -110,7 +112,7 @@ class RoleWorkers:
         """The kept states; their tensors may be the workers' own, so copy them before the next call.
 
         Raises:
-            HfError: what ``take_state`` has raised: a copy without the state of a role would count as whole.
+            HfError: the error of ``take_state``, since a copy without the state of a role would count as complete.
         """
         (states, self._taken), (failures, self._failures) = (self._taken, {}), (self._failures, {})
         for failure in failures.values():

@@ -11,8 +11,9 @@ A worked example, a plan of which two steps may be in flight. ``begin`` is calle
 
 Why it is right. *No stale values*: each step has a store of its own; the steps of a plan without queues run one after
 another in one store, which is emptied at the first call of each. *Bounded*: a store is dropped when a step begins that
-could not be in flight beside its own. *Whole*: of a step this process has what its store holds, and what was sent to it
-and not received; who saves or restores hands in the latter, by the number of the step.
+could not be in flight beside its own. *Complete*: this process's part of a step is what its store holds, and the
+payloads that were sent to it and not received; the caller of a save or restore passes the latter, by the number of the
+step.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class StepStores:
         """Write this process's data of steps in progress, with payloads that it has not received yet.
 
         Raises:
-            CheckpointError: HF906 if the file cannot be written, HF908 if a queue holds what no file can.
+            CheckpointError: HF906 if the file cannot be written, HF908 if a queue holds a value that no file can hold.
         """
         stores = {number: self._in_flight.get((plan, number), Store()) for number in pending}
         return write_stores(

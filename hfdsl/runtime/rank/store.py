@@ -18,15 +18,15 @@ column is row 0 of chunk 1.
 >>> reader.bytes, producers[0].bytes  # two of eight bytes each: the reader has one row of either chunk
 (16, 16)
 
-After the last step that reads node 7, as the plan says, ``drop`` forgets it; a read after that is a KeyError, which no
-plan leads to: the last reader is known from the same reads by which payloads were addressed.
+After the last step that reads node 7 according to the plan, ``drop`` forgets it. A later read would be a KeyError, but
+no plan has one: the last reader follows from the same reads that address the payloads.
 
 >>> reader.drop(7)
 >>> reader.bytes, reader.peak_bytes
 (0, 16)
 
-A value is handed on by reference within a process, and as a view of its rows into a payload. So nobody may write into
-it: versions, which torch counts up with every write into a tensor, are compared whenever it is read (HF703).
+A value is passed by reference within a process, and as a view of its rows into a payload. So nothing may write into it:
+torch increments the version of a tensor with every write, and versions are compared whenever the value is read (HF703).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class StoredValue:
         """A column, or the weights of its rows.
 
         Raises:
-            WiringError: HF703 if its producer has written into it since: readers elsewhere have the old value.
+            WiringError: HF703 if its producer has written into it since then: readers elsewhere have the old value.
         """
         if column.startswith(ROW_WEIGHT) and column not in self.columns:
             return row_weights(self.read(column.removeprefix(ROW_WEIGHT)))

@@ -15,7 +15,7 @@ PartTable: TypeAlias = tuple[tuple[str, Box, str], ...]
 class DigestReport(NamedTuple):
     """The digests that a rank has taken of a sync's state, which it ``exported`` or loaded.
 
-    ``key`` stands for the parts, which come with it the first time.
+    ``key`` identifies the parts, which are sent along the first time.
     """
 
     sync: VerifiedSync

@@ -8,15 +8,15 @@ A worked example. A rank sends a message with two large parts of a weight of 4,0
     1            rows 0 to 1000        w from element 0, contiguous      where it is
     2            columns 0 to 1000     w, 3096 x 1000, strided           the buffer, from byte 64
 
-A message is one operation for all small parts, and one for each part of at least ``direct_bytes``: both sides know that
-from the schedule. Where a rank has such a part contiguous in its dtype, the part leaves and arrives there. Each side
-decides so for itself; whatever else it has is copied from and to a buffer.
+A message takes one operation for all of its small parts, and one for each part of at least ``direct_bytes``: both sides
+know this from the schedule. If a rank holds such a part contiguously in its dtype, the part is sent from there and
+received there. Each side decides this for itself; everything else is copied through a buffer.
 
-A sync that comes again finds the parts of every message where they were. ``MessageBuffers`` keep views, whose memory is
-there only during an exchange. ``PartViews`` keep no tensors of the role, which may free or move its own at any time:
-only the strides and offsets of the parts, which are the same while its tensors have the same dtypes, shapes, strides
-and devices. So copying a message is one call for all its buffered parts, or two where some have other strides than the
-message.
+A repeated sync reuses the places of each message's parts. ``MessageBuffers`` keep views, whose memory exists only
+during an exchange. ``PartViews`` keep no tensors of the role, which may free or move them at any time. They keep only
+the strides and offsets of the parts, which are valid as long as the role's tensors have the same dtypes, shapes,
+strides and devices. So copying a message takes one call for all of its buffered parts, or two if some have other
+strides than the message.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class BufferedMessage:
     """A message and its number in the exchange; ``packed`` are the bytes u8[N] of its small parts.
 
     ``parts`` are views of the buffer, by place in the message. ``large`` are the places of the parts that travel by
-    themselves, of which ``direct`` are not in the buffer. ``names`` are the parameters of which it has parts.
+    themselves; the ``direct`` ones among them are not in the buffer. ``names`` are the parameters whose parts the
+    message has.
     """
 
     message: WeightMessage
@@ -65,7 +66,7 @@ class BufferedMessage:
         return sum(transfer.bytes for transfer in self.message.transfers)
 
     def operations(self, held: HeldParts | None) -> list[torch.Tensor]:
-        """The bytes of each operation; what is not in the buffer is where a rank has it."""
+        """The bytes of each operation; parts that are not in the buffer are in the rank's own tensors."""
         flat = [] if self.packed.numel() == 0 else [self.packed]
         for at in self.large:
             if at not in self.direct:
@@ -78,9 +79,9 @@ class BufferedMessage:
 
 
 class MessageBuffers:
-    """The bytes of messages, of which each turn uses those of the one ``AHEAD`` before it.
+    """The memory of messages; each turn reuses the memory of the turn ``AHEAD`` before it.
 
-    What a rank has contiguous, by its ``views``, needs none; without them everything does.
+    Parts that a rank holds contiguously, according to its ``views``, need no memory; without ``views``, all parts do.
     """
 
     def __init__(self, turns: MessageTurns, device: torch.device | str, views: PartViews | None = None) -> None:
@@ -113,9 +114,9 @@ def take_buffers(
     device: torch.device | str,
     views: PartViews | None = None,
 ) -> MessageBuffers:
-    """The buffers of a side and rank, with memory; ``give_buffers`` keeps them after an exchange that has ended well.
+    """The buffers of a side and rank, with memory; ``give_buffers`` keeps them after a successful exchange.
 
-    After any other, a peer may still write into them, so they are not used again.
+    After a failed exchange, a peer may still write into them, so they are not used again.
     """
     buffers: Any = sync.kept.pop(("buffers", side, rank, str(device)), None)
     if buffers is None or buffers.views is not views:
@@ -151,7 +152,7 @@ class _Room:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the buffer, with what aligns the parts."""
+        """The bytes of the buffer, including the padding that aligns the parts."""
         return sum(_aligned(self.message.transfers[at]) for at in (*self.small, *self.large) if at not in self.direct)
 
     def buffered(self, flat: torch.Tensor) -> BufferedMessage:
@@ -183,7 +184,7 @@ def _aligned(transfer: Transfer) -> int:
 
 
 def pack(message: BufferedMessage, held: LocalWeights) -> None:
-    """Write the parts of a message into its buffer, from where a rank has them."""
+    """Write the parts of a message into its buffer, from the tensors of a rank."""
     for at, part in message.parts.items():
         transfer = message.message.transfers[at]
         held.copy_into(part, transfer.parameter, transfer.box)
@@ -193,7 +194,7 @@ class PartViews:
     """The parts of a rank's messages in the tensors that it holds.
 
     Raises:
-        SyncError: where it does not hold one.
+        SyncError: if it does not hold one.
     """
 
     def __init__(self, held: LocalWeights, turns: MessageTurns) -> None:
@@ -210,7 +211,7 @@ class PartViews:
         return held.tensor(self._messages[message.number].parts[at])
 
     def pack(self, message: BufferedMessage, held: LocalWeights) -> None:
-        """Write parts of a message into its buffer; what is computed needs the memory of a few rows."""
+        """Write parts of a message into its buffer; computing a part takes the memory of a few rows."""
         views = self._messages[message.number]
         for alike in views.alike:
             places = [at for at in alike if at not in message.direct]
@@ -219,7 +220,7 @@ class PartViews:
             held.computed(views.parts[at]).copy_into(message.parts[at])
 
     def unpack(self, message: BufferedMessage, held: LocalWeights) -> None:
-        """Write the parts in a message's buffer where the rank holds them; the others are there."""
+        """Write a message's buffered parts to where the rank holds them; its other parts have arrived there."""
         views = self._messages[message.number]
         for alike in views.alike:
             places = [at for at in alike if at not in message.direct]
@@ -243,10 +244,10 @@ class HeldParts:
 
 
 def kept_views(sync: ScheduledSync, side: str, held: LocalWeights, turns: MessageTurns) -> PartViews:
-    """The views of a side's rank: found again only where its tensors are of other kinds than in the sync before.
+    """The views of a side's rank: located again only if its tensors are of other kinds than in the previous sync.
 
     Raises:
-        SyncError: where the rank does not hold a part.
+        SyncError: if the rank does not hold a part.
     """
     views: Any = sync.kept.get(("views", side, held.rank))
     if views is None or views.kinds != held.kinds:

@@ -10,8 +10,9 @@ Two ranks of an actor export the halves of ``x``, and a sampler has loaded all o
     sampler   x[0:4]             195                                                 195
 
 Which numbers are replicas of the same part, and which add up to the same weight, depends on names and boxes alone. So
-the driver works it out when it gets them, and then only adds and compares arrays. Where that finds a difference, or
-where parts of a weight overlap, ``verification.compare`` goes through the digests, and names what is wrong.
+the driver works this out once, when it gets the names and boxes, and then only adds and compares arrays. If that finds
+a difference, or if parts of a weight overlap, ``verification.compare`` goes through the digests and names the ones that
+are wrong.
 """
 
 from __future__ import annotations

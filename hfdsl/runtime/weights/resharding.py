@@ -88,7 +88,7 @@ def exported_weights(sync: ScheduledSync, rank: int, values: Any, label: str) ->
     """The weights that a source rank has exported.
 
     Raises:
-        SyncError: HF773 if it is no dict of tensors.
+        SyncError: HF773 if it is not a dict of tensors.
     """
     places = sync.places.setdefault(("exports", rank), {})
     blame = "HF773", label, "returned"
@@ -99,7 +99,7 @@ def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> L
     """The weights that a target rank keeps, to load into.
 
     Raises:
-        SyncError: HF774 if it is no dict of tensors.
+        SyncError: HF774 if it is not a dict of tensors.
     """
     places = sync.places.setdefault(("loads", rank), {})
     blame = "HF774", label, "loads into"
@@ -108,7 +108,7 @@ def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> L
 
 @dataclass(frozen=True, slots=True)
 class HeldView:
-    """A box in what a rank holds of a weight: shape, strides and offset in its tensor, or the ``box`` to compute."""
+    """A box within a rank's part of a weight: shape, strides and offset in its tensor, or the ``box`` to compute."""
 
     name: str
     strided: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
@@ -120,8 +120,8 @@ class HeldView:
 class LocalWeights:
     """A rank's weights in its own memory, whose parts are boxes of the full parameters.
 
-    ``blame`` is the code, the call and the verb of the error where it has others than its layout says. ``places`` keeps
-    what the layout says of each parameter, which is the same in every sync.
+    ``blame`` is the code, the call and the verb of the error that is raised if the rank has other parts than its layout
+    says. ``places`` caches the layout of each parameter, which is the same in every sync.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class LocalWeights:
         return [(name, *piece.kind) for name, piece in self._pieces.items()]
 
     def view(self, parameter: Parameter, box: Box) -> HeldView:
-        """Where a box of a parameter is, also in other tensors of the same ``kinds``.
+        """The place of a box of a parameter, which is the same in other tensors of the same ``kinds``.
 
         Raises:
             SyncError: as ``part``.
@@ -186,7 +186,7 @@ class LocalWeights:
         """A box of a parameter: a view of this rank's memory, or computed for the caller.
 
         Raises:
-            SyncError: where the rank has no such box.
+            SyncError: if the rank has no such box.
         """
         held_part = self.find(parameter, box)
         return held_part.tensor if isinstance(held_part, ComputedPart) else held_part
@@ -242,7 +242,7 @@ class LocalWeights:
             if name not in self._places:
                 self._places[name] = local_boxes(self._layout.boxes(parameter, self._mesh, self.rank))
             shape, placed = self._places[name]
-            # What has the layout's shape has its order, too, even where that is the shape of the whole.
+            # A tensor of the layout's shape has its order, too, even if that is also the shape of the whole.
             if tuple(piece.tensor.shape) == shape:
                 for box, local in placed.items():
                     yield (
@@ -304,7 +304,7 @@ def located(
 ) -> Iterator[tuple[str, HeldPart]]:
     """A rank's parts, each with its place in the whole; a part without the layout's shape is whole.
 
-    ``places`` keeps what the layout says of each parameter, as in ``LocalWeights``.
+    ``places`` caches the layout of each parameter, as in ``LocalWeights``.
     """
     by_name = {parameter.name: parameter for parameter in parameters}
     places = {} if places is None else places

@@ -10,8 +10,8 @@ A step of GRPO with an actor on two ranks of ``tp`` and a sampler on one, which 
     actor.update        nothing: the actor now is ahead of its copy, as it should be
     verify              the sampler's weights; the digests of the actor's slices add up to them
 
-So what is compared is the export of the last sync, and the copy as it is now. Digests of an export are taken in steps
-that are to be verified; without an update since the last sync, the exporter's weights are still those, and are digested
+So the export of the last sync is compared with the copy as it is now. Exports are digested in steps that are to be
+verified. Without an update since the last sync, the exporter still holds the exported weights, and they are digested
 when ``verify`` is called. Weights are compared in the dtype of the copy.
 """
 
@@ -176,7 +176,7 @@ def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Part
 
 
 def _wrong(source: _Parts, target: _Parts, expected: int) -> tuple[int, ...]:
-    """The ranks of the target with other values; for parts that only sum to others, all ranks."""
+    """The ranks of the target that hold wrong values; all ranks if only sums of parts can be compared."""
     if source.keys() == target.keys():
         right = {box: next(iter(replicas.values())) for box, replicas in source.items()}
         return _wrong_ranks(target, right)
@@ -220,7 +220,7 @@ def verify_copies(
 ) -> Verified:
     """Compare roles' loaded states with the last exports; ``digests`` is a backend's method.
 
-    Those that have been ``reported`` count as they are.
+    Digests that ranks have ``reported`` are used as they are.
 
     Raises:
         SyncError: HF771 if a copy holds other weights.
