@@ -69,9 +69,9 @@ def _by_name(step: Step, positional: Sequence[str], returned: Any) -> dict[str, 
             returned_type = type(returned).__name__
             if isinstance(returned, (tuple, list)):
                 returned_type = f"({', '.join(type(part).__name__ for part in returned)})"
-            raise _dispatch_error(step, f"returned {returned_type}, and has to return (args, kwargs)")
+            raise _dispatch_error(step, f"returned {returned_type}, but must return (args, kwargs)")
     if len(args) > len(positional):
-        raise _dispatch_error(step, f"returned {len(args)} positional arguments, and received {len(positional)}")
+        raise _dispatch_error(step, f"returned {len(args)} positional arguments, but received {len(positional)}")
     lists = dict(zip(positional, args, strict=False))
     for name, entries in kwargs.items():
         if name in lists:

@@ -19,7 +19,7 @@ def loaded_inputs(plan: Plan, batch: Any) -> dict[int, Batch]:
         return step_inputs(plan, (), batch)
     if isinstance(batch, Sequence):
         return step_inputs(plan, tuple(batch), {})
-    text = f"the loader of '{plan.name}' gave {type(batch).__name__} instead of a batch, or several"
+    text = f"the loader of '{plan.name}' yielded {type(batch).__name__} instead of one or several batches"
     raise WiringError("HF206", text)
 
 
@@ -36,7 +36,7 @@ def step_inputs(plan: Plan, batches: tuple[Batch, ...], named: Mapping[str, Batc
         raise WiringError("HF202", f"'{plan.name}' takes {len(nodes)} batches ({takes}), got {len(batches)}")
     for name in named:
         if name in list(nodes)[: len(batches)]:
-            raise WiringError("HF202", f"'{plan.name}' is given its input '{name}' twice")
+            raise WiringError("HF202", f"'{plan.name}' got its input '{name}' twice")
     for name in by_name:
         if name not in nodes:
             raise WiringError("HF202", f"'{plan.name}' has no input '{name}'; {closest(name, list(nodes))}")

@@ -81,7 +81,7 @@ def launch(
         for package in ("ray", "torch"):
             if not _is_installed(package):
                 needed = "launch(backend='ray') needs Ray and torch: pip install 'hfdsl[ray]'"
-                raise PackageError("HF990", f"{needed}; there is no package {package} here")
+                raise PackageError("HF990", f"{needed}; the package {package} is not installed here")
         from hfdsl.runtime.ray.backend import RayBackend
 
         try:
@@ -125,7 +125,7 @@ def _explained(plan: Plan, error: HfError) -> HfError:
     file = getattr(module, "__file__", None) or "no file"
     return ResourceError(
         "HF801",
-        f"a worker cannot import '{module.__name__}', which this process has from {file}; classes and functions of a "
-        'module travel by its name: put its folder on PYTHONPATH, launch(..., worker_env={"PYTHONPATH": ...}), or '
-        "install it as a package",
+        f"a worker cannot import '{module.__name__}', which this process imported from {file}; classes and functions "
+        "of a module are pickled by its name: put its folder on PYTHONPATH, "
+        'launch(..., worker_env={"PYTHONPATH": ...}), or install it as a package',
     )

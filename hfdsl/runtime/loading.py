@@ -53,7 +53,7 @@ class LoaderThread:
             batch, error = self._answers.get(timeout=self._seconds)
         except Empty:
             self._ended = True
-            text = f"the loader gave no batch for {self._seconds:g} s ({self._waiting()}); stream(..., timeout=...)"
+            text = f"the loader yielded no batch for {self._seconds:g} s ({self._waiting()}); stream(..., timeout=...)"
             raise HfError("HF764", text) from None
         self._ended = batch is END or error is not None
         if error is not None:

@@ -268,7 +268,7 @@ class Running:
         """
         backend, place = self._processes.usable_backend(self.plan.name), Path(folder).resolve()
         if self.plan.steps_in_flight:
-            text = f"'{self.plan.name}' has queues, so several steps are in progress at a time; a recording is of one"
+            text = f"'{self.plan.name}' has queues, so several steps are in progress at a time; a recording has one"
             raise WiringError("HF751", text)
         check_loaded_states([self.plan], self._processes.plans, "a recording")
 

@@ -160,10 +160,10 @@ def test_a_dispatch_function_receives_arguments_in_the_order_of_the_parameters(f
 @pytest.mark.parametrize(
     ("returned", "why"),
     [
-        (lambda a, b: ([a] * 2, [b] * 2), r"returned \(list, list\), and has to return \(args, kwargs\)"),
-        (lambda a, b: [[a] * 2], r"returned \(list\), and has to return \(args, kwargs\)"),
-        (lambda a, b: None, r"returned NoneType, and has to return \(args, kwargs\)"),
-        (lambda a, b: (([a] * 2, [b] * 2, [a] * 2), {}), "returned 3 positional arguments, and received 2"),
+        (lambda a, b: ([a] * 2, [b] * 2), r"returned \(list, list\), but must return \(args, kwargs\)"),
+        (lambda a, b: [[a] * 2], r"returned \(list\), but must return \(args, kwargs\)"),
+        (lambda a, b: None, r"returned NoneType, but must return \(args, kwargs\)"),
+        (lambda a, b: (([a] * 2, [b] * 2, [a] * 2), {}), "returned 3 positional arguments, but received 2"),
         (lambda a, b: (([a] * 2,), {}), "returned nothing for argument 'b'"),
         (lambda a, b: (([a] * 2, [b] * 2), {"b": [b] * 2}), "returned argument 'b' twice, by position and by keyword"),
         (lambda a, b: (([a] * 2, [b] * 2), {"e": [b] * 2}), "returned argument 'e', which the method does not have"),

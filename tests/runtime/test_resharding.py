@@ -180,7 +180,7 @@ def test_a_rank_that_exports_other_parts_is_named() -> None:
     ):
         running.step()
     assert error.value.code == "HF773"
-    assert "'qkv' of shape (7, 4), and its layout says (8, 4) of (16, 4) on rank 1" in error.value.message
+    assert "'qkv' of shape (7, 4), but its layout says (8, 4) of (16, 4) on rank 1" in error.value.message
 
 
 @pytest.mark.parametrize("layout", ["replicas", "tensor"])

@@ -128,7 +128,7 @@ def saved(tmp_path: Path) -> Path:
 
 def test_another_mesh_or_seed_is_refused(saved: Path) -> None:
     assert load(saved, deployment(actors=4)) == (
-        "HF905: the state is that of another run: it has 'actor' on Mesh(pp=1 dp=2 tp=1) instead of "
+        "HF905: the state comes from another run: it has 'actor' on Mesh(pp=1 dp=2 tp=1) instead of "
         "Mesh(pp=1 dp=4 tp=1)"
     )
     assert "it has seed 7 instead of 8" in load(saved, deployment(), seed=8)

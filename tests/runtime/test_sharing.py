@@ -273,7 +273,7 @@ def test_a_step_needs_rows() -> None:
 
 
 def test_an_input_is_given_once() -> None:
-    with launch(subclass).launch() as running, pytest.raises(WiringError, match="HF202: 'subclass' is given its input"):
+    with launch(subclass).launch() as running, pytest.raises(WiringError, match="HF202: 'subclass' got its input"):
         running.step(xs(), a=xs())
 
 

@@ -162,7 +162,7 @@ def test_a_resumed_run_loses_no_prompt_and_trains_none_twice(case: Network, tmp_
 @pytest.mark.parametrize(
     ("program", "shape", "reason"),
     [
-        (waits_between, "series", 'in front of another one, where late="wait" is no bound'),
+        (waits_between, "series", 'in front of another queue, where late="wait" bounds nothing'),
         (trains_between, "beside", "'critic.fit' trains 'values' of 'critic' between two queues"),
     ],
 )
@@ -175,9 +175,9 @@ def test_what_no_run_can_follow_is_refused_at_the_launch(program: Any, shape: An
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        (regroups, "does not make one group of each of the 4 that it takes"),
-        (refills_both, "dispatches prompts again, which would come into the other queues of its stage once more"),
-        (takes_unevenly, "one would be full before the other"),
+        (regroups, "does not make one group from each of the 4 that it takes"),
+        (refills_both, "dispatches prompts again, which would enter the other queues of its stage a second time"),
+        (takes_unevenly, "one would fill up before the other"),
         (takes_parts, "a batch of 6 groups is not made of whole steps of 4"),
     ],
 )

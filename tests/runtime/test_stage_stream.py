@@ -207,9 +207,9 @@ def test_prompts_that_are_no_groups_are_not_dispatched_again() -> None:
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        (unmasked, "sets response_mask or loss_mask to zero, and no call behind it reads one"),
+        (unmasked, "sets response_mask or loss_mask to zero, and no call behind it reads them"),
         (masked_elsewhere, "response_mask to zero, which 'actor.learn' does not train with"),
-        (returning_both, "the program returns a value from in front of it"),
+        (returning_both, "the program returns a value made in front of it"),
     ],
 )
 def test_what_no_run_can_follow_is_refused_at_the_launch(program: Any, reason: str) -> None:

@@ -330,7 +330,7 @@ def test_a_batch_that_is_none_breaks_nothing() -> None:
     with launched() as running:
         with pytest.raises(WiringError, match="HF203"):
             streamed(running, [[]])
-        with pytest.raises(WiringError, match="HF206: the loader of 'flow' gave int"):
+        with pytest.raises(WiringError, match="HF206: the loader of 'flow' yielded int"):
             streamed(running, [1])
         assert len(streamed(running, [[batch] for batch in rows(2)])) == 2
         assert len(streamed(running, [{"prompts": batch} for batch in rows(2)])) == 2

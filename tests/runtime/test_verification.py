@@ -174,7 +174,7 @@ def test_a_copy_is_compared_with_the_export_that_it_is_of() -> None:
         assert run.verify("policy").skipped == {SYNC: "'engine' has not been synced"}
         run.step(ROWS)
         (reason,) = run.verify("policy").skipped.values()
-        assert "learned since the sync" in reason
+        assert "trained after the sync" in reason
         with run.verifying("policy"):
             run.step(ROWS)
         assert run.verify("policy").compared == (SYNC,)  # what was digested is still that of the copy

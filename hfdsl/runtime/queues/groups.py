@@ -53,16 +53,16 @@ def check_groups(queue: StagedQueue, sizes: Mapping[Any, int], put_in: int) -> N
     """
     table = _most_rows(queue, sizes)
     if queue.loses and kept_groups(queue, table, put_in) != tuple(range(put_in)):
-        text = "loses groups to a filter, and which they are cannot be followed from its rows back to that"
+        text = "loses groups to a filter, and its rows cannot be traced back to that filter to tell which ones"
         raise HfError("HF765", f"{queue.subject} {text}; filter what is put into the queue")
     if queue.queue.late == "refill" and not queue.loses and _fills_up(queue.producer, queue.rows_of):
         text = "dispatches the prompts of late groups again, and hf.fill or hf.take moves rows behind a filter"
-        raise HfError("HF765", f'{queue.subject} {text}: put what the filter keeps into the queue, or late="drop"')
+        raise HfError("HF765", f'{queue.subject} {text}: put what the filter keeps into the queue, or use late="drop"')
     inputs = {node.label: table.rows[node.id] for node in queue.producer.graph.inputs}
     uneven = [f"the {rows} rows of '{name}'" for name, rows in inputs.items() if rows % put_in]
     if uneven and queue.queue.late == "refill":
         text = f"dispatches the prompts of late groups again, and {uneven[0]} are not the prompts of {put_in} groups"
-        raise HfError("HF765", f'{queue.subject} {text}: give every group as many, or late="drop" or "mask"')
+        raise HfError("HF765", f'{queue.subject} {text}: give every group equally many, or use late="drop" or "mask"')
 
 
 def check_handed_on(queue: StagedQueue, in_front: StagedQueue, sizes: Mapping[Any, int], batch: int) -> None:
@@ -78,8 +78,8 @@ def check_handed_on(queue: StagedQueue, in_front: StagedQueue, sizes: Mapping[An
     if source_groups != [row // queue.queue.group for row in rows] or len(rows) != batch * queue.queue.group:
         raise HfError(
             "HF765",
-            f"{queue.subject} follows another one, and the stage between them does not make one group of each of the "
-            f"{batch} that it takes, in their order: a run could not say of which prompts they are",
+            f"{queue.subject} follows another queue, and the stage between them does not make one group from each of "
+            f"the {batch} that it takes, in order: a run could not tell which prompts the groups belong to",
         )
 
 
@@ -102,17 +102,17 @@ def check_side_by_side(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec]
             if (spec.dispatch, spec.batch) != (first_spec.dispatch, first_spec.batch):
                 here = f"gets {spec.dispatch} groups a step and has {spec.batch} in a batch"
                 there = f"{first.subject}, of the same stage, gets {first_spec.dispatch} and has {first_spec.batch}"
-                raise HfError("HF765", f"{queue.subject} {here}, and {there}: one would be full before the other")
+                raise HfError("HF765", f"{queue.subject} {here}, and {there}: one would fill up before the other")
         for queue, spec in fed if others else ():
             if spec.late == "refill":
-                text = "dispatches prompts again, which would come into the other queues of its stage once more"
+                text = "dispatches prompts again, which would enter the other queues of its stage a second time"
                 raise HfError("HF765", f'{queue.subject} {text}: use late="drop"')
             if spec.loses:
                 text = "loses groups to a filter while other queues of its stage keep theirs, and fill up"
                 raise HfError("HF765", f"{queue.subject} {text}: put all columns into one queue")
             if spec.late == "drop" and spec.batch % spec.dispatch:
                 text = f"drops groups, while other queues of its stage keep theirs, and a batch of {spec.batch} groups"
-                why = f"is not made of whole steps of {spec.dispatch}: one queue could be full, and the other never"
+                why = f"is not made of whole steps of {spec.dispatch}: one queue could fill up, and the other never"
                 raise HfError("HF765", f"{queue.subject} {text} {why}")
 
 
@@ -136,7 +136,7 @@ def check_sources(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], lin
     if len(shares) > 1:
         least, most = min(shares), max(shares)
         text = f"takes {most} of a batch of the loader for an update, and {queues[shares[least]].subject} {least}"
-        why = "more and more prompts of the latter would wait in the driver; give both rows= of as many steps"
+        why = "more and more prompts of the latter would wait in the driver; give both a rows= of equally many steps"
         raise HfError("HF765", f"{queues[shares[most]].subject} {text}; {why}")
 
 

@@ -84,8 +84,8 @@ class LoadedPrompts:
             if put_in != spec.dispatch:
                 raise HfError(
                     "HF765",
-                    f"a batch of the loader of '{self._plan.name}' puts {put_in} groups into '{queue.name}', and those "
-                    f"before put in {spec.dispatch}; give every step as many prompts",
+                    f"a batch of the loader of '{self._plan.name}' puts {put_in} groups into '{queue.name}', but those "
+                    f"before put in {spec.dispatch}; give every step equally many prompts",
                 )
         return by_stage
 

@@ -296,7 +296,7 @@ def starved(state: QueueState, losses: int) -> HfError:
     return HfError(
         "HF762",
         f"queue '{spec.name}' (lag {spec.lag}, late=\"{spec.late}\") starves before update {state.version}: the last "
-        f"{losses} groups were lost, {ready} of the {spec.batch} groups of a batch are there",
+        f"{losses} groups were lost, and {ready} of the {spec.batch} groups of a batch are ready",
     )
 
 

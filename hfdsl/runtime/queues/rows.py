@@ -141,7 +141,7 @@ def _rows(column: str, values: Sequence[Any], queued: QueuedRows) -> Any:
             raise WiringError(
                 "HF805",
                 f"column '{column}' of the queue has rows of shape {shapes[0]} from {names[0]}, {shape} from {name}: "
-                "they are not one column; give rows one length in all steps, or make the column ragged",
+                "they cannot form one column; give rows the same length in all steps, or make the column ragged",
             )
     return rows_after_rows(values)
 

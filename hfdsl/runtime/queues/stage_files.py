@@ -155,8 +155,8 @@ def loaded(stages: QueueStages, sizes: Mapping[Any, int], folder: str, saved: Sa
     declared = [(queue.queue.lag or 0, queue.queue.late or "wait") for queue in stages.queues]
     there = [(held.lag, held.late) for held in saved.queues]
     if decided is None or declared != there:
-        text = f"the state is that of a run with other queues: (lag, late) {there} there, {declared} here"
-        raise CheckpointError("HF905", f"{text}; the rows in them were made for those")
+        text = f"the state comes from a run with other queues: (lag, late) {there} there, {declared} here"
+        raise CheckpointError("HF905", f"{text}; their rows were made for those queues")
     stores: dict[int, Store] = {}
     read_stores(folder, saved.files[DRIVER][0], lambda number: stores.setdefault(number, Store()))
     contents = {number: _content(store) for number, store in stores.items()}
@@ -171,7 +171,7 @@ def loaded(stages: QueueStages, sizes: Mapping[Any, int], folder: str, saved: Sa
     was = [(counts.put_in, counts.taken) for counts in decided.counts]
     if here != was:
         raise CheckpointError(
-            "HF905", f"the state is that of a run with other queues: (put in, taken) {was} groups there, {here} here"
+            "HF905", f"the state comes from a run with other queues: (put in, taken) {was} groups there, {here} here"
         )
     return LoadedQueues(saved, decided, sizes, batches, contents)
 

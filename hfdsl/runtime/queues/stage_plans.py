@@ -291,8 +291,9 @@ def topology_problems(plan: Plan, node: Node) -> Iterator[str]:
         return
     op = node.op
     if isinstance(op, Queue) and op.late in ("wait", "mask"):
-        why = "who reads it trains nothing" if op.late == "mask" else "updates continue while its reader waits"
-        yield f'it is in front of another one, where late="{op.late}" is no bound, since {why}: use "drop" or "refill"'
+        why = "its reader trains nothing" if op.late == "mask" else "updates continue while its reader waits"
+        where = f'it is in front of another queue, where late="{op.late}" bounds nothing'
+        yield f'{where}, since {why}: use "drop" or "refill"'
     for call in split.calls(behind):
         for holder, effect in effects(call):
             if effect.kind == "writes":
@@ -304,7 +305,7 @@ def topology_problems(plan: Plan, node: Node) -> Iterator[str]:
         yield "the stage behind it reads several queues and feeds another: its rows would have several prompts"
     fed = [queue for queue, _ in split.queues if split.producer(queue) == before]
     if len(fed) > 1:
-        yield "the stage in front of it feeds several queues, one of which is in front of another, and might fill up"
+        yield "the stage in front of it feeds several queues, one of which is in front of another and might fill up"
 
 
 def _stage_problems(queue: StagedQueue, ref: Ref) -> Iterator[str]:
@@ -313,7 +314,7 @@ def _stage_problems(queue: StagedQueue, ref: Ref) -> Iterator[str]:
     if isinstance(result, RecordType):
         for name, spec in schema(result.record).fields.items():
             if isinstance(spec, MetricSpec):
-                yield f"'{name}' is a metric, of all rows of a step, while groups of several steps are taken together"
+                yield f"'{name}' is a metric over all rows of a step, but a batch has groups of several steps"
     for step in reading.steps:
         if (step.custom is not None or step.group == DRIVER) and any(
             node == queue_input for node, _ in columns_read(reading.graph, step.node)
@@ -327,7 +328,7 @@ def _stage_problems(queue: StagedQueue, ref: Ref) -> Iterator[str]:
 def _result_problems(staged: Sequence[Stage], ends: _Ends) -> Iterator[str]:
     first, second = staged[ends.feeds], staged[ends.reads]
     if first.results:
-        yield "the program returns a value from in front of it: an update has groups of several steps"
+        yield "the program returns a value made in front of it: an update has groups of several steps"
     returned = (origin for out in second.results for origin in _result_origins(second, out))
     if ends.queue_input in returned:
         yield "the program returns its rows; return what is computed from them"
@@ -343,7 +344,7 @@ def _result_origins(stage: Stage, ref: Ref) -> Iterator[int]:
 
 def _mask_problems(queue: StagedQueue) -> Iterator[str]:
     if queue.queue.late == "mask" and not queue.masks:
-        yield f'late="mask" sets {" or ".join(MASKS)} to zero, and no call behind it reads one'
+        yield f'late="mask" sets {" or ".join(MASKS)} to zero, and no call behind it reads them'
     elif queue.masks and (unmasked := _unmasked(queue.consumer, queue.queue_input)):
         text = f"sets {' and '.join(queue.masks)} to zero, which '{unmasked.label}' does not train with"
         yield f'late="mask" {text}: it would train on late rows'
@@ -351,9 +352,9 @@ def _mask_problems(queue: StagedQueue) -> Iterator[str]:
 
 def _in_flight_problems(producing: Plan, queues: int) -> Iterator[str]:
     if queues > 1:
-        yield f"weights arrive in flight, while the program has {queues} queues; leave out during="
+        yield f"weights arrive in flight, but the program has {queues} queues; leave out during="
     if runtime_queries(producing):
-        yield "weights arrive in flight, while a filter in front of it waits for a call; filter behind the queue"
+        yield "weights arrive in flight, but a filter in front of it waits for a call; filter behind the queue"
 
 
 def _reads(plan: Plan, ref: Ref, node: int) -> bool:

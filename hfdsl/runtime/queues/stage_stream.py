@@ -171,7 +171,7 @@ class StageStream:
             return None
         check_loads_of_stream(self._plan)
         if self._run.busy:
-            text = "an update is in progress whose result was not given out; save after a result"
+            text = "an update is in progress whose result was not yielded; save after a result"
             raise CheckpointError("HF908", f"{text} of the stream ({self})")
         return saved(self._run, self._plan.name, self.decisions, backend, folder)
 

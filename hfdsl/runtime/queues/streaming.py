@@ -153,8 +153,8 @@ class StageOrder:
         declared = [(queue.spec.lag, queue.spec.late) for queue in self.queues]
         there = [(queue.lag, queue.late) for queue in saved.queues]
         if declared != there or len(self.steps) != len(saved.steps):
-            text = f"the state is that of a run with other queues: (lag, late) {there} there, {declared} here"
-            raise CheckpointError("HF905", f"{text}; the rows in them were made for those")
+            text = f"the state comes from a run with other queues: (lag, late) {there} there, {declared} here"
+            raise CheckpointError("HF905", f"{text}; their rows were made for those queues")
         self.steps = list(saved.steps)
         self.queues = [
             replace(
@@ -234,7 +234,7 @@ class DecisionLog:
             if decision != expected:
                 logged = to_lines([expected]).strip() if expected else "nothing"
                 text = f"this run decides {to_lines([decision]).strip()} where its log has {logged}"
-                raise CheckpointError("HF761", f"{text}; a log is repeated from the step at which it begins")
+                raise CheckpointError("HF761", f"{text}; a log can be repeated only from the step at which it begins")
         if self._file is not None and decisions:
             try:
                 self._file.write(to_lines(decisions))
@@ -300,10 +300,8 @@ class Stream:
             return None
         check_loads_of_stream(self._plan)
         if not isinstance(backend, QueueKeepingBackend):
-            text = (
-                f"{type(backend).__name__} cannot write what queues hold ({self.order}); save once the stream has ended"
-            )
-            raise CheckpointError("HF908", text)
+            text = f"{type(backend).__name__} cannot write the contents of queues ({self.order})"
+            raise CheckpointError("HF908", f"{text}; save once the stream has ended")
         pending = {number: run.pending() for number, run in self._in_flight.items()}
         read_here = {number: backend.get(handles.pop(DRIVER_PROCESS, ())) for number, handles in pending.items()}
         files = dict(backend.save_queues(folder, self._plan.name, pending))
@@ -324,7 +322,7 @@ class Stream:
         """
         self.order.load(saved)
         if not isinstance(backend, QueueKeepingBackend):
-            raise CheckpointError("HF905", f"{type(backend).__name__} cannot load what queues held")
+            raise CheckpointError("HF905", f"{type(backend).__name__} cannot load the contents of queues")
         try:
             backend.load_queues(folder, saved.plan, saved.files)
             backend.driver.stores.load(folder, saved.plan, saved.files[DRIVER][0])

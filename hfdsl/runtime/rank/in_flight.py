@@ -131,7 +131,7 @@ class ArrivedWeights:
             self._end_tokens(calls)
             if most is not None and self.version > most:
                 text = f"a call takes version {most} of the weights of '{self.role}', which has version {self.version}"
-                raise CheckpointError("HF761", f"{text}; a log is repeated from the step at which it begins")
+                raise CheckpointError("HF761", f"{text}; a log can be repeated only from the step at which it begins")
             wanted = least if most is None else most
             if not self._changed.wait_for(lambda: self._may_begin(wanted, most), PATIENCE):
                 raise self._late(wanted, most)

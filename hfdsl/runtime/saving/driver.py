@@ -120,7 +120,7 @@ def read_manifest(folder: Path, deployment: Deployment, seed: int) -> Manifest:
         if placed.get(role) == manifest.meshes[role] and len(states) != deployment[role].mesh.world_size
     ]
     if wrong:
-        raise CheckpointError("HF905", f"the state is that of another run: it has {'; '.join(wrong)}")
+        raise CheckpointError("HF905", f"the state comes from another run: it has {'; '.join(wrong)}")
     return manifest
 
 

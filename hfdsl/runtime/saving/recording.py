@@ -188,7 +188,7 @@ def read_header(folder: Path) -> Mapping[str, Any]:
             f"format {FORMAT_VERSION}; record the step again, or replay it with the version that recorded it",
         )
     if header.pop("sha256", None) != digest(header):
-        raise CheckpointError("HF906", f"{folder / HEADER} was changed after it was written: its digest is another one")
+        raise CheckpointError("HF906", f"{folder / HEADER} was changed after it was written: its digest does not match")
     return header
 
 

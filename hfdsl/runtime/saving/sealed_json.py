@@ -43,14 +43,14 @@ def unsealed(text: str | bytes) -> dict[str, Any]:
     {'format': 2, 'step': 4}
     >>> unsealed(sealed({"step": 4}).replace("4", "5"))
     Traceback (most recent call last):
-    ValueError: it was changed after it was written: its digest is that of other fields
+    ValueError: it was changed after it was written: its digest does not match its fields
     """
     fields = parse_object(text)
     written = fields.pop("sha256", None)
     if "format" not in fields and written is None:
         return fields
     if written != digest(fields):
-        raise ValueError("it was changed after it was written: its digest is that of other fields")
+        raise ValueError("it was changed after it was written: its digest does not match its fields")
     if fields.get("format") != FORMAT:
         raise ValueError(f"it has format {fields.get('format')}, and this version of hfdsl reads format {FORMAT}")
     return fields

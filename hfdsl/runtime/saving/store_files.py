@@ -73,7 +73,7 @@ def read_stores(folder: str, file: Mapping[str, str], new_store: Callable[[int],
     path = Path(folder) / file["file"]
     state = read_file(path)
     if state.digest() != file["sha256"]:
-        raise CheckpointError("HF906", f"{path} is damaged: it does not hold what was written")
+        raise CheckpointError("HF906", f"{path} is damaged: it does not have the written contents")
     try:
         fill_stores(state, new_store)
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -136,7 +136,7 @@ class LocalWeights:
         self.rank, self._layout, self._mesh, self._blame, self._places = rank, layout, mesh, blame, places
         pieces = pieces_of(values)
         if pieces is None:
-            raise self._mismatch("something else than a dict of tensors by name")
+            raise self._mismatch("something other than a dict of tensors by name")
         self._pieces = pieces
         self._boxes: dict[str, list[tuple[Box, torch.Tensor | ComputedPart]]] = {}
         self._found: dict[tuple[str, Box], torch.Tensor | ComputedPart] = {}
@@ -252,7 +252,7 @@ class LocalWeights:
                 return
             if tuple(piece.tensor.shape) != parameter.shape:
                 declared = f"its layout says {shape} of {parameter.shape}" if placed else "its layout says none"
-                raise self._mismatch(f"'{name}' of shape {tuple(piece.tensor.shape)}, and {declared}")
+                raise self._mismatch(f"'{name}' of shape {tuple(piece.tensor.shape)}, but {declared}")
         if intersection(piece.box, whole(parameter.shape)) != piece.box:
             raise self._mismatch(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
         yield piece.box, piece if isinstance(piece, ComputedPart) else piece.tensor

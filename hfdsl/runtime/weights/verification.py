@@ -176,7 +176,7 @@ def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Part
 
 
 def _wrong(source: _Parts, target: _Parts, expected: int) -> tuple[int, ...]:
-    """The ranks of the target that hold wrong values; all ranks if only sums of parts can be compared."""
+    """The ranks of the target that hold wrong values; all ranks if these cannot be determined."""
     if source.keys() == target.keys():
         right = {box: next(iter(replicas.values())) for box, replicas in source.items()}
         return _wrong_ranks(target, right)
@@ -256,7 +256,7 @@ def _verify_copy(
         held = [rank or () for rank in copies]
         exports = digests(sync, sync.source, dtypes_of(held), exported=sync in history.digested)
         if all(rank is None for rank in exports):
-            return f"'{sync.source}' exports something else than a dict of tensors, and {missing}"
+            return f"'{sync.source}' exports something other than a dict of tensors, and {missing}"
         exported = [rank or () for rank in exports]
     if not hasattr(plan.deployment[sync.target].role, "held_weights") and not same_names(exported, held):
         missing = "has no method held_weights(state), which gives the weights that a rank holds"
@@ -270,7 +270,7 @@ def comparable(sync: VerifiedSync, history: SyncHistory) -> str | None:
     if sync not in history.current:
         return f"'{sync.target}' has not been synced"
     if not history.current[sync] and sync not in history.digested:
-        return f"'{sync.source}' has learned since the sync, which was not in a step that is verified"
+        return f"'{sync.source}' was trained after the sync, which was not in a verified step"
     return None
 
 
