@@ -51,7 +51,7 @@ class Nodes:
         if self.gpus and self.gpu_memory_gib is None:
             raise _refused(f"nodes with gpus = {self.gpus} need gpu_memory_gib, the memory of one GPU")
         if not self.gpus and self.gpu_memory_gib is not None:
-            raise _refused(f"gpu_memory_gib = {self.gpu_memory_gib:g} of nodes without gpus")
+            raise _refused(f"gpu_memory_gib = {self.gpu_memory_gib:g} is given for nodes without gpus")
 
     def __str__(self) -> str:
         gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''} ({self.gpu_memory_gib:g} GiB) and " if self.gpus else ""
@@ -78,7 +78,7 @@ class Cluster:
 
     def __init__(self, *kinds: Nodes) -> None:
         if not kinds:
-            raise _refused("a cluster has nodes: hf.Cluster(hf.Nodes(2, gpus=8, gpu_memory_gib=80, cpus=96))")
+            raise _refused("a cluster needs nodes: hf.Cluster(hf.Nodes(2, gpus=8, gpu_memory_gib=80, cpus=96))")
         for kind in kinds:
             if not isinstance(kind, Nodes):
                 raise _refused(f"a cluster is made of hf.Nodes(...), got {kind!r}")
@@ -98,7 +98,7 @@ class Cluster:
             kinds = [_kind(table, f"table {i} of [[nodes]]: ") for i, table in enumerate(tables, 1)]
         except UnicodeDecodeError as error:
             line = error.object[: error.start].count(b"\n") + 1
-            raise _refused(f"{path}: line {line}: {error.reason}, where TOML is utf-8") from None
+            raise _refused(f"{path}: line {line}: {error.reason}; TOML is UTF-8") from None
         except (OSError, ValueError) as error:  # also of a number of more digits than Python reads
             raise _refused(f"{path}: {getattr(error, 'strerror', None) or error}") from None
         except ResourceError as error:

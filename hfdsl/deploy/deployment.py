@@ -56,7 +56,7 @@ def _named_parts(place: F) -> F:
             role_name = getattr(args[0], "__name__", repr(args[0]))
             raise ResourceError(
                 "HF507",
-                f"place({role_name}) has no pool=: it takes the hf.ResourcePool whose slots {role_name} runs on",
+                f"place({role_name}) needs pool=, the hf.ResourcePool whose slots {role_name} runs on",
             )
         return place(*args, **kwargs)
 

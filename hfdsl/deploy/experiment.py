@@ -70,7 +70,7 @@ class Experiment:
         if not isinstance(self.cluster, Cluster | None):
             raise ResourceError("HF523", f"an experiment takes an hf.Cluster, got {self.cluster!r}")
         if self.batches is not None and not callable(self.batches):
-            text = "batches= of an experiment is a function without parameters that gives the batches"
+            text = "batches= of an experiment is a function without parameters that returns the batches"
             raise ResourceError("HF542", f"{text}, got {type(self.batches).__name__}: write lambda: ...")
         if not is_count(self.seed, least=0):
             raise ResourceError(

@@ -84,7 +84,7 @@ class ResourcePool:
             )
         owned, others = slot_ranges(self), slot_ranges(other)
         if any(a.name == b.name and s.start < t.stop and t.start < s.stop for a, s in owned for b, t in others):
-            raise ResourceError("HF514", f"cannot merge '{self.name}' and '{other.name}': they share devices already")
+            raise ResourceError("HF514", f"cannot merge '{self.name}' and '{other.name}': they already share devices")
         merged = name or f"{self.name}+{other.name}"
         return ResourcePool(self.processes + other.processes, self.use_gpu, merged, parts=(self, other))
 
@@ -101,7 +101,7 @@ class ResourcePool:
         if sum(sizes) != self.world_size or 0 in sizes:
             raise ResourceError(
                 "HF514",
-                f"cannot split '{self.name}' of {self.world_size} slots into {list(sizes)}: they must add up to it",
+                f"cannot split '{self.name}' of {self.world_size} slots into {list(sizes)}: sizes must add up to it",
             )
         return tuple(
             ResourcePool(

@@ -49,7 +49,5 @@ class Retries:
             text = f'hf.Retries(copies=) takes "node" or "peers"; got {brief(self.copies)}'
             raise ResourceError("HF841", text)
         if self.copies == "peers" and self.every is None:
-            text = (
-                'hf.Retries(copies="peers") keeps second copies, and with every=None there are no copies; give every='
-            )
+            text = 'hf.Retries(copies="peers") duplicates each copy, but with every=None there are none; set every='
             raise ResourceError("HF841", text)

@@ -69,7 +69,7 @@ def test_a_file_says_the_same(written: Callable[[str], Path]) -> None:
             BIG.replace("gpu_memory_gib = 141", ""),
             "table 1 of [[nodes]]: nodes with gpus = 8 need gpu_memory_gib, the memory of one GPU",
         ),
-        (BIG.replace("gpus = 8", ""), "table 1 of [[nodes]]: gpu_memory_gib = 141 of nodes without gpus"),
+        (BIG.replace("gpus = 8", ""), "table 1 of [[nodes]]: gpu_memory_gib = 141 is given for nodes without gpus"),
         (BIG.replace("[[nodes]]", "[[node]]"), "unknown key 'node' at the top; did you mean 'nodes'?"),
         ("[nodes]\ncount = 1\ncpus = 1\n", "nodes is a list of tables, each under [[nodes]] with two brackets"),
         ("nodes = [3]\n", "table 1 of [[nodes]]: a table is needed, got 3"),
@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_read(written: Callable[[str], Path], tmp_path: Pa
         hf.Cluster.read(written("a b"))
     file = tmp_path / "latin.toml"
     file.write_bytes(b"# \xe9\n")
-    with pytest.raises(ResourceError, match=r"HF523: .*latin\.toml: .*utf-8"):
+    with pytest.raises(ResourceError, match=r"HF523: .*latin\.toml: .*UTF-8"):
         hf.Cluster.read(file)
 
 
@@ -103,7 +103,7 @@ def test_what_is_no_cluster() -> None:
     flow: Any = hf.dataflow(lambda: None)
     deployment = hf.Deployment()
     mistakes: list[tuple[Callable[[], object], str]] = [
-        (hf.Cluster, "a cluster has nodes: hf.Cluster(hf.Nodes("),
+        (hf.Cluster, "a cluster needs nodes: hf.Cluster(hf.Nodes("),
         (lambda: hf.Cluster(wrong), "a cluster is made of hf.Nodes(...), got [Nodes("),
         (lambda: hf.Nodes(1, cpus=4, domain=0), "domain is a whole number of at least 1, got 0"),
         (lambda: flow.check(deployment, {}, wrong), "'<lambda>' is checked against an hf.Cluster, got [Nodes("),

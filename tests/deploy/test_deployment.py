@@ -62,7 +62,7 @@ def test_places_that_cannot_be() -> None:
     mistakes: list[tuple[Callable[[], object], str]] = [
         (
             lambda: hf.place(Critic),  # type: ignore[call-arg]  # on purpose: type checkers see it too
-            "place(Critic) has no pool=: it takes the hf.ResourcePool whose slots Critic runs on",
+            "place(Critic) needs pool=, the hf.ResourcePool whose slots Critic runs on",
         ),
         (lambda: hf.place(Critic, pool=wrong), "place(Critic): pool= takes an hf.ResourcePool, got [4]"),
         (lambda: hf.place(wrong, pool=POOL), "place takes a role class derived from hf.Worker, got [4]"),

@@ -78,8 +78,8 @@ def test_pools_that_cannot_be() -> None:
         *((partial(hf.ResourcePool, processes), f"{takes}, got {processes!r}") for processes in odd),
         (lambda: hf.ResourcePool([1], use_gpu=flags), "use_gpu= of a pool is True or False, got [False]"),
         (lambda: train.merge(cpu), "cannot merge 'train' and 'cpu': one uses GPUs, the other does not"),
-        (lambda: train.merge(train), "cannot merge 'train' and 'train': they share devices already"),
-        (lambda: train.split([1, 1])[0].merge(train), "cannot merge 'train[0:1]' and 'train': they share devices alre"),
+        (lambda: train.merge(train), "cannot merge 'train' and 'train': they already share devices"),
+        (lambda: train.split([1, 1])[0].merge(train), "cannot merge 'train[0:1]' and 'train': they already share dev"),
         (lambda: train.split([1]), "cannot split 'train' of 2 slots into [1]: "),
         (lambda: train.split([2, 0]), "cannot split 'train' of 2 slots into [2, 0]: "),
     ]
