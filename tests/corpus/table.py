@@ -120,10 +120,10 @@ INTRODUCTION = """\
 # Bugs reported in other systems
 
 {bad} mistakes that users of other systems made and reported in public. Each is re-created as a small program in
-`tests/corpus/bad`. The third column has the report of `hfdsl check` before launch: exactly that finding, at the wrong
-line, and no other. `tests/corpus/valid` has {valid} valid programs, which the check passes without a finding and which
-run a step. Tests verify both. Times are medians of {times} checks in a warm process, on {machine}. As a separate
-command, including the start of Python and the import of the program, a check takes {commands}.
+`tests/corpus/bad`. The third column has the report of `hfdsl check` before launch: exactly that finding, at the line
+of the mistake, and no other. `tests/corpus/valid` has {valid} valid programs, which the check passes without a finding
+and which run a step. Tests verify both. Times are medians of {times} checks in a warm process, on {machine}. As a
+separate command, including the start of Python and the import of the program, a check takes {commands}.
 
 A program has the algorithm, the roles and, where reported, the numbers of its thread. The second column summarizes
 what that system did and when, according to the thread. Systems change, and some threads are old.
@@ -136,9 +136,10 @@ CONFIGURATIONS = """\
 ## Configurations of other libraries
 
 Mutants of real configurations of four libraries, with one setting changed at a time, drawn without regard to hfdsl's
-rules: numbers off by one, values of another type, nulls, misspelled keys and choices, dropped and contradicting
+rules: numbers off by one, values of another type, nulls, misspelled keys and choices, dropped and contradictory
 settings. The library's own code judges each mutant first, on a CPU. The table has the verdicts of `hfdsl check --from`
-when it first saw a set. Rules were fixed between draws, so only the last draw of a library measures the current rules.
+at its first run on each set. Rules were fixed between draws, so only the last draw of a library measures the current
+rules.
 [The method, its limits and the flagged mutants](interop.md#measured) are described with the readers.
 
 | library | draw | of | refused by the library, found | no learning signal, found | accepted by the library, flagged |

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A script for two nodes is started on one: it requests 16 GPUs, and there are 8.
+"""A script for two nodes is started on one: it requests 16 GPUs, but there are only 8.
 
 Seen: https://github.com/verl-project/verl/issues/2515
 Elsewhere: verl counts the cluster's GPUs after Ray has started and raises a ValueError in the driver.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""An engine of 8 ranks wants all of them on one node, and the 2 nodes have 4 GPUs each.
+"""An engine of 8 ranks needs all of them on one node, but the 2 nodes have 4 GPUs each.
 
 Seen: https://github.com/ray-project/ray/pull/62888
 Elsewhere: the placement group stays pending and the deployment never starts; a review of the example saw it.

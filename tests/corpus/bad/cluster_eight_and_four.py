@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""One node has 8 GPUs and the other 4, and the configuration knows one number of GPUs for all nodes.
+"""One node has 8 GPUs and the other 4, but the configuration has a single number of GPUs for all nodes.
 
 Seen: https://github.com/verl-project/verl/issues/1182
 Elsewhere: the configuration has only nodes times GPUs; users ask what to write.

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""The engine keeps 90 % of its GPU, and the weights of a model of 7B that are sent to it need 14 GiB beside it.
+"""The engine keeps 90 % of its GPU, and the weights of a 7B model that are sent to it need another 14 GiB.
 
 Seen: https://github.com/huggingface/trl/issues/2927
-Elsewhere: out of memory after some steps; 8 GB are left on a GPU of 80 GB, which a model of 3B fits in.
+Elsewhere: out of memory after some steps; 8 GB are left on an 80 GB GPU, enough for a 3B model.
 """
 
 import hfdsl as hf

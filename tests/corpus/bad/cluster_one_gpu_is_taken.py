@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A pool of 8 GPUs is requested of a node with 7 free ones.
+"""A pool of 8 GPUs is requested on a node with only 7 free GPUs.
 
 Seen: https://github.com/verl-project/verl/issues/5954
 Elsewhere: verl raises a ValueError in the driver, after Ray has started; choosing devices by a variable does not help.

@@ -1,4 +1,4 @@
-"""A mesh has its tensor-parallel axis before the data-parallel one, so that the ranks of a group are on several nodes.
+"""A mesh has its tensor-parallel axis before the data-parallel one, so each tensor-parallel group spans several nodes.
 
 Seen: https://github.com/pytorch/torchtitan/issues/286
 Elsewhere: silent: a reader of the code noticed the order, which matters between nodes; it was corrected.

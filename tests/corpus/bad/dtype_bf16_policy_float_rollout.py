@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""A LoRA policy trained in bfloat16 meets a rollout record in float32.
+"""A LoRA policy trained in bfloat16 is used with a rollout record in float32.
 
 Seen: https://github.com/llava-rlhf/LLaVA-RLHF/issues/38
 Elsewhere: a RuntimeError (Float against BFloat16) inside generate of the first rollout, after all models are loaded.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Context parallelism of 4 needs lengths that 8 divides; they are rounded up to multiples of 4.
+"""Context parallelism of 4 needs lengths divisible by 8, but they are rounded up to multiples of 4.
 
 Seen: https://github.com/NVIDIA-NeMo/RL/pull/3028
 Elsewhere: nothing validates the multiple before the workers have loaded the model; a CI test failed intermittently.

@@ -2,7 +2,7 @@
 """A rollout returns one sample for one prompt and two for the next, and groups of two are compared.
 
 Seen: https://github.com/THUDM/slime/issues/378
-Elsewhere: 3 samples do not divide by 1 * 2; users add dummy samples, so that every rollout has as many.
+Elsewhere: 3 samples are not divisible by 1 * 2; users add dummy samples to make all rollouts equally large.
 """
 
 import hfdsl as hf

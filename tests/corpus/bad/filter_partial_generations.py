@@ -2,7 +2,7 @@
 """Generations that were cut off by a failure are dropped, and the rest is split over the actor's ranks.
 
 Seen: https://github.com/verl-project/verl-ascend-recipe/pull/109
-Elsewhere: the remainder may not divide by the data-parallel size; the dispatch fails, until a trim is added.
+Elsewhere: the remainder may not be divisible by the data-parallel size; dispatch fails until a trim is added.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""Truncated importance sampling is on, and the batch may lack the log-probabilities that it divides by.
+"""Truncated importance sampling is on, but the batch may lack the log-probabilities that it divides by.
 
 Seen: https://github.com/google/tunix/pull/2339
 Elsewhere: one trajectory without tokens drops the field for the whole batch; a ValueError during training.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Trajectories carry no log-probabilities of the rollout, and the update corrects for them.
+"""Trajectories carry no log-probabilities of the rollout, but the update corrects for them.
 
 Seen: https://github.com/verl-project/uni-agent/pull/92
 Elsewhere: silent: they are replaced by zeros, which the trainer then uses.

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""Rollouts have no log-probabilities, and training puts them into a record that always has them.
+"""Rollouts have no log-probabilities, but training puts them into a record that always has them.
 
 Seen: https://github.com/THUDM/slime/pull/945
-Elsewhere: a column of length 0 stands in for the missing one, and the difference to the old ones fails on shapes.
+Elsewhere: a column of length 0 stands in for the missing one, and subtracting the old ones from it fails on shapes.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A validation set of 21 is padded to 22 for 2 GPUs, and the metric is that of 22.
+"""A validation set of 21 is padded to 22 for 2 GPUs, and the metric counts all 22.
 
 Seen: https://github.com/roboflow/rf-detr/issues/1507
 Elsewhere: silent: validation and test numbers depend on the number of GPUs; found by counting the merged state.

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""A trainer asks for a role that is not among the mapped ones, though one looks like it.
+"""A trainer asks for a role that is not mapped, though a mapped role looks like it.
 
 Seen: https://github.com/verl-project/verl/issues/1061
-Elsewhere: an assertion in the trainer's constructor prints the mapping's keys, in which the role seems to be.
+Elsewhere: an assertion in the trainer's constructor prints the mapping's keys, and the role seems to be among them.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A node with 4 GPUs and one with 2 are to hold tensor-parallel groups of 4.
+"""A node with 4 GPUs and one with 2 should hold tensor-parallel groups of 4.
 
 Seen: https://github.com/verl-project/verl/issues/2596
 Elsewhere: the program hangs without an error: a placement group stays pending.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""With 8 GPUs and 2 pairs on each, the loss is the mean of all GPUs, the accuracy next to it that of one.
+"""With 8 GPUs and 2 pairs on each, the loss is the mean over all GPUs, but the accuracy next to it is that of one.
 
 Seen: https://github.com/hiyouga/LlamaFactory/issues/3215
 Elsewhere: silent: a reader finds 0.78 logged where the mean of all 16 pairs is 0.72.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Each of 8 data-parallel ranks returns its own loss, and the step takes it for the batch's.
+"""Each of 8 data-parallel ranks returns its own loss, and the step mistakes it for the batch's.
 
 Seen: https://github.com/OpenRLHF/OpenRLHF/issues/833
 Elsewhere: silent: the logged training loss of the reward model is that of one GPU; only evaluation reduces it.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""Rewards arrive as one result per remote worker, where one record of all rows is expected.
+"""Rewards arrive as one result per remote worker, but one record of all rows is expected.
 
 Seen: https://github.com/OpenRLHF/OpenRLHF/issues/1118
 Elsewhere: the documented reply is a dictionary of lists, the code takes a list of dictionaries, in the first step.

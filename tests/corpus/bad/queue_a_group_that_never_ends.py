@@ -1,4 +1,4 @@
-"""A step waits for a number of whole groups, and one that fails is not replaced.
+"""A step waits for a number of whole groups, but a group that fails is not replaced.
 
 Seen: https://github.com/NVIDIA-NeMo/RL/issues/3238
 Elsewhere: the buffer stays a few groups short of the step, training never resumes, and a resumed run is stuck again.

@@ -1,4 +1,4 @@
-"""Sampling is paced, groups are taken as they are done, and a slow one is overtaken by all later ones.
+"""Sampling is paced, groups are taken as they finish, and a slow group is overtaken by all later ones.
 
 Seen: https://github.com/thinking-machines-lab/tinker-cookbook/pull/822
 Elsewhere: the bound holds in the steady state; before that change, slow groups were discarded again and again.

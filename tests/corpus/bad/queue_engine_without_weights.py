@@ -1,7 +1,7 @@
 """After a refactoring the engine of one-step-off training no longer gets the weights.
 
 Seen: https://github.com/verl-project/verl/pull/5031
-Elsewhere: the change of the engine broke the asynchronous trainers, which sent weights in a way of their own.
+Elsewhere: the change of the engine broke the asynchronous trainers, which sent weights in their own way.
 """
 
 import hfdsl as hf

@@ -1,4 +1,4 @@
-"""Steps of 160 rows for batches of 64: what is left over takes the places of the next step, and makes no batch.
+"""Steps of 160 rows for batches of 64: the remainder takes up places of the next step, but makes no batch.
 
 Seen: https://github.com/NVIDIA-NeMo/RL/pull/2458
 Elsewhere: training stalls until the buffer has the trajectories of one version; a window of versions was added.

@@ -1,4 +1,4 @@
-"""A threshold of 0 is to make the asynchronous trainer on-policy, and the sampler continues with the old weights.
+"""A threshold of 0 should make the asynchronous trainer on-policy, but the sampler continues with the old weights.
 
 Seen: https://github.com/verl-project/verl/issues/4449
 Elsewhere: samples are one step off-policy, as a reader of the code found.

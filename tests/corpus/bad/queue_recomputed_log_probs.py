@@ -1,7 +1,7 @@
 """Old log-probs are recomputed with the current policy, so every ratio is 1.
 
 Seen: https://github.com/areal-project/AReaL/issues/201
-Elsewhere: the importance sampling and the clip of PPO are without effect, as a reader of the code noticed.
+Elsewhere: the importance sampling and the clip of PPO have no effect, as a reader of the code noticed.
 """
 
 import hfdsl as hf

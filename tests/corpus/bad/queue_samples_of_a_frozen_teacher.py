@@ -1,4 +1,4 @@
-"""Samples of a frozen teacher are trained on with the policy's ratio, and not imitated.
+"""Samples of a frozen teacher are trained on with the policy's ratio instead of being imitated.
 
 Seen: https://github.com/PrimeIntellect-ai/prime-rl/pull/2746
 Elsewhere: the configuration allows samples of frozen models only for a cross-entropy.

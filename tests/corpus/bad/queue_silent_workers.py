@@ -1,4 +1,4 @@
-"""Groups whose task failed never come, and the trainer waits for a full batch of all the others.
+"""Groups whose task failed never arrive, but the trainer waits until its batch is full.
 
 Seen: https://github.com/NovaSky-AI/SkyRL/issues/1173
 Elsewhere: three runs stopped at 125 to 127 of 128 groups, one for more than 29 hours.

@@ -1,4 +1,4 @@
-"""A loss made for 8 versions gets rows that waited in two queues, of 8 versions and of one.
+"""A loss made for 8 versions gets rows that waited in two queues, with lags of 8 versions and of 1.
 
 Seen: https://github.com/radixark/miles/issues/1697
 Elsewhere: off-policyness of the batch adds to that of the queue, without a warning.

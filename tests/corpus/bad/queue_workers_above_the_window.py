@@ -1,7 +1,7 @@
 """768 generation workers for batches of 256 and a staleness of 1: there are places for 512.
 
 Seen: https://github.com/NovaSky-AI/SkyRL/pull/1798
-Elsewhere: a comment of the configuration says that workers are at most the batch times the staleness and one.
+Elsewhere: a comment in the configuration limits the workers to the batch times (staleness + 1).
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""One branch of the forward pass returns log-probabilities padded to one length, the loss takes them packed.
+"""One branch of the forward pass returns log-probabilities padded to one length, but the loss takes them packed.
 
 Seen: https://github.com/verl-project/verl/pull/6846
 Elsewhere: an assertion on the number of values in the conversion from packed to padded, only with one of two flags.

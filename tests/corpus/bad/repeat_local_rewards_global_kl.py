@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The KL of all 2048 samples is taken from the rewards of a quarter of them.
+"""The KL of all 2048 samples is subtracted from the rewards of a quarter of them.
 
 Seen: https://github.com/modelscope/ms-swift/issues/9916
 Elsewhere: a tensor size mismatch (512 against 2048) on every rank, in the advantages after the first rollout.

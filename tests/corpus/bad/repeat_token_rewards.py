@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""The reward model returns a number for each token, and PPO expects one for each response.
+"""The reward model returns a number for each token, but PPO expects one for each response.
 
 Seen: https://github.com/hiyouga/LlamaFactory/issues/216
 Elsewhere: TRL finds 499 scores for a batch of 16 in its first PPO step, after generation and scoring.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The engine's prompts are repeated for the group, the arguments of their tools are not.
+"""The engine's prompts are repeated for the group, but the arguments of their tools are not.
 
 Seen: https://github.com/verl-project/verl/pull/1387
 Elsewhere: a batch-size mismatch in the rollout worker, in the first generation of training.

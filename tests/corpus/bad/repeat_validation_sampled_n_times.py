@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Validation samples 4 responses per prompt, and the prompts that they are joined with are not repeated.
+"""Validation samples 4 responses per prompt, but the prompts that they are joined with are not repeated.
 
 Seen: https://github.com/verl-project/verl/issues/148
 Elsewhere: union asserts equal batch sizes in the driver, after generation.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A batch of 256 meets 7 ranks with micro-batches of 2.
+"""A batch of 256 rows is split over 7 ranks with micro-batches of 2.
 
 Seen: https://github.com/OpenRLHF/OpenRLHF/issues/346
 Elsewhere: DeepSpeed asserts the product 256 != 2 * 18 * 7 when the actor's engine is initialized, on the workers.

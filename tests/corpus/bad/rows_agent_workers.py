@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""10 prompts with groups of 6 are 60 rollouts for the 8 agent workers of 2 GPUs.
+"""10 prompts in groups of 6 make 60 rollouts for the 8 agent workers of 2 GPUs.
 
 Seen: https://github.com/Red-Hat-AI-Innovation-Team/training_hub/pull/60
 Elsewhere: a preflight written around verl has to compute this product by hand before it starts the trainer.

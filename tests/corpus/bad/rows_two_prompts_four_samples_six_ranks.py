@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""2 prompts with 4 samples each are 8 rows, and policy and reference have 6 ranks.
+"""2 prompts with 4 samples each make 8 rows, but policy and reference have 6 ranks.
 
 Seen: https://github.com/NovaSky-AI/SkyRL/issues/1609
 Elsewhere: SkyRL silently truncates the batch to no prompts; the run dies later in a minimum over an empty array.

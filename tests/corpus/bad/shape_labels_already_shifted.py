@@ -2,7 +2,7 @@
 """Advantages have an entry for every token, but their mask lacks the first.
 
 Seen: https://github.com/McGill-NLP/nano-aha-moment/issues/9
-Elsewhere: a shape mismatch in the policy loss; other readers met the same before it was fixed.
+Elsewhere: a shape mismatch in the policy loss; other readers ran into it before it was fixed.
 """
 
 from typing import Literal

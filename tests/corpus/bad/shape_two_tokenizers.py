@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""Actor and critic have different tokenizers: 38 actor tokens of a response are 29 of the critic's.
+"""Actor and critic have different tokenizers: a response has 38 actor tokens, but 29 critic tokens.
 
 Seen: https://github.com/nebuly-ai/optimate/issues/312
 Elsewhere: a RuntimeError (29 against 38 at dimension 1) in the surrogate loss of the first update.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The PPO mini-batch is set to prompts times samples, while it counts prompts, and so exceeds the training batch.
+"""The PPO mini-batch counts prompts, but is set to prompts times samples, and so exceeds the training batch.
 
 Seen: https://github.com/verl-project/verl/pull/1265
 Elsewhere: verl asserts it; a user thought that the assertion was wrong and asked to delete it.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""10,000 rows make 78 batches of 128, and 16 rows are left.
+"""10,000 rows make 78 batches of 128, and 16 rows are left over.
 
 Seen: https://github.com/thinking-machines-lab/tinker-cookbook/pull/381
 Elsewhere: silent: the number of batches is rounded down, and no update uses the remaining rows.

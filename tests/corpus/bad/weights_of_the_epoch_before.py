@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Weights are sent once, before the first of two updates, so that later rollouts use those of an epoch before.
+"""Weights are sent once, before the first of two updates, so later rollouts use those of the previous epoch.
 
 Seen: https://github.com/verl-project/verl/pull/4248
 Elsewhere: silent: the rollout model lags behind, training is extremely off-policy and may not converge.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, call-arg"
-"""The accuracy reward needs the solutions, and the trainer calls it without.
+"""The accuracy reward needs the solutions, but the trainer calls it without them.
 
 Seen: https://github.com/FareedKhan-dev/train-deepseek-r1/issues/2
 Elsewhere: a TypeError for a missing positional argument at step 0 of 36220, after the first generation.
