@@ -44,8 +44,8 @@ NODE_SECONDS = 20.0
 PATIENCE_SECONDS = 60.0
 """The time for which a rank waits for its peers beyond the driver's deadline.
 
-Else a peer gives up while the driver reads the stacks, and is found elsewhere, or its error arrives first. It is more
-than the time in which stacks are read on a busy machine (``stacks.READ_SECONDS``).
+Otherwise a peer could give up while the driver reads the stacks, and be found elsewhere, or its error could arrive
+first. It is longer than reading stacks takes on a busy machine (``stacks.READ_SECONDS``).
 """
 
 BODY_CALLERS = {

@@ -51,22 +51,22 @@ Ray 2.60 frees what the caller keeps where the caller's reference is the last to
 
 
 FlightPlan: TypeAlias = Sequence[Sequence[Any]]
-"""By node [node, version, schedule, beside, before]: of a load the version that it brings; of a call that takes weights
-between tokens the version that it begins with at least, its schedule if it has one, and whether it may run beside other
-calls. ``before`` is the version that a role has whose processes were sent none in flight yet.
+"""For each node [node, version, schedule, beside, before]. For a load, ``version`` is the version that it loads. For a
+call that takes weights between tokens, it is the oldest version that the call may begin with; ``schedule`` is its
+schedule, if it has one, and ``beside`` says whether it may run beside other calls. ``before`` is the version of a role
+whose processes were sent no weights in flight yet.
 
-A schedule has for each rank [rank, at, version]: ``at`` is a decode step, or as a float the share of the call's time.
+A schedule has [rank, at, version] for each rank: ``at`` is a decode step or, as a float, a share of the call's time.
 """
 
 
 class SegmentCall(NamedTuple):
     """A segment of a plan in a step of the run, both by number; its routes are those with the ID ``routing``.
 
-    Where the plan has queues, ``stage_steps`` has for each stage how many steps of every stage had been submitted
-    before that stage of this step was; nothing for one that was not yet. Where a stage steps on its own,
-    ``row_versions`` has the versions of the rows that it took from queues: of runs of rows the node of their queue,
-    their end and their version.
-    ``in_flight`` says which weights arrive while calls of the segment run.
+    If the plan has queues, ``stage_steps`` says for each stage how many steps of every stage had been submitted before
+    this step's stage was; it is empty for a stage that has not been submitted. If a stage steps on its own,
+    ``row_versions`` has the versions of the rows that it took from queues: for each run of rows, the node of their
+    queue, their end and their version. ``in_flight`` says which weights arrive while calls of the segment run.
     """
 
     plan: str
@@ -89,10 +89,10 @@ class SegmentSpec:
 class RankRequest(NamedTuple):
     """The call of one rank.
 
-    Its arguments follow it in this order: as many ``payloads`` as this says, the spec's task and table if it has one,
-    the arguments that a dispatch function returned if there are any, how the last payloads are joined if they come from
-    a queue, then what merely has to end first. ``modes`` says how each payload that the rank sends leaves it; with
-    ``digests`` it reports those of the syncs that are verified.
+    Its arguments follow it in this order: ``payloads`` payloads, the spec's task and table if there is a spec, the
+    arguments that a dispatch function returned if there are any, the recipe that joins the last payloads if they come
+    from a queue, then anything that merely has to end first. ``modes`` says how each payload leaves the rank; with
+    ``digests`` the rank reports the digests of the syncs that are verified.
     """
 
     call: SegmentCall
@@ -120,8 +120,8 @@ class RankRequest(NamedTuple):
 class CallResult:
     """One rank's call of one node; times are seconds since the epoch, ``absent`` the columns that it omitted.
 
-    ``taken`` says before which of its decode steps it took which version of weights that were in flight, ``reports``
-    are the digests of what it exported or loaded in an exchange.
+    ``taken`` has the versions of weights in flight that it took, each with the decode step before which it took them;
+    ``reports`` has the digests of what it exported or loaded in an exchange.
     """
 
     label: str

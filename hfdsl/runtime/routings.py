@@ -52,7 +52,7 @@ class Routings:
         """The routing for these sizes, in processes of this generation.
 
         ``short_steps`` are those of an earlier run; the inputs ``queues`` are read where they are. A new routing takes
-        the ID of the least recently used one: its specs replace those of the old one in all processes.
+        the ID of the least recently used one, so its specs replace the old ones in all processes.
 
         Raises:
             SizeError: HF302, HF319 for sizes that do not work out.

@@ -53,10 +53,10 @@ No prompt is lost or trained twice: a group leaves the state only with a batch, 
 under "refill" the prompt of a dropped group returns under another number.
 
 Several queues. A version is one update of the program, which takes a batch from each queue in front of the stages that
-train. A queue in front of another one is read in between: its ``take`` is not an update (``trains`` is False), and
-``advance`` counts those of the others. It waits for nobody ("drop" or "refill"), so the bound is still what is removed
-before a batch is taken. The version grows only finitely often until a batch of this queue is needed again, so nothing
-deadlocks here either.
+train. A queue in front of another one is read between updates: its ``take`` is not an update (``trains`` is False), and
+``advance`` counts the updates of the other queues. It never waits ("drop" or "refill"), so the bound still follows from
+what is removed before a batch is taken. The version grows only finitely often until a batch of this queue is needed
+again, so nothing deadlocks here either.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ GroupStatus: TypeAlias = Literal["running", "ready", "lost"]
 class QueueSpec:
     """A queue: a batch takes ``batch`` groups, a dispatch adds ``dispatch`` groups; ``lag`` in updates.
 
-    It ``loses`` groups where a filter is in front of it. A batch ``trains`` where it is taken for an update, and not
-    for a stage that feeds another queue.
+    It ``loses`` groups if a filter is in front of it. A batch ``trains`` if it is taken for an update rather than for a
+    stage that feeds another queue.
 
     Raises:
         SizeError: HF760 if the queue would never fill a batch, or a number is out of range.
@@ -150,9 +150,9 @@ class QueueBatch:
 class QueueState:
     """The state of a queue between two events.
 
-    ``version`` is the number of batches taken, ``dispatched`` that of groups. ``groups`` are on their way, by number,
-    in the order of dispatch, so the oldest versions come first. ``dropped`` are those that the last ``take`` removed,
-    ``again`` the prompts to dispatch first.
+    ``version`` is the number of batches taken, ``dispatched`` the number of groups dispatched. ``groups`` has the
+    groups that are on their way, by number and in the order of dispatch, so the oldest versions come first. ``dropped``
+    are the groups that the last ``take`` removed, ``again`` the prompts to dispatch first.
     """
 
     spec: QueueSpec

@@ -191,8 +191,8 @@ class StepRun:
     def pending(self) -> dict[tuple[str, int], list[Any]]:
         """The handles of payloads still to be received, by group and rank, and of those that the driver reads.
 
-        Without the caller's inputs, which a run that continues with this step sends again. It waits for the runtime
-        queries of the stages that were submitted: who receives what follows from them.
+        The caller's inputs are left out, since a run that continues with this step sends them again. It waits for the
+        runtime queries of the submitted stages, which determine who receives what.
         """
         self._enter()
         stage_of = self._plan.split.of
