@@ -125,7 +125,8 @@ def test_a_prompt_that_leaves_no_room_is_named() -> None:
     assert error.value.code == "HF811"
     first = int((lengths == tiny.PROMPT).nonzero()[0])
     where = f"'actor.generate#1' on rank {first // 4} in step 0: row {first}: "
-    assert str(error.value).startswith(f"HF811: {where}its prompt has 5 tokens; with 6 for a response, that is more than")
+    message = f"HF811: {where}its prompt has 5 tokens; with 6 for a response, that is more than"
+    assert str(error.value).startswith(message)
 
 
 def test_captured_steps_are_given_up_with_the_weights() -> None:
