@@ -3,7 +3,8 @@
 A Llama of 24 layers has all its 219 parameters, but is narrow, so that the time is that of calls and not of bytes, and
 buckets are smaller in proportion: as many as at the width of 1.3B parameters. Both ways take turns in one run; a row is
 the CPU time of the main thread of rank 0, the median of some calls. ``gloo`` is two processes, each with one thread.
-``nowhere`` is one, whose collectives and messages return at once: what is left is calls and copies.
+``nowhere`` is one, whose collectives and messages return at once: what is left is calls and copies. Its last rows are
+what digests add to a sync on a GPU (``benchmarks.digest_costs``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import hfdsl as hf
+from benchmarks.digest_costs import VerifiedSides
 from benchmarks.gpu.resharding import B, Copy, synced
 from benchmarks.training.models import llama
 from hfdsl.plan.resharding import BUCKET_BYTES as SYNC_BYTES
@@ -225,8 +227,11 @@ class BareMessages:
             copy_tensors(held, flat)
 
 
-def between_roles(collectives: ProcessCollectives, times: int) -> dict[str, list[float]]:
-    """From rank 0 of an actor on ``tp=2``, to a sampler that has all of the model, and a digest of that."""
+def between_roles(collectives: ProcessCollectives, times: int) -> tuple[dict[str, list[float]], Mapping[str, float]]:
+    """From rank 0 of an actor on ``tp=2``, to a sampler that has all of the model, and a digest of that.
+
+    Also what digests add to a sync on a GPU.
+    """
     mesh, config = hf.Mesh(tp=RANKS), configuration()
     sampling = w.SamplerConfig(config.model, config.generation)
     places = hf.Deployment(
@@ -239,13 +244,13 @@ def between_roles(collectives: ProcessCollectives, times: int) -> dict[str, list
     [sync] = export.parts
 
     @torch.no_grad()
-    def send() -> None:
-        exports = dict(exchange.exported([sync], 0, actor.held_weights("policy"), export.label))
+    def send(weights: Any) -> None:
+        exports = dict(exchange.exported([sync], 0, weights, export.label))
         exchange.send([*exports.values()], Nowhere(), "cpu")
 
-    def receive() -> None:
+    def arriving_weights() -> exchange.ArrivingWeights:
         peers = {source: FromNowhere() for source in sync.schedule.sources[0]}
-        exchange.ArrivingWeights(sync, 0, peers, "sampler.load").load(sampler, lambda _: None, in_place=True)
+        return exchange.ArrivingWeights(sync, 0, peers, "sampler.load")
 
     held: dict[str, HeldPart] = sampler.held_weights("policy")
     layouts = DigestLayouts()
@@ -264,8 +269,11 @@ def between_roles(collectives: ProcessCollectives, times: int) -> dict[str, list
     arriving = [message for bucket in sync.schedule.messages_to(0) for message in bucket]
     sending = BareMessages(sent, exported_weights(sync, 0, actor.held_weights("policy"), export.label))
     receiving = BareMessages(arriving, loaded_weights(sync, 0, held, "sampler.load"))
-    ways = {"bare": (sending.send, receiving.receive, read), "hfdsl": (send, receive, digest)}
-    return cpu_seconds(ways, times)
+    load = next(step for step in plan.steps if step.sync is not None)
+    sides = VerifiedSides((export, load), (actor, sampler), send, arriving_weights)
+    ours = partial(sides.send, verified=False), partial(sides.receive, verified=False), digest
+    taken = cpu_seconds({"bare": (sending.send, receiving.receive, read), "hfdsl": ours}, times)
+    return taken, sides.seconds(times)
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -290,7 +298,10 @@ def over_nothing(times: int) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     collectives = ProcessCollectives(0, RANKS, "", 0, 120.0)
     rows("nowhere", IN_PLACE, in_place(0, collectives, times))
-    rows("nowhere", BETWEEN_ROLES, between_roles(collectives, times))
+    taken, digests = between_roles(collectives, times)
+    rows("nowhere", BETWEEN_ROLES, taken)
+    for name, seconds in digests.items():
+        print(f"nowhere  {name:24} {seconds * 1e3:8.2f} ms of a verified sync", flush=True)
 
 
 def rows(group: str, names: Sequence[str], taken: Mapping[str, Sequence[float]]) -> None:
