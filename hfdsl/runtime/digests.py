@@ -30,16 +30,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from hfdsl.protocols.boxes import Box
 from hfdsl.runtime.weights.digest_factors import MODULUS, Words, factors, factors_on
+from hfdsl.runtime.weights.digest_readings import ReadGroup, Reading
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.weights.fused_digests import FusedSums
+    from hfdsl.runtime.weights.fused_digests import FusedSums, Launch
 
 WORD_BYTES: Final = 8
 
@@ -142,6 +143,23 @@ Digests: TypeAlias = tuple[Digest, ...]
 """The digests of all parts on a rank."""
 
 
+class DigestValues(NamedTuple):
+    """The digests of all parts on a rank, whose names, boxes and dtypes are often those of the last sync."""
+
+    parts: tuple[tuple[str, Box, str], ...]
+    values: Sequence[int]
+
+    @classmethod
+    def of(cls, digests: Digests) -> DigestValues:
+        """The same of single digests."""
+        parts = tuple([(digest.name, digest.box, digest.dtype) for digest in digests])
+        return cls(parts, [digest.value for digest in digests])
+
+    def digests(self) -> Digests:
+        """The single digests."""
+        return tuple([Digest(*part, value) for part, value in zip(self.parts, self.values, strict=True)])
+
+
 def digests(pieces: Iterable[tuple[str, HeldPart]], dtypes: Mapping[str, str] | None = None) -> Digests:
     """The digests of pieces by name; of a weight that ``dtypes`` lists, after a cast to that dtype.
 
@@ -172,12 +190,12 @@ class DigestLayouts:
     """The layouts of a rank's parts, which are kept for its next digests; no tensors are.
 
     A part of the same name, and of the kind that it had, has the same box, dtype and words; only its memory may be
-    another. ``tables`` are those of addresses on a device.
+    another. ``reading`` is for all parts together, while they are in the same memory.
     """
 
     def __init__(self) -> None:
         self._parts: dict[str, _PartLayout] = {}
-        self.tables: dict[int, Any] = {}
+        self.reading: Reading | None = None
 
     def of(self, name: str, piece: HeldPart, dtype: str | None) -> _PartLayout:
         """The layout of a part, after a cast to a dtype."""
@@ -215,10 +233,14 @@ class BegunDigests:
         self._dtypes, self._layouts = dtypes or {}, layouts or DigestLayouts()
         self._places: list[tuple[str, Box, str]] = []
         self._sums: dict[int, int] = {}
-        self._on_devices = device_sums(self._layouts.tables)
+        self._on_devices = device_sums()
 
-    def add(self, pieces: Iterable[tuple[str, HeldPart]], *, beside: bool = False) -> None:
-        """Read pieces: those on a host at once, those on a device asynchronously, slowly ``beside`` an exchange."""
+    def add(self, pieces: Iterable[tuple[str, HeldPart]], *, beside: bool = False) -> ReadGroup | None:
+        """Read pieces: those on a host at once, those on a device asynchronously, slowly ``beside`` an exchange.
+
+        Returns what ``add_again`` needs; None unless all are on a device and read where they are.
+        """
+        first, in_place = len(self._places), True
         with torch.no_grad():
             for name, piece in pieces:
                 layout, tensor = self._layouts.of(name, piece, self._dtypes.get(name)), piece.tensor
@@ -229,9 +251,20 @@ class BegunDigests:
                 elif layout.words is not None and not tensor.storage_offset() * tensor.element_size() % WORD_BYTES:
                     self._begin(index, tensor, layout.words, layout.starts)
                 else:
-                    words = as_words(tensor.to(layout.dtype), layout.offset)
+                    words, in_place = as_words(tensor.to(layout.dtype), layout.offset), False
                     self._begin(index, words, words.shape, layout.starts)
-            self._on_devices.launch(beside=beside)
+            launches = self._on_devices.launch(first, beside=beside)
+        places = self._places[first:]
+        on_devices = sum(len(launch.indices) for launch in launches)
+        return ReadGroup(places, launches) if in_place and on_devices == len(places) else None
+
+    def add_again(self, group: ReadGroup, *, beside: bool = False) -> None:
+        """Read parts that are where they were; their memory must stay until ``values``."""
+        if isinstance(self._on_devices, DeviceSums):
+            raise TypeError(group)
+        with torch.no_grad():
+            self._on_devices.launch_again(group.launches, len(self._places), beside=beside)
+        self._places += group.places
 
     def _begin(self, index: int, part: torch.Tensor, shape: Sequence[int], starts: tuple[int, ...]) -> None:
         """Read the bits of a contiguous part by words, i64[shape]."""
@@ -240,11 +273,15 @@ class BegunDigests:
         else:
             self._on_devices.add(index, part, shape, starts)
 
-    def digests(self) -> Digests:
+    def values(self) -> DigestValues:
         """The digests of all pieces, in order; waits once for each device."""
         with torch.no_grad():
             sums = self._sums | self._on_devices.digests()
-        return tuple(Digest(*place, sums[index] % MODULUS) for index, place in enumerate(self._places))
+        return DigestValues(tuple(self._places), [sums[index] % MODULUS for index in range(len(self._places))])
+
+    def digests(self) -> Digests:
+        """As ``values``."""
+        return self.values().digests()
 
 
 def host_digest(words: torch.Tensor, starts: Sequence[int]) -> int:
@@ -258,16 +295,13 @@ def host_digest(words: torch.Tensor, starts: Sequence[int]) -> int:
     return total
 
 
-def device_sums(tables: dict[int, Any] | None = None) -> DeviceSums | FusedSums:
-    """The digests of parts on devices: one kernel where Triton compiles it, torch kernels elsewhere.
-
-    ``tables`` keeps the kernel's tables of addresses, which are often the same the next time.
-    """
+def device_sums() -> DeviceSums | FusedSums:
+    """The digests of parts on devices: one kernel where Triton compiles it, torch kernels elsewhere."""
     if not (torch.cuda.is_available() and find_spec("triton")):
         return DeviceSums()
     from hfdsl.runtime.weights.fused_digests import FusedSums
 
-    return FusedSums({} if tables is None else tables)
+    return FusedSums()
 
 
 class DeviceSums:
@@ -291,8 +325,9 @@ class DeviceSums:
             sums.append(rows.sum(others) if others else rows)
         self._alike.setdefault((words.device, starts, words.shape), {})[index] = sums
 
-    def launch(self, *, beside: bool = False) -> None:
+    def launch(self, first: int = 0, *, beside: bool = False) -> Sequence[Launch]:
         """Do nothing, since ``add`` has launched the kernels."""
+        return ()
 
     def digests(self) -> dict[int, int]:
         """The digests by index; waits once for each device."""

@@ -9,10 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hfdsl as hf
 from hfdsl.errors import SyncError
+from hfdsl.protocols.layouts import Replicas
 from hfdsl.runtime.digests import HeldPart
 from hfdsl.runtime.weights import arriving_digests, exchange, messages
 from hfdsl.runtime.weights.digest_reports import DigestReport
+from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.messages import BufferedMessage
 from hfdsl.runtime.weights.reported_digests import ReportedDigests
 from hfdsl.runtime.weights.verification import compare
@@ -81,6 +84,8 @@ def test_names_come_once_and_reports_count_for_one_step() -> None:
 
 # -- what is read when
 
+ANYWHERE = HeldBoxes(Replicas(), hf.Mesh(), (), lambda rank: {})
+
 
 class Reads:
     """In place of a stream: what was to be read after which moment."""
@@ -89,9 +94,10 @@ class Reads:
         self.after: dict[str, int] = {}
         self.beside: set[str] = set()
 
-    def add(self, pieces: Any, after: int, *, beside: bool) -> None:
-        self.after |= {name: after for name, _ in pieces}
-        self.beside |= {name for name, _ in pieces} if beside else set()
+    def read(self, pieces: Any, given: Any, groups: Any, moments: Any) -> None:
+        for after, parts, beside in groups():
+            self.after |= {name: moments[after] for name, _ in parts}
+            self.beside |= {name for name, _ in parts} if beside else set()
 
 
 @given(st.data())
@@ -110,8 +116,8 @@ def test_nothing_is_read_before_its_memory_was_written_last(data: st.DataObject)
             clock[0] += 1
             start, size = spans[int(name[1:])]
             written[start : start + size] = [clock[0]] * size
-            arriving.note_write([name], 4 * size)
-        arriving.begin(pieces, pieces, str, lambda held: held.items())
+            arriving.note_write(frozenset([name]), 4 * size)
+        arriving.begin(pieces, pieces, ANYWHERE, 0)
     reads: Any = arriving._begun
     assert reads.after.keys() == pieces.keys()
     assert reads.beside == {name for name, after in reads.after.items() if after < max(reads.after.values())}

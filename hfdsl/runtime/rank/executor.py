@@ -62,7 +62,8 @@ from hfdsl.runtime.rank.role_workers import RoleWorkers
 from hfdsl.runtime.rank.step_stores import StepStores
 from hfdsl.runtime.rank.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
 from hfdsl.runtime.saving.recording import Recorder
-from hfdsl.runtime.weights.rank_digests import HeldBoxes, RankDigests, rank_digests
+from hfdsl.runtime.weights.held_boxes import HeldBoxes
+from hfdsl.runtime.weights.rank_digests import RankDigests, rank_digests
 from hfdsl.runtime.weights.syncs import exchanging, exported_columns, loading
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
 from hfdsl.types.batches import Batch, rebuild

@@ -14,20 +14,25 @@ An engine receives four weights of one size in four buckets, with ``READS`` of 2
 last write into any of them. Nothing is read between two submissions: the host first submits the whole exchange, and
 then all digests, each of which waits on its own stream for its moment.
 
-The digests cover the memory that the role keeps. ``digests`` returns None if ``held_weights`` names other memory than
+The digests cover the memory that the role keeps. ``values`` returns None if ``held_weights`` names other memory than
 was written, or if somebody has written into it since, such as a role that scales its weights after a load; digests are
 then taken from ``held_weights``, after the load.
+
+The groups follow from the addresses and strides of the pieces, where they lie in the whole, and from which moment comes
+after which writes. While all of these are as in the last sync, so are the groups (``digest_stream``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
 
-from hfdsl.runtime.digests import DigestLayouts, Digests, HeldPart, pieces_of
-from hfdsl.runtime.weights.digest_stream import DigestsBeside, Moment, moment
+from hfdsl.runtime.digests import DigestLayouts, DigestValues, HeldPart, pieces_of
+from hfdsl.runtime.weights.digest_stream import DigestsBeside, Group, Moment, moment
+from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
 
 READS: Final = 8
 """The maximum number of groups of weights read one after another; the last one remains when all have arrived."""
@@ -39,14 +44,14 @@ class ArrivingDigests:
     def __init__(self, size: int, layouts: DigestLayouts | None = None) -> None:
         self._size, self._since, self._layouts = size, 0, layouts
         self._moments: list[Moment] = []
-        self._written: dict[str, int] = {}  # by parameter, the number of the moment after the last write
+        self._written: list[tuple[frozenset[str], int]] = []  # parameters, and the number of the moment after a write
         self._begun: DigestsBeside | None = None
         self._writes: list[tuple[torch.Tensor, int]] = []
 
-    def note_write(self, names: Iterable[str], size: int) -> None:
+    def note_write(self, names: frozenset[str], size: int) -> None:
         """Note that writes of ``size`` bytes into parameters of these names have been submitted."""
         self._since += size
-        self._written |= dict.fromkeys(names, len(self._moments))
+        self._written.append((names, len(self._moments)))
         if self._since * READS >= self._size:
             self._mark()
 
@@ -54,41 +59,39 @@ class ArrivingDigests:
         self._moments.append(moment())
         self._since = 0
 
-    def begin(
-        self,
-        pieces: Mapping[str, HeldPart],
-        state: Any,
-        stored_as: Callable[[str], str],
-        placed: Callable[[Mapping[str, HeldPart]], Iterable[tuple[str, HeldPart]]],
-    ) -> None:
+    def begin(self, pieces: Mapping[str, HeldPart], state: Any, places: HeldBoxes, rank: int) -> None:
         """Begin once all writes into ``pieces`` are submitted; ``state`` are the weights as the role reports them.
 
-        ``stored_as`` names the piece of a parameter, and ``placed`` says where in the whole each piece lies.
+        ``places`` says where in the whole each piece of a rank lies.
         """
         held = pieces_of(state)
         if held is None or not _same_memory(pieces, held):
             return
         self._mark()
-        last = dict.fromkeys(pieces, 0)
-        for name, number in self._written.items():
-            piece = name if name in pieces else stored_as(name)
-            last[piece] = max(last.get(piece, 0), number)
-        for names in _overlapping(pieces):
-            last |= dict.fromkeys(names, max(last[name] for name in names))
-        groups: dict[int, list[tuple[str, HeldPart]]] = {}
-        for name, part in placed(pieces):
-            groups.setdefault(last[name], []).append((name, part))
         self._begun = DigestsBeside(layouts=self._layouts)
-        for number in sorted(groups):
-            self._begun.add(groups[number], self._moments[number], beside=number < max(groups))
+        given, groups = (self._written, places, rank), partial(self._groups, pieces, places, rank)
+        self._begun.read(pieces, given, groups, self._moments)
         self._writes = _writes(pieces.values())
 
-    def digests(self) -> Digests | None:
+    def _groups(self, pieces: Mapping[str, HeldPart], places: HeldBoxes, rank: int) -> Iterator[Group]:
+        """The parts to read after each moment."""
+        last = dict.fromkeys(pieces, 0)
+        for names, number in self._written:
+            last |= {name if name in pieces else places.layout.stored_as(name): number for name in names}
+        for together in _overlapping(pieces):
+            last |= dict.fromkeys(together, max(last[name] for name in together))
+        groups: dict[int, list[tuple[str, HeldPart]]] = {}
+        for name, part in located_pieces(pieces, places, rank):
+            groups.setdefault(last[name], []).append((name, part))
+        for number in sorted(groups):
+            yield Group(number, groups[number], beside=number < max(groups))
+
+    def values(self) -> DigestValues | None:
         """The digests, once the device has finished; None if the role now keeps other weights."""
         if self._begun is None:
             return None
-        digests = self._begun.digests()
-        return digests if all(tensor._version == count for tensor, count in self._writes) else None
+        values = self._begun.values()
+        return values if all(tensor._version == count for tensor, count in self._writes) else None
 
 
 def _writes(pieces: Iterable[HeldPart]) -> list[tuple[torch.Tensor, int]]:
@@ -97,9 +100,13 @@ def _writes(pieces: Iterable[HeldPart]) -> list[tuple[torch.Tensor, int]]:
 
 
 def _same_memory(pieces: Mapping[str, HeldPart], others: Mapping[str, HeldPart]) -> bool:
-    return pieces.keys() == others.keys() and all(
-        _place(piece) == _place(others[name]) for name, piece in pieces.items()
-    )
+    return pieces.keys() == others.keys() and all(_same_place(piece, others[name]) for name, piece in pieces.items())
+
+
+def _same_place(piece: HeldPart, other: HeldPart) -> bool:
+    """Whether two parts are the same elements of the same memory, as those of one tensor are."""
+    one_tensor = piece.tensor is other.tensor and piece.offset == other.offset
+    return one_tensor or _place(piece) == _place(other)
 
 
 def _place(piece: HeldPart) -> tuple[Any, ...]:

@@ -54,8 +54,9 @@ import torch.distributed as dist
 
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.scheduled import ScheduledSync
-from hfdsl.runtime.digests import DigestLayouts, Digests, HeldPart, pieces_of
+from hfdsl.runtime.digests import DigestLayouts, DigestValues, pieces_of
 from hfdsl.runtime.rank.torch_internals import begin_together
+from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.messages import (
     AHEAD,
     BufferedMessage,
@@ -73,7 +74,6 @@ from hfdsl.runtime.weights.resharding import (
     exported_weights,
     loaded_weights,
     local_boxes,
-    located,
 )
 
 if TYPE_CHECKING:
@@ -318,9 +318,9 @@ class ArrivingWeights:
 
         self._watched = ArrivingDigests(self._sync.schedule.received[self._rank], layouts)
 
-    def digests(self) -> Digests | None:
+    def digests(self) -> DigestValues | None:
         """The digests of the weights that the role loaded; None if they must be taken from its current weights."""
-        return None if self._watched is None else self._watched.digests()
+        return None if self._watched is None else self._watched.values()
 
     def load(self, worker: Any, load: Callable[[dict[str, torch.Tensor]], Any], *, in_place: bool) -> Any:
         """Write the weights into a role's own memory if ``in_place`` and the role gives access; else call ``load``.
@@ -371,16 +371,11 @@ class ArrivingWeights:
                 peer.receive(self._sync, self._rank, self._peers, held, write)
 
     def _begin_digests(self, worker: Any, values: Any) -> None:
-        pieces, schedule = pieces_of(values), self._sync.schedule
+        pieces = pieces_of(values)
         if self._watched is None or pieces is None or not hasattr(worker, "held_weights"):
             return
-        layout, mesh = self._sync.target_layout, schedule.target_mesh
-
-        def placed(pieces: Mapping[str, HeldPart]) -> Iterator[tuple[str, HeldPart]]:
-            places = self._sync.places.setdefault(("loads", self._rank), {})
-            return located(pieces, layout, schedule.parameters, mesh, self._rank, places)
-
-        self._watched.begin(pieces, worker.held_weights(self._sync.state), layout.stored_as, placed)
+        held = worker.held_weights(self._sync.state)
+        self._watched.begin(pieces, held, HeldBoxes.loaded(self._sync), self._rank)
 
     def _empty(self) -> dict[str, torch.Tensor]:
         """Empty tensors of the layout's shapes."""

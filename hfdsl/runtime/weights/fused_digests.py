@@ -19,7 +19,7 @@ Addition modulo 2**64 is exact, so the order in which programs end does not matt
 A model of 7B has 291 parameters, and a launch for each would take longer than to read it: parts whose tiles have one
 shape share a launch, in which a program looks up the part of a tile by bisection. So all parts that are added together
 are read once, by a launch for each shape of tiles: one or two for a model. The table of a launch is on the device, and
-is built again only where the parts of the next sync are elsewhere.
+the next sync uses it again while all parts are where they were (``digest_stream``).
 
 A launch has a program for each tile and reads as fast as the memory allows, or few programs that read one tile after
 another, which leaves memory bandwidth to an exchange beside it.
@@ -32,7 +32,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import torch
 import triton  # pyright: ignore[reportMissingImports] - torch brings it where it supports CUDA
@@ -84,10 +84,6 @@ STEP_GRAIN: Final = 4
 """The granularity of bisection steps, so that a few compiled kernels serve any number of parts."""
 
 
-_Address: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""Where the words of a part are in memory, their shape, and the indices of the first."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     """A part whose words form a table: contiguous memory, by words i64[shape], whose indices begin at ``starts``."""
@@ -96,11 +92,6 @@ class _Part:
     memory: torch.Tensor
     shape: tuple[int, ...]
     starts: tuple[int, ...]
-
-    @property
-    def address(self) -> _Address:
-        """Where its words are, and which."""
-        return self.memory.data_ptr(), self.shape, self.starts
 
 
 @lru_cache(maxsize=256)
@@ -111,64 +102,56 @@ def _tile(columns: int) -> tuple[int, int]:
 
 
 class FusedSums:
-    """Digests of parts on GPUs.
+    """Digests of parts on GPUs."""
 
-    ``tables`` has those of earlier launches, by their number: one is used again while its parts are where they were.
-    """
-
-    def __init__(self, tables: dict[int, Any]) -> None:
-        self._tables = tables
+    def __init__(self) -> None:
         self._alike: dict[tuple[torch.device, tuple[int, int]], list[_Part]] = {}
-        self._launched: list[_Launch] = []
+        self._memory: list[torch.Tensor] = []
+        self._launched: list[tuple[Launch, int, torch.Tensor]] = []  # each with its first index, and digests i64[parts]
 
     def add(self, index: int, part: torch.Tensor, shape: Sequence[int], starts: tuple[int, ...]) -> None:
         """Add the bits of a contiguous part by words, i64[shape], whose indices begin at ``starts``."""
         self._alike.setdefault((part.device, _tile(shape[-1])), []).append(_Part(index, part, tuple(shape), starts))
+        self._memory.append(part)
 
-    def launch(self, *, beside: bool = False) -> None:
-        """Launch the kernel for all added parts, which must stay until ``digests``: the stream reads them later.
+    def launch(self, first: int = 0, *, beside: bool = False) -> Sequence[Launch]:
+        """Launch the kernel for all added parts, which stay until ``digests``: the stream reads them later.
 
-        ``beside`` an exchange of weights it has few programs.
+        ``beside`` an exchange of weights it has few programs. Returns what ``launch_again`` needs, where indices count
+        from a ``first``.
         """
-        for (device, tile), parts in self._alike.items():
-            table = self._table(device, tile, parts)
-            programs = min(table.tiles, PROGRAMS_BESIDE) if beside else table.tiles
-            self._launched.append(_launched(table, parts, programs))
-        self._alike = {}
+        alike, self._alike = self._alike, {}
+        launches = [Launch.of(*shared, parts, first) for shared, parts in alike.items()]
+        self.launch_again(launches, first, beside=beside)
+        return launches
 
-    def _table(self, device: torch.device, tile: tuple[int, int], parts: Sequence[_Part]) -> _Table:
-        number, addresses = len(self._launched), [part.address for part in parts]
-        table: _Table | None = self._tables.get(number)
-        if table is None or (table.device, table.tile, table.addresses) != (device, tile, addresses):
-            table = self._tables[number] = _Table.of(device, tile, addresses)
-        return table
+    def launch_again(self, launches: Sequence[Launch], first: int, *, beside: bool) -> None:
+        """Launch the kernel for parts that are where they were; whoever calls this keeps their memory."""
+        self._launched += [(launch, first, launch.begin(beside=beside)) for launch in launches]
 
     def digests(self) -> dict[int, int]:
         """The digests by index; waits once for each device."""
-        self.launch()
-        on_device: dict[torch.device, list[_Launch]] = {}
-        for launch in self._launched:
-            on_device.setdefault(launch.totals.device, []).append(launch)
+        on_device: dict[torch.device, tuple[list[int], list[torch.Tensor]]] = {}
+        for launch, first, totals in self._launched:
+            indices, numbers = on_device.setdefault(launch.device, ([], []))
+            indices += [first + index for index in launch.indices]
+            numbers.append(totals)
         values = {
-            part.index: value
-            for launches in on_device.values()
-            for part, value in zip(
-                [part for launch in launches for part in launch.parts],
-                torch.cat([launch.totals for launch in launches]).tolist(),
-                strict=True,
-            )
+            index: value
+            for indices, numbers in on_device.values()
+            for index, value in zip(indices, torch.cat(numbers).tolist(), strict=True)
         }
-        self._launched = []
+        self._launched, self._memory = [], []
         return values
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """The kernel's inputs for parts with tiles of one shape: their addresses, without keeping their memory."""
+class Launch:
+    """The kernel's inputs for parts with tiles of one shape: their indices and addresses, without their memory."""
 
     device: torch.device
     tile: tuple[int, int]
-    addresses: Sequence[_Address]
+    indices: Sequence[int]
     fields: torch.Tensor
     """One row for each part, i64[parts, FIELDS]."""
 
@@ -176,50 +159,39 @@ class _Table:
     factors: Sequence[torch.Tensor]
 
     @classmethod
-    def of(
-        cls,
-        device: torch.device,
-        tile: tuple[int, int],
-        addresses: Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]],
-    ) -> _Table:
+    def of(cls, device: torch.device, tile: tuple[int, int], parts: Sequence[_Part], first: int) -> Launch:
+        """The launch for parts, whose indices count from a ``first``."""
         block_rows, block_columns = tile
         fields, tiles, factors = list[tuple[int, ...]](), 0, list[torch.Tensor]()
-        for address, shape, starts in addresses:
-            rows, columns = prod(shape[:-1]), shape[-1]
-            of_rows = _row_factors(device, starts[:-1], shape[:-1])
-            of_columns = factors_on(device, starts[-1], columns, last=True)
+        for part in parts:
+            rows, columns = prod(part.shape[:-1]), part.shape[-1]
+            of_rows = _row_factors(device, part.starts[:-1], part.shape[:-1])
+            of_columns = factors_on(device, part.starts[-1], columns, last=True)
             factors += (of_rows, of_columns)  # a cache that drops them must not free them before the kernel has run
+            address = part.memory.data_ptr()
             fields.append((tiles, address, of_rows.data_ptr(), of_columns.data_ptr(), rows, columns))
             tiles += -(-rows // block_rows) * -(-columns // block_columns)
         table = torch.tensor(fields, dtype=torch.int64)
         if device.type == "cuda":
             table = table.pin_memory().to(device, non_blocking=True)
-        return cls(device, tile, addresses, table, tiles, factors)
+        return cls(device, tile, [part.index - first for part in parts], table, tiles, factors)
 
-
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """Parts with tiles of one shape, their digests i64[parts], and the kernel's other inputs."""
-
-    parts: Sequence[_Part]
-    totals: torch.Tensor
-    table: _Table
-
-
-def _launched(table: _Table, parts: Sequence[_Part], programs: int) -> _Launch:
-    block_rows, block_columns = table.tile
-    totals = torch.zeros(len(parts), dtype=torch.int64, device=table.device)
-    with torch.cuda.device(table.device) if table.device.type == "cuda" else nullcontext():
-        _kernel[(programs,)](
-            table.fields,
-            len(parts),
-            table.tiles,
-            totals,
-            steps=-(-len(parts).bit_length() // STEP_GRAIN) * STEP_GRAIN,
-            block_rows=block_rows,
-            block_columns=block_columns,
-        )
-    return _Launch(parts, totals, table)
+    def begin(self, *, beside: bool) -> torch.Tensor:
+        """Launch the kernel; return where it writes the digests, i64[parts]."""
+        block_rows, block_columns = self.tile
+        count, programs = len(self.indices), min(self.tiles, PROGRAMS_BESIDE) if beside else self.tiles
+        totals = torch.zeros(count, dtype=torch.int64, device=self.device)
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            _kernel[(programs,)](
+                self.fields,
+                count,
+                self.tiles,
+                totals,
+                steps=-(-count.bit_length() // STEP_GRAIN) * STEP_GRAIN,
+                block_rows=block_rows,
+                block_columns=block_columns,
+            )
+        return totals
 
 
 @lru_cache(maxsize=256)

@@ -49,7 +49,7 @@ class BufferedMessage:
 
     ``parts`` are views of the buffer, by place in the message. ``large`` are the places of the parts that travel by
     themselves; the ``direct`` ones among them are not in the buffer. ``names`` are the parameters whose parts the
-    message has.
+    message has, and ``bytes`` is the size of all parts.
     """
 
     message: WeightMessage
@@ -59,11 +59,7 @@ class BufferedMessage:
     large: Sequence[int]
     direct: frozenset[int]
     names: frozenset[str]
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of all parts."""
-        return sum(transfer.bytes for transfer in self.message.transfers)
+    bytes: int
 
     def operations(self, held: HeldParts | None) -> list[torch.Tensor]:
         """The bytes of each operation; parts that are not in the buffer are in the rank's own tensors."""
@@ -176,6 +172,7 @@ class _Room:
             large=self.large,
             direct=self.direct,
             names=names,
+            bytes=sum(transfer.bytes for transfer in self.message.transfers),
         )
 
 

@@ -19,25 +19,22 @@ exchange nothing is reported: ``verify`` requests the digests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from hfdsl.plan.plan import Step
-from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.call import current_call
 from hfdsl.protocols.dispatch import Execute
-from hfdsl.protocols.layouts import Layout, Parameter
-from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.register import registration_of
 from hfdsl.protocols.state import EffectKind, methods_with
 from hfdsl.runtime.weights.digest_reports import DigestReport, PartTable
+from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.digests import DigestLayouts, Digests, HeldPart
+    from hfdsl.runtime.digests import DigestLayouts, Digests, DigestValues, HeldPart
     from hfdsl.runtime.weights.digest_stream import Moment
     from hfdsl.runtime.weights.exchange import ArrivingWeights
 
@@ -59,7 +56,7 @@ class RankDigests:
     def __init__(self) -> None:
         self.active = False
         self._wanted: Mapping[VerifiedSync, DTypes] = {}
-        self._taken: dict[VerifiedSync, Digests | None] = {}
+        self._taken: dict[VerifiedSync, DigestValues | None] = {}
         self._leaving: list[_Leaving] = []
         self._reports: list[DigestReport] = []
         self._tables: dict[tuple[VerifiedSync, bool], tuple[PartTable, str]] = {}
@@ -106,12 +103,17 @@ class RankDigests:
         return self.reported()
 
     def _take(self, leaving: _Leaving, *, reported: bool, beside: bool) -> None:
-        from hfdsl.runtime.weights.digest_stream import DigestsBeside
+        from hfdsl.runtime.weights.digest_stream import DigestsBeside, Group
 
-        layouts = self._kept_layouts(leaving.sync, exported=True)
-        begun = DigestsBeside(self._wanted.get(leaving.sync), layouts)
-        begun.add(located_pieces(leaving.pieces, leaving.places, leaving.rank), leaving.moment, beside=beside)
-        digests = self._taken[leaving.sync] = begun.digests()
+        pieces, places, rank = leaving.pieces, leaving.places, leaving.rank
+        begun = DigestsBeside(self._wanted.get(leaving.sync), self._kept_layouts(leaving.sync, exported=True))
+        begun.read(
+            pieces,
+            (places, rank, beside),
+            lambda: [Group(0, list(located_pieces(pieces, places, rank)), beside)],
+            [leaving.moment],
+        )
+        digests = self._taken[leaving.sync] = begun.values()
         if reported:
             self._report(leaving.sync, leaving.rank, digests, exported=True)
 
@@ -134,10 +136,15 @@ class RankDigests:
         return self._layouts[sync, exported]
 
     def _take_loaded(self, step: Step, worker: Any, arriving: ArrivingWeights) -> None:
+        from hfdsl.runtime.digests import DigestValues
+
         rank = current_call().rank
         for sync in self._synced(step, "loads"):
-            places = HeldBoxes.of([step], sync.target, sync.state)
-            digests = arriving.digests() or rank_digests(worker, sync.state, rank, None, places)
+            digests = arriving.digests()
+            if digests is None:
+                places = HeldBoxes.of([step], sync.target, sync.state)
+                held = rank_digests(worker, sync.state, rank, None, places)
+                digests = None if held is None else DigestValues.of(held)
             if digests is not None:
                 self._report(sync, rank, digests, exported=False)
 
@@ -148,20 +155,19 @@ class RankDigests:
             if role == step.role and sync.state in states(step, kind):
                 yield sync
 
-    def _report(self, sync: VerifiedSync, rank: int, digests: Digests, *, exported: bool) -> None:
-        table = tuple([(digest.name, digest.box, digest.dtype) for digest in digests])
+    def _report(self, sync: VerifiedSync, rank: int, digests: DigestValues, *, exported: bool) -> None:
+        table = digests.parts
         last_table, key = self._tables.get((sync, exported), (None, ""))
         if table != last_table:
             key = uuid4().hex
             self._tables[sync, exported] = table, key
-        values = [digest.value for digest in digests]
         report = DigestReport(
             sync=sync,
             rank=rank,
             exported=exported,
             key=key,
             parts=None if table == last_table else table,
-            values=values,
+            values=digests.values,
         )
         self._reports.append(report)
 
@@ -172,47 +178,8 @@ class RankDigests:
 
     def last_export(self, sync: VerifiedSync) -> Digests | None:
         """The digests of the last export; None if this rank does not export."""
-        return self._taken.get(sync)
-
-
-@dataclass(frozen=True, slots=True)
-class HeldBoxes:
-    """The boxes of parameters on the ranks of a role, from a scheduled sync."""
-
-    layout: Layout
-    mesh: Mesh
-    parameters: tuple[Parameter, ...]
-    known: Callable[[int], dict[str, Any]]
-    """The computed places, by rank."""
-
-    @classmethod
-    def of(cls, steps: Iterable[Step], role: str, state: str) -> HeldBoxes | None:
-        """The layout of a state, from the steps of its role."""
-        for step in steps:
-            for sync in step.parts if step.role == role else ():
-                if sync.state == state:
-                    places_of = partial(_rank_places, sync, "exports")
-                    return cls(sync.source_layout, sync.schedule.source_mesh, sync.schedule.parameters, places_of)
-            if step.sync is not None and (step.role, step.sync.state) == (role, state):
-                schedule = step.sync.schedule
-                places_of = partial(_rank_places, step.sync, "loads")
-                return cls(step.sync.target_layout, schedule.target_mesh, schedule.parameters, places_of)
-        return None
-
-
-def _rank_places(sync: ScheduledSync, side: str, rank: int) -> dict[str, Any]:
-    return sync.places.setdefault((side, rank), {})
-
-
-def located_pieces(
-    pieces: Mapping[str, HeldPart], places: HeldBoxes | None, rank: int
-) -> Iterable[tuple[str, HeldPart]]:
-    """The pieces that a rank holds, each with its place in the whole."""
-    if places is None:
-        return pieces.items()
-    from hfdsl.runtime.weights.resharding import located
-
-    return located(pieces, places.layout, places.parameters, places.mesh, rank, places.known(rank))
+        taken = self._taken.get(sync)
+        return None if taken is None else taken.digests()
 
 
 def rank_digests(

@@ -1,0 +1,67 @@
+"""The places of a rank's weights in the whole, from the layout of a scheduled sync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hfdsl.plan.plan import Step
+from hfdsl.plan.scheduled import ScheduledSync
+from hfdsl.protocols.layouts import Layout, Parameter
+from hfdsl.protocols.mesh import Mesh
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.digests import HeldPart
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBoxes:
+    """The boxes of parameters on the ranks of a role, from a scheduled sync."""
+
+    layout: Layout
+    mesh: Mesh
+    parameters: tuple[Parameter, ...]
+    known: Callable[[int], dict[str, Any]] = field(compare=False)
+    """The computed places, by rank, which follow from the other fields."""
+
+    @classmethod
+    def exported(cls, sync: ScheduledSync) -> HeldBoxes:
+        """Those on the exporting ranks."""
+        schedule = sync.schedule
+        return cls(
+            sync.source_layout, schedule.source_mesh, schedule.parameters, partial(_rank_places, sync, "exports")
+        )
+
+    @classmethod
+    def loaded(cls, sync: ScheduledSync) -> HeldBoxes:
+        """Those on the loading ranks."""
+        schedule = sync.schedule
+        return cls(sync.target_layout, schedule.target_mesh, schedule.parameters, partial(_rank_places, sync, "loads"))
+
+    @classmethod
+    def of(cls, steps: Iterable[Step], role: str, state: str) -> HeldBoxes | None:
+        """The layout of a state, from the steps of its role."""
+        for step in steps:
+            for sync in step.parts if step.role == role else ():
+                if sync.state == state:
+                    return cls.exported(sync)
+            if step.sync is not None and (step.role, step.sync.state) == (role, state):
+                return cls.loaded(step.sync)
+        return None
+
+
+def _rank_places(sync: ScheduledSync, side: str, rank: int) -> dict[str, Any]:
+    return sync.places.setdefault((side, rank), {})
+
+
+def located_pieces(
+    pieces: Mapping[str, HeldPart], places: HeldBoxes | None, rank: int
+) -> Iterable[tuple[str, HeldPart]]:
+    """The pieces that a rank holds, each with its place in the whole."""
+    if places is None:
+        return pieces.items()
+    from hfdsl.runtime.weights.resharding import located
+
+    return located(pieces, places.layout, places.parameters, places.mesh, rank, places.known(rank))

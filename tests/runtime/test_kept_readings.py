@@ -1,0 +1,247 @@
+"""Launches that a sync keeps for its digests on a GPU: they read what pieces hold now, wherever and whatever these are.
+
+The kernel is simulated on the host: it reads the addresses of a launch's table, as the GPU does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.multiprocessing.reductions import StorageWeakRef
+
+import hfdsl as hf
+from benchmarks.digest_costs import as_on_a_gpu
+from hfdsl.errors import SyncError
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices
+from hfdsl.runtime.digests import BegunDigests, ComputedPart, DeviceSums, DigestLayouts, Digests, HeldPart
+from hfdsl.runtime.weights import arriving_digests, digest_stream
+from hfdsl.runtime.weights.digest_stream import DigestsBeside, Group
+from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
+from tests.runtime import resharding_programs as p
+from tests.runtime.test_exchange import launched
+
+
+class HostKernel:
+    """The kernel's sums over host memory; ``tables`` are those of all launches, which stay to be compared."""
+
+    def __init__(self) -> None:
+        self.tables: list[torch.Tensor] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return self._launch
+
+    def _launch(self, fields: torch.Tensor, count: int, tiles: int, totals: torch.Tensor, **constants: Any) -> None:
+        self.tables.append(fields)
+        for part, (_, words, of_rows, of_columns, rows, columns) in enumerate(fields.tolist()):
+            factors = _words(of_rows, rows)[:, None] + _words(of_columns, columns)
+            totals[part] += int((_words(words, rows * columns).reshape(rows, columns) * factors).sum())
+
+
+def _words(address: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))
+
+
+@contextmanager
+def simulated() -> Iterator[HostKernel]:
+    kernel = HostKernel()
+    with as_on_a_gpu(kernel):
+        yield kernel
+
+
+def on_host(parts: Any, dtypes: Mapping[str, str]) -> Digests:
+    """The digests of parts that the host reads itself."""
+    begun = BegunDigests(dtypes)
+    begun._on_devices = DeviceSums()
+    begun.add(parts)
+    return begun.digests()
+
+
+# -- one side's pieces from sync to sync
+
+
+REPLICAS = Replicas()
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a rank holds in a sync, and all else that its digests depend on."""
+
+    pieces: dict[str, HeldPart]
+    dtypes: Mapping[str, str] | None = None
+    layout: Layout = REPLICAS
+
+    @property
+    def places(self) -> HeldBoxes:
+        parameters = tuple(Parameter(name, (8, 16), "int64") for name in "xyz")
+        return HeldBoxes(self.layout, hf.Mesh(tp=2), parameters, lambda rank: {})
+
+    def parts(self) -> list[tuple[str, HeldPart]]:
+        return list(located_pieces(self.pieces, self.places, 1))
+
+    def read(self, layouts: DigestLayouts) -> Digests:
+        begun = DigestsBeside(self.dtypes, layouts)
+        begun.read(self.pieces, (self.places,), lambda: [Group(0, self.parts(), beside=False)], [None])
+        return begun.values().digests()
+
+
+MEMORY = torch.arange(400, dtype=torch.int64) * 2**50 // 7
+ELSEWHERE = MEMORY.flip(0)
+TABLE = MEMORY[:64].view(4, 16)
+BASE = Held({"x": HeldPart(TABLE, (0, 0)), "y": HeldPart(MEMORY[64:128].view(4, 16), (4, 0))})
+
+
+def with_x(part: HeldPart) -> Held:
+    return Held(BASE.pieces | {"x": part})
+
+
+def negated(first: int, last: int) -> list[tuple[int, torch.Tensor]]:
+    return [(row, -TABLE[row : row + 1]) for row in range(first, last)]
+
+
+CHANGES = {
+    "address": with_x(HeldPart(ELSEWHERE[:64].view(4, 16), (0, 0))),
+    "offset": with_x(HeldPart(TABLE, (2, 0))),
+    "no offset": with_x(HeldPart(TABLE)),
+    "shape": with_x(HeldPart(TABLE[:3], (0, 0))),
+    "strides": with_x(HeldPart(MEMORY.as_strided((4, 16), (32, 1)), (0, 0))),
+    "dtype": with_x(HeldPart(TABLE.view(torch.float64), (0, 0))),
+    "computed": with_x(ComputedPart(((0, 4), (0, 16)), torch.int64, torch.device("cpu"), negated)),
+    "empty": with_x(HeldPart(TABLE[:0], (0, 0))),
+    "names": Held({"y": BASE.pieces["x"], "x": BASE.pieces["y"]}),
+    "order": Held(dict(reversed(BASE.pieces.items()))),
+    "another weight": Held(BASE.pieces | {"z": HeldPart(ELSEWHERE[:16])}),
+    "a weight fewer": Held({"x": BASE.pieces["x"]}),
+    "dtypes": Held(BASE.pieces, {"x": "int32"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_has_changed_since_the_last_sync_is_read_as_it_is(change: str) -> None:
+    layouts = DigestLayouts()
+    with simulated():
+        for held in (BASE, BASE, CHANGES[change], CHANGES[change], BASE):
+            assert held.read(layouts) == on_host(held.parts(), held.dtypes or {})
+
+
+def test_pieces_have_the_places_of_the_layout_of_this_sync() -> None:
+    layouts, pieces = DigestLayouts(), {"x": HeldPart(MEMORY[:64].view(4, 16)), "y": HeldPart(TABLE)}
+    with simulated():
+        for layout in (Slices(0), Slices(0), Replicas(), Slices(0)):
+            held = Held(pieces, layout=layout)
+            assert held.read(layouts) == on_host(held.parts(), {})
+            assert {digest.box[0] for digest in held.read(layouts)} == {(4, 8) if layout == Slices(0) else (0, 4)}
+
+
+def test_the_same_memory_has_the_same_tables_and_its_values_of_now() -> None:
+    layouts, memory = DigestLayouts(), MEMORY[:64].clone()
+    held = Held({"x": HeldPart(memory.view(4, 16))})
+    with simulated() as kernel:
+        for _ in range(3):
+            memory += 1
+            other_tensor = Held({"x": HeldPart(memory.view(4, 16))})
+            assert other_tensor.read(layouts) == on_host(held.parts(), {})
+    [first, *others] = kernel.tables
+    assert len(others) == 2
+    assert all(table is first for table in others)
+
+
+def test_nothing_that_a_role_held_is_kept() -> None:
+    layouts, memory = DigestLayouts(), MEMORY.clone()
+    with simulated():
+        Held({"x": HeldPart(memory[:64].view(4, 16))}).read(layouts)
+    assert layouts.reading is not None
+    storage = StorageWeakRef(memory.untyped_storage())
+    del memory
+    gc.collect()
+    assert storage.expired()
+
+
+# -- when arriving weights are read
+
+
+@given(st.data())
+def test_nothing_is_read_before_its_last_write_in_any_sync(data: st.DataObject) -> None:
+    """Pieces share memory, move, and come in other orders; syncs keep the groups of the ones before."""
+    layouts, now, memories = DigestLayouts(), [0], [torch.zeros(60, dtype=torch.int64) for _ in range(2)]
+    spans = data.draw(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 10)), min_size=1, max_size=4))
+    orders = st.lists(st.integers(0, len(spans) - 1), min_size=1, max_size=12)
+    choices = data.draw(st.lists(orders, min_size=1, max_size=2))
+
+    @contextmanager
+    def once(begun: Any, after: int) -> Iterator[None]:
+        now[0] = after
+        yield
+
+    with simulated() as kernel, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digest_stream.DigestsBeside, "_once", once)
+        read = _reads(kernel, patch, now)
+        for _ in range(4):
+            memory, order = data.draw(st.sampled_from(memories)), data.draw(st.sampled_from(choices))
+            pieces = {f"w{i}": HeldPart(memory[start : start + size]) for i, (start, size) in enumerate(spans)}
+            clock, written = [0], [0] * 60
+            patch.setattr(arriving_digests, "moment", lambda clock=clock: clock[0])
+            arriving = arriving_digests.ArrivingDigests(8 * sum(spans[i][1] for i in order), layouts)
+            for i in order:
+                clock[0] += 1
+                start, size = spans[i]
+                memory[start : start + size] += clock[0]
+                written[start : start + size] = [clock[0]] * size
+                arriving.note_write(frozenset([f"w{i}"]), 8 * size)
+            read.clear()
+            arriving.begin(pieces, pieces, HeldBoxes(Replicas(), hf.Mesh(), (), lambda rank: {}), 0)
+            values = arriving.values()
+            assert values is not None
+            assert sorted(values.digests(), key=_name) == sorted(on_host(pieces.items(), {}), key=_name)
+            for start, size in spans:
+                assert read[memory[start:].data_ptr(), size] >= max(written[start : start + size])
+
+
+def _name(digest: Any) -> str:
+    return str(digest.name)
+
+
+def _reads(kernel: HostKernel, patch: pytest.MonkeyPatch, now: list[int]) -> dict[tuple[int, int], int]:
+    """The first moment after which each address and number of words was read."""
+    reads, launch = dict[tuple[int, int], int](), kernel._launch
+
+    def noted(fields: torch.Tensor, *others: Any, **constants: Any) -> None:
+        for _, address, _, _, rows, columns in fields.tolist():
+            reads.setdefault((address, rows * columns), now[0])
+        launch(fields, *others, **constants)
+
+    patch.setattr(kernel, "_launch", noted)
+    return reads
+
+
+# -- runs
+
+
+def moved(worker: Any) -> None:
+    worker.table = {name: part.clone() for name, part in worker.table.items()}
+
+
+@pytest.mark.parametrize("role", ["actor", "engine"])
+def test_weights_that_move_between_verified_steps_are_compared_where_they_are(role: str) -> None:
+    with simulated() as kernel, launched(p.Written, fails=4) as running:
+        tables = [0]
+        for step in range(4):
+            if step == 2:
+                running._processes.backend.of_workers(role, moved)
+            with running.verifying("policy"):
+                assert all(running.step())
+            tables.append(len({id(table) for table in kernel.tables}))
+        new = [after - before for before, after in pairwise(tables)]
+        assert new[0] > new[2] > new[1] == new[3] == 0
+        with pytest.raises(SyncError, match=r"'engine' holds other values of '\w+'.* on ranks? 0"), running.verifying():
+            running.step()
