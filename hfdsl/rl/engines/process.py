@@ -129,7 +129,7 @@ class EngineProcess:
         self._begin()
         self.versions = after_load(self.versions, part)
         self._send(("load", part, version))
-        answer = self._receive("load")
+        answer: Any = MORE
         try:
             for piece in self._pieces(weights, stay, place):
                 if answer != MORE:
@@ -152,7 +152,7 @@ class EngineProcess:
         """The messages that carry weights."""
         is_known = self.lends and place is not None and place == self._lent_place
         tensors = self._lent if is_known else dict(weights) if stay and self._copies else {}
-        if not tensors or any(tensor.device.type not in LENT_FROM for tensor in tensors.values()):
+        if not is_known and (not tensors or any(each.device.type not in LENT_FROM for each in tensors.values())):
             self.lends = False
             yield from parts(tensors.items() or weights, getattr(torch, self.start.dtype), MAX_PART)
             return

@@ -3,21 +3,17 @@
 A call is a tuple of a method's name and its arguments, and has one answer. ``load`` continues after it, part by part::
 
     caller                          engine
-    ("load", version)          ->
-                               <-   "more"
+    ("load", part, version)    ->
     WeightPart(a, b)           ->
                                <-   "more"            a and b are in the model
     None                       ->
                                <-   Reply(None)       and so is the whole state, as this version
 
-An engine that copies weights reads them in the caller's own memory, if they stay there. They are sent once, and opened
-again by every later load, until ``release``::
+An engine that copies weights reads them in the caller's own memory, if they stay there. They are sent once, and read
+again in every later load, until ``release``. Nothing follows them, so such a load waits for one answer::
 
-    ("load", version)          ->
-                               <-   "more"
+    ("load", part, version)    ->
     Lent(a, b) or "again"      ->
-                               <-   "more"
-    None                       ->
                                <-   Reply(None)       the caller may change a and b
 
 An engine that sleeps without its weights has no version until they are loaded, and refuses to sample before that, as it
@@ -52,7 +48,7 @@ MORE: Final = "more"
 """The reply that requests the next part of the weights."""
 
 AGAIN: Final = "again"
-"""The message that stands for weights lent before."""
+"""The message that stands for the weights that were lent last."""
 
 SAMPLING: Final = ("generate", "begin", "step")
 """The methods whose last argument, the expected versions, is not passed on to the engine."""
@@ -170,17 +166,16 @@ def _received(
     connection: Connection[Any, Any], lent: dict[str, torch.Tensor]
 ) -> Iterator[list[tuple[str, torch.Tensor]]]:
     """The weights that follow a call; each part is requested once the last one is used. ``lent`` keeps lent weights."""
-    connection.send(MORE)
-    while (message := connection.recv()) is not None:
-        if isinstance(message, WeightPart):
-            yield list(message.weights())
-        else:
-            if message != AGAIN:
-                lent.clear()
-                lent.update(message.weights)
-            del message  # else it would keep them after ``release``
-            yield list(lent.items())
+    while isinstance(message := connection.recv(), WeightPart):
+        yield list(message.weights())
         connection.send(MORE)
+    if message is None:
+        return
+    if message != AGAIN:
+        lent.clear()
+        lent.update(message.weights)
+    del message  # else it would keep them after ``release``
+    yield list(lent.items())
 
 
 def _attempt(call: Callable[[], Any]) -> tuple[Reply | Failure, Any]:
