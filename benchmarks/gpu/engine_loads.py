@@ -46,15 +46,16 @@ class TwoWays(VllmEngine):
 
     def __init__(self, start: EngineStart, folder: Path) -> None:
         super().__init__(start, folder)
-        self.direct_places = self.places
+        self.direct_writer = self.writer
 
     def reload(self, on: bool) -> None:
         """Load by ``reload_weights`` from now on, or write in place."""
-        self.places = None if on else self.direct_places
+        self.writer = None if on else self.direct_writer
 
     def digests(self) -> dict[str, int]:
         """A digest of every weight in the memory of vLLM's model."""
-        return digests((name, place.target) for name, place in (self.direct_places or {}).items())
+        places = {} if self.direct_writer is None else self.direct_writer.places
+        return digests((name, place.target) for name, place in places.items())
 
 
 @torch.no_grad()

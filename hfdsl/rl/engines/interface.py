@@ -6,7 +6,7 @@ steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -14,6 +14,8 @@ from hfdsl.rl.workers.model_config import FloatDType
 
 if TYPE_CHECKING:
     import torch
+
+    from hfdsl.rl.engines.weights import Weights
 
 LoadPart: TypeAlias = Literal["weights", "adapter"]
 """A part that an engine loads separately: all weights of the model, or the LoRA adapter."""
@@ -122,6 +124,20 @@ class Stepped:
     ended: dict[int, list[Completion]]
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Lent:
+    """Weights by name in the memory of the caller, which may change them between loads.
+
+    An engine is given the same object in every load, until other weights are lent or these are released. It may keep
+    what it derives from them as long as this object lives, and must not keep the object alive.
+    """
+
+    weights: Mapping[str, torch.Tensor]
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return iter(self.weights.items())
+
+
 class GenerationEngine(Protocol):
     """A generation engine. It runs one call at a time, so no token reads weights of two versions.
 
@@ -141,10 +157,11 @@ class GenerationEngine(Protocol):
         """
         ...
 
-    def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
+    def load(self, batches: Iterable[Weights], part: LoadPart) -> None:
         """Replace all weights, named as in a saved model, or the adapter; batches arrive one after another.
 
-        Drops everything computed with the old weights. New weights invalidate the adapter, so it is loaded after them.
+        Lent weights are a single batch, a ``Lent``. Drops everything computed with the old weights. New weights
+        invalidate the adapter, so it is loaded after them.
         """
         ...
 

@@ -24,10 +24,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import torch
 
-from hfdsl.rl.engines.weights import Shapes
+from hfdsl.rl.engines.interface import Lent
+from hfdsl.rl.engines.weights import Shapes, Weights
 from hfdsl.runtime.copying import copy_all
 
 FUSED: Final = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -63,24 +65,60 @@ class WeightPlace:
         return weight.narrow(self.dim, self.first, self.target.shape[self.dim])
 
 
-@torch.no_grad()
-def write_all(batches: Iterable[Sequence[tuple[str, torch.Tensor]]], places: Mapping[str, WeightPlace]) -> None:
-    """Write saved weights to their places, rounded to the dtypes there; every place must be written.
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The copies that write a batch of weights: the names, and the targets and sources of each layout."""
 
-    >>> place = WeightPlace(torch.zeros(2), first=1)
-    >>> write_all([[("weight", torch.tensor([5.0, 6.0, 7.0]))]], {"weight": place})
-    >>> place.target.tolist()
+    names: tuple[str, ...]
+    groups: tuple[tuple[list[torch.Tensor], list[torch.Tensor]], ...]
+
+
+class PlaceWriter:
+    """Writes saved weights to their places, rounded to the dtypes there; every place must be written.
+
+    The copies of lent weights are worked out once, and kept as long as these are lent.
+
+    >>> writer = PlaceWriter({"weight": WeightPlace(torch.zeros(2), first=1)})
+    >>> writer.write([[("weight", torch.tensor([5.0, 6.0, 7.0]))]])
+    >>> writer.places["weight"].target.tolist()
     [6.0, 7.0]
     """
-    missing = dict(places)
-    for batch in batches:
-        pairs = [(place.target, place.source(weight)) for name, weight in batch for place in [missing.pop(name)]]
-        # Among tensors of the same strides, one with others would have all of them copied one by one.
-        for alike in (True, False):
-            chosen = [pair for pair in pairs if pair[1].is_contiguous() == alike]
-            copy_all([target for target, _ in chosen], [source for _, source in chosen])
-    if missing:
-        raise ValueError(f"no weight {next(iter(missing))!r} was given")
+
+    def __init__(self, places: Mapping[str, WeightPlace]) -> None:
+        self.places = places
+        self._lent_copies: WeakKeyDictionary[Lent, Copies] = WeakKeyDictionary()
+
+    @torch.no_grad()
+    def write(self, batches: Iterable[Weights]) -> None:
+        """Write a whole model, whose weights come in batches."""
+        missing = set(self.places)
+        for batch in batches:
+            copies = self._copies(batch)
+            for name in copies.names:
+                missing.remove(name)
+            for targets, sources in copies.groups:
+                copy_all(targets, sources)
+        if missing:
+            raise ValueError(f"no weight {min(missing)!r} was given")
+
+    def _copies(self, batch: Weights) -> Copies:
+        if not isinstance(batch, Lent):
+            return copies_of(list(batch), self.places)
+        copies = self._lent_copies.get(batch)
+        if copies is None:
+            copies = self._lent_copies[batch] = copies_of(list(batch), self.places)
+        return copies
+
+
+def copies_of(batch: Sequence[tuple[str, torch.Tensor]], places: Mapping[str, WeightPlace]) -> Copies:
+    """The copies of some weights to their places."""
+    pairs = [(place.target, place.source(weight)) for name, weight in batch for place in [places[name]]]
+    groups = []
+    # Among tensors of the same strides, one with others would have all of them copied one by one.
+    for alike in (True, False):
+        chosen = [pair for pair in pairs if pair[1].is_contiguous() == alike]
+        groups.append(([target for target, _ in chosen], [source for _, source in chosen]))
+    return Copies(tuple(name for name, _ in batch), tuple(groups))
 
 
 def places(

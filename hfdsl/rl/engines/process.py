@@ -23,10 +23,10 @@ from weakref import finalize
 import torch
 
 from hfdsl.errors import DeadlineError, HfError, ResourceError
-from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, Stepped, WakePart
+from hfdsl.rl.engines.interface import Completion, EngineStart, Lent, LoadPart, Stepped, WakePart
 from hfdsl.rl.engines.parts import MAX_PART, WeightPart, parts
 from hfdsl.rl.engines.ranks import EngineLink
-from hfdsl.rl.engines.server import AGAIN, MORE, Failure, Lent, Reply, after_load
+from hfdsl.rl.engines.server import AGAIN, MORE, Failure, Reply, after_load
 
 OF_A_TRAINER: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables of the trainer's process group, which the engine's process must not inherit."""

@@ -41,8 +41,9 @@ from typing import Any, Final
 
 import torch
 
-from hfdsl.rl.engines.interface import EngineStart, GenerationEngine, LoadPart
+from hfdsl.rl.engines.interface import EngineStart, GenerationEngine, Lent, LoadPart
 from hfdsl.rl.engines.parts import WeightPart
+from hfdsl.rl.engines.weights import Weights
 
 MORE: Final = "more"
 """The reply that requests the next part of the weights."""
@@ -52,13 +53,6 @@ AGAIN: Final = "again"
 
 SAMPLING: Final = ("generate", "begin", "step")
 """The methods whose last argument, the expected versions, is not passed on to the engine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lent:
-    """Weights by name in the memory of the caller, which may change them between loads."""
-
-    weights: dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +98,7 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
         return
     versions: dict[LoadPart, int] = {}
     forgot = False
-    lent: dict[str, torch.Tensor] = {}
+    lent: list[Lent] = []
     while True:
         method, *arguments = connection.recv()
         if method == "load":
@@ -162,9 +156,7 @@ def _adapter(start: EngineStart, folder: Path) -> GenerationEngine:
     return engine
 
 
-def _received(
-    connection: Connection[Any, Any], lent: dict[str, torch.Tensor]
-) -> Iterator[list[tuple[str, torch.Tensor]]]:
+def _received(connection: Connection[Any, Any], lent: list[Lent]) -> Iterator[Weights]:
     """The weights that follow a call; each part is requested once the last one is used. ``lent`` keeps lent weights."""
     while isinstance(message := connection.recv(), WeightPart):
         yield list(message.weights())
@@ -172,10 +164,9 @@ def _received(
     if message is None:
         return
     if message != AGAIN:
-        lent.clear()
-        lent.update(message.weights)
+        lent[:] = [message]
     del message  # else it would keep them after ``release``
-    yield list(lent.items())
+    yield lent[0]
 
 
 def _attempt(call: Callable[[], Any]) -> tuple[Reply | Failure, Any]:

@@ -41,8 +41,9 @@ from typing import Any, Final
 import torch
 
 from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, Rendezvous, Stepped, WakePart
-from hfdsl.rl.engines.places import write_all
+from hfdsl.rl.engines.places import PlaceWriter
 from hfdsl.rl.engines.vllm_places import vllm_places
+from hfdsl.rl.engines.weights import Weights
 from hfdsl.rl.workers.engine_adapters import allocated_rank
 
 ENVIRONMENT: Final = {
@@ -130,8 +131,9 @@ class VllmEngine:
             seed=0,
             **options,
         )
-        [self.places] = self.llm.apply_model(partial(vllm_places, start))
-        self.copies = self.places is not None
+        [places] = self.llm.apply_model(partial(vllm_places, start))
+        self.writer = None if places is None else PlaceWriter(places)
+        self.copies = self.writer is not None
         for segment in Path("/dev/shm").glob(f"{shared_memory}*") if shared_memory else ():
             segment.unlink(missing_ok=True)  # all parts have it open; a part that is killed would leave it there
 
@@ -204,15 +206,15 @@ class VllmEngine:
         # The temperature is divided by elsewhere, see above.
         return [common(temperature=1.0, top_p=start.top_p, top_k=start.top_k, seed=seed) for seed in seeds]
 
-    def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
+    def load(self, batches: Iterable[Weights], part: LoadPart) -> None:
         """Replace all weights, or the adapter, and drop the keys and values of the old ones."""
         if self.calls:
             self._finish_steps()
         if part == "adapter":
             self._load_adapter(dict(chain.from_iterable(batches)))
-        elif self.places is not None:
+        elif self.writer is not None:
             self.adapter = None
-            write_all(batches, self.places)
+            self.writer.write(batches)
             if torch.cuda.is_available():
                 torch.cuda.synchronize()  # the caller may change them from now on
         else:

@@ -26,6 +26,7 @@ from tests.rl.engines.fake_engine import (
     Reading,
     Refusing,
     Slow,
+    Writing,
 )
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Reading",
     "Refusing",
     "Slow",
+    "Writing",
     "handle",
     "handle_of_installed",
     "installed",

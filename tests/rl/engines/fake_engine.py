@@ -20,6 +20,8 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is documented there
 
 from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, Stepped, WakePart
+from hfdsl.rl.engines.places import PlaceWriter, WeightPlace
+from hfdsl.rl.engines.weights import Weights
 
 VOCABULARY, HANG, DIE, RAISE, DIFFER = 100, 90, 91, 92, 93
 """What a prompt may begin with to make the engine misbehave; of one in parts, the process with the last part."""
@@ -101,7 +103,7 @@ class FakeEngine:
             tokens.append((prompt[-1] + sum(self.loaded.values()) + shift + len(tokens)) % VOCABULARY)
         return Completion(tokens, [-float(token) for token in tokens])
 
-    def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
+    def load(self, batches: Iterable[Weights], part: LoadPart) -> None:
         if part == "weights":
             self.loaded = {}
         for name, weight in chain.from_iterable(batches):
@@ -129,7 +131,7 @@ class Keeping(FakeEngine):
 
     copies = False
 
-    def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
+    def load(self, batches: Iterable[Weights], part: LoadPart) -> None:
         self.kept = [weight for _, weight in chain.from_iterable(batches)]
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
@@ -140,12 +142,41 @@ class Keeping(FakeEngine):
 class Reading(FakeEngine):
     """Its tokens depend on every bit of the weights, rounded to its dtype."""
 
-    def load(self, batches: Iterable[Sequence[tuple[str, torch.Tensor]]], part: LoadPart) -> None:
+    def load(self, batches: Iterable[Weights], part: LoadPart) -> None:
         digest, dtype = 0, getattr(torch, self.start.dtype)
         for name, weight in sorted(chain.from_iterable(batches), key=itemgetter(0)):
             bits = weight.to(dtype).contiguous().view(torch.uint8).numpy()
             digest = crc32(bits.tobytes(), crc32(name.encode(), digest))
         self.loaded[part] = digest
+
+
+class Writing(FakeEngine):
+    """It writes weights into parameters of its own, of which it reports every bit: two of 2 x 2, one of 2 of 4 rows."""
+
+    def __init__(self, start: EngineStart, folder: Path) -> None:
+        super().__init__(start, folder)
+        self.replace_parameters()
+
+    def replace_parameters(self) -> None:
+        """Have other parameters, without values."""
+        square = {name: WeightPlace(torch.zeros(2, 2)) for name in "ab"}
+        self.writer = PlaceWriter({**square, "rows": WeightPlace(torch.zeros(2), first=1)})
+
+    def load(self, batches: Iterable[Weights], part: LoadPart) -> None:
+        if part == "weights":
+            self.writer.write(batches)
+        else:
+            super().load(batches, part)
+
+    def parameters(self) -> dict[str, list[object]]:
+        """The values of its parameters."""
+        return {name: place.target.tolist() for name, place in self.writer.places.items()}
+
+    def sleep(self, keep_weights: bool) -> None:
+        super().sleep(keep_weights)
+        if not keep_weights:
+            for place in self.writer.places.values():
+                place.target.fill_(77)
 
 
 class Refusing(FakeEngine):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hfdsl.rl.engines.places import places, write_all
+from hfdsl.rl.engines.places import PlaceWriter, places
 from hfdsl.rl.engines.vllm_places import computes_with_its_weight
 
 HIDDEN = 6
@@ -115,7 +115,8 @@ def test_written_weights_are_where_vllm_loads_them(size: Sizes) -> None:
         weight_places = places(target, shapes, part, size.parts)
         assert weight_places is not None
         names = sorted(weights)
-        write_all([[(name, weights[name]) for name in half] for half in (names[::2], names[1::2])], weight_places)
+        writer = PlaceWriter(weight_places)
+        writer.write([[(name, weights[name]) for name in half] for half in (names[::2], names[1::2])])
         for name, rows in wanted.items():
             assert target[name][: len(rows)].tolist() == rows
             assert (target[name][len(rows) :] == 0).all()

@@ -18,11 +18,11 @@ class UnpackedEngine(VllmEngine):
         _custom_ops._supports_onednn = False
         utils.check_cpu_sgl_kernel = lambda *_: False
         super().__init__(start, folder)
-        self.found = self.places
+        self.direct_writer = self.writer
 
     def reload(self, on: bool) -> None:
         """Load by ``reload_weights`` from now on, or write in place."""
-        self.places = None if on else self.found
+        self.writer = None if on else self.direct_writer
 
 
 class KeptEngine(VllmEngine):
