@@ -215,8 +215,6 @@ class VllmEngine:
         elif self.writer is not None:
             self.adapter = None
             self.writer.write(batches)
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()  # the caller may change them from now on
         else:
             self.adapter = None
             name_of = self._names()
@@ -226,6 +224,9 @@ class VllmEngine:
             begun.loads.append([state.detokenizer.num_output_tokens() for state in begun.states])
         if not self.llm.reset_prefix_cache(reset_running_requests=bool(self.calls)):
             raise RuntimeError("vLLM did not reset its prefix cache")
+        if torch.cuda.is_available():
+            # From now on the caller may change them. The reset, the host's pass over all blocks, runs beside the copy.
+            torch.cuda.synchronize()
 
     def _load_adapter(self, matrices: Mapping[str, torch.Tensor]) -> None:
         """Load an adapter as a saved one: vLLM reads it from a folder, once."""
